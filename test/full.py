@@ -168,10 +168,10 @@ def run_campaign(environment: Environment, done: Path, files: Sequence[str]) -> 
 
     The report has a file's rows once all of its tests have run, in this run or an earlier one.
     """
-    asked = [f for f in CAMPAIGN if not files or f in files]
-    for file in asked:
+    requested = [f for f in CAMPAIGN if not files or f in files]
+    for file in requested:
         run_pytest(done, f"test/py/{file}", workers=1)
-        finished = asked[: asked.index(file) + 1]
+        finished = requested[: requested.index(file) + 1]
         rows = {i: row for i, row in read_done(done).items() if file_of(i) in finished}
         own = [s for s in SCENARIOS if {t.partition("::")[0] for t in s.tests} <= set(finished)]
         outcomes = Counter((file_of(i), row["outcome"]) for i, row in rows.items())
@@ -190,7 +190,7 @@ def file_of(test_id: str) -> str:
     return test_id.partition("::")[0].removeprefix("test/py/")
 
 
-def told(failed: Sequence[str]) -> int:
+def reported(failed: Sequence[str]) -> int:
     """Print the tests that failed; 1 if there are any."""
     print("\n".join(["failed:", *sorted(failed)]) if failed else "all passed")
     return int(bool(failed))
@@ -209,13 +209,13 @@ def main() -> int:
     forget_changed(done, state / "digests.json")
     if "--campaign" in arguments:
         files = arguments[arguments.index("--campaign") + 1 :]
-        return told(run_campaign(environment, done, files))
+        return reported(run_campaign(environment, done, files))
     rows, lit = run_pytest(done), run_lit(state / "lit.json")
     report = summary(environment, rows, lit, time.monotonic() - start)
     report.save(ROOT / "docs" / "results" / "test-full.json")
     failed = [i for i, row in rows.items() if row["outcome"] == "failed"]
     failed += [name for name, code in lit.items() if code in LIT_FAILURES]
-    return told(failed)
+    return reported(failed)
 
 
 if __name__ == "__main__":

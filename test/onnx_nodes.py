@@ -55,9 +55,9 @@ def outcome(case: Any, context: Any, dynamic: bool) -> tuple[str, str]:
 
 def reason(error: PycError) -> str:
     """The code of a refusal, and the op or the element type because of which it is."""
-    for name, said in _TYPES.items():
+    for name, reported in _TYPES.items():
         if f"element type {name}" in str(error) or f"element type U{name}" in str(error):
-            return f"{error.code.name}: {said}"
+            return f"{error.code.name}: {reported}"
     findings = getattr(error, "findings", ())
     if not findings:
         return f"{error.code.name}: the model or an input of it"
@@ -133,10 +133,10 @@ def summary(found: Mapping[str, Mapping[str, tuple[str, str]]], peer: Mapping[st
     records = []
     for sizes, cases in found.items():
         outcomes: dict[str, int] = defaultdict(int)
-        for said, _ in cases.values():
-            outcomes[said] += 1
+        for reported, _ in cases.values():
+            outcomes[reported] += 1
         records += [record(sizes, "pyc", o, "cases", n) for o, n in sorted(outcomes.items())]
-    refused = {name: why for name, (said, why) in found[PLAIN].items() if said == "refused"}
+    refused = {name: why for name, (reported, why) in found[PLAIN].items() if reported == "refused"}
     return Report("onnx-nodes", probe(), {}, [*records, *by_reason(refused, peer)])
 
 
@@ -152,11 +152,18 @@ def main(arguments: Sequence[str]) -> int:
     }
     peer = {}
     if "--peer" in arguments:
-        asked = [n for n, (said, why) in found[PLAIN].items() if said == "refused" and _tried(why)]
-        peer = {name: by_peer(name) for name in asked}
+        requested = [
+            n
+            for n, (reported, why) in found[PLAIN].items()
+            if reported == "refused" and _tried(why)
+        ]
+        peer = {name: by_peer(name) for name in requested}
     summary(found, peer).save(ROOT / "docs" / "results" / "onnx-nodes.json")
     wrong = [
-        name for cases in found.values() for name, (said, _) in cases.items() if said == "wrong"
+        name
+        for cases in found.values()
+        for name, (reported, _) in cases.items()
+        if reported == "wrong"
     ]
     print("\n".join(["wrong:", *wrong]) if wrong else "none is wrong")
     return int(bool(wrong))

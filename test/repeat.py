@@ -72,32 +72,32 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=25)
     parser.add_argument("--address-space-gib", type=int, default=8)
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.here:
-        return repeat_here(asked.test, asked.each)
+    requested = parser.parse_args()
+    if requested.here:
+        return repeat_here(requested.test, requested.each)
     passed = processes = status = 0
     folder = tempfile.mkdtemp(prefix="repeat-")
-    while passed < asked.times and not status:
+    while passed < requested.times and not status:
         status = subprocess.run(
-            [sys.executable, "-X", "faulthandler", __file__, asked.test,
-             f"--each={asked.each}", "--here"],
-            cwd=folder, preexec_fn=lambda: limit(asked.address_space_gib),
+            [sys.executable, "-X", "faulthandler", __file__, requested.test,
+             f"--each={requested.each}", "--here"],
+            cwd=folder, preexec_fn=lambda: limit(requested.address_space_gib),
             env={**os.environ, "PYC_FULL": "1", "PYC_CACHE": "0"},
         ).returncode  # fmt: skip
         processes += 1
-        passed += 0 if status else asked.each
+        passed += 0 if status else requested.each
     if status:
         print(f"core files, if any, are in {folder}")
     else:
         shutil.rmtree(folder)
     settings = {
-        "address_space_gib": asked.address_space_gib,
-        "repetitions_a_process": asked.each,
+        "address_space_gib": requested.address_space_gib,
+        "repetitions_a_process": requested.each,
         "last_status": status,
     }
     records = [
-        record(asked.test, "pyc", "passed", "repetitions", passed),
-        record(asked.test, "pyc", "processes", "processes", processes),
+        record(requested.test, "pyc", "passed", "repetitions", passed),
+        record(requested.test, "pyc", "processes", "processes", processes),
     ]
     Report("repeated", probe(), settings, records).save(ROOT / "docs" / "results" / "repeated.json")
     return int(status != 0)

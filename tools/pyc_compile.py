@@ -216,7 +216,7 @@ def _check_replay(flags: argparse.Namespace) -> None:
     clauses = {name: clause.flag for name, clause in CLAUSES.items()}
     named = {**flags_of_options(), **clauses}
     for name, value in vars(flags).items():
-        # A replay asks no cache.
+        # A replay uses no cache.
         is_default = value == defaults[name] or (name == "cache" and not value)
         if name not in (*allowed, *own_flags) and not is_default:
             flag = named.get(name, f"--{name.replace('_', '-')}")

@@ -119,7 +119,7 @@ def _write(flags: OptFlags, outcome: ToolOutcome) -> int:
 
 
 def _report_crash(crash: Crash, flags: OptFlags, data: bytes, argv: Sequence[str]) -> None:
-    """Save what crashed and say where it is."""
+    """Save a reproducer of the crash and report its path."""
     code = f" [{ReasonCode.NATIVE_CRASH.name}]" if crash.is_signal else "; please report this bug"
     print(f"pyc-opt: error: {crash.reason}{code}", file=sys.stderr)
     if flags.list_passes or flags.show_dialects:
@@ -155,7 +155,7 @@ def _crash_input(
 
 
 def _pipeline_text(flags: OptFlags, text: str) -> str:
-    """The pipeline that was asked for; as typed when it does not even parse."""
+    """The requested pipeline; as typed when it does not even parse."""
     if flags.run_reproducer:
         stored = read_reproducer(text)
         return stored.pipeline if stored else ""

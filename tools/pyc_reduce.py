@@ -83,7 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def make_check(flags: argparse.Namespace, more: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a module fails, as the flags say. Raises PycError (BAD_ARGUMENT)."""
+    """The check of the flags: whether a module fails. Raises PycError (BAD_ARGUMENT)."""
     if flags.check is not None:
         if "{}" not in flags.check or more:
             got = repr(flags.check) if not more else f"flags for pyc-compile, {shlex.join(more)}"
@@ -139,7 +139,7 @@ def _written(folder: Path, text: str) -> Path:
 
 
 def _text(path: str) -> str:
-    # What is no UTF-8 does not parse either, and that error says where.
+    # What is no UTF-8 does not parse either, and that error names the place.
     return sys.stdin.read() if path == "-" else read_file(path).decode(errors="replace")
 
 

@@ -3,7 +3,7 @@
 A recipe that was made under a calibration replays under that one only: knobs and grids of kernels
 follow from the target's figures, not from sites of their own, so that the same choices under other
 figures would be another program without a word. A recipe that names no calibration (a part of a
-log, or one made with published figures) may be used under any; the log then says which.
+log, or one made with published figures) may be used under any; the log then names it.
 """
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -33,5 +33,5 @@ def record_calibration(
         return ()
     measured = Alternative(label, reason=f"measured on {calibration.machine.cpu}")
     evidence = (f"calibration `{calibration.name}`", f"sha256:{calibration.hash}")
-    # Not a policy's choice: whoever asked for the compile gave the file.
+    # Not a policy's choice: the caller gave the file.
     return (Decision(SITE, label, (measured, PUBLISHED), "caller", evidence),)

@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.target.cost import Cost
 SCHEMA_VERSION = 1
 # Who decided where the first choice failed.
 FALLBACK = "fallback"
-# Who decided where a recipe says it of another program.
+# The decider of a choice that a recipe transfers from another program.
 RECIPE = "recipe"
 _EVIDENCE_CHARACTERS = 300
 _NOT_CARRIED = f"{RECIPE}: {ReasonCode.RECIPE_PARTIAL.name}: no choice for this site"
@@ -387,12 +387,12 @@ class Choices:
             return by, before if by == FALLBACK else _not_the_pass_s(before, by)
         if carried is not None:
             return RECIPE, (f"{RECIPE}: carried over by {site.work}",)
-        said: tuple[str, ...] = ()
+        evidence_lines: tuple[str, ...] = ()
         if isinstance(self.policy, Explains):
-            said = tuple(self.policy.evidence(site, alternatives, name))
+            evidence_lines = tuple(self.policy.evidence(site, alternatives, name))
         if self.recipe is not None and self.recipe.made_for and len(alternatives) > 1:
-            said = (*said, _NOT_CARRIED)
-        return self.policy.name, said
+            evidence_lines = (*evidence_lines, _NOT_CARRIED)
+        return self.policy.name, evidence_lines
 
     def record(self, *decisions: Decision) -> None:
         """Append decisions that were made elsewhere."""
@@ -405,8 +405,8 @@ class Choices:
 
         The alternatives stay; `reasons` are codes and messages: why what came first was left.
         """
-        said = (f"{code.name}: {message}" for code, message in reasons)
-        evidence = tuple(text[:_EVIDENCE_CHARACTERS] for text in said)
+        evidence_lines = (f"{code.name}: {message}" for code, message in reasons)
+        evidence = tuple(text[:_EVIDENCE_CHARACTERS] for text in evidence_lines)
         at = self._last(site)
         alternatives = self._log[at].alternatives
         self._log[at] = Decision(site, chosen, alternatives, FALLBACK, evidence)
@@ -461,10 +461,12 @@ class Coverage:
 
 
 def coverage(decisions: Iterable[Decision]) -> Coverage:
-    """Count what a log says of a recipe that was made for another graph."""
-    told = [line for d in decisions for line in d.evidence if line.startswith(f"{RECIPE}: ")]
-    left = told.count(_NOT_CARRIED)
-    return Coverage(len(told) - left, left)
+    """Count the choices of a recipe for another graph that a log reports as used, and as unused."""
+    recipe_lines = [
+        line for d in decisions for line in d.evidence if line.startswith(f"{RECIPE}: ")
+    ]
+    left = recipe_lines.count(_NOT_CARRIED)
+    return Coverage(len(recipe_lines) - left, left)
 
 
 def policy_mark(name: str) -> str:

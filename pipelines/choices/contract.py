@@ -57,7 +57,7 @@ def _clauses(kind: type[T]) -> type[T]:
 
 @_clauses
 class Contract:
-    """The clauses; the default of each asks for nothing. Sizes and times may be given as texts
+    """The clauses; the default of each is no requirement. Sizes and times may be given as texts
     with a unit: ``64MiB``, ``5ms``.
 
     memory_budget_bytes: device memory of one call, its results included.
@@ -67,8 +67,8 @@ class Contract:
     determinism: ``strict``: equal module, recipe, target and versions give equal artifacts, and
         equal inputs give equal bits, whatever the number of threads.
     max_error: the greatest |difference| from the reference, as a share of the greatest |element| of
-        that result; ``rounding`` asks only that rounding explains every difference, which any
-        value of the clause asks too.
+        that result; ``rounding`` requires only that rounding explains every difference, which
+        every value of the clause requires too.
     latency_goal_seconds: median seconds of one call.
     latency_binding: a program that misses the goal is refused; else that is reported.
     allowed_targets: names of the targets that may be compiled for; empty allows all.

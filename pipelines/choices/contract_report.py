@@ -25,7 +25,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class ClauseReport:
-    """One clause: its name, what was asked, how sure it is, and why.
+    """One clause: its name, its requested value, its status, and the evidence.
 
     code: the name of a reason code, empty where all is well. done, of: for what was sampled.
     evidence: sentences. measured: numbers that another run may change.

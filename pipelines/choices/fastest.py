@@ -5,7 +5,8 @@ and this toolchain, the quickest measured alternative takes the first one's plac
 to be quicker beyond both intervals, in `MIN_SESSIONS` sessions and `MIN_PROCESSES` processes at
 least: five values of one kind all lie below five others of that kind in 1 of 252 orders. A wrong or
 noisy number alone thus never changes a program. Rows of other hardware or toolchains are candidates
-to measure, never answers. Every decision says which of this was the case, with the wisdom's hash.
+to measure, never results. Every decision records which of these cases applied, with the
+wisdom's hash.
 
 Where a program as a whole was measured to be faster by some recipe than by none, by the same rules,
 that recipe answers its sites, and rows of single choices answer the others.
@@ -102,19 +103,21 @@ class Fastest:
         quickest = min(here.values(), key=lambda row: (row.seconds, row.choice))
         incumbent = here[first]
         if quickest is incumbent:
-            return Ranked(first, self._said(incumbent), True)
+            return Ranked(first, self._row_text(incumbent), True)
         enough = all(
             row.sessions >= MIN_SESSIONS and row.processes >= MIN_PROCESSES
             for row in (quickest, incumbent)
         )
         if enough and quickest.hi < incumbent.lo:
-            said = f"{self._said(quickest)}; `{first}` {_interval(incumbent)}"
-            return Ranked(quickest.choice, said, True)
+            grounds_text = f"{self._row_text(quickest)}; `{first}` {_interval(incumbent)}"
+            return Ranked(quickest.choice, grounds_text, True)
         few = (
             "" if enough else f", of less than {MIN_PROCESSES} processes in {MIN_SESSIONS} sessions"
         )
-        said = f"{self._said(incumbent)}; `{quickest.choice}` {_interval(quickest)}: unclear{few}"
-        return Ranked(first, said, True)
+        grounds_text = (
+            f"{self._row_text(incumbent)}; `{quickest.choice}` {_interval(quickest)}: unclear{few}"
+        )
+        return Ranked(first, grounds_text, True)
 
     def _is_here(self, row: WisdomRow) -> bool:
         return (row.hardware, row.toolchain) == (self.hardware, self.toolchain)
@@ -128,7 +131,7 @@ class Fastest:
             return f"predicted: {code}: {foreign} rows measured elsewhere [{self._label}]"
         return "predicted: no measured row"
 
-    def _said(self, row: WisdomRow) -> str:
+    def _row_text(self, row: WisdomRow) -> str:
         return (
             f"measured {_interval(row)} of {row.clock} time in {row.sessions} sessions, "
             f"{row.processes} processes, constants {row.constants} [{self._label}]"
@@ -143,7 +146,7 @@ class Fastest:
 class Explore(Fastest):
     """`Fastest` at each site, in a compile that begins with the path explorer's recipe.
 
-    `pyc_mlir/api.py` asks the explorer for that recipe; where a compile may not lower a program
+    `pyc_mlir/api.py` gets that recipe from the explorer; where a compile may not lower a program
     several times (untrusted sources, a limit of seconds) the sites alone are judged.
     """
 
@@ -167,9 +170,9 @@ def for_program(
         return policy, ()
     known = [name for name in policy.variants(site) if name in policy.wisdom.recipes]
     judged = policy.judge(site, [Alternative(name) for name in (NO_RECIPE, *known)])
-    said = (f"{policy_mark(policy.name)}{judged.grounds}",)
+    evidence = (f"{policy_mark(policy.name)}{judged.grounds}",)
     whole = judged.chosen if judged.chosen in known else ""
-    decision = Decision(site, judged.chosen, (Alternative(judged.chosen),), policy.name, said)
+    decision = Decision(site, judged.chosen, (Alternative(judged.chosen),), policy.name, evidence)
     return replace(policy, whole=whole), (decision,)
 
 

@@ -1,6 +1,6 @@
 """Policies that answer the choices: presets of the planner's modes, and third parties'.
 
-A policy prefers among legal alternatives (`choices.Policy`). One that has a say about memory names
+A policy prefers among legal alternatives (`choices.Policy`). A policy that affects memory names
 in `planner_modes` the plans that it wants to be offered at the sites of pass ``plan-memory``; each
 alternative there carries its predicted seconds and its bytes. A third party registers a class
 without arguments under the entry point group ``pyc_mlir.policies``; its name is what users type.
@@ -63,7 +63,7 @@ def planner_modes(policy: Policy) -> tuple[str, ...]:
 def load_policy(name: str) -> Policy:
     """The policy of that name: a built-in one, or one that an installed package registers.
 
-    Raises PycError (BAD_ARGUMENT) listing all names, or saying why one could not be loaded.
+    Raises PycError (BAD_ARGUMENT) with all names, or with the reason why loading failed.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]

@@ -55,7 +55,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class KnobSpace:
-    """A product of axes; `is_legal` tells which combinations can be built.
+    """A product of axes; `is_legal` decides which combinations can be built.
 
     default: the configuration that is built where none is named; empty if there is none.
     """

@@ -6,7 +6,7 @@ are FFTW's (Frigo and Johnson, 2005); unlike there, every row names the hardware
 that it was measured with, and a file that was changed is refused.
 
 A file is JSON whose hash covers the bytes of its `content`: a compile checks them without writing
-them again, and makes rows of the few subjects that it asks for.
+them again, and creates rows only for the few requested subjects.
 """
 
 import hashlib
@@ -168,7 +168,7 @@ class Wisdom:
     def from_bytes(data: bytes, where: str = "wisdom") -> "Wisdom":
         """Read what `to_bytes` wrote. Raises PycError (BAD_WISDOM), with `where` first.
 
-        A row is read when it is asked for, and may raise so then.
+        Rows are read on access, which may raise this error.
         """
         try:
             content, stored = _checked(data)
@@ -190,7 +190,7 @@ class Wisdom:
 
 
 class _Rows(Sequence[WisdomRow]):
-    """The rows of a file, made when they are asked for."""
+    """The rows of a file, created on access."""
 
     def __init__(self, data: Any, where: str) -> None:
         """Raises ValueError for what are no rows."""

@@ -10,7 +10,7 @@
   that are measured again. Packages that PyC is compared with have no part in it.
 - `context`: how the program ran: device kind, threads, allocator, page policy, CPU quota.
 
-`machine` tells machines of equal hardware apart. A number is comparable to another one where all
+`machine` distinguishes machines of equal hardware. A number is comparable to another one where all
 three hashes are equal.
 """
 
@@ -35,7 +35,7 @@ from pyc_mlir.measure.hardware import (
 from pyc_mlir.util.source_files import SEEN, Files, source_digest
 from pyc_mlir.util.versions import installed_version
 
-# Count up when facts are added or told otherwise: rows of before are then other rows.
+# Increase when facts are added or formatted differently: older rows are then separate rows.
 HARDWARE, TOOLCHAIN, CONTEXT = "h1-", "t1-", "c1-"
 PACKAGES = ("iree-base-compiler", "iree-base-runtime", "torch-mlir")
 # Names of modules whose source decides on code begin so.

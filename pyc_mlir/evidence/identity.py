@@ -5,7 +5,7 @@
     works_of(module)                the works of a module's groups, each with how often it stands
 
 Comes in: a function or module of pyc ops, for `works_of` one that is fused (`pyc-fuse`). Goes out:
-`Graph` rows. What each id covers is said in docs/evidence.md.
+`Graph` rows. docs/evidence.md describes what each id covers.
 """
 
 from collections import Counter

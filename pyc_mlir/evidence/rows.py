@@ -233,7 +233,7 @@ class Study(EvidenceRow):
     """A search: for which graph and workloads, where, by which strategy, over which space.
 
     budget: limits such as ``{"seconds": 600, "evaluations": 128}``. space_hash: of the legal
-    configurations. nonce: tells studies of equal settings apart; empty continues an earlier one.
+    configurations. nonce: distinguishes studies of equal settings; empty continues an earlier one.
     """
 
     table: ClassVar[str] = "studies"
@@ -263,7 +263,7 @@ class Study(EvidenceRow):
 
 @dataclass(frozen=True)
 class Prediction(EvidenceRow):
-    """What a model says of an implementation before it is measured, with a 90 % interval."""
+    """A model's prediction for an implementation before its measurement, with a 90 % interval."""
 
     table: ClassVar[str] = "predictions"
     identity: ClassVar[tuple[str, ...]] = ("model", "impl_id", "workload_id", "env_id")

@@ -173,11 +173,11 @@ def _probes(store: EvidenceStore, sessions: Sequence[Session]) -> tuple[SelfComp
     made = []
     for session in sessions:
         ends = store.find(rows.SessionEnd, session_id=session.id)
-        told = [session.probe, *(end.probe for end in ends)]
-        ratios = [next((p[name] for name in RATIOS if name in p), None) for p in told]
+        session_probes = [session.probe, *(end.probe for end in ends)]
+        ratios = [next((p[name] for name in RATIOS if name in p), None) for p in session_probes]
         known = [ratio for ratio in ratios if ratio is not None]
         disturbed = any(end.probe.get(rows.DISTURBED) for end in ends)
-        if disturbed or not ends or len(known) < len(told):
+        if disturbed or not ends or len(known) < len(session_probes):
             made.append(SelfComparison(session.id))
         else:
             made.append(SelfComparison(session.id, max(known, key=lambda ratio: abs(ratio - 1))))

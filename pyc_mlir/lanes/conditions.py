@@ -66,13 +66,13 @@ class SelfComparison:
 
     @property
     def equal(self) -> bool:
-        """Whether the session did not tell a program from itself."""
+        """Whether a program did not differ from itself in the session."""
         return self.ratio is not None and abs(self.ratio - 1) <= MOST_APART
 
 
 @dataclass(frozen=True)
 class RecipeLimits:
-    """What a recipe may cost; None asks for no more bytes than the incumbent, and any time."""
+    """Limits of a recipe; None allows the incumbent's bytes, and any time."""
 
     arena_bytes: int | None = None
     compile_seconds: float | None = None
@@ -285,14 +285,14 @@ def _costs(case: PromotionCase, limits: RecipeLimits) -> Iterator[ConditionResul
     have = case.candidate.arena_bytes
     if limits.arena_bytes is not None or (most is not None and have is not None):
         met = have is not None and most is not None and have <= most
-        remedy = "a higher limit, or a compile that tells its arena"
+        remedy = "a higher limit, or a compile that reports its arena"
         yield ConditionResult(f"arena of at most {most} bytes", met, f"{have} bytes", remedy)
     if limits.compile_seconds is not None:
         took = case.candidate.compile_seconds
         met = took is not None and took <= limits.compile_seconds
-        said = "unknown" if took is None else f"{took:.3g} s"
+        measured_time = "unknown" if took is None else f"{took:.3g} s"
         yield ConditionResult(
-            f"compiled within {limits.compile_seconds:g} s", met, said, "a higher limit"
+            f"compiled within {limits.compile_seconds:g} s", met, measured_time, "a higher limit"
         )
 
 

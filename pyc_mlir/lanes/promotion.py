@@ -42,11 +42,11 @@ from pyc_mlir.tune.verdict import Judgement
 
 @dataclass(frozen=True)
 class Wanted:
-    """A promotion that is asked for.
+    """A requested promotion.
 
     lane: ``experimental`` ends at `shadow`, ``stable`` at `promoted`. least: the speed-up that
-    `promoted` asks for. cluster: the workloads that it is meant for; empty is all. incumbent: what
-    it is compared with; None is the recipe in use, else PyC's own.
+    `promoted` requires. cluster: the workloads that it is meant for; empty is all. incumbent: the
+    recipe to compare with; None is the recipe in use, else PyC's own.
     """
 
     lane: str = STABLE
@@ -63,7 +63,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a recipe stands in a lane, and what each step asks for."""
+    """The state of a recipe in a lane, and the conditions of each step."""
 
     case: PromotionCase
     lane: str
@@ -113,7 +113,7 @@ def state_of(store: EvidenceStore, impl_id: str, scope: Scope, lane: str) -> str
 
 
 def bars(state: RecipeState, toolchain: str) -> bool:
-    """Whether a state keeps its recipe from being offered under a toolchain; empty asks for any."""
+    """Whether a state excludes its recipe under a toolchain; empty means any toolchain."""
     there = state.scope.toolchain
     return state.state == QUARANTINED and (not there or not toolchain or there == toolchain)
 
@@ -169,8 +169,8 @@ def promote(
         quarantine(store, candidate.id, scope.toolchain, now.case.faults[-1], by)
     store.add(*verdict_rows(now.case, now.judged))
     if now.state in (QUARANTINED, wanted.state, PROMOTED) or now.case.faults:
-        said = now.case.faults[-1] if now.case.faults else f"it is {now.state}"
-        raise _refused(candidate, wanted, [said])
+        fault = now.case.faults[-1] if now.case.faults else f"it is {now.state}"
+        raise _refused(candidate, wanted, [fault])
     steps = _steps(now, wanted)
     before = [s for s in steps if s.state != PROMOTED]
     # The last step may be refused for the day; the steps before it are kept.
@@ -203,14 +203,14 @@ def _steps(now: Standing, wanted: Wanted) -> list[StateStep]:
             break
         if STEPS.index(assessment.state) >= start:
             judged = assessment.state in (SHADOW, PROMOTED) and rows
-            said = "; ".join(f"{f.condition}: {f.found}" for f in assessment.findings)
+            findings_text = "; ".join(f"{f.condition}: {f.found}" for f in assessment.findings)
             named = next((r.id for r in rows), None) if judged else None
-            steps.append(StateStep(assessment.state, said or "proposed", named))
+            steps.append(StateStep(assessment.state, findings_text or "proposed", named))
     return steps
 
 
-def _refused(candidate: Implementation, wanted: Wanted, said: list[str]) -> PycError:
-    lines = "\n".join(f"  {line}" for line in said)
+def _refused(candidate: Implementation, wanted: Wanted, reasons: list[str]) -> PycError:
+    lines = "\n".join(f"  {line}" for line in reasons)
     return PycError(
         ReasonCode.NOT_PROMOTED,
         f"recipe {candidate.id[:12]}: expected the conditions of {wanted.state!r} in lane "

@@ -18,7 +18,7 @@ from pyc_mlir.evidence.states import PROMOTED, QUARANTINED, SHADOW, SUSPENDED, S
 
 # A window this many times slower than the baseline is drift, if so many in a row are.
 DRIFT, IN_A_ROW = 1.2, 2
-# Calls that a window needs to say anything, and the low quantile that it is judged by: load makes
+# Calls that a window needs to be judged, and the low quantile that it is judged by: load makes
 # calls slower, never faster, so low quantiles move least.
 MIN_CALLS, QUANTILE = 50, "p10"
 
@@ -44,7 +44,7 @@ class ServiceSpan:
 
 
 def next_step(state: str, baseline: float, windows: Sequence[ServiceSpan]) -> StateStep | None:
-    """What the last windows ask for in a state; None is to stay.
+    """The step that the last windows require in a state; None for no change.
 
     baseline: the recipe's own low quantile in seconds when it came into use. windows: oldest first,
     since then. Only recipes in use (`promoted`) or beside one (`shadow`) take steps.
@@ -54,11 +54,11 @@ def next_step(state: str, baseline: float, windows: Sequence[ServiceSpan]) -> St
     faults = sum(window.faults for window in windows)
     if faults:
         return StateStep(QUARANTINED, f"{faults} calls in service with wrong results or a crash")
-    told = [window for window in windows if window.count >= MIN_CALLS][-IN_A_ROW:]
-    ratios = [window.low / window.slowed / baseline for window in told]
+    full_windows = [window for window in windows if window.count >= MIN_CALLS][-IN_A_ROW:]
+    ratios = [window.low / window.slowed / baseline for window in full_windows]
     if len(ratios) == IN_A_ROW and min(ratios) > DRIFT:
-        said = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        shares = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         return StateStep(
-            SUSPENDED, f"drift: {said} of its own baseline in {IN_A_ROW} windows in a row"
+            SUSPENDED, f"drift: {shares} of its own baseline in {IN_A_ROW} windows in a row"
         )
     return None

@@ -37,7 +37,7 @@ WARMUP = 3
 DEVICES = ("local-sync", "local-task")
 _NANO = 1e-9
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_SAID = 400
+_PRINTED_CHARACTERS = 400
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def time_calls(
     """Call `function` and time its dispatches; calls to warm up are left out.
 
     storage: bytes of each buffer that the function takes after its inputs.
-    Raises PycError (RUNTIME_FAILED) with what IREE's tools say.
+    Raises PycError (RUNTIME_FAILED) with the output of IREE's tools.
     """
     how = how or TimerSettings()
     with temporary_folder("pyc-dispatches-") as folder:
@@ -148,9 +148,9 @@ def time_calls(
         )
         flags = ("dispatch", "--dispatch_events", "--format=jsonl", str(events))
         # A call that uses no device leaves no profile.
-        said = _run(how, "iree-profile", *flags) if events.exists() else ""
+        printed = _run(how, "iree-profile", *flags) if events.exists() else ""
         with _irees_format():
-            return read_calls(said.splitlines(), read_clock(read_file(clock)))[WARMUP:]
+            return read_calls(printed.splitlines(), read_clock(read_file(clock)))[WARMUP:]
 
 
 def _profiling_flags(events: Path) -> tuple[str, ...]:
@@ -240,11 +240,11 @@ def _run(how: TimerSettings, tool: str, *arguments: str) -> str:
     """What a tool of the runtime's wheel prints. Raises PycError (RUNTIME_FAILED)."""
     command = [sys.executable, "-m", f"iree._runtime.scripts.{tool.replace('-', '_')}", *arguments]
     done = run_child(command, stderr=STDOUT, env=how.environ)
-    said = done.stdout
+    printed = done.stdout
     if done.returncode != 0:
         raise PycError(
             ReasonCode.RUNTIME_FAILED,
             f"dispatch timer: expected `{tool}` to finish, got status {done.returncode}: "
-            f"{said[-_SAID:].strip()}",
+            f"{printed[-_PRINTED_CHARACTERS:].strip()}",
         )
-    return said
+    return printed

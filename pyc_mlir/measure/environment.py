@@ -139,7 +139,7 @@ def parse_cpuinfo(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def memory_bytes(text: str) -> int:
-    """Total memory in /proc/meminfo's text; 0 when it does not say."""
+    """Total memory in /proc/meminfo's text; 0 if it has none."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 

@@ -1,8 +1,8 @@
-"""What a machine is made of, as Linux tells it: processor, caches, memory, GPUs, and who owns it.
+"""The hardware of a machine, as Linux reports it: processor, caches, memory, GPUs, and vendor.
 
 Comes in: /proc and /sys below a root, and two tools for GPUs. Goes out: `Hardware`, the facts that
-decide how fast a program runs, and a machine id that tells machines with equal hardware apart. What
-a machine does not tell is empty, never an error.
+decide how fast a program runs, and a machine id that distinguishes machines with equal hardware.
+What a machine does not report is empty, never an error.
 """
 
 import functools
@@ -26,7 +26,7 @@ _VULKAN = ("vulkaninfo", "--summary")
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: its name, its driver's version, and MiB of its own memory (0 where nobody tells)."""
+    """A GPU: its name, its driver's version, and MiB of its own memory (0 if unknown)."""
 
     name: str
     driver: str
@@ -38,7 +38,7 @@ class Hardware:
     """The facts of a machine, without its name.
 
     caches: ``L2 1024 KiB``, those of the first core by level. memory_gib: rounded. hypervisor: the
-    vendor's name, ``unknown`` for a virtual machine that does not say which, empty without one.
+    vendor's name, ``unknown`` for a virtual machine without one, empty without one.
     governor: of the first core's frequency; empty where the system does not scale it.
     """
 
@@ -53,7 +53,7 @@ class Hardware:
 
 
 def sniff(root: Path = Path("/"), with_gpus: bool = False) -> Hardware:
-    """The hardware of this machine; GPUs take up to a second to ask for."""
+    """The hardware of this machine; querying GPUs takes up to a second."""
     cpuinfo = read(root / "proc/cpuinfo")
     model, features = parse_cpuinfo(cpuinfo)
     system = root / "sys/devices/system/cpu/cpu0"

@@ -1,13 +1,13 @@
 """Whether this machine is a place to measure: one measurement at a time, and what disturbs it.
 
-    with measure_token("pyc-tune profile"):          MACHINE_BUSY says who holds it
+    with measure_token("pyc-tune profile"):          MACHINE_BUSY names the holder
         before = read_counters()
         ...
         disturbed = disturbances(before, read_counters(), own_cpu_seconds)
 
 The token is a lock on a file that all processes of the machine share (`flock(2)`): the kernel
 releases it when its process ends, however it ends. The counters are Linux's own, from /proc and
-/sys below a root; what a system does not tell is taken for undisturbed.
+/sys below a root; missing counters count as undisturbed.
 """
 
 import fcntl
@@ -47,7 +47,7 @@ def measure_token(
 ) -> Iterator[None]:
     """Hold the right to measure on this machine.
 
-    holder: what others are told of this process. wait_seconds: how long to wait for another one.
+    holder: the name of this process for others. wait_seconds: how long to wait for another one.
     Raises PycError: MACHINE_BUSY with the process that holds it, FILE_ACCESS.
     """
     where = path or token_path()
@@ -60,9 +60,9 @@ def measure_token(
         ) from None
     try:
         _lock(handle, where, wait_seconds)
-        said = {"pid": os.getpid(), "holder": holder, "since": int(time.time())}
+        holder_data = {"pid": os.getpid(), "holder": holder, "since": int(time.time())}
         os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(said).encode(), 0)
+        os.pwrite(handle, json.dumps(holder_data).encode(), 0)
         try:
             yield
         finally:
@@ -106,11 +106,13 @@ def _lock(handle: int, where: Path, wait_seconds: float) -> None:
 def _holder(handle: int) -> str:
     """Who holds the token, by its own words."""
     try:
-        said = json.loads(os.pread(handle, _HEAD_BYTES, 0))
-        seconds = max(0, int(time.time()) - int(said["since"]))
-        return f"process {int(said['pid'])} ({str(said['holder'])[:80]}) for {seconds} s"
+        holder_data = json.loads(os.pread(handle, _HEAD_BYTES, 0))
+        seconds = max(0, int(time.time()) - int(holder_data["since"]))
+        return (
+            f"process {int(holder_data['pid'])} ({str(holder_data['holder'])[:80]}) for {seconds} s"
+        )
     except (ValueError, KeyError, TypeError):
-        return "one that has not said who it is"
+        return "an unnamed process"
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Counters:
 
 
 def read_counters(root: Path = Path("/")) -> Counters:
-    """The counters of now; 0 for what the system does not tell."""
+    """The current counters; 0 for those that the system lacks."""
     first = read(root / "proc/stat").partition("\n")[0].split()
     ticks = [int(word) for word in first[1:9]] if len(first) >= 9 and first[0] == "cpu" else [0] * 8
     user, nice, system, _, _, irq, softirq, steal = (t / os.sysconf("SC_CLK_TCK") for t in ticks)
@@ -172,16 +174,18 @@ def disturbances(
     total = max((after.at - before.at) * count, 1e-9)
     stolen = (after.stolen - before.stolen) / total
     others = max(0.0, after.busy - before.busy - own_seconds) / total
-    told = []
+    reasons = []
     if stolen > MOST_STOLEN:
-        told.append(f"the hypervisor took {stolen:.1%} of the CPU time")
+        reasons.append(f"the hypervisor took {stolen:.1%} of the CPU time")
     if others > MOST_OTHERS:
-        told.append(f"other processes used {others:.0%} of the CPU time")
+        reasons.append(f"other processes used {others:.0%} of the CPU time")
     if after.throttled > before.throttled:
-        told.append(f"the control group was held back {after.throttled - before.throttled} times")
+        reasons.append(
+            f"the control group was held back {after.throttled - before.throttled} times"
+        )
     if after.hot > before.hot:
-        told.append(f"cores were slowed for heat {after.hot - before.hot} times")
-    return tuple(told)
+        reasons.append(f"cores were slowed for heat {after.hot - before.hot} times")
+    return tuple(reasons)
 
 
 def stolen_share(before: Counters, after: Counters, cores: int | None = None) -> float:
@@ -196,7 +200,7 @@ def require_quiet(disturbed: Sequence[str]) -> None:
         raise PycError(
             ReasonCode.MACHINE_BUSY,
             f"machine: expected a quiet one to measure on, got one where {'; '.join(disturbed)}; "
-            "end other work, or measure without `quiet`, which says `unclear`",
+            "end other work, or measure without `quiet`, whose verdicts may be `unclear`",
         )
 
 

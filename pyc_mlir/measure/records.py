@@ -1,6 +1,6 @@
 """Stored measurements: versioned JSON with the environment of the run.
 
-A report holds records; a record says which workload was run by which candidate and what one
+A report holds records; a record names the workload, the candidate and what one
 metric came to. Reports are compared only when their environments' fingerprints agree.
 
     {"schema": 1, "suite": "pyc-opt", "fingerprint": "...", "environment": {...},
@@ -129,7 +129,7 @@ def compare(before: Report, after: Report) -> list[RecordChange]:
     """The records that both reports hold, in `after`'s order.
 
     Raises PycError (ENVIRONMENT_MISMATCH) when the fingerprints differ, and BAD_ARGUMENT when the
-    suites do: such numbers say nothing about each other.
+    suites do: such numbers cannot be compared.
     """
     if before.suite != after.suite:
         raise PycError(

@@ -21,7 +21,7 @@ ALTERNATIVE = "alternative"
 # quickest of the legal knob sets of 12 kernels took 0.4 to 0.93 of the default's time, the quickest
 # of the alternatives without knobs 0.6 to 1.
 WITH_KNOBS, WITHOUT_KNOBS = 0.5, 0.2
-# Evaluations are handed out in blocks: a search of one or two tells nothing.
+# Evaluations are handed out in blocks: a search of one or two has no significance.
 BLOCK = 8
 # Combinations that are listed one by one to find the legal ones.
 _LISTED = 1 << 12

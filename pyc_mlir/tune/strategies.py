@@ -225,7 +225,7 @@ class Tempering:
     rounds: int = 1000
 
     def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
-        """Yield the steps of all walkers, round by round; known costs are not asked again."""
+        """Yield the steps of all walkers, round by round; known costs are not requested again."""
         history = _History()
         walkers: list[Config] = []
         for _ in self.temperatures:

@@ -32,7 +32,7 @@ _BISECTIONS = 40
 
 
 class VerdictKind(StrEnum):
-    """What the measurements say of the candidate against the incumbent."""
+    """The verdict on the candidate against the incumbent."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -87,7 +87,7 @@ class Interval:
 
     @property
     def answer(self) -> VerdictKind:
-        """What this clock alone says."""
+        """The verdict by this clock alone."""
         if self.high < 1:
             return VerdictKind.FASTER
         return VerdictKind.SLOWER if self.low > 1 else VerdictKind.UNCLEAR
@@ -144,18 +144,18 @@ def judge(processes: Sequence[Rounds], alpha: float = ALPHA) -> Judgement:
             intervals[clock] = _interval(ratios, alpha)
             needed = _needed(ratios, alpha) or needed
     answers = {clock: found.answer for clock, found in intervals.items()}
-    said = set(answers.values()) - {VerdictKind.UNCLEAR}
-    contradicted = len(said) != 1 or _contradicted(said, intervals)
-    answer = VerdictKind.UNCLEAR if contradicted else said.pop()
+    decided = set(answers.values()) - {VerdictKind.UNCLEAR}
+    contradicted = len(decided) != 1 or _contradicted(decided, intervals)
+    answer = VerdictKind.UNCLEAR if contradicted else decided.pop()
     clock = next((c for c, a in answers.items() if a is answer), "wall")
     rounds = sum(len(p.candidate_wall) for p in enough)
     missing = needed if answer is VerdictKind.UNCLEAR else None
     return Judgement(answer, clock, intervals, len(enough), rounds, alpha, missing)
 
 
-def _contradicted(said: set[VerdictKind], intervals: dict[str, Interval]) -> bool:
+def _contradicted(decided: set[VerdictKind], intervals: dict[str, Interval]) -> bool:
     """Whether some clock's estimate lies on the other side of 1 than the answer."""
-    (answer,) = said
+    (answer,) = decided
     ratios = [found.ratio for found in intervals.values()]
     return max(ratios) > 1 if answer is VerdictKind.FASTER else min(ratios) < 1
 

@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action=_Version, help="print PyC's version, and exit")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's; an unknown option is told with the one that comes closest."""
+        """As argparse's; an unknown option is reported with the closest one."""
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             option = unknown[0].partition("=")[0]
@@ -121,7 +121,7 @@ def _run_tool(tool: str, work: Callable[[], int]) -> int:
         # Whoever read our output has left; Python must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return REFUSED
-    except Exception as error:  # noqa: BLE001  (the process boundary: told in full)
+    except Exception as error:  # noqa: BLE001  (the process boundary: reported in full)
         known = refusal(error)
         if known.code is not ReasonCode.INTERNAL_ERROR:
             print(explain(tool, known), file=sys.stderr)
@@ -133,14 +133,14 @@ def _run_tool(tool: str, work: Callable[[], int]) -> int:
 
 
 def refusal(error: Exception) -> PycError:
-    """What an exception is told as: INTERNAL_ERROR for those that are no user's fault."""
+    """An exception as a PycError: INTERNAL_ERROR for those that are no user's fault."""
     if isinstance(error, PycError):
         return error
     if (memory := out_of_memory(error)) is not None:
         return memory
     if isinstance(error, OSError):
         return file_error(error, "what can be used")
-    # A compiler that is not installed is told in one message; other modules are our fault.
+    # A compiler that is not installed is one message; other modules are our fault.
     known = missing_compiler(error) if isinstance(error, ModuleNotFoundError) else None
     return internal_error(error) if known is None else known
 
@@ -148,9 +148,9 @@ def refusal(error: Exception) -> PycError:
 def run_tool_guarded(
     tool: str, work: Callable[[], int], crashed: Callable[[PycError], None] | None = None
 ) -> int:
-    """As `run_tool`, in a child process whose crash is told; start no thread before.
+    """As `run_tool`, in a child process whose crash is reported; start no thread before.
 
-    crashed: what is left to do where the child could not: it gets what the crash is told as.
+    crashed: what is left to do where the child could not: it gets the crash as an error.
     """
     with shown_streams():
         return _run_guarded(tool, work, crashed)
@@ -218,7 +218,7 @@ def explain(tool: str, error: PycError) -> str:
 
 
 def bug_note(tool: str) -> str:
-    """What is said after a fault of ours."""
+    """The request to report a fault of ours."""
     return (
         f"{tool}: error: this is a fault of PyC, not of your input; please report it with the "
         "lines above and the command line"
@@ -245,7 +245,7 @@ class Progress:
         err = cast(TextIO, err.stream) if isinstance(err, PrintableStream) else err
         self._err, self._clock, self._delay, self._interval = err, clock, delay, interval
         self._in_place = err.isatty()
-        # Log records that are shown tell the same, line by line.
+        # Log records on the terminal show the same, line by line.
         self._enabled = (requested or self._in_place) and not logger(COMPILE).isEnabledFor(INFO)
         self._began = clock()
         self._stage = self._shown = ""

@@ -44,7 +44,7 @@ from pyc_mlir.util.units import quantity
 
 @dataclass(frozen=True)
 class Output:
-    """What to write, what was decided, and (for a program) what to say about it."""
+    """What to write, what was decided, and (for a program) its summary."""
 
     data: bytes
     records: tuple[Record, ...]
@@ -55,7 +55,7 @@ class Output:
 def run(
     flags: argparse.Namespace, progress: Progress, stdin: BinaryIO, began: float | None = None
 ) -> Output:
-    """Compile as far as the flags ask; the log is written in any case. Raises PycError.
+    """Compile as far as the flags request; the log is written in any case. Raises PycError.
 
     began: the Unix time from which a limit of the compile counts; None: from now on.
     """
@@ -82,7 +82,7 @@ def _compiled(
     stdin: BinaryIO,
     began: float,
 ) -> Output:
-    """What the flags ask for. Raises PycError."""
+    """The options of the flags. Raises PycError."""
     shapes = [InputShape.parse(text) for text in flags.input]
     if flags.replay is not None:
         return _replayed(flags, shapes, progress, stdin)
@@ -196,8 +196,10 @@ def explored_line(artifact: Artifact) -> str:
     )
     if not measured + predicted:
         return ""
-    told = f"{measured} kernels by measured rows, {predicted} by predictions"
-    return f"{told} (`pyc-tune profile MODEL` measures them)" if predicted else told
+    evidence_text = f"{measured} kernels by measured rows, {predicted} by predictions"
+    return (
+        f"{evidence_text} (`pyc-tune profile MODEL` measures them)" if predicted else evidence_text
+    )
 
 
 def contract_report(artifact: Artifact) -> str:

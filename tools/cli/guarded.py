@@ -2,7 +2,7 @@
 
 The child ends through `os._exit` after marking its end in memory shared with the parent; a child
 that ends without the mark (signal, native exit, unexpected exception) has crashed. A parent that is
-asked to end ends its child first; one that is killed takes it along (`children.Lifeline`).
+ended by a signal ends its child first; one that is killed takes it along (`children.Lifeline`).
 """
 
 import contextlib
@@ -38,10 +38,10 @@ class Crash:
 
 
 def limited_memory(crash: Crash) -> PycError | None:
-    """What a crash is told as under a limit of memory, where most native code ends so; else None.
+    """The error for a crash under a limit of memory, where most native code ends so; else None.
 
-    It ends by SIGABRT, SIGSEGV or an exit where an allocation fails, and says so only to standard
-    error.
+    It ends by SIGABRT, SIGSEGV or an exit where an allocation fails, and reports it only on
+    standard error.
     """
     if not crash.is_native:
         return None

@@ -43,7 +43,7 @@ _SPEAKS_AS_NUMPY = "pyc_mlir.frontends.python.traced_array"
 
 @dataclass(frozen=True)
 class InputShape:
-    """What the user says of one input; None: not said (or, for a dimension, dynamic)."""
+    """The user's description of one input; None: not given (or, for a dimension, dynamic)."""
 
     name: str | None
     dims: tuple[int | None, ...]
@@ -130,7 +130,7 @@ def _import_file(path: Path) -> Any:
 
 
 def _with_code(function: Callable[..., Any], code: ReasonCode, expected: str) -> Callable[..., Any]:
-    """`function`, with what the user's code raises told as a PycError; our own faults pass."""
+    """`function`, with errors of the user's code as PycError; our own faults pass."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ def _user_place(error: Exception) -> str | None:
 
 
 def with_shapes(source: Any, shapes: Sequence[InputShape]) -> tuple[Any, list[Any] | None]:
-    """The source and the `inputs` argument of `lower` that say what `shapes` say.
+    """The source and the `inputs` argument of `lower` with the given `shapes`.
 
     Raises PycError: ARGUMENT_COUNT and BAD_ARGUMENT for inputs that the model does not have,
     ARGUMENT_SHAPE, ARGUMENT_DTYPE and DIMENSION_MISMATCH for shapes that do not fit it.
@@ -251,7 +251,7 @@ def _specs(function: Callable[..., Any], shapes: Sequence[InputShape]) -> list[A
         elif parameter.name in names and parameter.default is not inspect.Parameter.empty:
             specs.append(parameter.default)
         else:
-            break  # what is missing, the tracer tells
+            break  # the tracer reports what is missing
     return specs
 
 

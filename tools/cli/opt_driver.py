@@ -91,7 +91,7 @@ def context_of(flags: OptFlags) -> PassContext:
 
 @dataclass
 class OptDriver:
-    """One run of `pyc-opt`; `at_chunk` is told the index of each part before it is processed."""
+    """One run of `pyc-opt`; `at_chunk` gets the index of each part before it is processed."""
 
     flags: OptFlags
     data: bytes
@@ -141,7 +141,7 @@ class OptDriver:
         return self._process(chunks, wanted, recipe)
 
     def _wanted(self, text: str) -> Pipeline:
-        """The pipeline that the flags, or the reproducer, ask for."""
+        """The pipeline of the flags or of the reproducer."""
         if self.flags.run_reproducer:
             stored = read_reproducer(text)
             if stored is None:
@@ -256,7 +256,7 @@ class _Part:
         return parse_module(source, context, self._report, implicit)
 
     def _run_passes(self, module: "ir.Module | ir.OpView") -> bool:
-        """Run the pipeline; report what fails, and write the reproducer that was asked for."""
+        """Run the pipeline; report what fails, and write the requested reproducer."""
         steps = self.driver._resolve(self._rooted(module), module.context)
         with collected(module.context, self.driver.name, self._report):
             try:
@@ -370,7 +370,7 @@ def _located(error: PycError, name: str) -> Diagnostic:
 
 @contextmanager
 def _native_words_dropped() -> Iterator[None]:
-    """Native option parsers print to the process's standard error; `resolve` says it better."""
+    """Drop what native option parsers print to standard error; `resolve` reports it better."""
     saved = os.dup(2)
     with tempfile.TemporaryFile() as sink:
         os.dup2(sink.fileno(), 2)

@@ -1,4 +1,4 @@
-"""The flags of `pyc-compile` that the fields of `CompileOptions` say of themselves."""
+"""The flags of `pyc-compile` as the fields of `CompileOptions` describe them."""
 
 import argparse
 import re

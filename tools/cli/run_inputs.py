@@ -164,7 +164,7 @@ def _load(path: Path) -> np.ndarray | dict[str, np.ndarray]:
         open_plain(path).close()  # numpy and zipfile would wait for a pipe
         if zipfile.is_zipfile(path):
             return _load_archive(path)
-        # Mapped, what the header says must be in the file; else it would be allocated first.
+        # Mapped, the declared data must be in the file; else it would be allocated first.
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except OSError as error:
         raise file_error(error, "arrays as numpy saves them", path) from None

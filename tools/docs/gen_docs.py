@@ -41,7 +41,7 @@ def generate(docs: Path, pages: Pages = PAGES) -> dict[Path, str]:
 
 
 def stale(pages: Mapping[Path, str]) -> list[Path]:
-    """The pages whose file is missing or says something else."""
+    """The pages whose file is missing or has another text."""
     return [path for path, text in pages.items() if not path.is_file() or path.read_text() != text]
 
 

@@ -74,7 +74,7 @@ GOALS: Mapping[str, Goal] = {
 
 _HOW = """\
 Values are medians, with the 10th to 90th percentile in parentheses where a measurement was
-repeated. A column `a / b` says how many times as much a took as b.
+repeated. A column `a / b` is the value of a divided by that of b.
 """
 _INDEX = """\
 # Results

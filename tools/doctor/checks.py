@@ -24,7 +24,7 @@ LEAST_DISK = 1 * GIB
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a check found; `fix` says how to mend it and is empty when nothing is wrong."""
+    """What a check found; `fix` is the remedy, empty when nothing is wrong."""
 
     found: str
     fix: str = ""

@@ -73,7 +73,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def svg(width: float, height: float, label: str, content: str, more: str = "") -> str:
-    """An SVG element; `label` is what a screen reader says."""
+    """An SVG element; `label` is for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{px(width)}" height="{px(height)}" '
         f'viewBox="0 0 {px(width)} {px(height)}" role="img" aria-label="{escape(label)}"{more}>'

@@ -19,7 +19,7 @@ from pyc_mlir.tools.explain.text_page import decision_text
 
 
 def run(flags: argparse.Namespace) -> str:
-    """Find it; tries are told on stderr. Raises PycError."""
+    """Find it; tries are reported on stderr. Raises PycError."""
     good, bad = map(read_compile_log, flags.bisect)
     options = replay_options(bad, flags.calibration)
     shapes = [InputShape.parse(text) for text in flags.input]
@@ -41,7 +41,7 @@ def _tell(line: str) -> None:
 
 
 def text(found: Bisection) -> str:
-    """The culprits with what both logs say of them, and what it took."""
+    """The culprits with the decisions of both logs, and the number of compiles."""
     several = len(found.culprits.changes) > 1
     head = "these decisions together" if several else "this decision"
     lines = [f"{head}, of {found.differing} that differ ({found.culprits.tests} programs tried)\n"]
@@ -50,7 +50,7 @@ def text(found: Bisection) -> str:
             text = decision_text(log[site]) if site in log else f"  {site}: not decided\n"
             lines.append(f"{name}:\n{text}")
     if found.culprits.untold:
-        lines.append(f"{found.culprits.untold} programs could not be compiled, or not be told\n")
+        lines.append(f"{found.culprits.untold} programs could not be compiled, or not be judged\n")
     if found.vanished:
         lines.append(f"{found.vanished} recorded choices did not apply in some program\n")
     return "".join(lines)

@@ -95,9 +95,9 @@ class ExplainedProgram:
         return f"{quantity(seconds, 's')} a call on one core (cost model{rests}; not measured)"
 
     def account(self) -> list[tuple[str, int | None]]:
-        """Rows (what, bytes or None where only a call tells) of one call at a time.
+        """Rows (what, bytes or None if only a call determines them) of one call at a time.
 
-        The constants alone, where the manifest says no more.
+        The constants alone, if the manifest has no more.
         """
         manifest = self.artifact.manifest
         account = manifest.get("memory")
@@ -180,7 +180,7 @@ def _has_task(region: RegionReport, text: str) -> bool:
 
 @dataclass(frozen=True)
 class Story:
-    """One region: what its memory was, what it is, and who says so."""
+    """One region: its memory before and after planning, and the decisions about it."""
 
     region: RegionReport
     decision: Decision | None

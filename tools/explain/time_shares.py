@@ -53,7 +53,7 @@ def uncovered(profile: Profile) -> list[Uncovered]:
 
 
 def _joined(groups: tuple[str, ...], rows: list[ProfileRow]) -> Uncovered:
-    """The dispatches of the same groups; in words as the one that does most says."""
+    """The dispatches of the same groups; described by the largest one."""
     most = max(rows, key=lambda row: row.seconds)
     seconds, share = sum(r.seconds for r in rows), sum(r.share for r in rows)
     return Uncovered(most.computes, groups, most.locations, seconds, share, len(rows))

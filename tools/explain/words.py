@@ -46,7 +46,7 @@ def by_layer(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
 
 
 def place_of(decision: Listed) -> str:
-    """The places in the source; empty where they say no more than the names of nodes do."""
+    """The places in the source; empty if they only repeat the names of nodes."""
     site = decision.site
     return "" if site.location == site.without_paths.location else site.location
 

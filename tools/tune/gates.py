@@ -34,7 +34,7 @@ def run_promote(store: EvidenceStore, flags: argparse.Namespace) -> int:
     place = place_of(store, flags)
     done = promote(store, candidate, place, wanted, BY)
     print(f"{candidate.id[:_SHORT]}: {done.state} in lane {done.lane}")
-    print("".join(told(done)), end="")
+    print("".join(standing_lines(done)), end="")
     return 0
 
 
@@ -129,7 +129,7 @@ def place_of(store: EvidenceStore, flags: argparse.Namespace) -> Environments:
     return found[0]
 
 
-def told(now: Standing) -> Iterator[str]:
+def standing_lines(now: Standing) -> Iterator[str]:
     """Each step of a lane with its conditions, one a line."""
     for assessment in now.assessments:
         yield f"  {assessment.state}: {'met' if assessment.met else 'not met'}\n"
@@ -156,4 +156,4 @@ def outlook(store: EvidenceStore, candidate: Implementation) -> Iterator[str]:
                 f"{state or 'no state'}, against {against}, look {now.case.looks + 1} at an "
                 f"error of {now.case.alpha:.2g}\n"
             )
-            yield from (f"  {line}" for line in told(now))
+            yield from (f"  {line}" for line in standing_lines(now))

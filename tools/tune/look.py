@@ -20,8 +20,12 @@ def listing(store: EvidenceStore) -> str:
     lines = [f"{store.url}\n", *(f"  {n:17} {counts[n]}\n" for n in counts if counts[n])]
     for study in store.find(Study):
         states = [trial.state for trial in store.trials(study.id)]
-        said = ", ".join(f"{states.count(s)} {s}" for s in STATES if s in states) or "no trials"
-        lines.append(f"study {study.id[:_SHORT]}  {study.strategy}, seed {study.seed}: {said}\n")
+        state_counts = (
+            ", ".join(f"{states.count(s)} {s}" for s in STATES if s in states) or "no trials"
+        )
+        lines.append(
+            f"study {study.id[:_SHORT]}  {study.strategy}, seed {study.seed}: {state_counts}\n"
+        )
     by_graph: dict[str, list[Measured]] = {}
     for one in measured(store):
         by_graph.setdefault(one.graph_id, []).append(one)

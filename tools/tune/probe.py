@@ -82,9 +82,9 @@ def verdict(session: "ProbeSession", other: str) -> Judgement:
 
 
 def _line(session: "ProbeSession") -> str:
-    told = (f"{OTHERS[other]}: {verdict(session, other).answer}" for other in OTHERS)
+    answer_texts = (f"{OTHERS[other]}: {verdict(session, other).answer}" for other in OTHERS)
     why = f" [disturbed: {'; '.join(session.disturbed)}]" if session.disturbed else ""
-    return f"{session.program} {session.number}: {', '.join(told)}{why}"
+    return f"{session.program} {session.number}: {', '.join(answer_texts)}{why}"
 
 
 def summary(sessions: Sequence["ProbeSession"]) -> Iterator[str]:
@@ -93,8 +93,8 @@ def summary(sessions: Sequence["ProbeSession"]) -> Iterator[str]:
     yield f"{len(sessions)} sessions, {noisy} on a disturbed machine"
     for other, text in OTHERS.items():
         counts = Counter(verdict(s, other).answer for s in sessions)
-        told = ", ".join(f"{a} {counts[a]}" for a in VerdictKind)
-        yield f"{text}: {told}"
+        answer_texts = ", ".join(f"{a} {counts[a]}" for a in VerdictKind)
+        yield f"{text}: {answer_texts}"
 
 
 def report(sessions: Sequence["ProbeSession"], rounds: int, processes: int) -> "Report":
@@ -111,17 +111,22 @@ def _records(session: "ProbeSession") -> "Iterator[Record]":
 
     for other in ("A", *OTHERS):
         found = verdict(session, other) if other in OTHERS else None
-        said: dict[str, Any] = {}
+        verdict_data: dict[str, Any] = {}
         if found is not None:
             low, high = found.interval.low, found.interval.high
-            said = {"answer": str(found.answer), "clock": found.clock, "low": low, "high": high}
+            verdict_data = {
+                "answer": str(found.answer),
+                "clock": found.clock,
+                "low": low,
+                "high": high,
+            }
         yield record(
             f"{session.program} {session.number}",
             other,
             "times of A",
             "ratio",
             found.interval.ratio if found is not None else 1.0,
-            **said,
+            **verdict_data,
             load=session.load,
             disturbed=list(session.disturbed),
             wall_ns=_nanoseconds(session.wall[other]),

@@ -76,7 +76,7 @@ def survey(
     programs: Sequence["Surveyed"],
     measurer: "Measurer",
 ) -> int:
-    """Survey programs as the flags say. Status 1 where not one program could be surveyed."""
+    """Survey programs as the flags request. Status 1 where not one program could be surveyed."""
     from pyc_mlir.measure.survey.survey import Survey
 
     made = Survey(store, measurer, plan_of(flags), constants_of(flags.constants), whole=flags.whole)

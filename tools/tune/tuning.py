@@ -36,7 +36,7 @@ _IDLE_SECONDS = 1.0
 
 
 def run_tune(url: str, flags: argparse.Namespace) -> int:
-    """Tune a model and tell what was gained."""
+    """Tune a model and report the gain."""
     ranges = dict(read_range(text) for text in flags.dim)
     options = CompileOptions(target=flags.target, dims=ranges or None)
     return _told(
@@ -129,11 +129,11 @@ def _workers(count: int) -> int:
 
 
 def _told(result: StudyResult, db: str | None) -> int:
-    print("".join(told(result, f" --db {db}" if db else "")), end="")
+    print("".join(result_lines(result, f" --db {db}" if db else "")), end="")
     return cli.INTERRUPTED if result.left == "interrupted" else cli.OK
 
 
-def told(result: StudyResult, db: str = "") -> Iterator[str]:
+def result_lines(result: StudyResult, db: str = "") -> Iterator[str]:
     """What a study came to, for people; `db`: the option that names its database."""
     short = result.study_id[:_SHORT]
     yield f"study {short}: {result.trials} trials in {result.seconds:.0f} s"

@@ -38,7 +38,7 @@ def connect(url: str, mounts: Path = Path("/proc/mounts")) -> sa.Engine:
     """
     engine = _engine(url, mounts)
     try:
-        with told(engine.url), engine.begin() as connection:
+        with as_pyc_errors(engine.url), engine.begin() as connection:
             _upgrade(connection)
     except PycError:
         engine.dispose()
@@ -98,7 +98,7 @@ def _sqlite(url: sa.URL, mounts: Path) -> sa.Engine:
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The kind of file system that a file lies on, or will; empty where the system does not say."""
+    """The kind of file system that a file lies on, or will; empty if unknown."""
     real, best, kind = os.path.realpath(path), "", ""
     try:
         lines = mounts.read_text(errors="replace").splitlines()
@@ -137,22 +137,22 @@ def _upgrade(connection: sa.Connection) -> None:
 
 
 @contextlib.contextmanager
-def told(url: sa.URL) -> Iterator[None]:
-    """Turn the database's errors into PycError, with what it says.
+def as_pyc_errors(url: sa.URL) -> Iterator[None]:
+    """Turn the database's errors into PycError, with its message.
 
     EVIDENCE_CONFLICT where a row contradicts others, DATABASE_UNUSABLE for the rest.
     """
     try:
         yield
     except exc.DBAPIError as error:
-        said = str(error.orig).strip().splitlines()[0]
-        if isinstance(error, exc.IntegrityError) or "append-only" in said:
+        message = str(error.orig).strip().splitlines()[0]
+        if isinstance(error, exc.IntegrityError) or "append-only" in message:
             raise PycError(
                 ReasonCode.EVIDENCE_CONFLICT,
-                f"{_shown(url)}: expected a row that fits those it names, got: {said}; add what it "
-                "refers to first, and change no row",
+                f"{_shown(url)}: expected a row that fits those it names, got: {message}; add what "
+                "it refers to first, and change no row",
             ) from None
-        raise unusable(_shown(url), "a database that answers", said) from None
+        raise unusable(_shown(url), "a database that answers", message) from None
 
 
 def unusable(where: str, expected: str, got: str) -> PycError:

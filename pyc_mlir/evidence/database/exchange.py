@@ -11,7 +11,7 @@ In come candidates: implementations with that origin and a transition to `candid
 since no file proves that they were measured.
 
 Where verdicts compare choices of a graph, its rows are of those choices and of those sessions
-alone: the quick sessions of a search say where to look, not what to choose. The interval of such a
+alone: the quick sessions of a search direct the search and decide nothing. The interval of such a
 choice is that of its ratio to the incumbent, on the incumbent's median: paired rounds tell apart
 what medians of processes do not, also where other processes disturb the machine.
 """

@@ -152,10 +152,13 @@ def reverse(
         or last["to_state"] == QUARANTINED
         or last["reason"].startswith(_ROLLBACK)
     ):
-        said = "none" if last is None else f"its last state, {last['to_state']} ({last['reason']})"
+        last_state = (
+            "none" if last is None else f"its last state, {last['to_state']} ({last['reason']})"
+        )
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"recipe {impl_id[:12]}: expected a transition to reverse in lane {lane!r}, got {said}",
+            f"recipe {impl_id[:12]}: expected a transition to reverse in lane {lane!r}, "
+            f"got {last_state}",
         )
     others = _promoted(connection, impl_id, scope, lane)
     if last["from_state"] == PROMOTED and others:

@@ -26,7 +26,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.evidence.database import lanes, trials
-from pyc_mlir.evidence.database.engine import READ, connect, told
+from pyc_mlir.evidence.database.engine import READ, as_pyc_errors, connect
 from pyc_mlir.evidence.database.tables import ENVIRONMENTS, METADATA, MUTABLE, TRIALS
 from pyc_mlir.evidence.database.trials import StoredTrial
 from pyc_mlir.evidence.environment import Environments, canonical
@@ -270,13 +270,13 @@ class EvidenceStore:
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """A transaction that may write. Raises PycError for what the database refuses."""
-        with told(self._engine.url), self._connection() as connection, connection.begin():
+        with as_pyc_errors(self._engine.url), self._connection() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A transaction that only reads; on SQLite it waits for no writer."""
-        with told(self._engine.url), self._connection() as connection:
+        with as_pyc_errors(self._engine.url), self._connection() as connection:
             reader = connection.execution_options(**READ)
             with reader.begin():
                 yield reader
@@ -312,7 +312,7 @@ def _columns(row: EvidenceRow) -> dict[str, Any]:
 
 
 def _add(connection: sa.Connection, table: sa.Table, columns: Mapping[str, Any]) -> None:
-    """Insert, or see that what is there says the same."""
+    """Insert, or check that the stored row is equal."""
     insert = _INSERTS[connection.dialect.name](table).values(**columns)
     if connection.execute(insert.on_conflict_do_nothing()).rowcount == 1:
         return

@@ -28,7 +28,7 @@ class StoredTrial:
     """A configuration of a study as the database has it.
 
     number: its place in the order of the study. attempt: how often it was claimed; with `owner` it
-    tells one lease from another. seconds: what the trial took in all, once it is done.
+    distinguishes leases. seconds: what the trial took in all, once it is done.
     """
 
     study_id: str

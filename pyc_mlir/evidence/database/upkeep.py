@@ -1,4 +1,4 @@
-"""Upkeep of a benchmark database: check what it holds, and remove what nobody asks for any more."""
+"""Upkeep of a benchmark database: check its rows, and remove unreferenced ones."""
 
 import hashlib
 from collections.abc import Iterator
@@ -29,9 +29,9 @@ def problems(store: EvidenceStore) -> Iterator[str]:
     """
     with store.reading() as connection:
         if connection.dialect.name == "sqlite":
-            for (said,) in connection.exec_driver_sql("PRAGMA integrity_check"):
-                if said != "ok":
-                    yield f"file: {said}"
+            for (problem,) in connection.exec_driver_sql("PRAGMA integrity_check"):
+                if problem != "ok":
+                    yield f"file: {problem}"
         for kind in ROWS:
             table = METADATA.tables[kind.table]
             found = connection.execution_options(yield_per=_BATCH).execute(sa.select(table))

@@ -99,7 +99,7 @@ class Unroller:
         while runs and step < limit:
             if step == _MAX_STEPS:
                 raise unsupported(f"a Loop: expected at most {_MAX_STEPS} steps")
-            # Of the element types that ONNX gives them, whatever the body's shapes say.
+            # Of the element types that ONNX gives them; the body may declare others.
             again, *made = self._run(body, [np.array(step, np.int64), np.array(True), *states])
             new, rows = made[: len(states)], made[len(states) :]
             known = _one(again)

@@ -267,9 +267,9 @@ class _Importer:
 
 def _apply(node: onnx.NodeProto, operands: Sequence[Any], builder: Any, lift: Lift) -> tuple:
     """Run a node's handler. Raises PycError for an output that the handler does not give."""
-    asked = OnnxNode(node, builder, operands, lift)
-    out = HANDLERS[qualified_op(node)](asked)
-    asked.require_all_read()
+    request = OnnxNode(node, builder, operands, lift)
+    out = HANDLERS[qualified_op(node)](request)
+    request.require_all_read()
     outputs = out if isinstance(out, tuple) else (out,)
     for i, name in enumerate(node.output):
         if name and (i >= len(outputs) or outputs[i] is None):

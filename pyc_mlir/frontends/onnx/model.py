@@ -1,7 +1,7 @@
 """From a file, bytes or a ModelProto to a checked model of an opset that the importer reads.
 
 Checks, in this order: the bytes are within bounds (bounds.py) and parse; the opset is at most
-`NEWEST`; weights are as large as their types say and lie inside the model's directory
+`NEWEST`; weights are as large as their types require and lie inside the model's directory
 (weights.py); onnx's checker accepts the rest; older opsets convert to `OLDEST`; functions are
 inlined; the shapes and types fit (onnx's shape inference in strict mode).
 """
@@ -283,9 +283,9 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _state_types(model: onnx.ModelProto) -> None:
     """Types of the initializers: onnx's inliner looks for them among those of other values."""
-    told = {i.name for i in (*model.graph.input, *model.graph.value_info)}
+    declared_names = {i.name for i in (*model.graph.input, *model.graph.value_info)}
     for tensor in model.graph.initializer:
-        if tensor.name not in told:
+        if tensor.name not in declared_names:
             info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             model.graph.value_info.append(info)
 
@@ -295,7 +295,7 @@ def _inlined_one_by_one(
 ) -> onnx.ModelProto:
     """With functions of the model's own in place of ONNX's.
 
-    onnx's inliner asks for the type of an optional input that is left out, and fails.
+    onnx's inliner reads the type of an optional input that is left out, and fails.
     """
     inferred = onnx.shape_inference.infer_shapes(model).graph
     model = _copy(model)  # Given back untouched where a function is not to be had.

@@ -2,8 +2,8 @@
 
 onnx checks, converts and infers copies of a model, of at most two gigabytes. So `split_weights`
 takes large initializers and those in other files out of it: they are inputs of the graph that onnx
-sees, and `ModelWeights` reads them when the importer asks. All of them must have as many bytes as
-their types say, which is found out before any is read.
+sees, and `ModelWeights` reads them on demand. All of them must have as many bytes as their
+types say, which is found out before any is read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from pyc_mlir.dialects.types import MAX_BYTES
 from pyc_mlir.frontends.onnx.bounds import all_nodes
 from pyc_mlir.frontends.onnx.model_files import FileRange, check_parts, inside, read_part
 
-# Larger initializers say nothing about shapes: what onnx checks does without them.
+# Larger initializers do not affect shapes: onnx's checks omit them.
 _SHAPE_BYTES = 1024
 # Of tensors in other files that are attributes of nodes, which onnx sees; such are small constants.
 _MAX_ATTRIBUTE_BYTES = 1 << 28
@@ -61,7 +61,7 @@ def split_weights(
 ) -> tuple[onnx.ModelProto, ModelWeights]:
     """A copy without large initializers, and these. `folder` is the model's, free of links.
 
-    Raises ValueError for tensors that are not of the size that they say, or outside of the folder,
+    Raises ValueError for tensors whose bytes do not match their type, or outside of the folder,
     and OSError.
     """
     inner: dict[str, onnx.TensorProto] = {}

@@ -32,13 +32,15 @@ def refused(
     A break that is no node, as weights are none, counts as one more.
     """
     nodes, opset = model.graph.node, opset_of(model) or onnx.defs.onnx_opset_version()
-    told = tuple(_with_family(b, nodes, opset) for b in breaks)
+    with_family = tuple(_with_family(b, nodes, opset) for b in breaks)
     work = _works(model, opset)
     lost = {b.place - 1 for b in breaks if b.place is not None}
     flops, left = _total(work), set(untried) - lost
     lost_flops = None if flops is None else _total([work[i] for i in sorted(lost | left)])
     total = len(nodes) + len(breaks) - len(lost)
-    return ImportReport(total, NODES, name, told, len(left), flops=flops, lost_flops=lost_flops)
+    return ImportReport(
+        total, NODES, name, with_family, len(left), flops=flops, lost_flops=lost_flops
+    )
 
 
 def _works(model: onnx.ModelProto, opset: int) -> list[int | None]:

@@ -20,7 +20,7 @@ from pyc_mlir.frontends.torch.decompose import decomposed
 
 # Sizes of examples in place of named dimensions: primes, so that no two products agree.
 _EXAMPLE_SIZES = (5, 7, 11, 13, 17, 19, 23, 29)
-_SAID = 600
+_REASON_CHARACTERS = 600
 
 
 @dataclass(frozen=True)
@@ -231,11 +231,11 @@ def _automatic(shapes: Any) -> Any:
 
 
 def _failed(name: str, error: Exception) -> PycError:
-    said = " ".join(str(error).split())[:_SAID]
+    message = " ".join(str(error).split())[:_REASON_CHARACTERS]
     return PycError(
         ReasonCode.UNTRACEABLE,
         f"{name}: expected a model that `torch.export.export` takes, got {type(error).__name__}: "
-        f"{said}",
+        f"{message}",
     )
 
 

@@ -1,7 +1,7 @@
 """Import the nodes of an FX graph of ATen operators: what both roads from PyTorch share.
 
 `GraphImport` is the state of one import. `torch.export` (importer.py) and `torch.compile`
-(compiled.py) each say what the placeholders and the outputs of their graphs are.
+(compiled.py) each define the placeholders and the outputs of their graphs.
 """
 
 import operator

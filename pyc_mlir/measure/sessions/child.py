@@ -1,7 +1,7 @@
 """A measuring process: loads compiled programs, runs them, writes what it finds line by line.
 
 `main(path, fd)` does the job in a file of JSON (`Job` in processes.py); lines of JSON go to the
-file descriptor. The process imports only what running needs. Before each candidate's turn it says
+file descriptor. The process imports only what running needs. Before each candidate's turn it sends
 which one it is about to run, so that its parent knows whose fault a crash or an endless loop is.
 
     {"at": 0}                                       about to run candidate 0
@@ -34,27 +34,27 @@ from pyc_mlir.runtime.program import Program
 _MOST_CALLS = 1 << 20
 # Calls of the program that does nothing in one sample.
 _MANY = 50
-Say = Callable[[Mapping[str, Any]], None]
+Send = Callable[[Mapping[str, Any]], None]
 
 
 def main(path: str, out: int) -> None:
-    """Do the job in a file, and tell of it to a file descriptor."""
+    """Do the job in a file, and write messages to a file descriptor."""
     job = json.loads(read_file(path))
 
-    def say(message: Mapping[str, Any]) -> None:
+    def send(message: Mapping[str, Any]) -> None:
         os.write(out, f"{json.dumps(message)}\n".encode())
 
-    (_check if job["kind"] == "check" else _time)(job, say)
-    say({"done": time.process_time()})
+    (_check if job["kind"] == "check" else _time)(job, send)
+    send({"done": time.process_time()})
 
 
-def _check(job: Mapping[str, Any], say: Say) -> None:
+def _check(job: Mapping[str, Any], send: Send) -> None:
     """Run each candidate once and keep its results."""
     for number, path in enumerate(job["candidates"]):
-        say({"at": number})
+        send({"at": number})
         # A device of its own counts this candidate's memory alone.
         device = _device(job)
-        with _told(number, say):
+        with _reporting_failure(number, send):
             program = Program(read(path), device)
             arguments = _arguments(job["arguments"], device)
             before = device.memory().live_bytes
@@ -64,10 +64,10 @@ def _check(job: Mapping[str, Any], say: Say) -> None:
             for place, result in enumerate(results):
                 # The parent knows the types: bf16 has no name in .npy files.
                 write_file(f"{path}.{place}", np.ascontiguousarray(result.numpy()).tobytes())
-            say({"results": number, "peak_bytes": max(0, peak)})
+            send({"results": number, "peak_bytes": max(0, peak)})
 
 
-def _time(job: Mapping[str, Any], say: Say) -> None:
+def _time(job: Mapping[str, Any], send: Send) -> None:
     """Time the candidates in rounds, each round in an order drawn anew."""
     device = _device(job)
     arguments = _arguments(job["arguments"], device)
@@ -76,8 +76,8 @@ def _time(job: Mapping[str, Any], say: Say) -> None:
     flush = np.zeros(job["flush_bytes"] // 8 if cold else 0, np.int64)
     ready: dict[int, tuple[Callable[[], object], int]] = {}
     for number, path in enumerate(job["candidates"]):
-        say({"at": number})
-        with _told(number, say):
+        send({"at": number})
+        with _reporting_failure(number, send):
             program = Program(read(path), device)
             run = _bound(program, arguments)
             for _ in range(job["warmup"]):
@@ -93,7 +93,7 @@ def _time(job: Mapping[str, Any], say: Say) -> None:
     for _ in range(job["rounds"]):
         draw.shuffle(order)
         for number in order:
-            say({"at": number})
+            send({"at": number})
             run, calls = ready[number]
             if cold:
                 _flush(flush, arguments)
@@ -106,9 +106,9 @@ def _time(job: Mapping[str, Any], say: Say) -> None:
             times[number][1].append(cpu)
     if job["nothing"]:
         wall, cpu = np.median([_sample(nothing, _MANY) for _ in range(job["rounds"])], axis=0)
-        say({"nothing": wall / _MANY, "nothing_cpu": cpu / _MANY})
+        send({"nothing": wall / _MANY, "nothing_cpu": cpu / _MANY})
     for number, (wall, cpu) in times.items():
-        say({"times": number, "calls": ready[number][1], "wall": wall, "cpu": cpu})
+        send({"times": number, "calls": ready[number][1], "wall": wall, "cpu": cpu})
 
 
 def _device(job: Mapping[str, Any]) -> Device:
@@ -143,12 +143,12 @@ def _bound(program: Program, arguments: Sequence[Array]) -> Callable[[], object]
 
 
 @contextmanager
-def _told(number: int, say: Say) -> Iterator[None]:
+def _reporting_failure(number: int, send: Send) -> Iterator[None]:
     """Report what PyC refuses as the candidate's failure, and go on."""
     try:
         yield
     except (PycError, MemoryError) as error:
-        say({"failed": number, "reason": str(error) or "out of memory"})
+        send({"failed": number, "reason": str(error) or "out of memory"})
 
 
 def _sample(run: Callable[[], object], calls: int) -> tuple[float, float]:

@@ -3,8 +3,8 @@
     compiler = Compiler(subject, timeout_seconds)
     compiler.compile(candidate) -> Compiled
 
-A candidate's recipe may name sites, works or passes; the sites of the subject's own compile say
-which ones are meant.
+A candidate's recipe may name sites, works or passes; the sites of the subject's own compile
+determine which ones are meant.
 """
 
 import hashlib
@@ -86,7 +86,7 @@ class Compiler:
         return self._compiled(candidate, recipe)
 
     def _is_default(self, recipe: Recipe) -> bool:
-        """Whether a recipe says what PyC chooses by itself: the incumbent of most sessions."""
+        """Whether a recipe equals PyC's own choices: the incumbent of most sessions."""
         own = self._default().chosen
         return all(own.get(site) == choice for site, choice in recipe.choices.items())
 

@@ -3,7 +3,7 @@
     compile each in a worker -> compare results with the reference -> time all in fresh processes
 
 One session holds the machine's token. Its first and its last process time the first candidate twice
-(an A/A probe); together with what Linux counts meanwhile this says whether the machine was a place
+(an A/A probe); together with Linux's counters this shows whether the machine was a place
 to measure. Whatever a candidate does, crash, hang or compute something else, becomes its status.
 """
 
@@ -53,7 +53,7 @@ from pyc_mlir.util.children import temporary_folder
 ALLOCATOR = "recycling"
 # By how much a program may differ from itself before its machine counts as disturbed.
 MOST_APART = 0.05
-# What a process says of the program that does nothing, by clock.
+# A process's times of the empty program, by clock.
 _CALL = {"nothing": WALL, "nothing_cpu": CPU}
 _ONE = tensor("f32", 1)
 # References of programs that are kept: those of large ones take seconds.
@@ -81,7 +81,7 @@ def nothing() -> bytes:
 class LocalMeasurer:
     """Measures on this machine.
 
-    holder: what other measuring processes are told. wait_seconds: how long to wait for them.
+    holder: the name that other measuring processes see. wait_seconds: how long to wait for them.
     """
 
     holder: str = "a measuring session"
@@ -110,7 +110,7 @@ class LocalMeasurer:
                 began, before = _now(), machine.read_counters()
                 session.run()
                 after = machine.read_counters()
-        told = machine.disturbances(before, after, session.cpu_seconds)
+        reasons = machine.disturbances(before, after, session.cpu_seconds)
         return SessionResult(
             subject,
             plan,
@@ -123,7 +123,7 @@ class LocalMeasurer:
             session.probes[-1] if session.probes else {},
             machine.stolen_share(before, after),
             after.load,
-            (*told, *_apart(session.probes)),
+            (*reasons, *_apart(session.probes)),
         )
 
     def _expected(self, subject: MeasuredProgram, plan: SessionPlan) -> _Expected:
@@ -165,14 +165,14 @@ def _now() -> str:
 
 
 def _apart(probes: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    """Why the probes say that the machine was disturbed: by CPU time where there is one."""
+    """Why the probes show a disturbed machine: by CPU time where there is one."""
     ratios = [p.get(f"{CPU}_ratio", p.get(f"{WALL}_ratio", 1.0)) for p in probes]
     worst = max((abs(ratio - 1) for ratio in ratios), default=0.0)
     return (f"a program differed from itself by {worst:.0%}",) if worst > MOST_APART else ()
 
 
 class _Session:
-    """The processes of one session, and what they said of each candidate."""
+    """The processes of one session, and their results for each candidate."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The parent's side of a measuring process: give it a job, hear what it says, end it if it hangs.
+"""The parent's side of a measuring process: give it a job, read its messages, end it if it hangs.
 
     outcome = run_job(job, folder, timeout_seconds)
 
@@ -32,7 +32,7 @@ sys.path[:] = json.loads(sys.argv[3])
 from pyc_mlir.measure.sessions.child import main
 main(sys.argv[1], int(sys.argv[2]))
 """
-_SAID = 300
+_OUTPUT_CHARACTERS = 300
 # A process that crashes may take a while to be gone.
 _END_SECONDS = 20.0
 _TIMEOUT: dict[str, Any] = {"timeout": True}
@@ -74,7 +74,7 @@ class MeasureJob:
 
 @dataclass(frozen=True)
 class ProcessOutcome:
-    """What a process said, and how it ended.
+    """The messages of a process, and how it ended.
 
     messages: see child.py. failed: the number of the candidate during which it ended before its
     job was done, -1 before the first one, None where it was done. timed_out: this process ended it.
@@ -87,14 +87,14 @@ class ProcessOutcome:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of the process; 0 where it did not live to tell."""
+        """CPU time of the process; 0 if it ended before it reported it."""
         return float(next((m["done"] for m in self.messages if "done" in m), 0.0))
 
 
 def stored(
     arrays: Sequence[np.ndarray], folder: Path, name: str = "argument"
 ) -> tuple[dict[str, Any], ...]:
-    """Write arguments as files; return what a job says of them."""
+    """Write arguments as files; return their description for a job."""
     made = []
     for number, array in enumerate(arrays):
         path = folder / f"{name}{number}.bin"
@@ -108,13 +108,13 @@ def stored(
 def run_job(job: MeasureJob, folder: Path, timeout_seconds: float) -> ProcessOutcome:
     """Do a job in a fresh process.
 
-    timeout_seconds: how long the process may say nothing before it is ended.
+    timeout_seconds: the longest time without a message before the process is ended.
     """
     path = folder / "job.json"
     write_file(path, json.dumps(asdict(job)).encode())
     reading, writing = os.pipe()
     line = Lifeline()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -126,8 +126,8 @@ def run_job(job: MeasureJob, folder: Path, timeout_seconds: float) -> ProcessOut
                 json.dumps([p for p in sys.path if isinstance(p, str)]),
             ],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             pass_fds=(writing, line.fd),
             process_group=0,
         )
@@ -140,13 +140,13 @@ def run_job(job: MeasureJob, folder: Path, timeout_seconds: float) -> ProcessOut
             os.close(reading)
             _end(process, 0.0 if messages[-1:] == (_TIMEOUT,) else _END_SECONDS)
             line.cut()
-        said.seek(0)
-        words = said.read().decode(errors="replace").strip()[-_SAID:]
+        output.seek(0)
+        words = output.read().decode(errors="replace").strip()[-_OUTPUT_CHARACTERS:]
     return _outcome(messages, process.returncode, words)
 
 
 def _end(process: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Wait so long for a process that has said its last word, then end it and all it started."""
+    """Wait this long for a process that sent its last message, then end it and its children."""
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -177,5 +177,5 @@ def _outcome(messages: tuple[dict[str, Any], ...], status: int, words: str) -> P
         return ProcessOutcome(messages)
     at = next((m["at"] for m in reversed(messages) if "at" in m), -1)
     how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-    reason = "it said nothing for too long" if timed_out else f"the process ended by {how}"
+    reason = "it sent no message for too long" if timed_out else f"the process ended by {how}"
     return ProcessOutcome(messages, at, timed_out, f"{reason}: {words}" if words else reason)

@@ -72,7 +72,7 @@ class MeasuredProgram:
     source: whatever `pyc_mlir.compile` takes; inputs: as `compile` takes them, for functions.
     arguments: the arrays of one call; None makes them from the program's types and the plan's seed.
     options: how all candidates are compiled; passes: in place of the pipeline's own.
-    reference: what a call with `arguments` must give; None asks the program's oracle.
+    reference: what a call with `arguments` must give; None uses the program's oracle.
     """
 
     graph: Graph
@@ -94,7 +94,7 @@ class SessionPlan:
     each call). threads: of the program; 1 runs in the caller's thread. warmup: calls before those
     that count. min_seconds: a warm sample is as many calls as last so long. seed: of data and
     orders. timeout_seconds: for the compile, and for each process. quiet: a machine that is loaded
-    or throttled refuses the session (MACHINE_BUSY); else the measurement says so.
+    or throttled refuses the session (MACHINE_BUSY); else the measurement records it.
 
     Raises PycError (BAD_ARGUMENT) for numbers that are no plan.
     """
@@ -147,7 +147,7 @@ class ChoiceResult:
     """What one candidate came to.
 
     status: ``ok``, ``wrong`` (results outside their tolerance), ``crash``, ``timeout`` or
-    ``refused`` (nothing was compiled); `reason` says why. Only ``ok`` has times to decide by.
+    ``refused`` (nothing was compiled); `reason` is the cause. Only ``ok`` has times to decide by.
     chosen: what the compile chose, {site: choice}. artifact_key: SHA-256 of the artifact.
     """
 

@@ -45,7 +45,7 @@ class Simulated:
     """Times by a cost function, with noise that the plan's seed decides.
 
     noise: standard deviation of the logarithm of a sample, the same for processes as a whole.
-    place: where times are said to be taken. sessions: how many there were, and part of the nonce.
+    place: the claimed machine of the times. sessions: how many there were, and part of the nonce.
     """
 
     cost: Cost
@@ -60,12 +60,12 @@ class Simulated:
         """See `Measurer`."""
         require_candidates(candidates)
         self.sessions += 1
-        asked = [subject.graph.graph_id, [dict(c.recipe) for c in candidates]]
+        key = [subject.graph.graph_id, [dict(c.recipe) for c in candidates]]
         return SessionResult(
             subject,
             plan,
             self.place,
-            digest([*asked, plan.seed, plan.constants, self.sessions]),
+            digest([*key, plan.seed, plan.constants, self.sessions]),
             _MOMENT,
             _MOMENT,
             tuple(self._result(subject, c, plan) for c in candidates),
@@ -78,8 +78,8 @@ class Simulated:
         seconds = self.cost(subject, candidate)
         if isinstance(seconds, Failed):
             return ChoiceResult(candidate, seconds.status, seconds.reason)
-        asked = [subject.graph.graph_id, dict(candidate.recipe), plan.seed, plan.constants]
-        chance = np.random.default_rng(int(digest([*asked, self.sessions])[:16], 16))
+        key = [subject.graph.graph_id, dict(candidate.recipe), plan.seed, plan.constants]
+        chance = np.random.default_rng(int(digest([*key, self.sessions])[:16], 16))
         processes = []
         for number in range(plan.processes):
             level = seconds * np.exp(chance.normal(0, self.noise))

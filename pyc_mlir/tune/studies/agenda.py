@@ -1,8 +1,8 @@
-"""What a study measures next, as a function of what is known: search, rank again, confirm.
+"""The next measurements of a study, as a function of its results: search, rank again, confirm.
 
     chains -> search trials -> costs -> leaders -> rerank -> winner -> confirm -> WorkResult
 
-Nothing here waits, measures or writes: the driver asks `Agenda` again after every result.
+Nothing here waits, measures or writes: the driver calls `Agenda` again after every result.
 """
 
 from collections.abc import Callable, Mapping, Sequence

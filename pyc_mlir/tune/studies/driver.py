@@ -27,7 +27,7 @@ _DEATHS = 3
 def drive(
     store: EvidenceStore, job: TrialJob, propose: Propose, executor: Executor, workers: int
 ) -> Ledger:
-    """Measure what `propose` asks for until it asks for nothing new and no trial is open.
+    """Measure the proposals until `propose` has no new ones and no trial is open.
 
     workers: calls at a time; 0 leaves all measuring to workers of other processes.
     Raises PycError: NATIVE_CRASH where the executor cannot carry calls any more, and what a worker
@@ -37,8 +37,8 @@ def drive(
     try:
         while True:
             ledger.update()
-            asked = propose(ledger)
-            if asked and store.add_trials(job.study_id, [one.to_json() for one in asked]):
+            requests = propose(ledger)
+            if requests and store.add_trials(job.study_id, [one.to_json() for one in requests]):
                 ledger.update()
             if not ledger.open:
                 return ledger

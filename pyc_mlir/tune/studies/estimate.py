@@ -26,13 +26,13 @@ class Estimated:
     found: Estimate
 
     def __str__(self) -> str:
-        told = f"{quantity(self.own.seconds, 's')} with PyC's own choices"
+        own_time = f"{quantity(self.own.seconds, 's')} with PyC's own choices"
         if not self.recipe:
-            return f"estimated: {told}, and no quicker ones were found"
+            return f"estimated: {own_time}, and no quicker ones were found"
         low, high = quantity(self.found.lo, "s"), quantity(self.found.hi, "s")
         return (
-            f"estimated: {told}, {quantity(self.found.seconds, 's')} ({low} to {high}) with other "
-            f"choices at {len(self.recipe)} sites; measure before you use them"
+            f"estimated: {own_time}, {quantity(self.found.seconds, 's')} ({low} to {high}) with "
+            f"other choices at {len(self.recipe)} sites; measure before you use them"
         )
 
 

@@ -2,7 +2,7 @@
 
     search    one choice beside the incumbent, quickly
     rerank    the few that looked best and the incumbent, in several processes
-    confirm   the winner of those and the incumbent again: what is told of it rests on this alone
+    confirm   the winner of those and the incumbent again: the reported gain rests on this alone
     program   the whole program with all confirmed choices and with none, twice
 
 The quickest of many noisy measurements looks better than it is (the winner's curse), and so does
@@ -109,7 +109,7 @@ class Asked:
     """A trial's configuration: what to measure in one session, the incumbent first.
 
     graph_id: of a work, or of the program. recipes: {pass or site: choice} of each candidate.
-    repeat: tells sessions of equal candidates apart, and seeds them.
+    repeat: distinguishes sessions of equal candidates, and seeds them.
     """
 
     stage: TrialStage
@@ -171,7 +171,7 @@ class StudyResult:
     recipe: {site: choice} of all confirmed choices. program: the verdict on the whole program with
     it; None if it was not measured. state: of that recipe in the database, empty without one.
     seconds: spent measuring and compiling. left: why the study is not at its end; empty at its end.
-    estimate: what evidence and prediction say, where nothing was measured.
+    estimate: the result from evidence and predictions, if nothing was measured.
     """
 
     study_id: str

@@ -231,9 +231,11 @@ def _check_program(
     study = replace(works, objective=PROGRAM, space_hash=digest(recipe), budget={})
     store.add(study)
     own = replace(job, study_id=study.id, subject_of=lambda graph: subject)
-    asked = [Asked(TrialStage.PROGRAM, study.graph_id, ({}, recipe), n) for n in range(_SESSIONS)]
+    requests = [
+        Asked(TrialStage.PROGRAM, study.graph_id, ({}, recipe), n) for n in range(_SESSIONS)
+    ]
     with ThreadPoolExecutor(1) as executor:
-        ledger = drive(store, own, lambda ledger: asked, executor, 1)
+        ledger = drive(store, own, lambda ledger: requests, executor, 1)
     return ledger, ledger.seconds
 
 

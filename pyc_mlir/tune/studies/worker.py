@@ -1,8 +1,8 @@
 """Workers: claim a trial, measure it in one session, end it with its traces.
 
-The lease in the database says who measures what. A worker holds its lease by renewing it while it
-measures; one that is killed lets it expire, and another one claims the trial. What carries calls of
-`work_once` to processes and machines is only a wake-up: a lost call loses nothing.
+The lease in the database decides which worker measures a trial. A worker renews its lease while
+it measures; when a worker is killed, its lease expires and another one claims the trial. What
+carries calls of `work_once` to processes and machines is only a wake-up: a lost call loses nothing.
 """
 
 import copy
@@ -110,14 +110,14 @@ def _measure(store: EvidenceStore, trial: StoredTrial, job: TrialJob) -> None:
 
 
 def _measure_held(store: EvidenceStore, trial: StoredTrial, job: TrialJob) -> None:
-    asked, begin = Asked.from_json(trial.config), time.monotonic()
-    graph = store.get(Graph, asked.graph_id)
+    request, begin = Asked.from_json(trial.config), time.monotonic()
+    graph = store.get(Graph, request.graph_id)
     assert graph is not None, "a study's graphs are added with it"
     candidates = [
         MeasuredChoice(recipe, str(number), TUNER if number else INCUMBENT)
-        for number, recipe in enumerate(asked.recipes)
+        for number, recipe in enumerate(request.recipes)
     ]
-    plan = replace(job.plans[asked.stage], seed=trial.number)
+    plan = replace(job.plans[request.stage], seed=trial.number)
     try:
         subject, measurer = _bench(job, graph)
         measured = measurer.measure(subject, candidates, plan)

@@ -353,8 +353,8 @@ def test_explain_functions_and_text(tmp_path, capfd, monkeypatch):
     # In a process of its own: a forked child of one that has compiled opens no session of IREE.
     command = [sys.executable, "-m", "pyc_mlir.tools.pyc_explain", "f.mlir"]
     done = subprocess.run(command, capture_output=True, text=True)
-    told = "f.mlir: 2 of 2 ops (100%) can be compiled: 2 left to IREE\n"
-    assert (done.returncode, done.stdout) == (0, told), done.stderr
+    reported = "f.mlir: 2 of 2 ops (100%) can be compiled: 2 left to IREE\n"
+    assert (done.returncode, done.stdout) == (0, reported), done.stderr
 
 
 def test_explain_refuses(tmp_path, capfd, monkeypatch):

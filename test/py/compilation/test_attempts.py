@@ -29,8 +29,8 @@ BUDGET = make_options(contract=Contract(memory_budget_bytes=1 << 20))
 TOGETHER, SMALLEST = "co-selected", "memory_first, IREE's code"
 
 
-def no_code(said: str = "stack") -> CompileError:
-    return CompileError(FAILED, f"x.py:1: expected code, got: {said}")
+def no_code(reported: str = "stack") -> CompileError:
+    return CompileError(FAILED, f"x.py:1: expected code, got: {reported}")
 
 
 def over(arena: int) -> BudgetNotKept:
@@ -136,7 +136,7 @@ def test_failures_of_one_kind_are_followed_by_their_own_remedy(ends, tried):
 
 
 @pytest.mark.parametrize(
-    ("ends", "code", "said"),
+    ("ends", "code", "reported"),
     [
         # No other parts of the program give code where no setting does.
         ((no_code("first"), no_code(), no_code()), FAILED, "first"),
@@ -149,9 +149,9 @@ def test_failures_of_one_kind_are_followed_by_their_own_remedy(ends, tried):
         ),
     ],
 )
-def test_a_refusal_stays_what_it_is(ends, code, said):
+def test_a_refusal_stays_what_it_is(ends, code, reported):
     error = refusal(after(*ends)[1])
-    assert error.code is code and said in error.message
+    assert error.code is code and reported in error.message
 
 
 def test_other_refusals_are_final():
@@ -167,6 +167,6 @@ def test_a_fallback_says_what_was_left():
     assert second[0] is ReasonCode.BUDGET_RETRY
     assert second[1].startswith("plain: memory budget: expected at most 100 bytes")
     assert fallback_reasons(failures, "memory_first") == []
-    ((code, said),) = retry_reasons(failures)
+    ((code, reported),) = retry_reasons(failures)
     assert code is ReasonCode.BUDGET_RETRY
-    assert said.startswith("memory budget") and "needs 300" in said
+    assert reported.startswith("memory budget") and "needs 300" in reported

@@ -185,14 +185,14 @@ def test_the_allowance_is_what_the_fixed_parts_leave():
 
 
 def test_regions_share_and_the_largest_is_squeezed_first():
-    shares, asked = Shares(100, {0: 30, 1: 90, 2: 40}), []
+    shares, requested = Shares(100, {0: 30, 1: 90, 2: 40}), []
 
     def within(region: int, size: int) -> int:
-        asked.append((region, size))
+        requested.append((region, size))
         return max(size, 45)
 
     squeeze(shares, [0, 1, 2], within)
-    assert asked == [(1, 30), (2, 25), (0, 15)]
+    assert requested == [(1, 30), (2, 25), (0, 15)]
     assert shares.smallest == {0: 30, 1: 45, 2: 40} and shares.spare == -15
     fits = Shares(100, {0: 30, 1: 90})
     squeeze(fits, [0, 1], lambda region, size: size)
@@ -203,16 +203,16 @@ def test_regions_share_and_the_largest_is_squeezed_first():
 
 def test_regions_that_are_not_there_at_once_share_nothing():
     times = (Together(10, frozenset({0})), Together(25, frozenset({1})), Together(0, frozenset()))
-    shares, asked = Shares(100, {0: 80, 1: 90}, times), []
+    shares, requested = Shares(100, {0: 80, 1: 90}, times), []
     assert shares.needed == 115 and shares.spare == -15
     assert shares.allowed(0) == 90 and shares.allowed(1) == 75
 
     def within(region: int, size: int) -> int:
-        asked.append((region, size))
+        requested.append((region, size))
         return size
 
     squeeze(shares, [0, 1], within)
-    assert asked == [(1, 75)] and shares.spare == 0
+    assert requested == [(1, 75)] and shares.spare == 0
     assert Shares(100, {}, (Together(-20, frozenset()),)).needed == 0
 
 

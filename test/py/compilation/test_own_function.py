@@ -18,7 +18,7 @@ AGREES = "the function itself, run by numpy, agrees with 2 of 2 samples"
 X = spec("f32", ("n", 4))
 
 
-def said(function: Any, *specs: Any, contract: Contract = COMPARED, **options: Any) -> str:
+def output_text(function: Any, *specs: Any, contract: Contract = COMPARED, **options: Any) -> str:
     """What the report says of the function itself."""
     program = pyc_mlir.compile(function, specs, contract=contract, **options)
     report = program.stats().contract
@@ -41,7 +41,7 @@ def test_a_function_agrees_with_itself():
     def model(x: Any, scale: Any) -> Any:
         return {"a": nn.softmax(x * scale), "b": [x.mean(0), x.shape[0], x.sum() > 0]}
 
-    assert said(model, X, spec("f32", ())) == AGREES
+    assert output_text(model, X, spec("f32", ())) == AGREES
 
 
 def test_a_fault_of_the_front_end_is_refused(monkeypatch):
@@ -49,12 +49,12 @@ def test_a_fault_of_the_front_end_is_refused(monkeypatch):
     truncated = lambda b, x, y: b.div(x, y)  # noqa: E731
     monkeypatch.setitem(UFUNCS, np.floor_divide, truncated)
     specs = [spec("i32", (50,)), spec("i32", (50,))]
-    told = refused(lambda x, y: x // y, *specs)
-    assert "sample 0" in told and "expected" in told
+    reported = refused(lambda x, y: x // y, *specs)
+    assert "sample 0" in reported and "expected" in reported
     module = trace(lambda x, y: x // y, *specs)
     pyc_mlir.compile(module, contract=COMPARED)  # compared from the module on
     monkeypatch.setitem(UFUNCS, np.floor_divide, numpy_ufuncs._floor_divide)
-    assert said(lambda x, y: x // y, *specs) == AGREES
+    assert output_text(lambda x, y: x // y, *specs) == AGREES
 
 
 def test_other_types_are_refused(monkeypatch):
@@ -70,7 +70,7 @@ def _as_it_comes(tracer: Any, ufunc: Any, handler: Any, inputs: Any) -> Any:
 def test_code_that_tells_arrays_apart_is_refused(tmp_path):
     refused(two_faced, X)
     # A program from the cache is one of the module, which is not the function.
-    said(lambda x: x, X, cache=tmp_path)
+    output_text(lambda x: x, X, cache=tmp_path)
     refused(two_faced, X, cache=tmp_path)
     jitted = pyc_mlir.jit(two_faced, contract=COMPARED)  # type: ignore[call-overload]
     with pytest.raises(PycError, match="TRACE_MISMATCH"):
@@ -79,7 +79,7 @@ def test_code_that_tells_arrays_apart_is_refused(tmp_path):
 
 def test_in_a_worker_under_a_limit():
     contract = Contract(max_error="rounding", max_compile_seconds=100)
-    assert said(lambda x: x * 2, X, contract=contract) == AGREES
+    assert output_text(lambda x: x * 2, X, contract=contract) == AGREES
     with pytest.raises(PycError, match="TRACE_MISMATCH"):
         pyc_mlir.compile(two_faced, [X], contract=contract)
 
@@ -91,16 +91,18 @@ def test_what_cannot_be_compared_is_told():
         calls.append(x)
         return x * np.float32(len(calls))
 
-    assert "agrees with 0 of 2" in (told := said(counting, X)) and "differently" in told
+    assert (
+        "agrees with 0 of 2" in (reported := output_text(counting, X)) and "differently" in reported
+    )
 
     def only_traced(x: Any) -> Any:
         if isinstance(x, np.ndarray):
             raise LookupError("no\narrays")
         return x * 2
 
-    assert "numpy does not run it (LookupError: no arrays)" in said(only_traced, X)
-    told = said(lambda x, i: x[i], spec("f32", (5,)), spec("i64", (40,)))
-    assert "IndexError" in told
+    assert "numpy does not run it (LookupError: no arrays)" in output_text(only_traced, X)
+    reported = output_text(lambda x, i: x[i], spec("f32", (5,)), spec("i64", (40,)))
+    assert "IndexError" in reported
 
 
 def test_inputs_may_be_changed_and_jitted_functions_run_as_written():
@@ -109,9 +111,9 @@ def test_inputs_may_be_changed_and_jitted_functions_run_as_written():
         x += 1
         return x
 
-    assert said(in_place, X) == AGREES
+    assert output_text(in_place, X) == AGREES
     inner = pyc_mlir.jit(lambda x: x * 2)
-    assert said(lambda x: inner(x) + 1, X) == AGREES
+    assert output_text(lambda x: inner(x) + 1, X) == AGREES
     assert inner.cache_info().size == 0
 
 
@@ -122,7 +124,7 @@ def test_sums_of_16_bit_floats(kind):
     def model(x: Any) -> Any:
         return x.sum(0), x.mean(0), np.var(x, 0), x @ x.T, x * 0.5 + 2.5
 
-    assert said(model, spec(kind, (300, 8))) == AGREES
+    assert output_text(model, spec(kind, (300, 8))) == AGREES
 
 
 def test_without_the_clause_the_function_is_not_run_again():

@@ -39,13 +39,13 @@ def test_any_answers_end_with_parts_that_fail(count: int, random):
 
 
 def test_one_of_many_takes_few_questions():
-    asked: list[Sequence[int]] = []
+    requested: list[Sequence[int]] = []
 
     def fails(kept: Sequence[int]) -> bool:
-        asked.append(kept)
+        requested.append(kept)
         return 41 in kept
 
-    assert minimal(range(64), fails) == (41,) and len(asked) <= 13
+    assert minimal(range(64), fails) == (41,) and len(requested) <= 13
 
 
 def chain(ops: Sequence[str]) -> str:

@@ -160,9 +160,9 @@ def test_what_differs_is_named(recorded):
         (replace(recorded, digest="0" * 64), {}, "from equal decisions"),
         (changed(recorded, 0, evidence=("seen",)), {}, "with the recorded evidence"),
     ]
-    for log, more, said in cases:
+    for log, more, reported in cases:
         error = refused(log, **more)
-        assert said in str(error), error
+        assert reported in str(error), error
         assert error.code in (ReasonCode.REPLAY_MISMATCH, ReasonCode.RECIPE_MISMATCH)
 
 

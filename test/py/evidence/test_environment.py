@@ -166,7 +166,7 @@ def test_gpus_by_the_tools_of_their_makers():
     assert parse_nvidia("NVIDIA H200, 143771 MiB, 570.86\nodd line\n") == (
         Gpu("NVIDIA H200", "570.86", 143771),
     )
-    said = """Devices:
+    reported = """Devices:
 ========
 GPU0:
 \tapiVersion         = 1.3.255
@@ -178,7 +178,7 @@ GPU1:
 \tdeviceType         = PHYSICAL_DEVICE_TYPE_CPU
 \tdeviceName         = llvmpipe
 """
-    assert parse_vulkan(said) == (Gpu("AMD Radeon", "radv Mesa 23.1"),)
+    assert parse_vulkan(reported) == (Gpu("AMD Radeon", "radv Mesa 23.1"),)
 
 
 def test_gpus_count_for_devices_that_are_no_cpu(machine, monkeypatch):

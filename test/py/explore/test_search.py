@@ -25,7 +25,7 @@ PLACES = [Residence("NCHW", "cpu"), Residence("NHWC", "cpu"), Residence("NHWC", 
 
 @dataclass
 class Graph:
-    """A synthetic space; `asked` counts the ops whose executions were asked for."""
+    """A synthetic space; `requested` lists the ops whose executions were requested."""
 
     ops: int
     users: Mapping[str, frozenset[int]]
@@ -34,10 +34,10 @@ class Graph:
     known: Mapping[int, list[Execution]]
     ways: Mapping[Residence, list[Transfer]]
     sizes: Mapping[str, int]
-    asked: list[int] = field(default_factory=list)
+    requested: list[int] = field(default_factory=list)
 
     def executions(self, op: int) -> Iterable[Execution]:
-        self.asked.append(op)
+        self.requested.append(op)
         return self.known.get(op, [])
 
     def conversions(self, value: str, place: Residence) -> Iterable[Transfer]:
@@ -228,9 +228,9 @@ def test_equal_spaces_give_equal_paths():
 def test_executions_are_asked_for_when_their_op_is_reached():
     graph = random_graph(2, ops=5)
     known = {op: [e for e in ways if 2 not in e.covers] for op, ways in graph.known.items()}
-    dead = Graph(**{**vars(graph), "known": known, "asked": []})
+    dead = Graph(**{**vars(graph), "known": known, "requested": []})
     assert frontier(dead).paths == ()
-    assert max(dead.asked) == 2
+    assert max(dead.requested) == 2
 
 
 def test_moving_frees_the_copy_that_was_converted():

@@ -244,18 +244,18 @@ def test_commands(store, url, tmp_path, capsys):
         )
     )
     assert tune(url, "ls") == 0
-    said = capsys.readouterr().out
-    assert "benchmark_traces  12" in said
-    assert f"work    {ID[:16]}  1 ops, 2 implementations measured in 2 sessions" in said
+    reported = capsys.readouterr().out
+    assert "benchmark_traces  12" in reported
+    assert f"work    {ID[:16]}  1 ops, 2 implementations measured in 2 sessions" in reported
     assert tune(url, "show", ID[:9]) == 0
-    said = capsys.readouterr().out
-    assert "softmax" in said and "6 processes of 2 sessions" in said
+    reported = capsys.readouterr().out
+    assert "softmax" in reported and "6 processes of 2 sessions" in reported
     assert tune(url, "show", traces(IREE, LOAD, 1e-5)[0].id[:12]) == 0
     assert "3 samples" in capsys.readouterr().out
     assert tune(url, "why", IREE.id[:12]) == 0
-    said = capsys.readouterr().out
-    assert "verified    by tuner: equal results" in said
-    assert "verdict faster: 0.500 (0.450 to 0.550) of the time against" in said
+    reported = capsys.readouterr().out
+    assert "verified    by tuner: equal results" in reported
+    assert "verdict faster: 0.500 (0.450 to 0.550) of the time against" in reported
     path = str(tmp_path / "w.json")
     assert tune(url, "export", path, "--here") == 0
     wisdom = Wisdom.load(path)

@@ -87,9 +87,13 @@ def test_a_faster_recipe_is_promoted_step_by_step(store, bench):
 def test_nothing_but_counts_is_looked_at_before_there_is_enough(store, bench):
     assert "expected" in refused(store)
     bench.session(0.5, processes=4)
-    said = refused(store)
-    assert "processes on workload" in said and "4 of 5" in said and "1 more processes" in said
-    assert "1 of 2; needed: 1 more sessions" in said
+    reported = refused(store)
+    assert (
+        "processes on workload" in reported
+        and "4 of 5" in reported
+        and "1 more processes" in reported
+    )
+    assert "1 of 2; needed: 1 more sessions" in reported
     assert store.find(Verdict) == [] and states(store) == ["candidate", VERIFIED]
 
 
@@ -144,8 +148,8 @@ def test_costs_are_limits(store, bench):
 def test_a_session_that_tells_a_program_from_itself_decides_nothing(store, bench, probe):
     bench.session(0.8)
     bench.session(0.8, probe=probe, after=probe)
-    said = refused(store)
-    assert "tell a program from itself: no, 1 of 2 sessions" in said
+    reported = refused(store)
+    assert "tell a program from itself: no, 1 of 2 sessions" in reported
     bench.session(0.8)
     assert "tell a program from itself" in refused(store)
 
@@ -246,8 +250,8 @@ def test_the_commands(store, bench, capsys):
     assert tune("promote", BETTER.id[:12], "--lane", "stable", *env) == 1
     assert "[NOT_PROMOTED]" in capsys.readouterr().err
     assert tune("why", BETTER.id[:12]) == 0
-    said = capsys.readouterr().out
-    assert "lane stable" in said and "3 of 5; needed: 2 more processes" in said
+    reported = capsys.readouterr().out
+    assert "lane stable" in reported and "3 of 5; needed: 2 more processes" in reported
     bench.session(0.8)
     assert tune("promote", BETTER.id[:12], "--lane", "stable", *env) == 0
     assert "promoted in lane stable" in capsys.readouterr().out

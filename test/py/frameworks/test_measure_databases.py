@@ -211,16 +211,16 @@ def test_a_survey_that_is_killed_goes_on_where_it_was(tmp_path):
     """Killed at random moments; every session that was told of is there, nothing is doubled."""
     url, chance = f"sqlite:///{tmp_path}/pyc.db", random.Random(0)
     command = [sys.executable, "-c", KILLED, url, str(Path(__file__).parent)]
-    told = 0
+    reported = 0
     for _ in range(30 if os.environ.get("PYC_FULL") else 3):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             child.stdout.readline()
             time.sleep(chance.random() * 0.15)
             child.send_signal(signal.SIGKILL)
-            told += sum(": default " in line or " constants " in line for line in child.stdout)
+            reported += sum(": default " in line or " constants " in line for line in child.stdout)
     with EvidenceStore.open(url) as store:
-        assert list(problems(store)) == [] and len(store.find(SessionEnd)) >= told
+        assert list(problems(store)) == [] and len(store.find(SessionEnd)) >= reported
         list(survey(store).run([PROGRAM]))
         assert list(survey(store).run([PROGRAM]))[-1] == "0 sessions measured"
         for row in export_wisdom(store).rows:

@@ -36,23 +36,23 @@ def _outcomes(cases, dynamic: bool) -> dict[str, str]:
 def test_operators_of_onnxruntime_compute_what_it_does(dynamic: bool, record_property) -> None:
     found = _outcomes(list(ort_microsoft.cases()), dynamic)
     sizes = "dynamic" if dynamic else "static"
-    counts = Counter(said.partition(":")[0] for said in found.values())
+    counts = Counter(reported.partition(":")[0] for reported in found.values())
     record_property(f"com.microsoft against onnxruntime, {sizes} sizes", dict(counts))
-    assert {name: said for name, said in found.items() if said != "equal"} == {}
+    assert {name: reported for name, reported in found.items() if reported != "equal"} == {}
 
 
 def test_operators_of_onnx_compute_what_onnxruntime_does(record_property) -> None:
     found = _outcomes(list(ort_newer.cases()), dynamic=False)
-    counts = Counter(said.partition(":")[0] for said in found.values())
+    counts = Counter(reported.partition(":")[0] for reported in found.values())
     record_property("onnx operators against onnxruntime, static sizes", dict(counts))
-    assert {name: said for name, said in found.items() if said != "equal"} == {}
+    assert {name: reported for name, reported in found.items() if reported != "equal"} == {}
 
 
 def test_operators_of_onnx_of_dynamic_sizes_are_right_or_refused(record_property) -> None:
     found = _outcomes(list(ort_newer.cases()), dynamic=True)
-    counts = Counter(said.partition(":")[0] for said in found.values())
+    counts = Counter(reported.partition(":")[0] for reported in found.values())
     record_property("onnx operators against onnxruntime, dynamic sizes", dict(counts))
-    assert [name for name, said in found.items() if said.startswith("wrong")] == []
+    assert [name for name, reported in found.items() if reported.startswith("wrong")] == []
 
 
 def _steps(onnx_model) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:

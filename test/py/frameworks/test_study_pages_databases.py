@@ -45,8 +45,8 @@ def study(store) -> Study:
     for number, (seconds, arena) in enumerate([(2e-2, 9), (1e-2, 20), (3e-2, 5), (4e-2, 30)]):
         trial = store.claim(made.id, "w", 60)
         way = Implementation("g1", {"pass": str(number)}, arena_bytes=arena)
-        told = Prediction("m", way.id, SMALL.id, HERE.id, seconds * 1.1, seconds, seconds * 2)
-        store.add(way, told)
+        reported = Prediction("m", way.id, SMALL.id, HERE.id, seconds * 1.1, seconds, seconds * 2)
+        store.add(way, reported)
         store.finish(trial, Trace(session.id, way.id, SMALL.id, wall=samples([seconds] * 3)))
     store.fail(store.claim(made.id, "w", 60), "crash & burn")
     return made

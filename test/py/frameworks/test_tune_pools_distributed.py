@@ -62,15 +62,15 @@ def test_workers_that_only_die_end_the_study_and_lose_nothing(url):
 class Mortal(Costs):
     """Costs that kill the process which asks for them for the `last` time."""
 
-    asked = 0
+    requested = 0
 
     def __init__(self, last: int) -> None:
         super().__init__()
         self.last = last
 
     def __call__(self, subject, candidate):
-        Mortal.asked += 1
-        if Mortal.asked == self.last:
+        Mortal.requested += 1
+        if Mortal.requested == self.last:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(subject, candidate)
 

@@ -91,16 +91,18 @@ def test_any_number_of_workers_finds_the_same(url, uninterrupted, workers):
 
 def test_killed_at_random_moments(url, uninterrupted, tmp_path):
     """No acknowledged row is lost, and the end is that of a study that was not killed."""
-    chance, said = random.Random(0), tmp_path / "acknowledged"
+    chance, reported = random.Random(0), tmp_path / "acknowledged"
     kills = 25 if FULL else 4
-    command = [sys.executable, simulated_studies.__file__, url, str(said), "0.03"]
+    command = [sys.executable, simulated_studies.__file__, url, str(reported), "0.03"]
     for number in range(kills):
-        before = len(said.read_text().splitlines()) if said.exists() else 0
+        before = len(reported.read_text().splitlines()) if reported.exists() else 0
         workers = 1 + number % 2
         running = subprocess.Popen([*command, str(workers)])
         # Each start gets further than what the last kill left open, so that no trial is killed
         # as often as gives it up.
-        while not said.exists() or len(said.read_text().splitlines()) < before + 2 * workers:
+        while (
+            not reported.exists() or len(reported.read_text().splitlines()) < before + 2 * workers
+        ):
             if running.poll() is not None:
                 break
             time.sleep(0.01)
@@ -108,7 +110,7 @@ def test_killed_at_random_moments(url, uninterrupted, tmp_path):
         running.send_signal(signal.SIGKILL)
         running.wait()
     with EvidenceStore.open(url) as store:
-        lines = [line.split() for line in said.read_text().splitlines() if line.count(" ") == 1]
+        lines = [line.split() for line in reported.read_text().splitlines() if line.count(" ") == 1]
         (study,) = {t.study_id for t in _trials(store)}
         done = {t.config_hash for t in store.trials(study) if t.state == DONE}
         traces = {t.id for t in store.find(Trace)}

@@ -22,7 +22,7 @@ from pyc_mlir.measure.sessions.simulated import Failed, Simulated
 from pyc_mlir.pipelines.choices.space import split_variant
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune.study_flags import with_command
-from pyc_mlir.tools.tune.tuning import told
+from pyc_mlir.tools.tune.tuning import result_lines
 from pyc_mlir.tune.studies.program import program_of, with_known
 from pyc_mlir.tune.studies.study import EFFORTS, StudyBudget, budget_of
 from pyc_mlir.tune.studies.tuner import Bench, tune_program
@@ -101,7 +101,7 @@ def test_a_program_is_tuned_and_wisdom_picks_the_result(program, url):
 
 
 def test_what_is_printed_names_gain_use_and_what_is_unclear(program, url):
-    text = "".join(told(tuned(program, url)))
+    text = "".join(result_lines(tuned(program, url)))
     assert "2.00x" in text or "1.9" in text
     assert "pyc-tune export wisdom.json --here" in text
     assert "--policy fastest --wisdom wisdom.json" in text
@@ -135,7 +135,7 @@ def test_choices_that_make_the_program_wrong_are_retired(program, url):
 
     result = tuned(program, url, wrong)
     assert result.program is None and result.state == QUARANTINED
-    assert "the recipe does not count" in "".join(told(result))
+    assert "the recipe does not count" in "".join(result_lines(result))
     with EvidenceStore.open(url) as store:
         assert not store.states(state=MEASURED) and len(store.states(state=RETIRED)) == 2
         before = store.counts()["transitions"]
@@ -161,18 +161,18 @@ def test_estimate_measures_nothing(program, url):
 
 
 def test_an_interrupt_ends_with_what_is_known(program, url):
-    asked = []
+    requested = []
 
     def interrupted(subject, candidate):
-        asked.append(candidate)
-        if len(asked) == 15:
+        requested.append(candidate)
+        if len(requested) == 15:
             raise KeyboardInterrupt
         return cost(subject, candidate)
 
     result = tuned(program, url, interrupted)
     assert result.left == "interrupted" and 0 < result.trials < 15
     assert not result.recipe and any(work.tried for work in result.works)
-    assert f"pyc-tune resume {result.study_id[:16]}" in "".join(told(result))
+    assert f"pyc-tune resume {result.study_id[:16]}" in "".join(result_lines(result))
     assert tuned(program, url).state == MEASURED
 
 
@@ -243,9 +243,9 @@ def test_the_command_line(url, tmp_path, capsys):
         "  return %0 : tensor<8x8xf32>\n}\n"
     )
     assert pyc_tune.main([str(source), "--effort", "estimate", "--db", url]) == 0
-    said = capsys.readouterr().out
-    assert "nothing is measured with the effort `estimate`" in said
-    assert "estimated: " in said
+    reported = capsys.readouterr().out
+    assert "nothing is measured with the effort `estimate`" in reported
+    assert "estimated: " in reported
     with EvidenceStore.open(url) as store:
         (study,) = store.find(Study)
     assert pyc_tune.main(["--db", url, "resume", study.id[:12]]) == 0

@@ -86,7 +86,7 @@ def test_an_island_between_ops_of_pyc(untrusted):
     """Compiled here and in a worker; the report counts the break and travels as JSON."""
     program = pyc_mlir.compile(pool(), cache=False, islands=True, untrusted=untrusted)
     for x in (X, X[:1, :, :5, :7]):
-        expected = np.asarray(list(ReferenceEvaluator(pool()).run(None, {"x": x}))[0])
+        expected = np.asarray(next(iter(ReferenceEvaluator(pool()).run(None, {"x": x}))))
         np.testing.assert_allclose(program(x), expected, rtol=1e-6)
     report = program.stats().imported
     assert (report.total, report.foreign, len(report.islands)) == (3, 1, 1)

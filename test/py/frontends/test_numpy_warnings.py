@@ -29,7 +29,7 @@ linspace astype result_type
 """
 
 
-def told(caplog: pytest.LogCaptureFixture, function, dtype: str = "f32") -> str:
+def reported(caplog: pytest.LogCaptureFixture, function, dtype: str = "f32") -> str:
     with caplog.at_level(logging.WARNING, "pyc_mlir.trace"):
         trace(function, spec(dtype, (3,)), context=shared_context())
     return caplog.text
@@ -40,7 +40,7 @@ def told(caplog: pytest.LogCaptureFixture, function, dtype: str = "f32") -> str:
     [lambda x: x * WIDE, lambda x: x + np.sqrt(2), lambda x: np.where(x > 0, x, WIDE)],
 )
 def test_an_array_that_becomes_f64_is_told_with_its_line(caplog, function) -> None:
-    text = told(caplog, function)
+    text = reported(caplog, function)
     assert "f32 becomes f64" in text
     assert "test_numpy_warnings.py" in text
 
@@ -49,11 +49,11 @@ def test_an_array_that_becomes_f64_is_told_with_its_line(caplog, function) -> No
     "function", [lambda x: x * 2.0, lambda x: x + WIDE.astype(np.float32), lambda x: np.exp(x)]
 )
 def test_what_stays_narrow_is_not(caplog, function) -> None:
-    assert told(caplog, function) == ""
+    assert reported(caplog, function) == ""
 
 
 def test_what_was_wide_before_is_not(caplog) -> None:
-    assert told(caplog, lambda x: x * WIDE, "f64") == ""
+    assert reported(caplog, lambda x: x * WIDE, "f64") == ""
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_was_wide_before_is_not(caplog) -> None:
     [lambda x: x + np.random.rand(3).astype(np.float32), lambda x: x * random.random()],
 )
 def test_random_numbers_that_become_constants_are_told(caplog, function) -> None:
-    assert "random numbers were drawn" in told(caplog, function)
+    assert "random numbers were drawn" in reported(caplog, function)
 
 
 @pytest.mark.parametrize("name", STANDARD.split())

@@ -48,5 +48,5 @@ def test_sizes_are_refused_wherever_their_value_is_asked_for():
         with pytest.raises(PycError) as caught:
             trace(function, SPEC)
         assert caught.value.code is ReasonCode.UNTRACEABLE
-        assert "`n` is not known" in (said := caught.value.message) and "nn.iota" in said
+        assert "`n` is not known" in (reported := caught.value.message) and "nn.iota" in reported
     trace(lambda x: (f"{x.shape[0]} {x.shape[0]:>4}", x)[1], SPEC)

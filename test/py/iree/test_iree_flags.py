@@ -62,8 +62,10 @@ def test_flags_that_tell_more_than_the_program():
 @pytest.fixture(scope="module")
 def options() -> dict[str, tuple[str, str]]:
     """What stands for the value of each option of the compiler, and what is said of it."""
-    said = subprocess.run([str(TOOL), "--help-hidden"], capture_output=True, text=True, check=True)
-    return {name: (value, text) for name, value, text in OPTION.findall(said.stdout)}
+    output_text = subprocess.run(
+        [str(TOOL), "--help-hidden"], capture_output=True, text=True, check=True
+    )
+    return {name: (value, text) for name, value, text in OPTION.findall(output_text.stdout)}
 
 
 def test_every_option_that_speaks_of_files_is_known_by_its_name(options):

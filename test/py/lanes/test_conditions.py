@@ -78,8 +78,12 @@ def test_what_is_missing_is_told():
     assert not measured_enough(now)
     steps = tuple(assess(now, STABLE, {}))
     assert [s.state for s in steps if s.met] == ["candidate", VERIFIED]
-    said = "\n".join(map(str, missing(steps)))
-    assert "2 more processes" in said and "1 more sessions" in said and "1 more machines" in said
+    reported = "\n".join(map(str, missing(steps)))
+    assert (
+        "2 more processes" in reported
+        and "1 more sessions" in reported
+        and "1 more machines" in reported
+    )
     none = tuple(assess(replace(now, workloads=(), checked=0), STABLE, {}))
     assert [f.condition for f in missing(none)] == ["results within their tolerance"]
 
@@ -103,8 +107,8 @@ def test_each_step_has_its_own_conditions():
     assert "rollback" in failing(replace(good, stale=True))[1]
     assert "0 of 2 sessions" in failing(replace(good, probes=()))[1]
     other = (*good.workloads, OnWorkload("v", (), target=False))
-    state, said = failing(replace(good, workloads=other))
-    assert state == MEASURED and "processes on workload v: no, 0 of 5" in said
+    state, reported = failing(replace(good, workloads=other))
+    assert state == MEASURED and "processes on workload v: no, 0 of 5" in reported
 
 
 def test_a_finding_reads():

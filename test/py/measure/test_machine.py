@@ -49,8 +49,8 @@ def test_the_token_dies_with_its_process(tmp_path):
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
-        told = pytest.raises(PycError, match=f"process {other.pid} \\(the other\\)")
-        with told, measure_token("this", path=path):
+        reported = pytest.raises(PycError, match=f"process {other.pid} \\(the other\\)")
+        with reported, measure_token("this", path=path):
             pass
         other.send_signal(signal.SIGKILL)
         other.wait()
@@ -62,13 +62,13 @@ def test_a_damaged_token_is_still_a_token(tmp_path):
     path = tmp_path / "token"
     with measure_token("first", path=path):
         path.write_bytes(b"\x00[")
-        told = pytest.raises(PycError, match="has not said who")
-        with told, measure_token("second", path=path):
+        reported = pytest.raises(PycError, match="an unnamed process")
+        with reported, measure_token("second", path=path):
             pass
 
 
 @pytest.mark.parametrize(
-    ("after", "own", "told"),
+    ("after", "own", "reported"),
     [
         (QUIET, 10.0, ""),
         (QUIET, 9.0, ""),
@@ -78,9 +78,9 @@ def test_a_damaged_token_is_still_a_token(tmp_path):
         (replace(QUIET, hot=1), 10.0, "slowed for heat 1 times"),
     ],
 )
-def test_what_disturbs(after, own, told):
+def test_what_disturbs(after, own, reported):
     found = "; ".join(disturbances(START, after, own, cores=2))
-    assert told in found and bool(told) == bool(found)
+    assert reported in found and bool(reported) == bool(found)
 
 
 def test_a_quiet_machine_is_required_only_where_asked():

@@ -171,12 +171,12 @@ def test_what_goes_past_the_cache(tmp_path, plain, quick):
 
 def test_errors_are_those_of_a_compile(tmp_path):
     for source, inputs in [("missing.onnx", None), (model, [X, X]), (lambda x: object(), [X])]:
-        said = []
+        reported = []
         for cache in (None, cache_in(tmp_path)):
             with pytest.raises(PycError) as caught:
                 build(source, inputs, OPTIONS, cache=cache)
-            said.append((caught.value.code, caught.value.message))
-        assert said[0] == said[1]
+            reported.append((caught.value.code, caught.value.message))
+        assert reported[0] == reported[1]
 
 
 def test_a_refused_compile_is_counted(tmp_path):
@@ -277,8 +277,8 @@ def test_command_lines(tmp_path, capsys, monkeypatch):
 def check_tool(folder: Path, capsys) -> None:
     def tool(*arguments: str) -> tuple[int, str, str]:
         status = pyc_cache.main(["--dir", str(folder), *arguments])
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        reported = capsys.readouterr()
+        return status, reported.out, reported.err
 
     status, out, _ = tool("ls")
     assert status == 0 and "2 entries" in out and out.count("for cpu") == 2

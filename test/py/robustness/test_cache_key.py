@@ -379,10 +379,12 @@ class TestSources:
 
     def test_memos_that_cannot_be_written_are_told(self, tmp_path, model):
         (tmp_path / "cache").write_text("a file")
-        told: list[CacheEvent] = []
-        sources = Sources(CacheStore(tmp_path / "cache"), told.extend, lambda: time.time() + 100)
+        reported: list[CacheEvent] = []
+        sources = Sources(
+            CacheStore(tmp_path / "cache"), reported.extend, lambda: time.time() + 100
+        )
         assert sources.contents(model) is not None
-        assert [e.code for e in told] == [ReasonCode.CACHE_FOLDER]
+        assert [e.code for e in reported] == [ReasonCode.CACHE_FOLDER]
 
     def test_no_files(self, tmp_path):
         sources = self.sources(tmp_path)

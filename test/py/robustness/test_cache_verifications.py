@@ -68,9 +68,11 @@ def test_a_warm_start_does_not_compare(tmp_path, compared):
     again = made(tmp_path)
     assert again.cached is not None and again.cached.outcome == "hit" and len(compared) == 1
     store, name, file = side(tmp_path)
-    told = json.loads(store.read_side(name, file) or b"")
+    reported = json.loads(store.read_side(name, file) or b"")
     assert (
-        told["done"] == told["of"] > 0 and told["wrong"] == "" and told["artifact"] == compared[0]
+        reported["done"] == reported["of"] > 0
+        and reported["wrong"] == ""
+        and reported["artifact"] == compared[0]
     )
     assert store.check(name) == ""
 
@@ -94,21 +96,21 @@ def test_another_environment_compares_once_more(tmp_path, compared, monkeypatch,
     assert len(compared) == 2, "the first one still holds here"
 
 
-def damages(told: dict) -> dict[str, bytes]:
+def damages(reported: dict) -> dict[str, bytes]:
     """Contents that no verification record of this program has."""
     return {
         "empty": b"",
         "no JSON": b"{",
         "deep": b"[" * 200_000,
         "a list": b"[]",
-        "another schema": json.dumps({**told, "schema": 99}).encode(),
-        "another program": json.dumps({**told, "artifact": "0" * 64}).encode(),
+        "another schema": json.dumps({**reported, "schema": 99}).encode(),
+        "another program": json.dumps({**reported, "artifact": "0" * 64}).encode(),
         "another CPU": json.dumps(
-            {**told, "environment": {**told["environment"], "cpu": "another"}}
+            {**reported, "environment": {**reported["environment"], "cpu": "another"}}
         ).encode(),
-        "some samples": json.dumps({**told, "done": told["of"] - 1}).encode(),
-        "wrong": json.dumps({**told, "wrong": "result 0"}).encode(),
-        "numbers too large": json.dumps(told).replace(str(told["of"]), "9" * 5000).encode(),
+        "some samples": json.dumps({**reported, "done": reported["of"] - 1}).encode(),
+        "wrong": json.dumps({**reported, "wrong": "result 0"}).encode(),
+        "numbers too large": json.dumps(reported).replace(str(reported["of"]), "9" * 5000).encode(),
     }
 
 
@@ -170,9 +172,13 @@ def test_a_verdict_of_a_gpu_names_it_and_its_driver(tmp_path):
     release = tmp_path / "version"
     release.write_text("module 1.2\ncompiler 3\n")
     pairs: Any = [(gpu, file) for gpu in (Gpu("a"), Gpu("b")) for file in (release, tmp_path)]
-    told = [environment_of(gpu, file) for gpu, file in pairs]
-    assert (told[0]["gpu"], told[0]["driver"], told[1]["driver"]) == ("a", "module 1.2", "")
-    assert len({side_name(KIND, t) for t in told}) == 4
+    reported = [environment_of(gpu, file) for gpu, file in pairs]
+    assert (reported[0]["gpu"], reported[0]["driver"], reported[1]["driver"]) == (
+        "a",
+        "module 1.2",
+        "",
+    )
+    assert len({side_name(KIND, t) for t in reported}) == 4
     assert "gpu" not in environment_of(Device("local-sync"))
 
 

@@ -380,8 +380,8 @@ def test_a_latency_goal_binds_or_is_told(tmp_path):
     advisory(*make_inputs(advisory.signature, 0, {"n": 2}))
     head = head_of(advisory.artifact, b"")
     for line, name in ((head, "51 calls"), (advisory.log()[-1], " 1 calls")):
-        (said,) = [text for text in line.measured if text.startswith("LATENCY_MISSED: ")]
-        assert said.endswith(name)
+        (outcome_text,) = [text for text in line.measured if text.startswith("LATENCY_MISSED: ")]
+        assert outcome_text.endswith(name)
         write_log((line,), tmp_path / "log")
         found = why(read_compile_log(tmp_path / "log"), ReasonCode.LATENCY_MISSED)
         assert "LATENCY_MISSED: median seconds" in found

@@ -154,9 +154,9 @@ def test_what_a_tool_wrote_before_stays(folder, capfd, monkeypatch, name, disast
     patch(monkeypatch)
     capfd.readouterr()
     assert main(line) == 1
-    said = capfd.readouterr().err
-    assert "[FILE_ACCESS]" in said and line[-1] in said and remedy in said
-    assert "Traceback" not in said
+    output_text = capfd.readouterr().err
+    assert "[FILE_ACCESS]" in output_text and line[-1] in output_text and remedy in output_text
+    assert "Traceback" not in output_text
     assert contents(folder) == before, "nothing is lost, and nothing is left behind"
 
 
@@ -168,9 +168,9 @@ def test_a_device_that_is_full(folder, capfd, name):
     """Linux's own: every write to it finds no space."""
     main, line = LINES[name]
     assert main([*line[:-1], "/dev/full"]) == 1
-    said = capfd.readouterr().err
-    assert "[FILE_ACCESS]" in said and "Traceback" not in said
-    assert "No space left" in said or "/dev/full" in said
+    output_text = capfd.readouterr().err
+    assert "[FILE_ACCESS]" in output_text and "Traceback" not in output_text
+    assert "No space left" in output_text or "/dev/full" in output_text
 
 
 def test_a_folder_that_may_only_be_read():
@@ -185,9 +185,9 @@ def test_a_folder_that_may_only_be_read():
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         here.chmod(0o755)
         assert done.returncode == 0, done.stderr
-        said = done.stderr.partition("READ-ONLY")[2]
-        assert json.loads(done.stdout.splitlines()[-1]) == [1] * len(lines), said
-        assert said.count("[FILE_ACCESS]") == len(lines) and "Traceback" not in said
+        output_text = done.stderr.partition("READ-ONLY")[2]
+        assert json.loads(done.stdout.splitlines()[-1]) == [1] * len(lines), output_text
+        assert output_text.count("[FILE_ACCESS]") == len(lines) and "Traceback" not in output_text
         assert pyc_mlir.load(here / "made.vmfb")(np.ones((4, 8), np.float32)).shape == (4, 8)
         assert not [p for p in here.iterdir() if p.name.startswith(".pyc-")]
 
@@ -226,8 +226,8 @@ def test_a_disk_that_fills_up_while_a_tool_compiles(monkeypatch, capfd):
     """LLVM has ended the child by then; it is told as what it is."""
     monkeypatch.setenv("TMPDIR", "/nonexistent")
     assert cli.run_tool_guarded("pyc-compile", lambda: os._exit(1)) == 1
-    said = capfd.readouterr().err
-    assert "[FILE_ACCESS]" in said and "fault of PyC" not in said
+    output_text = capfd.readouterr().err
+    assert "[FILE_ACCESS]" in output_text and "fault of PyC" not in output_text
 
 
 def test_a_disk_that_fills_up_while_a_worker_compiles():

@@ -15,7 +15,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, tuple[str, str, float]]:
+def reported() -> dict[str, tuple[str, str, float]]:
     """What the front said of each case: code, message, seconds."""
     command = [sys.executable, hostile_models.__file__]
     run = subprocess.run(command, capture_output=True, text=True, timeout=500)
@@ -25,9 +25,9 @@ def told() -> dict[str, tuple[str, str, float]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_hostile_model(told, name):
-    assert name in told, "it ended the process, or took too long"
-    code, message, _ = told[name]
+def test_hostile_model(reported, name):
+    assert name in reported, "it ended the process, or took too long"
+    code, message, _ = reported[name]
     assert code == CASES[name][1], message
     assert not code or message
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from mutation import BATCH, require_all_right
 from scenarios import count_of
-from test_mutated_data import affine, keys_of, places, told
+from test_mutated_data import affine, keys_of, places, reported
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact
@@ -183,7 +183,7 @@ def require_right(which: int, found: Any) -> None:
 
 def mutated_manifest(seed: int) -> str:
     which, manifest = mutated(seed)
-    return told(lambda: use(which, with_manifest(which, manifest)))
+    return reported(lambda: use(which, with_manifest(which, manifest)))
 
 
 @pytest.mark.parametrize("batch", range(MUTANTS // BATCH))

@@ -37,7 +37,7 @@ def test_several_threads_compare_once_each_shape(honest):
 def test_calls_that_are_not_compared_wait_for_no_reference(honest):
     program = Program(honest, Device("local-sync"))
     program(X, W)
-    monitor, evidence, asked, go_on = program._monitor, honest.evidence, Event(), Event()
+    monitor, evidence, requested, go_on = program._monitor, honest.evidence, Event(), Event()
     assert monitor is not None and evidence is not None
     oracle = evidence.oracle
     assert oracle is not None
@@ -46,14 +46,14 @@ def test_calls_that_are_not_compared_wait_for_no_reference(honest):
         name = oracle.name
 
         def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
-            asked.set()
+            requested.set()
             assert go_on.wait(60)
             return oracle.expect(inputs)
 
     monitor._evidence = replace(evidence, oracle=Slow())
     with ThreadPoolExecutor(1) as pool:
         compared = pool.submit(program, X[:2], W)
-        assert asked.wait(60)
+        assert requested.wait(60)
         np.testing.assert_allclose(program(X, W), reference(X, W), atol=1e-5)
         assert program.stats().comparisons == 1 and not compared.done()
         go_on.set()

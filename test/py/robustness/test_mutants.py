@@ -120,13 +120,13 @@ def questions(code: bytes, arrays: Sequence[np.ndarray]) -> list[Question]:
     return [Question(a, e, interpret_uncertain(module, a)) for a, e in pairs]
 
 
-def fate(code: bytes, mutant: Mutant, asked: Sequence[Question]) -> str:
+def fate(code: bytes, mutant: Mutant, requested: Sequence[Question]) -> str:
     """``caught``, ``missed``, ``within rounding``, or why there was nothing to catch."""
     module = mutated(code, mutant)
     if module is None:
         return "illegal"
     changed = contradicted = False
-    for question in asked:
+    for question in requested:
         got = computed(module, question.arrays)
         if got is None:
             return "refused"
@@ -149,9 +149,9 @@ def test_every_mutant_that_changes_a_value_is_found(batch: int):
             code = lowering.bytecode_of(module)
             if not all(o.value.size for o in PycOracle(code).expect(arrays)):
                 continue
-            asked = questions(code, arrays)
+            requested = questions(code, arrays)
             for mutant in mutants_of(module):
-                found = fate(code, mutant, asked)
+                found = fate(code, mutant, requested)
                 fates[found] += 1
                 missed += [f"{name}: {mutant}"] if found == "missed" else []
     assert not missed, "\n".join(missed)
@@ -201,8 +201,8 @@ def test_faults_that_need_equal_shapes_are_found(operator: str, case: Case):
     with new_context() as context, ir.Location.unknown():
         module = case_module(case, context)
         code = lowering.bytecode_of(module)
-        asked = questions(code, inputs(case, seed=1))
-        fates = {fate(code, m, asked) for m in mutants_of(module) if m.operator == operator}
+        requested = questions(code, inputs(case, seed=1))
+        fates = {fate(code, m, requested) for m in mutants_of(module) if m.operator == operator}
     assert "caught" in fates and fates <= {"caught", "equal"}
 
 
@@ -230,10 +230,10 @@ def test_lost_casts_are_found(case):
     with new_context() as context, ir.Location.unknown():
         module = there_and_back(case, context)
         code = lowering.bytecode_of(module)
-        asked = questions(code, inputs(case))
+        requested = questions(code, inputs(case))
         (lost,) = [m for m in mutants_of(module) if m.operator == "lost cast"]
-        found = fate(code, lost, asked)
-    pairs = [(q.arrays[0], q.expected[0].value) for q in asked]
+        found = fate(code, lost, requested)
+    pairs = [(q.arrays[0], q.expected[0].value) for q in requested]
     equal = all(np.array_equal(a, b, equal_nan=is_float(a.dtype)) for a, b in pairs)
     assert found == ("equal" if equal else "caught")
 
@@ -246,9 +246,9 @@ def chosen_mutants(batch: int) -> list[tuple[int, Mutant]]:
             graph = draw_graph(Random(seed), dynamic=False)
             module = graph.module()
             code = lowering.bytecode_of(module)
-            ways, asked = mutants_of(module), questions(code, graph.inputs)
+            ways, requested = mutants_of(module), questions(code, graph.inputs)
             for mutant in Random(seed).sample(ways, min(len(ways), 6)):
-                if fate(code, mutant, asked) == "caught":
+                if fate(code, mutant, requested) == "caught":
                     by_kind[mutant.operator].append((seed, mutant))
     turns = [[kind[i] for kind in by_kind.values() if i < len(kind)] for i in range(COMPILED)]
     return [found for turn in turns for found in turn][:COMPILED]

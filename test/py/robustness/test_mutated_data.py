@@ -135,7 +135,7 @@ def rebuilt(changed: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def told(work: Callable[[], object]) -> str:
+def reported(work: Callable[[], object]) -> str:
     """What is wrong with how something is read ('' when nothing is)."""
     try:
         work()
@@ -157,9 +157,9 @@ def mutated_artifact(seed: int) -> str:
         change = odd_bytes
     elif name == "pyc/samples":
         head, _, rest = parts()[name].partition(b"\n")
-        return told(lambda: use(rebuilt({name: odd_json(draw, head) + b"\n" + rest})))
+        return reported(lambda: use(rebuilt({name: odd_json(draw, head) + b"\n" + rest})))
     data = rebuilt({name: change(draw, parts()[name])})
-    return told(lambda: use(data))
+    return reported(lambda: use(data))
 
 
 def use(data: bytes) -> None:
@@ -193,7 +193,7 @@ def mutated_file(seed: int) -> str:
         lambda: Verification.from_json(plain(odd_json(draw, json.dumps(verification).encode()))),
         lambda: Contract.from_json(plain(odd_json(draw, json.dumps(CLAUSES).encode()))),
     ]
-    return "; ".join(filter(None, map(told, works)))
+    return "; ".join(filter(None, map(reported, works)))
 
 
 def plain(data: bytes) -> Any:

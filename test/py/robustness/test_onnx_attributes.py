@@ -15,7 +15,7 @@ BATCHES = 40 if FULL else 2
 SAMPLED = count_of("extreme attributes of ONNX operators")
 
 
-def told(numbers: Sequence[int]) -> dict[int, str]:
+def reported(numbers: Sequence[int]) -> dict[int, str]:
     """What is wrong with each case; a process that one ends goes on with the next."""
     found: dict[int, str] = {}
     left = list(numbers)
@@ -23,8 +23,10 @@ def told(numbers: Sequence[int]) -> dict[int, str]:
         command = [sys.executable, onnx_attributes.__file__]
         run = subprocess.run(command, input=json.dumps(left), capture_output=True, text=True)
         for line in run.stdout.splitlines():
-            number, said = json.loads(line)
-            found[number] = f"it ended the process: {run.returncode}" if said is None else said
+            number, output_text = json.loads(line)
+            found[number] = (
+                f"it ended the process: {run.returncode}" if output_text is None else output_text
+            )
         assert run.stdout, run.stderr
         left = [n for n in left if n not in found]
     return found
@@ -33,7 +35,7 @@ def told(numbers: Sequence[int]) -> dict[int, str]:
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_extreme_attributes(batch: int, record_property) -> None:
     numbers = sample(range(len(cases())), SAMPLED)[batch::BATCHES]
-    found = told(numbers)
+    found = reported(numbers)
     wrong = [(cases()[n][:2], str(cases()[n][2])[:60], w) for n, w in found.items() if w]
     assert not wrong
     record_property("extreme ONNX attributes", {"imported or refused": len(found)})

@@ -79,8 +79,8 @@ def refused(environment: dict[str, str], code: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("kind", ["cuda", "vulkan", "hip"])
 def test_no_driver(tmp_path, kind):
-    told = refused(without_drivers(tmp_path), MAKE_DEVICE, kind)
-    assert "install " in told and "`local-task`" in told
+    reported = refused(without_drivers(tmp_path), MAKE_DEVICE, kind)
+    assert "install " in reported and "`local-task`" in reported
 
 
 def test_a_vulkan_loader_without_drivers():
@@ -93,8 +93,8 @@ def test_the_command_line_without_a_driver(tmp_path):
     """A program for CUDA is compiled here, and refused where it is run."""
     program = tmp_path / "x.vmfb"
     write(build(plus_one, [X], make_options(target="cuda")), program)
-    told = refused(without_drivers(tmp_path), RUN, str(program), "--input", "4x4xf32=1")
-    assert told.startswith("pyc-run: ")
+    reported = refused(without_drivers(tmp_path), RUN, str(program), "--input", "4x4xf32=1")
+    assert reported.startswith("pyc-run: ")
 
 
 # Devices and CPUs.
@@ -217,9 +217,12 @@ def test_a_release_that_accepts_the_program_is_told(made, elsewhere, tmp_path, c
     program = Program(made, SYNC)
     np.testing.assert_array_equal(program(X), X + 1)
     assert program.stats().other_runtime.endswith(elsewhere)
-    (told,) = [d for d in program.log() if d.site.op_id == "release"]
-    assert told.chosen == "loaded" and [a.name for a in told.alternatives] == ["loaded", "refused"]
-    assert told.evidence[0].startswith("RUNTIME_DIFFERS: compiled for iree-base-runtime ")
+    (reported,) = [d for d in program.log() if d.site.op_id == "release"]
+    assert reported.chosen == "loaded" and [a.name for a in reported.alternatives] == [
+        "loaded",
+        "refused",
+    ]
+    assert reported.evidence[0].startswith("RUNTIME_DIFFERS: compiled for iree-base-runtime ")
     program.save(tmp_path / "x.vmfb")
     flags = ["--input", "4x4xf32=1", "--stats", "--log", str(tmp_path / "log")]
     assert pyc_run.main([str(tmp_path / "x.vmfb"), *flags]) == 0
@@ -232,8 +235,8 @@ def test_equal_bits_are_promised_for_equal_versions(monkeypatch):
     artifact = build(plus_one, [X], make_options(contract=contract))
     assert Program(artifact, SYNC).stats().contract["determinism"].code == ""
     monkeypatch.setattr("pyc_mlir.runtime.load_check.runtime_version", lambda: "99.0")
-    told = Program(artifact, SYNC).stats().contract["determinism"]
-    assert told.code == "RUNTIME_DIFFERS" and told.evidence[-1].endswith("this is 99.0")
+    reported = Program(artifact, SYNC).stats().contract["determinism"]
+    assert reported.code == "RUNTIME_DIFFERS" and reported.evidence[-1].endswith("this is 99.0")
 
 
 def test_the_same_release_is_not_told(made):

@@ -44,16 +44,16 @@ def test_a_tool_with_little_memory(tool: str, mebibytes: int, tmp_path: Path) ->
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
         timeout=120,
     )
-    said = f"{done.returncode} {done.stderr[-2000:]}"
-    assert done.returncode in (0, 1), said
-    assert "fault of PyC" not in done.stderr and "Traceback" not in done.stderr, said
+    output_text = f"{done.returncode} {done.stderr[-2000:]}"
+    assert done.returncode in (0, 1), output_text
+    assert "fault of PyC" not in done.stderr and "Traceback" not in done.stderr, output_text
     named = "[OUT_OF_MEMORY]" in done.stderr and f"{mebibytes} MiB (`ulimit -v`)" in done.stderr
     # A module that fails no check is refused by pyc-reduce itself.
-    assert done.returncode == 0 or named or tool == "pyc_reduce", said
+    assert done.returncode == 0 or named or tool == "pyc_reduce", output_text
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (MemoryError(), True),
         (MemoryError("Unable to allocate 4 TiB"), True),
@@ -65,9 +65,9 @@ def test_a_tool_with_little_memory(tool: str, mebibytes: int, tmp_path: Path) ->
     ],
     ids=str,
 )
-def test_what_says_that_memory_ended(error: Exception, told: bool) -> None:
+def test_what_says_that_memory_ended(error: Exception, reported: bool) -> None:
     found = out_of_memory(error)
-    assert (found is not None) == told
+    assert (found is not None) == reported
     if found is not None:
         assert isinstance(found, PycError) and found.code is ReasonCode.OUT_OF_MEMORY
         assert "out of memory" not in found.message or "raise" in found.message

@@ -102,7 +102,7 @@ def fault(call: OpCall, got: np.ndarray, way: str) -> str:
 def test_special_values(family: str, dtype: str, part: int, way: str):
     calls = calls_of(family, dtype)[part * AT_ONCE :][:AT_ONCE]
     found = zip(calls, answers(calls, way), strict=True)
-    wrong = [told for call, got in found if (told := fault(call, got, way))]
+    wrong = [reported for call, got in found if (reported := fault(call, got, way))]
     assert not wrong, f"{len(wrong)} of {len(calls)}:\n" + "\n".join(wrong)
 
 

@@ -85,11 +85,11 @@ def test_the_planners_searches_end_by_work_alone():
     assert asking == ["pass_manager.py"]
 
 
-def refused(**asked: Any) -> str:
+def refused(**requested: Any) -> str:
     """What is said of strict options that cannot be kept."""
-    make_options(**asked)
+    make_options(**requested)
     with pytest.raises(PycError) as caught:
-        make_options(**asked, contract=Contract(determinism=STRICT))
+        make_options(**requested, contract=Contract(determinism=STRICT))
     assert caught.value.code is ReasonCode.CONTRACT_CONFLICT
     return caught.value.message
 

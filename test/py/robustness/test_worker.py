@@ -428,8 +428,8 @@ def test_a_worker_ends_with_its_parent():
         "import os; from pyc_mlir.worker import process; process.start_early();"
         "print(process.idle()[0].pid, flush=True); os._exit(0)"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    pid, until = int(told.stdout), time.monotonic() + 60
+    reported = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    pid, until = int(reported.stdout), time.monotonic() + 60
     while time.monotonic() < until:
         try:
             os.kill(pid, 0)

@@ -127,8 +127,8 @@ def test_the_command_line_compiles_in_a_worker(tmp_path, capfd, flags):
     path = tmp_path / "model.mlir"
     path.write_text(FOREIGN)
     assert compile_file(tmp_path, str(path), *flags) == 0
-    told = "max_compile_seconds = 60.0: checked" in capfd.readouterr().out
-    assert told == (flags[0] == "--max-compile-time")
+    reported = "max_compile_seconds = 60.0: checked" in capfd.readouterr().out
+    assert reported == (flags[0] == "--max-compile-time")
 
 
 def test_the_command_line_ends_a_compile(tmp_path, capfd):
@@ -163,7 +163,7 @@ def test_what_is_not_trusted_has_a_limit_by_default(hook, monkeypatch):
 def test_the_contracts_limit_replaces_the_default_one(monkeypatch):
     monkeypatch.setattr(job, "UNTRUSTED_SECONDS", 0.0)
     assert refusal_of_text().code is ReasonCode.COMPILE_TIMEOUT
-    asked = make_options(contract=Contract(max_compile_seconds=600))
-    assert build(FOREIGN, None, asked, untrusted=True).vmfb
+    requested = make_options(contract=Contract(max_compile_seconds=600))
+    assert build(FOREIGN, None, requested, untrusted=True).vmfb
     with job.CompileJob(FOREIGN, None, make_options(), logged) as trusted:
         assert trusted._left is None

@@ -403,16 +403,16 @@ def test_an_entry_that_needs_more_than_main_is_dropped():
     (decision,) = [d for d in p.artifact.decisions if d.site.pass_name == "arena-entry"]
     assert (decision.chosen, decision.decided_by) == ("none", "fallback")
     (why,) = decision.evidence
-    said = re.search(r"a call of it would need (\d+) bytes, one of `main` (\d+)", why)
-    assert said is not None and int(said[1]) > int(said[2])
+    reported = re.search(r"a call of it would need (\d+) bytes, one of `main` (\d+)", why)
+    assert reported is not None and int(reported[1]) > int(reported[2])
     account = p.stats().account
-    assert account.transients == int(said[2]) - (account.outputs or 0)
+    assert account.transients == int(reported[2]) - (account.outputs or 0)
     device = Device("local-sync")
     counted, arrays = Program(p.artifact, device), regions.inputs()
     arrays = [to_device(a, device) for a in arrays]
     before = device.memory().live_bytes
     counted(*arrays)
-    assert device.memory().peak_bytes - before == int(said[2])
+    assert device.memory().peak_bytes - before == int(reported[2])
 
 
 def test_a_policy_can_leave_the_entry_out():

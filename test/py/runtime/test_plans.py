@@ -217,20 +217,20 @@ def test_what_is_written_to_the_caller_is_what_was_compared(monkeypatch):
     contract = Contract(max_error="rounding")
     p = compile(code, contract=contract, also_modes=(SMALL,), device=Device("local-sync"))
     assert p._monitor is not None
-    honest, asked = p._monitor.compared, []
+    honest, requested = p._monitor.compared, []
 
-    def compared(arrays, values, told):
-        asked.append(told.plan)
-        if len(asked) == 1:
+    def compared(arrays, values, reported):
+        requested.append(reported.plan)
+        if len(requested) == 1:
             p.use_mode(SMALL)
-        return honest(arrays, values, told)
+        return honest(arrays, values, reported)
 
     monkeypatch.setattr(p._monitor, "compared", compared)
     inputs = sandwich().inputs()
     expected = program()(*inputs)
     out = to_device(np.zeros_like(expected), p.device)
     p(*inputs, out=out)
-    assert asked == [FIRST, SMALL]
+    assert requested == [FIRST, SMALL]
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-5)
     stats = p.stats()
     assert (stats.comparisons, stats.contract["max_error"].of) == (1, 1)

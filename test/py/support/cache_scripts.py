@@ -76,11 +76,11 @@ def race(store: CacheStore, processes: int, rounds: int) -> dict:
             os._exit(0)
         os.close(writer)
         pipes.append(reader)
-    told = [json.loads(os.read(reader, 1 << 20)) for reader in pipes]
+    reported = [json.loads(os.read(reader, 1 << 20)) for reader in pipes]
     for _ in pipes:
         os.wait()
-    events = sorted({code for one in told for code in one["events"]})
-    return {"wrong": sum(one["wrong"] for one in told), "events": events, **state(store)}
+    events = sorted({code for one in reported for code in one["events"]})
+    return {"wrong": sum(one["wrong"] for one in reported), "events": events, **state(store)}
 
 
 def _racer(store: CacheStore, number: int, rounds: int) -> dict:

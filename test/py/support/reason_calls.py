@@ -22,8 +22,8 @@ from reason_table import (
     pair,
     provokes,
     reduced,
+    reported,
     small,
-    told,
     two_plans,
 )
 from wisdoms import reversed_wisdom
@@ -55,51 +55,51 @@ from pyc_mlir.tools import pyc_cache
 
 @provokes(ReasonCode.BAD_ARGUMENT)
 def _(here: Here) -> Codes:
-    return told(lambda: Device("abacus"))
+    return reported(lambda: Device("abacus"))
 
 
 @provokes(ReasonCode.ARGUMENT_COUNT)
 def _(here: Here) -> Codes:
-    return told(lambda: pair()(X))
+    return reported(lambda: pair()(X))
 
 
 @provokes(ReasonCode.ARGUMENT_DTYPE)
 def _(here: Here) -> Codes:
-    return told(lambda: pair()(X, X.astype(np.float64)))
+    return reported(lambda: pair()(X, X.astype(np.float64)))
 
 
 @provokes(ReasonCode.ARGUMENT_SHAPE)
 def _(here: Here) -> Codes:
-    return told(lambda: pair()(X, X[0]))
+    return reported(lambda: pair()(X, X[0]))
 
 
 @provokes(ReasonCode.DIMENSION_MISMATCH)
 def _(here: Here) -> Codes:
-    return told(lambda: pair()(X, X[:1]))
+    return reported(lambda: pair()(X, X[:1]))
 
 
 @provokes(ReasonCode.DIMENSION_OUT_OF_RANGE)
 def _(here: Here) -> Codes:
     five = np.ones((5, 3), np.float32)
-    return told(lambda: pair()(five, five))
+    return reported(lambda: pair()(five, five))
 
 
 @provokes(ReasonCode.RUNTIME_FAILED)
 def _(here: Here) -> Codes:
-    return told(lambda: checked()(np.ones(5, np.float32)))
+    return reported(lambda: checked()(np.ones(5, np.float32)))
 
 
 @provokes(ReasonCode.OUTPUT_OVERLAP)
 def _(here: Here) -> Codes:
     x = to_device(np.ones((4, 4), np.float32), SYNC)
     program = pyc_mlir.compile(lambda x: x @ x, [np.ones((4, 4), np.float32)], device=SYNC)
-    return told(lambda: program(x, out=x))
+    return reported(lambda: program(x, out=x))
 
 
 @provokes(ReasonCode.DONATION_UNSAFE)
 def _(here: Here) -> Codes:
     program = pyc_mlir.compile(lambda x: x.sum(axis=1), [X], device=SYNC)
-    return told(lambda: program(to_device(X, SYNC), donate=[0]))
+    return reported(lambda: program(to_device(X, SYNC), donate=[0]))
 
 
 @provokes(ReasonCode.DONATED_ARRAY)
@@ -107,13 +107,13 @@ def _(here: Here) -> Codes:
     program = pyc_mlir.compile(lambda x: x * 2, [X], device=SYNC)
     x = to_device(X, SYNC)
     program(x, donate=[0])
-    return told(x.numpy)
+    return reported(x.numpy)
 
 
 @provokes(ReasonCode.NO_ARENA_ENTRY)
 def _(here: Here) -> Codes:
     x = to_device(np.ones(3, np.float32), SYNC)
-    return told(lambda: checked()(x, out=x))
+    return reported(lambda: checked()(x, out=x))
 
 
 @provokes(ReasonCode.ARENA_TOO_SMALL)
@@ -124,7 +124,7 @@ def _(here: Here) -> Codes:
     arena = program._plans.current.arena
     assert arena is not None
     arena.pool._arenas[0].buffer = SYNC.allocate(64)
-    return told(lambda: program(x))
+    return reported(lambda: program(x))
 
 
 @provokes(ReasonCode.MODE_SWITCHED)
@@ -137,19 +137,19 @@ def _(here: Here) -> Codes:
 @provokes(ReasonCode.FORKED_CHILD)
 def _(here: Here) -> Codes:
     here.patch.setattr("pyc_mlir.iree.session._Threads.lost", True)
-    return told(lambda: pyc_mlir.compile(small, [X], device=SYNC))
+    return reported(lambda: pyc_mlir.compile(small, [X], device=SYNC))
 
 
 @provokes(ReasonCode.DEVICE_UNAVAILABLE)
 def _(here: Here) -> Codes:
-    return told(lambda: Program(build(small, [X], make_options(target="cuda")), SYNC))
+    return reported(lambda: Program(build(small, [X], make_options(target="cuda")), SYNC))
 
 
 @provokes(ReasonCode.CANNOT_PROFILE)
 def _(here: Here) -> Codes:
     program = Program(two_plans().artifact, SYNC)
     program.use_mode("memory_first")
-    return told(lambda: program.profile(np.ones((8, 64), np.float32)))
+    return reported(lambda: program.profile(np.ones((8, 64), np.float32)))
 
 
 @provokes(ReasonCode.RUNTIME_DIFFERS)
@@ -164,35 +164,35 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.FILE_ACCESS)
 def _(here: Here) -> Codes:
-    return told(lambda: pyc_mlir.load(here.folder / "missing.vmfb"))
+    return reported(lambda: pyc_mlir.load(here.folder / "missing.vmfb"))
 
 
 @provokes(ReasonCode.BAD_ARTIFACT)
 def _(here: Here) -> Codes:
     (here.folder / "x.vmfb").write_bytes(b"no program")
-    return told(lambda: pyc_mlir.load(here.folder / "x.vmfb"))
+    return reported(lambda: pyc_mlir.load(here.folder / "x.vmfb"))
 
 
 @provokes(ReasonCode.BAD_MODEL)
 def _(here: Here) -> Codes:
     pair().save(here.folder / "x.vmfb")
-    return told(lambda: pyc_mlir.compile(here.folder / "x.vmfb"))
+    return reported(lambda: pyc_mlir.compile(here.folder / "x.vmfb"))
 
 
 @provokes(ReasonCode.INVALID_IR)
 def _(here: Here) -> Codes:
-    return told(lambda: pyc_mlir.compile(DOT.replace("pyc.minimum", "pyc.minimun")))
+    return reported(lambda: pyc_mlir.compile(DOT.replace("pyc.minimum", "pyc.minimun")))
 
 
 @provokes(ReasonCode.UNTRACEABLE)
 def _(here: Here) -> Codes:
-    return told(lambda: pyc_mlir.compile(lambda x: x if x.sum() > 0 else -x, [X]))
+    return reported(lambda: pyc_mlir.compile(lambda x: x if x.sum() > 0 else -x, [X]))
 
 
 def _onnx(op: str, array: np.ndarray, *constants: Any, **attributes: Any) -> Codes:
     from onnx_models import node_model
 
-    return told(lambda: pyc_mlir.compile(node_model(op, [array], constants, attributes)))
+    return reported(lambda: pyc_mlir.compile(node_model(op, [array], constants, attributes)))
 
 
 @provokes(ReasonCode.UNSUPPORTED_OP)
@@ -207,14 +207,14 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.UNSUPPORTED_DTYPE)
 def _(here: Here) -> Codes:
-    return told(lambda: pyc_mlir.compile(small, [np.ones(3, np.complex64)]))
+    return reported(lambda: pyc_mlir.compile(small, [np.ones(3, np.complex64)]))
 
 
 @provokes(ReasonCode.MISSING_DEPENDENCY)
 def _(here: Here) -> Codes:
     here.patch.delitem(sys.modules, "pyc_mlir.frontends.onnx.importer", raising=False)
     here.patch.setitem(sys.modules, "onnx", None)
-    return told(lambda: pyc_mlir.compile(b"a model"))
+    return reported(lambda: pyc_mlir.compile(b"a model"))
 
 
 # Passes and choices
@@ -224,7 +224,7 @@ def _piped(pipeline: str) -> Codes:
     with new_context() as context:
         text = DOT.replace("4x4x", "?x4x")
         module = parse_mlir(text, context)
-        return told(lambda: run_pipeline(module, pipeline, PassContext()))
+        return reported(lambda: run_pipeline(module, pipeline, PassContext()))
 
 
 @provokes(ReasonCode.INVALID_PIPELINE)
@@ -248,8 +248,8 @@ def _(here: Here) -> Codes:
     return _codes_in(done.stderr)
 
 
-def _codes_in(said: str) -> Codes:
-    return {ReasonCode[name] for name in re.findall(r"\[([A-Z_]+)\]$", said, re.MULTILINE)}
+def _codes_in(output_text: str) -> Codes:
+    return {ReasonCode[name] for name in re.findall(r"\[([A-Z_]+)\]$", output_text, re.MULTILINE)}
 
 
 @provokes(ReasonCode.OUT_OF_MEMORY)
@@ -267,16 +267,16 @@ def _(here: Here) -> Codes:
 @provokes(ReasonCode.INTERNAL_ERROR)
 def _(here: Here) -> Codes:
     here.patch.setattr(pyc_cache, "listing", lambda store: 1 / 0)
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
+    output_text = io.StringIO()
+    with contextlib.redirect_stderr(output_text):
         assert pyc_cache.main(["--dir", str(here.folder), "ls"]) == 2
-    return _codes_in(said.getvalue())
+    return _codes_in(output_text.getvalue())
 
 
 @provokes(ReasonCode.RECIPE_MISMATCH)
 def _(here: Here) -> Codes:
     recipe = Recipe({"pyc-fuse:gone": "keep"})
-    return told(lambda: pyc_mlir.compile(small, [X], recipe=recipe))
+    return reported(lambda: pyc_mlir.compile(small, [X], recipe=recipe))
 
 
 @provokes(ReasonCode.RECIPE_PARTIAL)
@@ -292,13 +292,15 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.NO_EVIDENCE)
 def _(here: Here) -> Codes:
-    return told(lambda: pyc_mlir.compile(nn.softmax, [X], policy="fastest", require_evidence=True))
+    return reported(
+        lambda: pyc_mlir.compile(nn.softmax, [X], policy="fastest", require_evidence=True)
+    )
 
 
 @provokes(ReasonCode.BAD_WISDOM)
 def _(here: Here) -> Codes:
     (here.folder / "w.json").write_bytes(Wisdom().to_bytes().replace(b"1", b"2", 1))
-    return told(lambda: make_options(policy="fastest", wisdom=here.folder / "w.json"))
+    return reported(lambda: make_options(policy="fastest", wisdom=here.folder / "w.json"))
 
 
 @provokes(ReasonCode.WISDOM_FOREIGN)
@@ -307,8 +309,8 @@ def _(here: Here) -> Codes:
     wisdom = reversed_wisdom(made.decisions, hardware="h1-other")
     again = build(nn.softmax, [X], make_options(policy="fastest", wisdom=wisdom))
     assert [d.chosen for d in again.decisions[1:]] == [d.chosen for d in made.decisions]
-    said = " ".join(line for d in again.decisions for line in d.evidence)
-    return {code for code in ReasonCode if f" {code.name}: " in said}
+    output_text = " ".join(line for d in again.decisions for line in d.evidence)
+    return {code for code in ReasonCode if f" {code.name}: " in output_text}
 
 
 @provokes(ReasonCode.DATABASE_UNUSABLE)
@@ -316,7 +318,7 @@ def _(here: Here) -> Codes:
     # Without SQLAlchemy that is what is missing; with it, an engine for such a URL.
     from importlib import import_module
 
-    return told(
+    return reported(
         lambda: import_module("pyc_mlir.evidence.database.engine").connect("mysql://host/name")
     )
 
@@ -342,7 +344,7 @@ def _study(here: Here) -> Any:
 def _(here: Here) -> Codes:
     store, _, trace = _study(here)
     store.add(trace)
-    return told(lambda: store.add(replace(trace, wall=[2.0])))
+    return reported(lambda: store.add(replace(trace, wall=[2.0])))
 
 
 @provokes(ReasonCode.NOT_PROMOTED)
@@ -354,7 +356,7 @@ def _(here: Here) -> Codes:
     candidate, default = (Implementation(study.graph_id, {"pass": c}) for c in ("new", "old"))
     store.add(candidate, default)
     wanted = Wanted(incumbent=default)
-    return told(lambda: promote(store, candidate, current_place(), wanted, "test"))
+    return reported(lambda: promote(store, candidate, current_place(), wanted, "test"))
 
 
 @provokes(ReasonCode.LEASE_LOST)
@@ -362,7 +364,7 @@ def _(here: Here) -> Codes:
     store, study, trace = _study(here)
     suspended = store.claim(study.id, "suspended", seconds=-1)
     store.claim(study.id, "other", seconds=60)
-    return told(lambda: store.finish(suspended, trace))
+    return reported(lambda: store.finish(suspended, trace))
 
 
 @provokes(ReasonCode.MACHINE_BUSY)
@@ -374,13 +376,13 @@ def _(here: Here) -> Codes:
             pass
 
     with measure_token("the first", path=path):
-        return told(again)
+        return reported(again)
 
 
 @provokes(ReasonCode.REPLAY_MISMATCH)
 def _(here: Here) -> Codes:
     recipe = Recipe({}, graph_id="that of another program")
-    return told(lambda: pyc_mlir.compile(small, [X], recipe=recipe))
+    return reported(lambda: pyc_mlir.compile(small, [X], recipe=recipe))
 
 
 @provokes(ReasonCode.INVALID_CHOICE)
@@ -391,14 +393,14 @@ def _(here: Here) -> Codes:
         def prefer(self, site: Any, alternatives: Any) -> str:
             return "mine"
 
-    return told(lambda: pyc_mlir.compile(small, [X], policy=Stubborn()))
+    return reported(lambda: pyc_mlir.compile(small, [X], policy=Stubborn()))
 
 
 @provokes(ReasonCode.ENVIRONMENT_MISMATCH)
 def _(here: Here) -> Codes:
     first = probe()
     other = replace(first, cores=first.cores + 1)
-    return told(lambda: compare(Report("s", first), Report("s", other)))
+    return reported(lambda: compare(Report("s", first), Report("s", other)))
 
 
 # Targets and code generation
@@ -406,7 +408,7 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.UNKNOWN_TARGET)
 def _(here: Here) -> Codes:
-    return told(lambda: make_options(target="tpu"))
+    return reported(lambda: make_options(target="tpu"))
 
 
 @provokes(ReasonCode.TARGET_COMPILE_FAILED)
@@ -414,7 +416,7 @@ def _(here: Here) -> Codes:
     cuda = Target.named("cuda")
     no_codegen = replace(cuda, flags=("--iree-hal-target-device=cuda", "--iree-cuda-target=sm_90"))
     square = np.ones((4, 4), np.float32)
-    return told(lambda: build(lambda x: x @ x, [square], make_options(target=no_codegen)))
+    return reported(lambda: build(lambda x: x @ x, [square], make_options(target=no_codegen)))
 
 
 @provokes(ReasonCode.CODEGEN_FALLBACK)
@@ -427,7 +429,7 @@ def _(here: Here) -> Codes:
 def _(here: Here) -> Codes:
     without_aggressive_fusion(here.patch)
     contract = Contract(fallbacks=(NO_FALLBACK,))
-    return told(lambda: pyc_mlir.compile(DOT, planner_mode="iree", contract=contract))
+    return reported(lambda: pyc_mlir.compile(DOT, planner_mode="iree", contract=contract))
 
 
 @provokes(ReasonCode.PLANNING_FAILED)

@@ -14,8 +14,8 @@ from reason_table import (
     pair,
     provokes,
     reduced,
+    reported,
     small,
-    told,
 )
 from stream_programs import branches
 
@@ -43,44 +43,44 @@ from pyc_mlir.runtime.plans import Serving
 
 @provokes(ReasonCode.UNSUPPORTED_CLAUSE)
 def _(here: Here) -> Codes:
-    return told(lambda: make_options(target="cuda", contract=Contract(determinism=STRICT)))
+    return reported(lambda: make_options(target="cuda", contract=Contract(determinism=STRICT)))
 
 
 @provokes(ReasonCode.COMPILE_TIMEOUT)
 def _(here: Here) -> Codes:
     short = Contract(max_compile_seconds=1e-3)
-    return told(lambda: pyc_mlir.compile(small, [np.ones(3, np.float32)], contract=short))
+    return reported(lambda: pyc_mlir.compile(small, [np.ones(3, np.float32)], contract=short))
 
 
 @provokes(ReasonCode.COMPILE_DEGRADED)
 def _(here: Here) -> Codes:
     log = [Decision(COMPILE_STAGE, CHEAPEST, OFFERED, FALLBACK, ("COMPILE_DEGRADED: 5 s",))]
     contract = Contract(max_compile_seconds=600)
-    asked = make_options(contract=contract, recipe=Recipe.from_log(log))
-    made = build(small, [np.ones(3, np.float32)], asked)
+    requested = make_options(contract=contract, recipe=Recipe.from_log(log))
+    made = build(small, [np.ones(3, np.float32)], requested)
     return {ReasonCode[c.code] for c in made.contract_report.clauses}
 
 
 @provokes(ReasonCode.UNCHECKABLE_CLAUSE)
 def _(here: Here) -> Codes:
-    return told(lambda: Contract(latency_binding=True))
+    return reported(lambda: Contract(latency_binding=True))
 
 
 @provokes(ReasonCode.CONTRACT_CONFLICT)
 def _(here: Here) -> Codes:
     both = ("iree",)
-    return told(lambda: Contract(determinism=STRICT, max_error=ROUNDING, fallbacks=both))
+    return reported(lambda: Contract(determinism=STRICT, max_error=ROUNDING, fallbacks=both))
 
 
 @provokes(ReasonCode.NO_ORACLE)
 def _(here: Here) -> Codes:
-    return told(lambda: pair().compare_every(2))
+    return reported(lambda: pair().compare_every(2))
 
 
 @provokes(ReasonCode.LATENCY_MISSED)
 def _(here: Here) -> Codes:
     contract = Contract(latency_goal_seconds=1e-9, latency_binding=True)
-    return told(lambda: pyc_mlir.compile(DOT, contract=contract))
+    return reported(lambda: pyc_mlir.compile(DOT, contract=contract))
 
 
 @provokes(ReasonCode.NOT_DETERMINISTIC)
@@ -92,7 +92,7 @@ def _(here: Here) -> Codes:
 
     here.patch.setattr(Serving, "answer", answer)
     contract = Contract(determinism=STRICT)
-    return told(lambda: pyc_mlir.compile(DOT, contract=contract))
+    return reported(lambda: pyc_mlir.compile(DOT, contract=contract))
 
 
 def _wrong(here: Here) -> None:
@@ -116,7 +116,7 @@ def _wrong(here: Here) -> None:
 @provokes(ReasonCode.WRONG_RESULT)
 def _(here: Here) -> Codes:
     _wrong(here)
-    return told(lambda: pyc_mlir.compile(DOT, contract=Contract(max_error=ROUNDING)))
+    return reported(lambda: pyc_mlir.compile(DOT, contract=Contract(max_error=ROUNDING)))
 
 
 @provokes(ReasonCode.TRACE_MISMATCH)
@@ -125,7 +125,7 @@ def _(here: Here) -> Codes:
         return x + 1 if isinstance(x, np.ndarray) else x
 
     contract = Contract(max_error=ROUNDING)
-    return told(lambda: pyc_mlir.compile(two_faced, [spec("f32", (3,))], contract=contract))
+    return reported(lambda: pyc_mlir.compile(two_faced, [spec("f32", (3,))], contract=contract))
 
 
 @provokes(ReasonCode.FALLBACK_TAKEN)
@@ -138,14 +138,14 @@ def _(here: Here) -> Codes:
 @provokes(ReasonCode.BUDGET_IMPOSSIBLE)
 def _(here: Here) -> Codes:
     options = make_options(kernels="iree", planner_mode="memory_first", contract=FEW_BYTES)
-    return told(lambda: build(branches().code.decode(), None, options))
+    return reported(lambda: build(branches().code.decode(), None, options))
 
 
 @provokes(ReasonCode.BUDGET_NOT_FOUND)
 def _(here: Here) -> Codes:
     dynamic = pyc_mlir.spec("f32", ("n", 3))
     contract = Contract(memory_budget_bytes=1 << 20)
-    return told(lambda: pyc_mlir.compile(reduced, [dynamic], contract=contract))
+    return reported(lambda: pyc_mlir.compile(reduced, [dynamic], contract=contract))
 
 
 @provokes(ReasonCode.BUDGET_RETRY)

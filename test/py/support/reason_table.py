@@ -55,7 +55,7 @@ def provokes(code: ReasonCode) -> Callable[[Callable[[Here], Codes]], Callable[[
     return enter
 
 
-def told(call: Callable[[], object]) -> Codes:
+def reported(call: Callable[[], object]) -> Codes:
     """The code of the error that a call ends in; none if it does not."""
     try:
         call()

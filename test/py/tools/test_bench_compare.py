@@ -89,8 +89,8 @@ def test_the_commands(tmp_path, capsys):
     for path, ratio in zip(paths, (1.0, 2.0), strict=True):
         report(rng, ratio).save(path)
     assert pyc_bench.main(["compare", paths[1], "--to", paths[0]]) == 0
-    said = capsys.readouterr().out
-    assert "slower   mlp, pyc, latency: " in said and "2 rows against" in said
+    reported = capsys.readouterr().out
+    assert "slower   mlp, pyc, latency: " in reported and "2 rows against" in reported
     assert pyc_bench.main(["compare", paths[1], "--to", str(tmp_path / "gone.json")]) == 1
     rows = compare([report(rng)], [report(rng)])
     assert "".join(lines(rows, "b")).endswith("0 faster, 0 slower, 2 unclear\n")

@@ -181,18 +181,18 @@ def test_a_run_goes_on_where_it_was(monkeypatch, tmp_path, stored):
     settings = {k: v for k, v in report.settings.items() if k != "peaks"}
     Report("latency", probe(), settings, rows).save(f"{path}.partial")
     monkeypatch.setattr(
-        cpu_suite, "fma_and_copies", lambda threads, asked: cpu_suite.Peaks(1e9, 1e9)
+        cpu_suite, "fma_and_copies", lambda threads, requested: cpu_suite.Peaks(1e9, 1e9)
     )
-    asked: list[str] = []
+    requested: list[str] = []
 
     def refuse(workload, name, systems, how):
-        asked.append(name)
+        requested.append(name)
         raise PycError(ReasonCode.RUNTIME_FAILED, "refused")
 
     monkeypatch.setattr(cpu_suite, "measure", refuse)
     command = ["--quick", "--threads=1", f"--peers={','.join(QUICK_PEERS[:1])}"]
     assert cpu_suite.run([*command, "--json", str(path), "--only", MLP, CALL]) == 1
-    assert asked == [CALL]
+    assert requested == [CALL]
     again = Report.load(path)
     kept = [r for r in again.records if r["workload"] == MLP]
     assert [r["median_seconds"] for r in kept] == [r["median_seconds"] for r in rows]

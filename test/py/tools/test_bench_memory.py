@@ -237,10 +237,10 @@ def test_tables_do_without_xla(quick):
 @pytest.fixture
 def faked(monkeypatch, quick):
     """The suite with a measuring process that answers at once; the names that were measured."""
-    asked: list[str] = []
+    requested: list[str] = []
 
     def answer(name: str, run: SuiteRun, threads: list[int]) -> list[dict]:
-        asked.append(name)
+        requested.append(name)
         if name == "u-net":
             raise KeyboardInterrupt
         if name == "digits mlp":
@@ -248,7 +248,7 @@ def faked(monkeypatch, quick):
         return [{**row, "workload": name} for row in quick.records]
 
     monkeypatch.setattr(memory, "in_own_process", answer)
-    return asked
+    return requested
 
 
 def test_an_interrupted_run_goes_on(tmp_path, faked, capsys):
@@ -287,8 +287,8 @@ def test_failures_are_records_and_tried_again(tmp_path, faked, capsys):
 
 
 def test_a_measuring_process_that_dies_is_a_failure(tmp_path):
-    asked = SuiteRun("memory", 1, True, tmp_path / "x.json")
-    (row,) = memory.in_own_process("no such workload", asked, [1])
+    requested = SuiteRun("memory", 1, True, tmp_path / "x.json")
+    (row,) = memory.in_own_process("no such workload", requested, [1])
     assert row["metric"] == "failure" and "ended with status 2" in row["reason"]
 
 

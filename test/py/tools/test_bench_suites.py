@@ -109,12 +109,12 @@ def test_compile(quick):
 def test_two_threads_have_a_process_of_their_own(tmp_path, capfd):
     if latency.available_cores() < 2:
         pytest.skip("this machine has one core")
-    asked = SuiteRun("demo-latency", 1, True, tmp_path / "x.json")
-    rows = latency.in_own_process(asked, [TINY_ENCODER], threads=2)
+    requested = SuiteRun("demo-latency", 1, True, tmp_path / "x.json")
+    rows = latency.in_own_process(requested, [TINY_ENCODER], threads=2)
     assert {r["candidate"] for r in rows} >= {"pyc", "iree"}
     assert all(r["workload"].endswith("2 threads") for r in rows)
     with pytest.raises(PycError, match="2 threads: expected the measuring process to finish"):
-        latency.in_own_process(asked, ["no such workload"], threads=2)
+        latency.in_own_process(requested, ["no such workload"], threads=2)
 
 
 def test_overhead(quick):
@@ -188,9 +188,9 @@ def test_gpu_cases_are_measured_and_failures_recorded(tmp_path):
     """The suite's own way, on the CPU: one case that works, one that is wrong."""
     right = op_workload("take")
     wrong = replace(right, name="wrong", reference=lambda: (np.zeros((5, 9)),))
-    asked = SuiteRun("gpu", 1, True, tmp_path / "x.json")
+    requested = SuiteRun("gpu", 1, True, tmp_path / "x.json")
     builds = [lambda: right, lambda: wrong]
-    rows = gpu.measure(builds, make_options(), Device("local-sync"), asked)
+    rows = gpu.measure(builds, make_options(), Device("local-sync"), requested)
     found = [(r["workload"], r["metric"]) for r in rows]
     assert found == [
         (right.name, "latency"),

@@ -112,16 +112,16 @@ class Interrupted(Exception):
 @pytest.fixture
 def rows(monkeypatch) -> list[ZooRow]:
     """The rows that were measured; batch 8 is interrupted the first time."""
-    asked: list[ZooRow] = []
+    requested: list[ZooRow] = []
 
     def measured(row, systems, run, models):
-        asked.append(row)
-        if row.batch == 8 and asked.count(row) == 1:
+        requested.append(row)
+        if row.batch == 8 and requested.count(row) == 1:
             raise Interrupted
         return [made(row, system) for system in systems]
 
     monkeypatch.setattr(suite, "measured", measured)
-    return asked
+    return requested
 
 
 def command(path: Path) -> list[str]:

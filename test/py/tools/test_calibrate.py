@@ -55,17 +55,17 @@ def test_one_core_and_small_caches():
 
 
 def test_stages_are_told_and_time_ends_it():
-    told: list[str] = []
+    reported: list[str] = []
 
     def stage(title: str) -> contextlib.AbstractContextManager[None]:
-        told.append(title)
+        reported.append(title)
         return contextlib.nullcontext()
 
     ticks = itertools.count()
     effort = replace(TINY, rounds=99, limit_seconds=1.0)
     cpu = require_cpu(host_cpu())
     found = calibrate("slow", cpu, probe(), effort, stage, lambda: float(next(ticks)))
-    assert told == ["compiling what is measured", "measuring rounds 1 to 3 of 99"]
+    assert reported == ["compiling what is measured", "measuring rounds 1 to 3 of 99"]
     assert found.figures.flops.rounds == 3
 
 
@@ -114,10 +114,10 @@ def test_the_table_has_a_line_a_figure():
 
 
 def test_the_tool_writes_what_was_measured(tmp_path: Path, monkeypatch, capsys, made):
-    asked = []
+    requested = []
 
     def instead(name: str, *_: object, **__: object) -> Calibration:
-        asked.append(name)
+        requested.append(name)
         return replace(made, name=name)
 
     monkeypatch.setattr(measuring, "calibrate", instead)
@@ -125,7 +125,7 @@ def test_the_tool_writes_what_was_measured(tmp_path: Path, monkeypatch, capsys, 
     assert pyc_doctor.main(["--calibrate", str(file)]) == 0
     assert Calibration.load(file) == replace(made, name="lab")
     assert pyc_doctor.main(["--calibrate", str(file), "--name", "other"]) == 0
-    assert Calibration.load(file).name == "other" and asked == ["lab", "other"]
+    assert Calibration.load(file).name == "other" and requested == ["lab", "other"]
     out = capsys.readouterr().out
     assert "GFLOP/s" in out and f"wrote {file}" in out
 

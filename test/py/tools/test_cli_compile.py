@@ -241,11 +241,11 @@ def test_a_refused_compile_has_a_log(folder, capsys):
     model, clauses = str(MODELS["mlp"]), ["--max-concurrency", "2", "--memory-budget", "10"]
     flags = [model, "-o", "a.vmfb", "--dim", "batch=1:4", *clauses, "--log", "a.jsonl"]
     assert pyc_compile.run(flags) == 1
-    said = capsys.readouterr().err
+    output_text = capsys.readouterr().err
     (line,) = events_of(read_log("a.jsonl"))
     assert (line.site.key, line.chosen) == ("compile:refused", "refused")
     assert line.evidence[0].startswith("BUDGET_IMPOSSIBLE: ")
-    assert line.evidence[0].removeprefix("BUDGET_IMPOSSIBLE: ") in said
+    assert line.evidence[0].removeprefix("BUDGET_IMPOSSIBLE: ") in output_text
     assert line.evidence[1:] == (
         "memory_budget_bytes = 10: refused [BUDGET_IMPOSSIBLE]",
         "max_concurrency = 2: refused [BUDGET_IMPOSSIBLE]",
@@ -289,8 +289,8 @@ def test_listing_of_targets(capsys):
 def test_decisions_read_well():
     offered = (Alternative("keep"), Alternative("fuse:add+relu"))
     site = Site("pyc-fuse", "add.01", 'loc("conv1"("m.onnx":1:2))')
-    told = compile_driver.describe(Decision(site, "keep", offered, "heuristic"))
-    assert told == "add.01 (conv1): keep (not fuse:add+relu)"
+    reported = compile_driver.describe(Decision(site, "keep", offered, "heuristic"))
+    assert reported == "add.01 (conv1): keep (not fuse:add+relu)"
 
 
 @pytest.mark.parametrize(
@@ -329,8 +329,8 @@ def test_shapes_are_assigned_by_name_then_in_order():
 
 def test_sizes_of_named_dimensions_hold_everywhere():
     declared = [SignatureEntry("a", F32, ("n", 3)), SignatureEntry("b", F32, ("n", None))]
-    said = {"a": InputShape.parse("2x?"), "b": InputShape.parse("?x5")}
-    assert [a.shape for a in refine(declared, said)] == [(2, 3), (2, 5)]
+    output_text = {"a": InputShape.parse("2x?"), "b": InputShape.parse("?x5")}
+    assert [a.shape for a in refine(declared, output_text)] == [(2, 3), (2, 5)]
 
 
 def test_contract_flags_win_over_the_file(tmp_path):

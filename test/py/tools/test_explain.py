@@ -251,8 +251,15 @@ def test_page_is_well_formed_and_whole(program, tmp_path, capsys):
     assert set(re.findall(r"\w+://[^\s\"]*", text)) == {"http://www.w3.org/2000/svg"}
     assert not [t for t, a in found.tags if {"src", "srcset"} & set(a) or t in ("link", "iframe")]
     assert {a["href"] for t, a in found.tags if t == "a"} == {"#g#0"}
-    for said in ("12.00 MiB", "fuse:matmul+add", "keep", "one kernel", "2 us", "at run time"):
-        assert said in found.text
+    for output_text in (
+        "12.00 MiB",
+        "fuse:matmul+add",
+        "keep",
+        "one kernel",
+        "2 us",
+        "at run time",
+    ):
+        assert output_text in found.text
 
 
 def test_page_draws_every_buffer_and_marks_them():
@@ -327,6 +334,6 @@ def test_a_prediction_says_that_it_is_one_and_on_what_it_rests():
     shown = subject(planned(chain(3)))
     manifest = {**shown.artifact.manifest, "seconds": 2e-3}
     report = replace(shown.report, basis="published figures of `cpu`")
-    told = replace(shown, artifact=replace(shown.artifact, manifest=manifest), report=report)
+    reported = replace(shown, artifact=replace(shown.artifact, manifest=manifest), report=report)
     expected = "2 ms a call on one core (cost model, by published figures of `cpu`; not measured)"
-    assert told.prediction == expected
+    assert reported.prediction == expected

@@ -34,8 +34,8 @@ def program(tmp_path) -> str:
     clause = ClauseReport("fallbacks", ["none"], Status.CHECKED, code=CODE.name)
     made = explained([planned(branches(3))], [FUSE, FUSION])
     report = ContractReport((clause,)).to_json()
-    asked = Contract(fallbacks=("none",)).to_json()
-    manifest = {**made.manifest, "contract": asked, "contract_report": report}
+    requested = Contract(fallbacks=("none",)).to_json()
+    manifest = {**made.manifest, "contract": requested, "contract_report": report}
     return saved(tmp_path, replace(made, manifest=manifest))
 
 

@@ -71,11 +71,11 @@ def test_a_log_tells_where(tmp_path, capsys):
 
 def test_profiles_of_other_programs_are_refused(tmp_path, capsys):
     made_by_hand().trace(tmp_path / "other.json")
-    said = refused(capsys, saved(tmp_path), "--profile", str(tmp_path / "other.json"))
-    assert "got one of graph abcd" in said and "[BAD_ARGUMENT]" in said
+    reported = refused(capsys, saved(tmp_path), "--profile", str(tmp_path / "other.json"))
+    assert "got one of graph abcd" in reported and "[BAD_ARGUMENT]" in reported
     (tmp_path / "m.onnx").write_bytes(b"")
-    said = refused(capsys, str(tmp_path / "m.onnx"), "--profile", str(tmp_path / "other.json"))
-    assert "expected a program for --profile" in said
+    reported = refused(capsys, str(tmp_path / "m.onnx"), "--profile", str(tmp_path / "other.json"))
+    assert "expected a program for --profile" in reported
 
 
 def test_programs_without_a_report_have_no_times():

@@ -120,8 +120,8 @@ def test_sizes_of_what_there_is_not(text):
 
 def test_headlines():
     region = planned(branches(3))
-    told = ExplainedProgram.of("m.vmfb", explained([region]))
-    assert headline(told) == "12.00 MiB of working memory, 25 % less than IREE's plan"
+    reported = ExplainedProgram.of("m.vmfb", explained([region]))
+    assert headline(reported) == "12.00 MiB of working memory, 25 % less than IREE's plan"
     iree = ExplainedProgram.of("m.vmfb", explained([replace(region, chosen="iree")]))
     assert headline(iree) == "16.00 MiB of working memory, as much as IREE's plan"
     assert "not known" in headline(ExplainedProgram.of("m.vmfb", explained()))

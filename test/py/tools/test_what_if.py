@@ -52,30 +52,30 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def asked(folder: Path, *more: str) -> list[str]:
+def requested(folder: Path, *more: str) -> list[str]:
     return [str(folder / "model.vmfb"), "--what-if", str(folder / "recipe.json"), *more]
 
 
 def test_it_says_what_changes_and_on_what_that_rests(files: Path, capsys):
-    assert main(asked(files)) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("as compiled ")
-    assert "0 ns measured" in told
-    assert "not calibrated" in told
-    assert "iree: " in told
-    assert "cost model" in told
+    assert main(requested(files)) == 0
+    reported = capsys.readouterr().out
+    assert reported.startswith("as compiled ")
+    assert "0 ns measured" in reported
+    assert "not calibrated" in reported
+    assert "iree: " in reported
+    assert "cost model" in reported
 
 
 def test_wisdom_and_residuals_are_used(files: Path, capsys):
     more = ["--wisdom", str(files / "wisdom.json"), "--residuals", str(files / "residuals.json")]
-    assert main(asked(files, *more)) == 0
-    told = capsys.readouterr().out
-    assert "measured -> " in told
-    assert "covers 90% by 12 programs measured here" in told
+    assert main(requested(files, *more)) == 0
+    reported = capsys.readouterr().out
+    assert "measured -> " in reported
+    assert "covers 90% by 12 programs measured here" in reported
 
 
 def test_it_needs_no_compiler(files: Path):
-    command = [sys.executable, "-c", WITHOUT_COMPILERS, *asked(files)]
+    command = [sys.executable, "-c", WITHOUT_COMPILERS, *requested(files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "as compiled" in done.stdout
@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_refused(files: Path, capsys):
     assert "--what-if" in capsys.readouterr().err
     other = RecipeFile(artifact().manifest["graph_id"], {"pyc-fuse:nowhere": "keep"})
     (files / "recipe.json").write_bytes(other.to_bytes())
-    assert main(asked(files)) == 1
+    assert main(requested(files)) == 1
     assert "RECIPE_MISMATCH" in capsys.readouterr().err
 
 

@@ -26,11 +26,11 @@ def cost(choice):
 
 def walked(chain, costs):
     """Feed a chain until it ends; the choices that it waited for."""
-    asked = []
+    requested = []
     while (choice := chain.next(costs)) is not None:
-        asked.append(choice)
+        requested.append(choice)
         costs[chain.work.graph.graph_id, choice] = cost(choice)
-    return asked
+    return requested
 
 
 def test_a_chain_waits_for_one_cost():
@@ -44,10 +44,10 @@ def test_a_chain_waits_for_one_cost():
 @pytest.mark.parametrize("kept", (0, 3, 10, 12))
 def test_a_chain_goes_on_from_known_costs(kept):
     whole: dict = {}
-    asked = walked(Chain(tuned("w"), Learned(first=4), 12, 1), whole)
-    assert len(asked) == 12
+    requested = walked(Chain(tuned("w"), Learned(first=4), 12, 1), whole)
+    assert len(requested) == 12
     known = {key: whole[key] for key in list(whole)[:kept]}
-    assert walked(Chain(tuned("w"), Learned(first=4), 12, 1), known) == asked[kept:]
+    assert walked(Chain(tuned("w"), Learned(first=4), 12, 1), known) == requested[kept:]
     assert known == whole
 
 

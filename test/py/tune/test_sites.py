@@ -79,8 +79,8 @@ def test_every_choice_comes_once():
 
 def test_a_search_begins_with_the_incumbent_and_what_is_known():
     work = tuned(WAYS, known=("gemm:matmul[rows=4]", "gone:matmul", "iree"))
-    said = [work.choice(c) for c in work.first]
-    assert said == ["gemm:matmul", "gemm:matmul[rows=4]", "iree", "conv:matmul"]
+    reported = [work.choice(c) for c in work.first]
+    assert reported == ["gemm:matmul", "gemm:matmul[rows=4]", "iree", "conv:matmul"]
 
 
 def test_evaluations_go_where_time_may_be_saved():

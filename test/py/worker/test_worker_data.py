@@ -137,21 +137,21 @@ def options() -> Options:
 
 
 def test_every_field_of_options_travels():
-    asked = options()
+    requested = options()
     plain = Options()
     for field in fields(Recipe):
-        assert getattr(asked.recipe, field.name) != getattr(Recipe({}), field.name), field.name
+        assert getattr(requested.recipe, field.name) != getattr(Recipe({}), field.name), field.name
     for field in fields(Options):
-        differs = getattr(asked, field.name) != getattr(plain, field.name)
+        differs = getattr(requested, field.name) != getattr(plain, field.name)
         assert differs, f"give {field.name} a value here that is no default"
-    found = options_of(options_json(asked), lambda name: pytest.fail(name))
-    assert found == asked
+    found = options_of(options_json(requested), lambda name: pytest.fail(name))
+    assert found == requested
 
 
 def test_a_policy_of_others_stays_in_the_parent():
     stand_in = FirstIsBest("stands in")
-    asked = replace(options(), policy=FewestSteps("mine"))
-    found = options_of(options_json(asked), lambda name: replace(stand_in, name=name))
+    requested = replace(options(), policy=FewestSteps("mine"))
+    found = options_of(options_json(requested), lambda name: replace(stand_in, name=name))
     assert found.policy == FirstIsBest("mine")
 
 
@@ -195,10 +195,10 @@ def test_artifacts_travel_with_evidence():
 def test_errors_travel(code):
     found = error_of(read_frame(joined(error_frame(PycError(code, "where: why")))))
     assert (found.code, found.message) == (code, "where: why")
-    said = [IreeDiagnostic("error", "no", 'loc("a")', ("note",))]
-    found = error_of(error_frame(CompileError(code, "where: why", said)))
+    output_text = [IreeDiagnostic("error", "no", 'loc("a")', ("note",))]
+    found = error_of(error_frame(CompileError(code, "where: why", output_text)))
     assert isinstance(found, CompileError)
-    assert found.diagnostics == tuple(said)
+    assert found.diagnostics == tuple(output_text)
     break_ = GraphBreak("n", "LSTM", code, "unknown", 2, "rnn")
     report = ImportReport(3, "nodes", "m.onnx", (break_,), flops=9, lost_flops=2)
     found = error_of(read_frame(joined(error_frame(UnsupportedModel(report)))))
@@ -236,16 +236,16 @@ STAGES = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "stages"), STAGES)
-def test_which_stages_there_are(asked, stages):
-    assert stages_below(make_options(**asked)) == stages
+@pytest.mark.parametrize(("requested", "stages"), STAGES)
+def test_which_stages_there_are(requested, stages):
+    assert stages_below(make_options(**requested)) == stages
 
 
 def test_stages_keep_what_the_contract_needs():
     contract = Contract(max_error="rounding", fallbacks=("modes",), memory_budget_bytes=1 << 30)
-    asked = make_options(contract=contract, also_modes=["memory_first"], kernels="rows")
+    requested = make_options(contract=contract, also_modes=["memory_first"], kernels="rows")
     for stage in (DEFAULT, CHEAPEST):
-        found = at_stage(asked, stage)
+        found = at_stage(requested, stage)
         assert found.contract == contract
         assert found.also_modes == ("memory_first",)
         assert found.planner_modes == ("balanced",)

@@ -116,8 +116,8 @@ def kill_writers(url: str, kills: int, writers: int = WRITERS, seed: int = 0) ->
             _kill_one(running, chance)
             if number < kills:
                 running[fork(url, study.id, number, paths[number])] = paths[number]
-        said = [path.read_text().splitlines() for path in paths if path.exists()]
-    acknowledged = {name for lines in said for name in lines if len(name) == len(MADE.id)}
+        printed = [path.read_text().splitlines() for path in paths if path.exists()]
+    acknowledged = {name for lines in printed for name in lines if len(name) == len(MADE.id)}
     with EvidenceStore.open(url) as store:
         rows = {trace.id for trace in store.find(Trace)}
         known = [t.trace_id for t in store.trials(study.id) if t.state == DONE]

@@ -122,20 +122,20 @@ QUICK_LAYERS = {"ResNet-50": (Layer(CONV, 8, 8, 16, 3), Layer(POOL, 8, 16, 16, 3
 
 def run(arguments: Sequence[str]) -> int:
     """Layers of ResNet-50 and MobileNet-V2: shares of the FMA peak, or of the memory's speed."""
-    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    requested, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     threads = [t for t in (1, 2) if t <= available_cores()]
     records = [
         row | {"network": network}
-        for network, layers in (QUICK_LAYERS if asked.quick else LAYERS).items()
+        for network, layers in (QUICK_LAYERS if requested.quick else LAYERS).items()
         for layer in layers
         for t in threads
-        for row in measured(layer, t, asked)
+        for row in measured(layer, t, requested)
     ]
-    asked.store(records, threads=threads)
+    requested.store(records, threads=threads)
     return 0
 
 
-def measured(layer: Layer, threads: int, asked: SuiteRun) -> list[Record]:
+def measured(layer: Layer, threads: int, requested: SuiteRun) -> list[Record]:
     """The records of one layer. Raises PycError (WRONG_RESULT)."""
     name = f"{layer.name}; {threads} thread{'s' * (threads > 1)}"
     workload = layer.workload()
@@ -143,9 +143,11 @@ def measured(layer: Layer, threads: int, asked: SuiteRun) -> list[Record]:
     error = workload.check(prepared.results(), "pyc")
     amount = layer.flops if layer.kind == CONV else layer.traffic_bytes
     unit, of = ("GFLOP/s", "the FMA peak") if layer.kind == CONV else ("GB/s", "copies")
-    with _peak(layer, threads, asked) as probe:
+    with _peak(layer, threads, requested) as probe:
         timings = interleave(
-            {"pyc": prepared.call, "peak": probe.call}, asked.rounds, min_seconds=asked.min_seconds
+            {"pyc": prepared.call, "peak": probe.call},
+            requested.rounds,
+            min_seconds=requested.min_seconds,
         )
     amounts = {"pyc": amount, "peak": probe.amount}
     rates = {n: [amounts[n] / s / _GIGA for s in t.samples] for n, t in timings.items()}
@@ -163,10 +165,10 @@ def measured(layer: Layer, threads: int, asked: SuiteRun) -> list[Record]:
 
 
 @contextmanager
-def _peak(layer: Layer, threads: int, asked: SuiteRun) -> Iterator[PeakProbe]:
+def _peak(layer: Layer, threads: int, requested: SuiteRun) -> Iterator[PeakProbe]:
     """What the layer is measured against; its amount is of all threads."""
     if layer.kind == CONV:
-        iterations = _QUICK_ITERATIONS if asked.quick else _ITERATIONS
+        iterations = _QUICK_ITERATIONS if requested.quick else _ITERATIONS
         (probe,) = fma_probes([default_device(1)], 1, iterations)
         yield PeakProbe(probe.call, threads * probe.amount)
         return

@@ -49,13 +49,13 @@ def run(arguments: Sequence[str]) -> int:
         default=_SHARE,
         help=f"the share of the timeout to use; default: {_SHARE}",
     )
-    asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
-    share = known.share * (_QUICK if asked.quick else 1.0)
+    requested, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    share = known.share * (_QUICK if requested.quick else 1.0)
     records: list[Record] = []
     for path in instances(known.path):
-        told = best_known(path.parent).get(name_of(path), KnownBest())
-        records += measured(path, told, share)
-    asked.store(records, share=known.share)
+        published = best_known(path.parent).get(name_of(path), KnownBest())
+        records += measured(path, published, share)
+    requested.store(records, share=known.share)
     return int(any(r["metric"] == INFEASIBLE for r in records))
 
 

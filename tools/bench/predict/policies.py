@@ -46,19 +46,19 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--budget", type=float, default=_BUDGET, help=f"seconds; default: {_BUDGET:g}"
     )
-    asked, known = parse(SUITE, run.__doc__ or "", _ROUNDS, arguments, parser)
-    some, here = programs(asked.quick), current_place()
-    measurer, plan = LocalMeasurer("pyc-bench policies"), SessionPlan(asked.rounds)
+    requested, known = parse(SUITE, run.__doc__ or "", _ROUNDS, arguments, parser)
+    some, here = programs(requested.quick), current_place()
+    measurer, plan = LocalMeasurer("pyc-bench policies"), SessionPlan(requested.rounds)
     with (
         tempfile.TemporaryDirectory() as folder,
         EvidenceStore.open(f"sqlite:///{Path(folder, 'evidence.db')}") as store,
     ):
         survey = Survey(store, measurer, plan)
         surveyed = [Surveyed(p.name, p.source, p.specs) for p in some]
-        for line in survey.run(surveyed, _QUICK_BUDGET if asked.quick else known.budget):
+        for line in survey.run(surveyed, _QUICK_BUDGET if requested.quick else known.budget):
             note(line)
         wisdom = export_wisdom(store, here.hardware, here.toolchain)
-    asked.store([r for p in some for r in compared(p, wisdom, measurer, plan)])
+    requested.store([r for p in some for r in compared(p, wisdom, measurer, plan)])
     return 0
 
 
@@ -102,8 +102,8 @@ def recipes(program: BenchWorkload, wisdom: Wisdom) -> Mapping[str, Mapping[str,
     ]  # fmt: skip
     by_rows = make_options(policy=FASTEST, wisdom=wisdom)
     fastest = lower(program.source, program.specs, by_rows).decisions
-    asked = replace(options, policy=make_options(policy=EXPLORE, wisdom=wisdom).policy)
-    explored = explore(program.source, program.specs, asked, wisdom).chosen()
+    requested = replace(options, policy=make_options(policy=EXPLORE, wisdom=wisdom).policy)
+    explored = explore(program.source, program.specs, requested, wisdom).chosen()
     found = {
         HEURISTIC: {},
         FASTEST: {d.site.key: d.chosen for d in fastest if d.site.pass_name == SELECT},

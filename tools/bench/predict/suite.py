@@ -37,17 +37,17 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--residuals", metavar="FILE", help="write the errors of the estimates to FILE"
     )
-    asked, known = parse(SUITE, run.__doc__ or "", _ROUNDS, arguments, parser)
+    requested, known = parse(SUITE, run.__doc__ or "", _ROUNDS, arguments, parser)
     observed, settings = Observed((), ()), {}
     if known.again is not None:
         stored = Report.load(known.again)
         observed, settings = Observed.of_records(stored.records), dict(stored.settings)
     else:
         # Stored after each program: a run that is ended early has measured what it has.
-        for observed in _measured(asked.rounds, asked.quick):
+        for observed in _measured(requested.rounds, requested.quick):
             settings = {"load": round(os.getloadavg()[0], 1)}
-            asked.store(observed.to_records(), **settings)
-    asked.store([*_scored(observed), *observed.to_records()], **settings)
+            requested.store(observed.to_records(), **settings)
+    requested.store([*_scored(observed), *observed.to_records()], **settings)
     if known.residuals is not None:
         write_file(Path(known.residuals), all_residuals(observed).to_bytes())
     return 0
@@ -67,9 +67,9 @@ def _measured(rounds: int, quick: bool) -> Iterator[Observed]:
 def _scored(observed: Observed) -> Iterator[Record]:
     for known in (ROWS_KNOWN, ROWS_UNKNOWN):
         yield from _figures(known, scores(observed, known))
-    asked = [w for w in observed.ways if w.planned is not None and w.stated is not None]
-    if asked:
-        exact = sum(w.planned == w.stated for w in asked) / len(asked)
+    requested = [w for w in observed.ways if w.planned is not None and w.stated is not None]
+    if requested:
+        exact = sum(w.planned == w.stated for w in requested) / len(requested)
         yield record("bytes by the planner without code", SUITE, "exact", "%", 100 * exact)
     yield record("estimates of one program", SUITE, "rate", "recipes a second", _rate(observed))
 

@@ -49,8 +49,10 @@ class CompareRow:
         if self.interval is None:
             return f"{name}: {self.why}"
         found = self.interval
-        said = f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}) of the time before"
-        return f"{name}: {said}, against {self.reference}" + (f"; {self.why}" if self.why else "")
+        ratio_text = f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}) of the time before"
+        return f"{name}: {ratio_text}, against {self.reference}" + (
+            f"; {self.why}" if self.why else ""
+        )
 
 
 def compare(

@@ -85,15 +85,17 @@ def run_suite(arguments: Sequence[str]) -> int:
     """Share of the optimum that each strategy finds in brute-forced spaces of kernels."""
     parser = Parser(SUITE, "")
     parser.add_argument("--spaces", metavar="FOLDER", type=Path, required=True)
-    asked, known = parse(SUITE, run_suite.__doc__ or "", SEEDS, arguments, parser)
+    requested, known = parse(SUITE, run_suite.__doc__ or "", SEEDS, arguments, parser)
     files = sorted(known.spaces.glob("*.npz"))
     if not files:
         raise PycError(
             ReasonCode.FILE_ACCESS, f"{known.spaces}: expected .npz files of spaces, got none"
         )
     spaces = [Published.load(path) for path in files]
-    made = [r for space in spaces for r in _records(space, spaces, asked.rounds, asked.quick)]
-    asked.store([*made, *_means(made)], seeds=asked.rounds)
+    made = [
+        r for space in spaces for r in _records(space, spaces, requested.rounds, requested.quick)
+    ]
+    requested.store([*made, *_means(made)], seeds=requested.rounds)
     return 0
 
 

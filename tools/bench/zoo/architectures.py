@@ -34,7 +34,7 @@ from pyc_mlir.tools.bench.report.suite import note, parse
 
 SUITE = "architectures-torch"
 _LIMIT_SECONDS = 600.0
-_SAID = 200
+_REASON_CHARACTERS = 200
 # What the second and the third run have for the batch and for the length of token ids.
 _BATCHES, _LENGTHS = (3, 1), (9, 24)
 _UNITS = {
@@ -86,8 +86,8 @@ def _in_child(catalogue: Path, name: str, static: bool, limit: float) -> dict[st
         return {"exported": 0, "why": f"not done after {limit:.0f} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
-        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        return {"exported": 0, "why": said[0][:_SAID]}
+        last_line = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        return {"exported": 0, "why": last_line[0][:_REASON_CHARACTERS]}
     return json.loads(lines[-1])
 
 
@@ -146,7 +146,7 @@ def _tried(module: Any, args: Any, kwargs: Any, dynamic: bool) -> dict[str, Any]
         worst = [_difference(module, program, a, kwargs) for a in runs]
         facts["difference"], facts["sizes"] = max(worst), len(worst)
     except Exception as error:  # noqa: BLE001  (whatever a model or torch raises is the finding)
-        facts["why"] = f"{type(error).__name__}: {error}".splitlines()[0][:_SAID]
+        facts["why"] = f"{type(error).__name__}: {error}".splitlines()[0][:_REASON_CHARACTERS]
     return facts
 
 

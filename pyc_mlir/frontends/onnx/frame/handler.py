@@ -130,7 +130,7 @@ class OnnxNode:
         """Raise unsupported for an attribute or an input that the handler did not look at.
 
         So that what a newer version of an operator adds is never passed over. An attribute that
-        has the operator's own default says nothing: exporters write them all.
+        has the operator's own default has no effect: exporters write them all.
         """
         for name in sorted(self._attributes.keys() - self._asked - _WITHOUT_EFFECT):
             if self.attr(name) != self._default(name):

@@ -87,7 +87,7 @@ def is_nan(n: OnnxNode) -> Any:
 
 @node("IsInf")
 def is_inf(n: OnnxNode) -> Any:
-    """out = x is one of the infinities that the attributes ask for."""
+    """out = x is one of the infinities that the attributes select."""
     b, x = n.b, n.x()
     wanted = [s for s in ("negative", "positive") if n.attr(f"detect_{s}", 1)]
     if len(wanted) == 2:

@@ -1,8 +1,8 @@
 """torch's symbolic sizes (sympy expressions) as the frame's sizes, under the user's names.
 
 A product of symbols is a `SymbolicSize`. Any other expression, such as ``s + 1`` or ``(s - 1)//2 +
-1``, is an atom of its own, named as it is written; how to compute it when the program runs is told
-to the builder, which asks only where no tensor has that dimension.
+1``, is an atom of its own, named as it is written. The builder gets a function that computes it at
+run time, and calls it only if no tensor has that dimension.
 """
 
 import re

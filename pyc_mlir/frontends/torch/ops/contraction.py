@@ -50,7 +50,7 @@ def outer(n: AtenCall) -> Any:
     return n.b.mul(n.b.expand_dims(x, 1), n.b.expand_dims(y, 0))
 
 
-# The sizes of 1 and the sums that `torch.nn.Bilinear` asks of `_trilinear`.
+# The sizes of 1 and the sums that `torch.nn.Bilinear` requests from `_trilinear`.
 _BILINEAR = ((1, 3), (0,), (1, 2), (2, 3))
 
 

@@ -12,7 +12,7 @@ from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 
 class _Pool:
-    """The window of a pooling node over its `rank` last dimensions; pads end as ceil_mode asks."""
+    """The window of a pooling node over its `rank` last dimensions, padded for ceil_mode."""
 
     def __init__(self, n: AtenCall, rank: int) -> None:
         def entries(name: str, default: Any) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ def _placed(b: Any, x: Any, axis: int, stride: int, start: int, size: int) -> An
 
 @aten("avg_pool2d.default", "avg_pool1d.default")
 def avg_pool(n: AtenCall) -> Any:
-    """pyc.avg_pool2d; pads count unless they are ceil_mode's or the operator says otherwise."""
+    """pyc.avg_pool2d; pads count, except those of ceil_mode or with count_include_pad=False."""
     rank = 1 if n.op == "avg_pool1d" else 2
     b, pool = n.b, _Pool(n, rank)
     x, back = _images(n, rank)

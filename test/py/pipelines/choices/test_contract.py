@@ -36,9 +36,9 @@ def test_empty_contract_is_kept():
 
 @pytest.mark.parametrize("clause", [f.name for f in fields(Contract)])
 def test_each_clause_may_stand_alone(clause):
-    asked = {clause: GIVEN[clause], **NEEDS.get(clause, {})}
-    contract = Contract(**asked)
-    assert contract.given() == asked
+    requested = {clause: GIVEN[clause], **NEEDS.get(clause, {})}
+    contract = Contract(**requested)
+    assert contract.given() == requested
     contract.check()
 
 

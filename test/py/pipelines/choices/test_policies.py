@@ -59,15 +59,15 @@ def test_a_registered_policy_is_found_by_name(plugin):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "reported"),
     [
         ("odd = example_policy:Missing", "policy `odd` .*AttributeError"),
         ("odd = builtins:int", "expected `name` and `prefer"),
     ],
 )
-def test_a_broken_plugin_is_named(plugin, line, said):
+def test_a_broken_plugin_is_named(plugin, line, reported):
     plugin(line)
-    with pytest.raises(PycError, match=said) as caught:
+    with pytest.raises(PycError, match=reported) as caught:
         load_policy("odd")
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
 

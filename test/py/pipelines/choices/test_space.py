@@ -41,11 +41,11 @@ def test_other_labels_are_refused(label):
 
 
 def test_configurations_are_found_one_by_one():
-    asked = []
+    requested = []
     axes = tuple(Knob(name, tuple(range(1000))) for name in "abc")
-    space = KnobSpace(axes, lambda config: not asked.append(config))
+    space = KnobSpace(axes, lambda config: not requested.append(config))
     assert next(iter(space)) == (0, 0, 0)
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 @pytest.mark.parametrize(

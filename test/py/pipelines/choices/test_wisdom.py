@@ -52,10 +52,10 @@ def answer(*rows: WisdomRow) -> tuple[str, str]:
 
 
 def test_the_quickest_measured_choice_is_taken_with_its_evidence():
-    chosen, said = answer(FIRST, QUICK)
+    chosen, reported = answer(FIRST, QUICK)
     assert chosen == "iree"
-    assert said.startswith("policy fastest: measured 1e-05 s (9.5e-06 to 1.05e-05) of cpu time")
-    assert f"[{Wisdom.of((FIRST, QUICK), {}).label}]" in said
+    assert reported.startswith("policy fastest: measured 1e-05 s (9.5e-06 to 1.05e-05) of cpu time")
+    assert f"[{Wisdom.of((FIRST, QUICK), {}).label}]" in reported
 
 
 UNCLEAR = {
@@ -68,8 +68,8 @@ UNCLEAR = {
 
 @pytest.mark.parametrize("rows", UNCLEAR.values(), ids=UNCLEAR)
 def test_what_is_unclear_changes_nothing(rows):
-    chosen, said = answer(*rows)
-    assert chosen == "gemm" and "unclear" in said
+    chosen, reported = answer(*rows)
+    assert chosen == "gemm" and "unclear" in reported
 
 
 FOREIGN = {
@@ -80,9 +80,11 @@ FOREIGN = {
 
 @pytest.mark.parametrize("changes", FOREIGN.values(), ids=FOREIGN)
 def test_rows_of_elsewhere_are_candidates(changes):
-    chosen, said = answer(replace(FIRST, **changes), replace(QUICK, **changes))
+    chosen, reported = answer(replace(FIRST, **changes), replace(QUICK, **changes))
     assert chosen == "gemm"
-    assert said.startswith("policy fastest: predicted: WISDOM_FOREIGN: 2 rows measured elsewhere")
+    assert reported.startswith(
+        "policy fastest: predicted: WISDOM_FOREIGN: 2 rows measured elsewhere"
+    )
 
 
 INCOMPARABLE = {

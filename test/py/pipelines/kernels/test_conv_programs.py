@@ -71,8 +71,8 @@ def test_a_contract_that_bounds_the_error_takes_sums_as_they_are_written(image):
         network, [image], contract=Contract(max_error=1e-4), device=Device("local-sync")
     )
     assert "winograd" not in families(program)
-    told = [e for d in program.artifact.decisions for e in d.evidence if "not offered" in e]
-    assert any("winograd:conv2d" in t for t in told)
+    reported = [e for d in program.artifact.decisions for e in d.evidence if "not offered" in e]
+    assert any("winograd:conv2d" in t for t in reported)
 
 
 def test_what_rounding_allows_is_enough_for_minimal_filtering(image):

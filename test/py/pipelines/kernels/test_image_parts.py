@@ -150,8 +150,8 @@ def stored(program):
     """What dispatches without a window compute that join or take channels."""
     groups = groups_of(program.artifact.decisions)
     known = [k for k in recorded(report_of(program.artifact)) if not k.is_command]
-    told = (op for k in known for op in ops_behind(k.sources, groups))
-    return sorted(t for t in told if ("concat" in t or "slice" in t) and "2d" not in t)
+    reported = (op for k in known for op in ops_behind(k.sources, groups))
+    return sorted(t for t in reported if ("concat" in t or "slice" in t) and "2d" not in t)
 
 
 @pytest.mark.parametrize("batch", [3, "n"])

@@ -349,7 +349,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_understood_is_refused(name):
-    body, said = REFUSED[name]
+    body, reported = REFUSED[name]
     text = f"""
 func.func private @other({M})
 func.func @main(%x: {M}, %c: i1) {{
@@ -357,7 +357,7 @@ func.func @main(%x: {M}, %c: i1) {{
 }}"""
     with pytest.raises(PycError) as caught:
         problem_of(text)
-    assert said in caught.value.message and "loc(" in caught.value.message
+    assert reported in caught.value.message and "loc(" in caught.value.message
 
 
 def test_programs_that_do_not_enter():

@@ -273,11 +273,11 @@ INVALID = {
 @pytest.mark.parametrize("pass_", [PlanMemory(), Remat()], ids=["plan", "remat"])
 @pytest.mark.parametrize("name", INVALID)
 def test_what_is_not_understood_is_refused(name, pass_):
-    text, code, said = INVALID[name]
+    text, code, reported = INVALID[name]
     with pytest.raises(PycError) as caught:
         pass_.run(ir.Module.parse(text), PassContext(Choices()))
     assert caught.value.code is code
-    assert said in caught.value.message and "loc(" in caught.value.message
+    assert reported in caught.value.message and "loc(" in caught.value.message
 
 
 def peak(module: ir.Module) -> tuple[int, float]:

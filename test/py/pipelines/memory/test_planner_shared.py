@@ -112,12 +112,12 @@ def test_each_problem_is_planned_once(monkeypatch) -> None:
     plans.plan(problem, mode="latency_first")
     plans.plan(replace(problem, concurrency=2))
     assert len(calls) == 3
-    said = []
+    reported = []
     for given_ in (problem, twin):
         with pytest.raises(BudgetRefused) as refused:
             plans.plan(given_, budget=0)
-        said.append((refused.value.smallest, refused.value.code))
-    assert said[0] == said[1] and len(calls) == 4
+        reported.append((refused.value.smallest, refused.value.code))
+    assert reported[0] == reported[1] and len(calls) == 4
     waves = [(t,) for t in range(len(problem.tasks))]
     assert plans.in_waves(problem, waves) == plan_in_waves(problem, waves)
     validate(twin, plans.in_waves(twin, waves))

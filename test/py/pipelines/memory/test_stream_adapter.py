@@ -220,7 +220,7 @@ def test_what_is_worse_is_not_taken():
     program = chain()
     vmfb, (decision,) = planned(program, pack=apart)
     assert decision.chosen == "iree" and [a.name for a in decision.alternatives] == ["iree"]
-    assert all("not proven smaller" in said for said in decision.evidence)
+    assert all("not proven smaller" in reported for reported in decision.evidence)
     assert vmfb == unplanned(program), "IREE's own program, byte for byte"
 
 

@@ -425,16 +425,16 @@ def test_a_guard_elsewhere_is_no_part_of_attention():
 
 
 def test_a_decision_says_how_the_composite_rounds():
-    said = {}
+    reported = {}
     for name, body in {"softmax": softmax, "one pass": flax_norm, "torch": torch_attention}.items():
         context = PassContext(Choices())
         run(body, ATTENTION["of torch"][1] if name == "torch" else [X], context)
         decision = context.choices.log[-1]
-        said[name] = decision.alternatives[0].reason
+        reported[name] = decision.alternatives[0].reason
         composite, kept = (a.cost for a in decision.alternatives)
         assert composite is not None and kept is not None and composite <= kept
         assert decision.alternatives[1].name == KEEP
-    assert said == {
+    assert reported == {
         "softmax": "the same operations",
         "one pass": "rounds otherwise, errs no more",
         "torch": "rounds otherwise, errs no more",

@@ -208,8 +208,8 @@ def test_a_bound_on_the_error_leaves_out_what_adds_other_numbers(error):
 
     options = make_options(target="cpu-avx512", contract=Contract(max_error=error))
     decisions = lower(twice, [TensorSpec("f32", 1, 16, 33, 31)], options).decisions
-    asked = [d for d in decisions if d.site.pass_name == SITE]
-    offered = [a.reason for d in asked for a in d.alternatives if a.name.startswith("winograd")]
+    requested = [d for d in decisions if d.site.pass_name == SITE]
+    offered = [a.reason for d in requested for a in d.alternatives if a.name.startswith("winograd")]
     sizes = [2, 4] if error in (None, "rounding") else []
     assert [m for m in (2, 4) if any(f"m={m}" in reason for reason in offered)] == sizes
 

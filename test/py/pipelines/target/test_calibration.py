@@ -126,8 +126,8 @@ def test_a_file_with_wrong_bytes_reads_or_is_told():
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path):
-    for path, said in ((tmp_path / "none.json", "No such file"), (tmp_path, "directory")):
-        with pytest.raises(PycError, match=said) as caught:
+    for path, reported in ((tmp_path / "none.json", "No such file"), (tmp_path, "directory")):
+        with pytest.raises(PycError, match=reported) as caught:
             Calibration.load(path)
         assert caught.value.code is ReasonCode.FILE_ACCESS
 

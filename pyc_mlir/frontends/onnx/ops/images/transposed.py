@@ -34,7 +34,7 @@ def conv_transpose(n: OnnxNode) -> Any:
     """
     n.has(1)
     for name in ("kernel_shape", "output_shape", "output_padding", "auto_pad", "pads"):
-        n.attr(name)  # Some say again what others do.
+        n.attr(name)  # Read: several attributes state the same fact.
     filters, *kernel = _static_weights(n)[1:]
     if spatial_rank(n) == 3:
         return _over_volumes(n, kernel)

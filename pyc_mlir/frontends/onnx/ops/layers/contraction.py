@@ -17,7 +17,7 @@ def matmul(n: OnnxNode) -> Any:
 
 @node("Gemm")
 def gemm(n: OnnxNode) -> Any:
-    """out = alpha * A' @ B' + beta * C; A' and B' are A and B, transposed where asked."""
+    """out = alpha * A' @ B' + beta * C; A' and B' are A and B, transposed if requested."""
     b = n.b
     lhs = swap_last(b, n.x(0)) if n.attr("transA", 0) else n.x(0)
     rhs = swap_last(b, n.x(1)) if n.attr("transB", 0) else n.x(1)

@@ -231,7 +231,7 @@ def _apply(b: Any, name: str, x: Any) -> Any:
 def _results(
     n: OnnxNode, made: Sequence[tuple[list[Any], Sequence[Any]]], batch_first: bool
 ) -> tuple[Any, ...]:
-    """Y and the last states of all directions; those that nobody asks for are None."""
+    """Y and the last states of all directions; None for outputs that the node omits."""
     b = n.b
     out: list[Any] = [None]
     if n.wants(0):

@@ -30,7 +30,7 @@ def together(b: Any, x: Any) -> Any:
 
 
 def scale_of(n: OnnxNode, query: Any) -> float:
-    """The factor of the products; 1/sqrt(depth) where the node leaves it out, or says 0."""
+    """The factor of the products; 1/sqrt(depth) if the node omits it or gives 0."""
     given, depth = n.attr("scale", 0.0), n.b.type_of(query).shape[-1]
     if not given and not depth:
         raise unsupported("a dynamic depth without `scale`: expected one of the two")

@@ -61,7 +61,7 @@ def quick_gelu(n: OnnxNode) -> Any:
 
 @contrib("FusedMatMul", "TransposeMatMul")
 def fused_matmul(n: OnnxNode) -> Any:
-    """out = alpha * A' @ B', transposed where asked; transBatch: the rows are the first axis."""
+    """out = alpha * A' @ B', transposed if requested; transBatch: the rows are the first axis."""
     b, alpha = n.b, n.attr("alpha", 1.0)
 
     def operand(index: int, name: str) -> Any:
