@@ -35,10 +35,14 @@ class Preset:
         return alternatives[0].name
 
 
+# As `heuristic`; where a memory budget is not kept so, kernels and parts are chosen together.
+CO_SELECTED = "co-selected"
+
 BUILT_IN: dict[str, Policy] = {
     DEFAULT: FirstIsBest(),
     "fastest": Fastest(),
     "explore": Explore(),
+    CO_SELECTED: FirstIsBest(CO_SELECTED),
     **{mode: Preset(mode, (mode,)) for mode in PLANNER_MODES},
 }
 

@@ -3,7 +3,7 @@
 The ways to keep a memory budget come first, each with all settings of IREE's fusion:
 
     balanced              the chosen setting, then the others
-    co-selected           the same, with kernels and parts that are chosen together for the budget
+    co-selected           for that policy: with kernels and parts chosen together
     memory_first          the same, cut into the parts of that mode, with small kernels
     memory_first, IREE's code  the same, without weights in padded panels
 
@@ -27,14 +27,16 @@ from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.pipelines.choices.choices import (
     Alternative,
     Choices,
-    FirstIsBest,
     Recipe,
     Site,
     policy_mark,
 )
+from pyc_mlir.pipelines.choices.policies import CO_SELECTED
 
 SITE = Site("budget", "module")
-SMALLEST, CO_SELECTED = "memory_first", "co-selected"
+SMALLEST = "memory_first"
+# Who decides, in the log, at sites that were changed for the budget.
+_SIGNED = "co-selection"
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
     """All attempts, the preferred one first.
 
     With a budget, `choices` answers in which way to begin: a recipe repeats the way that kept it
-    without those before. Kernels are chosen together only where no recipe and no policy but
-    `heuristic` has a say in them, or to repeat such a choice.
+    without those before. Kernels are chosen together only for the policy `co-selected` without a
+    recipe, or to repeat such a choice.
     """
     ways = _ways(options)
     names = list(ways)
@@ -74,7 +76,7 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
         return attempts_under(options)
     requested = choices.choose(SITE, tuple(map(Alternative, names))).name
     found: list[Attempt] = []
-    free = options.recipe is None and isinstance(options.policy, FirstIsBest)
+    free = options.recipe is None and options.policy.name == CO_SELECTED
     for name in names[names.index(requested) :]:
         if name == CO_SELECTED and not free and name != requested:
             continue
@@ -158,8 +160,8 @@ def with_choices(
     options: Options, choices: Mapping[str, str], grounds: Mapping[str, str]
 ) -> Options:
     """The options with choices that were made together, which say so in the log."""
-    said = {site: (f"{policy_mark(CO_SELECTED)}{text}",) for site, text in grounds.items()}
-    origins = {site: (CO_SELECTED, said.get(site, ())) for site in choices}
+    said = {site: (f"{policy_mark(_SIGNED)}{text}",) for site, text in grounds.items()}
+    origins = {site: (_SIGNED, said.get(site, ())) for site in choices}
     return replace(options, recipe=Recipe(dict(choices), origins, tolerant=True))
 
 

@@ -25,7 +25,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 
 FAILED = ReasonCode.TARGET_COMPILE_FAILED
 RETRY, FALLBACK = ReasonCode.BUDGET_RETRY, ReasonCode.CODEGEN_FALLBACK
-BUDGET = make_options(contract=Contract(memory_budget_bytes=1 << 20))
+BUDGET = make_options(contract=Contract(memory_budget_bytes=1 << 20), policy="co-selected")
 TOGETHER, SMALLEST = "co-selected", "memory_first, IREE's code"
 
 
@@ -93,14 +93,14 @@ def test_a_recipe_begins_with_its_own_way():
 def test_who_chooses_kernels_is_not_overruled():
     """Nothing is chosen together beside a policy of one's own, or a recipe that says otherwise."""
 
-    def ways(recipe: Recipe | None = None, policy: str = "heuristic") -> list[str]:
+    def ways(recipe: Recipe | None = None, policy: str = "co-selected") -> list[str]:
         options = replace(make_options(contract=BUDGET.contract, policy=policy), recipe=recipe)
         return list(dict.fromkeys(a.way for a in attempts_of(options, Choices(recipe=recipe))))
 
-    assert TOGETHER in ways() and TOGETHER not in ways(policy="memory_first")
+    assert TOGETHER in ways() and TOGETHER not in ways(policy="heuristic")
     assert TOGETHER not in ways(Recipe({"budget:module": "balanced"}))
     assert ways(Recipe({"budget:module": TOGETHER}))[0] == TOGETHER
-    gpu = make_options(contract=BUDGET.contract, target="cuda-sm_80")
+    gpu = make_options(contract=BUDGET.contract, target="cuda-sm_80", policy="co-selected")
     assert TOGETHER not in {a.way for a in attempts_of(gpu, Choices())}
 
 

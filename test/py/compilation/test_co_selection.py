@@ -1,7 +1,6 @@
 """Kernels and parts chosen together: within the budget, no slower than chosen alone, replayed."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -18,7 +17,7 @@ from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.pipelines.choices.choices import Alternative, Recipe, Site
+from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -26,17 +25,7 @@ from pyc_mlir.runtime.program import Program
 
 KERNELS = "pyc-select-kernels"
 # Winograd's kernels need vectors of 8 numbers or more.
-TARGET = "cpu-avx2"
-
-
-@dataclass(frozen=True)
-class Alone:
-    """As `heuristic`; nothing is chosen together for a policy of one's own."""
-
-    name: str = "alone"
-
-    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
-        return alternatives[0].name
+TARGET, POLICY = "cpu-avx2", "co-selected"
 
 
 @cache
@@ -60,7 +49,7 @@ def network() -> tuple[Callable[[Any], Any], np.ndarray]:
 def built(total: int | None = None, alone: bool = False, kernels: str = "all") -> Artifact:
     net, x = network()
     contract = Contract(memory_budget_bytes=total)
-    policy = Alone() if alone else None
+    policy = "heuristic" if alone else POLICY
     options = make_options(target=TARGET, contract=contract, policy=policy, kernels=kernels)
     return build(net, [x], options)
 
@@ -111,7 +100,8 @@ def test_the_device_never_holds_more():
     total = budgets()[1]
     device = Device("local-sync")
     contract = Contract(memory_budget_bytes=total)
-    program = compile(net, [x], target=TARGET, contract=contract, device=device, cache=False)
+    made = {"target": TARGET, "contract": contract, "policy": POLICY}
+    program = compile(net, [x], device=device, cache=False, **made)
     given = to_device(x, device)
     for _ in range(2):
         found = np.asarray(program(given))
@@ -122,7 +112,7 @@ def test_the_device_never_holds_more():
 
 def test_the_log_says_what_was_given_up():
     kept = built(budgets()[1])
-    changed = [d for d in kept.decisions if d.decided_by == "co-selected"]
+    changed = [d for d in kept.decisions if d.decided_by == "co-selection"]
     assert changed and all(
         any("bytes of constants" in line for line in d.evidence) for d in changed
     )
@@ -134,7 +124,7 @@ def test_equal_compiles_and_replays_have_equal_bytes(tmp_path):
     total, (net, x) = budgets()[1], network()
     kept = built(total)
     contract = Contract(memory_budget_bytes=total)
-    make = partial(make_options, target=TARGET, contract=contract)
+    make = partial(make_options, target=TARGET, contract=contract, policy=POLICY)
     assert to_bytes(build(net, [x], make())) == to_bytes(kept)
     again = build(net, [x], make(recipe=Recipe.from_log(kept.decisions)))
     assert to_bytes(again) == to_bytes(kept)
@@ -153,7 +143,7 @@ def test_a_contract_that_bounds_the_error_gets_no_other_sums():
     """Minimal filtering adds other numbers than the plain form."""
     net, x = network()
     contract = Contract(memory_budget_bytes=budgets()[2], max_error=1e-3)
-    kept = build(net, [x], make_options(target=TARGET, contract=contract))
+    kept = build(net, [x], make_options(target=TARGET, contract=contract, policy=POLICY))
     assert not any(d.chosen.startswith("winograd") for d in kept.decisions)
 
 
@@ -163,7 +153,11 @@ def test_dynamic_sizes_are_kept_by_the_other_ways():
     def made(total: int | None, kernels: str = "all") -> Artifact:
         contract = Contract(memory_budget_bytes=total)
         options = make_options(
-            target=TARGET, contract=contract, kernels=kernels, dims={"n": (1, 8)}
+            target=TARGET,
+            contract=contract,
+            policy=POLICY,
+            kernels=kernels,
+            dims={"n": (1, 8)},
         )
         return build(lambda x: x @ weights, [TensorSpec("f32", "n", 784)], options)
 

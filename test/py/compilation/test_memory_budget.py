@@ -133,7 +133,7 @@ def test_a_budget_that_one_mode_refuses_is_kept_with_the_parts_of_another():
     kept = built((small + large) // 2)
     assert (kept.account.total() or 0) <= (small + large) // 2
     decision = next(d for d in kept.decisions if d.site.key == "budget:module")
-    assert (decision.chosen, decision.decided_by) == ("co-selected", "fallback")
+    assert (decision.chosen, decision.decided_by) == ("memory_first", "fallback")
     again = built((small + large) // 2, recipe=Recipe.from_log(kept.decisions))
     assert (again.vmfb, again.decisions) == (kept.vmfb, kept.decisions)
     with pytest.raises(BudgetNotKept) as caught:

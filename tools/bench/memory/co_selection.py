@@ -3,16 +3,17 @@
     pyc-bench co-selection                           the workloads below, three runs each
     pyc-bench co-selection --only u-net --shares 0.5
 
-Each workload is compiled twice under one byte budget: as users compile it, and with kernels chosen
-alone, by the same predictions, so that a budget which they exceed is left to the other ways to keep
-it (parts of memory_first without kernels of large weights, then IREE's code). A budget lies between
-two figures of the workload, at `shares` of the way: what kernels chosen alone need in their
-smallest way (0), and what the quickest kernels need (1).
+Each workload is compiled twice under one byte budget: by the policy `co-selected`, and with kernels
+chosen alone by `heuristic`, on the same predictions, so that a budget which they exceed is left to
+the other ways to keep it (parts of memory_first without kernels of large weights, IREE's code). A
+budget lies between two figures of the workload, at `shares` of the way: what kernels chosen alone
+need in their smallest way (0), and what the quickest kernels need (1).
 
 A run is a process of its own, in which both programs and the one without a budget are timed in
-interleaved rounds on one thread. Records of one workload and share:
+interleaved rounds on one thread, by its CPU time, which is the latency of a call on an idle machine
+and does not count what other processes take. Records of one workload and share:
 
-    latency             seconds of a call
+    latency             CPU seconds of a call
     total               constants, inputs, outputs and arena, in bytes; `budget` is the limit
     together / alone    the ratio within rounds; `error` is the largest difference of results,
                         relative to the largest result
@@ -28,8 +29,8 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.measure.interleave import Timing, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.policies import CO_SELECTED, DEFAULT
 from pyc_mlir.tools.bench.memory.latency import time_all
 from pyc_mlir.tools.bench.memory.measure import error_against
 from pyc_mlir.tools.bench.peers.footprint import footprint
@@ -44,17 +45,6 @@ SHARES = (0.25, 0.5, 0.75)
 ALONE, TOGETHER, FREE = "alone", "together", "no budget"
 RATIO = f"{TOGETHER} / {ALONE}"
 MIB = 2.0**20
-
-
-@dataclass(frozen=True)
-class Alone:
-    """The preferences of `heuristic`: for a policy of one's own nothing is chosen together."""
-
-    name: str = "kernels-alone"
-
-    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
-        """Return the first alternative's name."""
-        return alternatives[0].name
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -74,7 +64,9 @@ def run(arguments: Sequence[str]) -> int:
         for name in names:
             records += sized[name].measured(share, runs, bench.rounds, bench.min_seconds)
             # Stored each time: a run that is ended early has measured what it has.
-            bench.store(records, shares=list(shares), runs=runs, threads=THREADS, load=_load())
+            bench.store(
+                records, shares=list(shares), runs=runs, threads=THREADS, clock="cpu", load=_load()
+            )
     return 0
 
 
@@ -109,8 +101,8 @@ class Sized:
         """The records at one budget. Raises PycError when a program does not compile or run."""
         budget = int(self.small + share * (_needed(self.free) - self.small))
         made = {
-            ALONE: built(self.case, budget, Alone()),
-            TOGETHER: built(self.case, budget),
+            ALONE: built(self.case, budget),
+            TOGETHER: built(self.case, budget, CO_SELECTED),
             FREE: self.free,
         }
         yield from _records(self.case, share, budget, made, runs, rounds, min_seconds)
@@ -132,7 +124,9 @@ def _records(
     results = {c: footprint(made[c], case.arrays).results for c in (ALONE, TOGETHER)}
     error = error_against(results[TOGETHER], results[ALONE])
     for number in range(1, runs + 1):
-        timings = time_all(made, {}, case.arrays, (THREADS,), rounds, min_seconds)[THREADS]
+        timings = time_all(made, {}, case.arrays, (THREADS,), rounds, min_seconds, clock="cpu")[
+            THREADS
+        ]
         yield from timing_records(name, timings, run=number)
         yield _ratio(name, timings, number, error)
 
@@ -154,7 +148,7 @@ def _ratio(name: str, timings: Mapping[str, Timing], number: int, error: float) 
     )
 
 
-def built(case: SuiteCase, budget: int | None, policy: Alone | None = None) -> Artifact:
+def built(case: SuiteCase, budget: int | None, policy: str = DEFAULT) -> Artifact:
     """The workload's artifact. Raises as `build`."""
     contract = Contract(memory_budget_bytes=budget)
     options = make_options(contract=contract, policy=policy)
@@ -164,7 +158,7 @@ def built(case: SuiteCase, budget: int | None, policy: Alone | None = None) -> A
 def smallest(case: SuiteCase) -> int:
     """The bytes that kernels chosen alone need in their smallest way."""
     try:
-        return _needed(built(case, 1, Alone()))
+        return _needed(built(case, 1))
     except BudgetNotKept as refused:
         return refused.smallest
 

@@ -84,8 +84,11 @@ PRESSED: Mapping[str, MemoryEntry] = {
     "residual blocks": MemoryEntry(
         partial(residual, Residual()), partial(residual, Residual(12, (16, 24), 1))
     ),
-    "u-net": WORKLOADS["u-net"],
-    "encoder, 4 layers": MemoryEntry(partial(encoder, _WORDS, 4), partial(encoder, TINY, 1)),
+    "u-net": MemoryEntry(
+        partial(unet, UNet(depth=2, side=128, channels=32)),
+        partial(unet, UNet(depth=1, side=8, channels=16)),
+    ),
+    "encoder, 2 layers": MemoryEntry(partial(encoder, _WORDS, 2), partial(encoder, TINY, 1)),
 }
 
 

@@ -177,12 +177,12 @@ class Residual:
     """`blocks` residual blocks on each of `channels`, the side halved from one to the next."""
 
     side: int = 56
-    channels: Sequence[int] = (64, 128, 256, 512)
-    blocks: int = 2
+    channels: Sequence[int] = (64, 128, 256)
+    blocks: int = 1
 
 
 def residual(shape: Residual) -> SuiteCase:
-    """The four stages of ResNet-18 without its first layers and its head."""
+    """The first stages of ResNet-10, without the first layers."""
     draw, steps, before = SeededWeights(8), [], shape.channels[0]
     for channels in shape.channels:
         for number in range(shape.blocks):
