@@ -5,12 +5,13 @@
 
 GraphBuilder finds the sizes by probing: it runs an op's own `infer` rule twice with large primes
 in place of the dynamic dimensions. A result dimension that has the same factors both times is
-that product of dimensions; anything else becomes a new dimension.
+that product of dimensions; anything else becomes a new dimension. Where a rule asks that sizes
+agree (a static size contracted with a dynamic one, two names), a probe lets them agree.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -159,18 +160,41 @@ def _probe(
     atoms: Sequence[str],
     start: int,
 ) -> list[Extent] | None:
-    """The result's dims with primes for the atoms, read back as sizes; None if `infer` objects."""
+    """The result's dims with primes for the atoms, read back as sizes; None if `infer` objects.
+
+    If it does, once more with one atom as large as a static size, or as another atom.
+    """
     if len(atoms) > _MAX_ATOMS:
         return None
     values = dict(zip(atoms, _primes_above(start), strict=False))
+    shape = _inferred(op, types, shapes, params, values)
+    if shape is not None:
+        return [_factored(d, values) for d in shape]
+    static = sorted({d for s in shapes for d in s if not isinstance(d, SymbolicSize) and d > 1})
+    for atom, size in product(atoms, (*static, *values.values())):
+        shape = _inferred(op, types, shapes, params, {**values, atom: size})
+        if shape is not None:
+            # What depends on the size that was chosen is not known to be that.
+            others = {a: n for a, n in values.items() if a != atom and n != size}
+            return [0 if d % size == 0 else _factored(d, others) for d in shape]
+    return None
+
+
+def _inferred(
+    op: type[OpDef],
+    types: Sequence[TensorType],
+    shapes: Sequence[Sequence[Extent]],
+    params: dict[str, Any],
+    values: dict[str, int],
+) -> list[int] | None:
+    """The result's shape with these sizes of the atoms; None if `infer` objects."""
     probes = [
         t.with_shape(tuple(_at(d, values) for d in s)) for t, s in zip(types, shapes, strict=True)
     ]
     try:
-        shape = op.infer(*probes, **params).shape
+        return [d or 0 for d in op.infer(*probes, **params).shape]
     except (VerificationError, OverflowError):
         return None
-    return [_factored(d or 0, values) for d in shape]
 
 
 def _at(dim: Extent, values: dict[str, int]) -> int:

@@ -36,6 +36,7 @@ CHANGED: dict[str, Any] = {
     "recipe": "log.jsonl",
     "dims": {"batch": (1, 64)},
     "node_names": True,
+    "islands": True,
     "dump_phases": "phases",
     "iree_flags": ("--iree-opt-level=O2",),
 }
@@ -139,7 +140,7 @@ def test_the_command_line_gives_the_same_options(tmp_path):
         ("--also-mode", "memory_first"), ("--also-mode", "latency_first"),
         ("--kernels", "rows+gemv"), ("--calibration", "figures.json"), ("--recipe", "log.jsonl"),
         ("--dim", "batch=1:64"), ("--dump-phases", "phases"), ("--Xiree=--iree-opt-level=O2",),
-        ("--node-names",), ("--wisdom", "wisdom.json"), ("--require-evidence",),
+        ("--node-names",), ("--islands",), ("--wisdom", "wisdom.json"), ("--require-evidence",),
         ("--memory-budget", "1MiB"), ("--allowed-targets", "cpu-avx2"),
     ]  # fmt: skip
     parser = pyc_compile.make_parser()
@@ -167,7 +168,8 @@ def test_options_of_a_manifest_take_the_place_of_given_ones():
 
 def test_what_a_manifest_records_is_the_data_of_its_dataclass():
     expected = {**to_data(ReplayOptions()), "planner_modes": ["balanced"]}
-    del expected["node_names"]  # recorded where it was given
+    for name in ("node_names", "islands"):  # recorded where they were given
+        del expected[name]
     assert make_options().replayed == expected
     named = make_options(node_names=True).replayed
     assert named == {**expected, "node_names": True}

@@ -78,6 +78,7 @@ CHANGES: dict[str, Any] = {
     "ranges": {"batch": (1, 64)},
     "calibration": calibration(),
     "co_selected": True,
+    "islands": True,
 }
 REFUSED: dict[str, Any] = {
     "dump_phases": Path("phases"),

@@ -117,6 +117,7 @@ def options() -> Options:
         kernels="rows",
         dims={"n": (1, 8)},
         node_names=True,
+        islands=True,
     )
     decision = Decision(Site("a", "b"), "x", (Alternative("x"),), "fallback", ("why",))
     recipe = replace(
