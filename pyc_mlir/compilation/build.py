@@ -56,7 +56,7 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, S
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.fastest import for_program
 from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
-from pyc_mlir.pipelines.memory.selection.rounds import Checked, Structure, co_select
+from pyc_mlir.pipelines.memory.selection.rounds import Checked, CutProgram, co_select
 from pyc_mlir.runtime.arenas import read_facts
 from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.temp_dir import require_room
@@ -302,7 +302,7 @@ class _Selectable:
     limit: int
     calls: int
 
-    def read(self, parts: Mapping[str, str]) -> Structure:
+    def read(self, parts: Mapping[str, str]) -> CutProgram:
         """The program's sites under choices of parts. Raises as `structure_of_parts`."""
         return structure_of_parts(self.source, self.inputs, with_choices(self.options, parts, {}))
 

@@ -46,7 +46,7 @@ from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
-from pyc_mlir.pipelines.memory.selection.rounds import Part, Structure
+from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
 from pyc_mlir.pipelines.pyc.fuse.fuse import ANCHORS
@@ -316,7 +316,7 @@ def tunable_sites(
         return () if made.module is None else context.choices.tunable
 
 
-def structure_of_parts(source: Any, inputs: Sequence[Any] | None, options: Options) -> Structure:
+def structure_of_parts(source: Any, inputs: Sequence[Any] | None, options: Options) -> CutProgram:
     """The kernel sites of a program and the regions that it offers to cut, for co-selection.
 
     Raises as `lower`, and PycError (UNSUPPORTED_OP, PASS_FAILED) for a program that enters at IREE,
@@ -331,7 +331,7 @@ def structure_of_parts(source: Any, inputs: Sequence[Any] | None, options: Optio
             )
         log = context.choices.log
         cuts = [d for d in log if d.site.pass_name == Chunk.name]
-        return Structure(
+        return CutProgram(
             {d.site.key: d.chosen for d in cuts},
             read_sites(entry_function(made.module), context, log),
             {

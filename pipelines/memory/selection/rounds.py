@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Structure:
+class CutProgram:
     """A program in one way to cut it: `parts` by site, and its sites.
 
     regions: offers by site, the same for all structures of a program.
@@ -67,7 +67,7 @@ class Checked:
 class Selectable(Protocol):
     """A program whose choices can be made together."""
 
-    def read(self, parts: Names) -> Structure:
+    def read(self, parts: Names) -> CutProgram:
         """The program under these choices of parts; sites that are not named go by the policy."""
         ...
 
@@ -140,7 +140,7 @@ def co_select(
     return found
 
 
-def structures_of(program: Selectable) -> list[Structure]:
+def structures_of(program: Selectable) -> list[CutProgram]:
     """The program as it is, then as parts are chosen at rising prices for a byte, each once."""
     found = [program.read({})]
     for parts in at_prices(found[0].regions):
@@ -179,7 +179,7 @@ class _Rounds:
     """The rounds of choosing and planning; `shift` is what a structure's real plans need above."""
 
     program: Selectable
-    structures: list[Structure]
+    structures: list[CutProgram]
     limit: int
     calls: int
     plans: int = 0

@@ -18,7 +18,7 @@ from pyc_mlir.tools.bench.workloads.wide import (
     Branches,
     DenseNet,
     Inception,
-    Residual,
+    ResidualBlocks,
     UNet,
     branches,
     densenet,
@@ -82,7 +82,7 @@ WORKLOADS: Mapping[str, MemoryEntry] = {
 _WORDS = EncoderShape(seq=256, width=300, heads=6, hidden=1200)
 PRESSED: Mapping[str, MemoryEntry] = {
     "residual blocks": MemoryEntry(
-        partial(residual, Residual()), partial(residual, Residual(12, (16, 24), 1))
+        partial(residual, ResidualBlocks()), partial(residual, ResidualBlocks(12, (16, 24), 1))
     ),
     "u-net": MemoryEntry(
         partial(unet, UNet(depth=2, side=128, channels=32)),

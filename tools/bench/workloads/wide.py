@@ -173,7 +173,7 @@ def _doubled(x: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Residual:
+class ResidualBlocks:
     """`blocks` residual blocks on each of `channels`, the side halved from one to the next."""
 
     side: int = 56
@@ -181,7 +181,7 @@ class Residual:
     blocks: int = 1
 
 
-def residual(shape: Residual) -> SuiteCase:
+def residual(shape: ResidualBlocks) -> SuiteCase:
     """The first stages of ResNet-10, without the first layers."""
     draw, steps, before = SeededWeights(8), [], shape.channels[0]
     for channels in shape.channels:

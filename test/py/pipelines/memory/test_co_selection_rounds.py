@@ -13,8 +13,8 @@ from pyc_mlir.pipelines.memory.selection.rounds import (
     STRUCTURES,
     Checked,
     CoSelected,
+    CutProgram,
     Part,
-    Structure,
     at_prices,
     co_select,
 )
@@ -32,10 +32,10 @@ class Made:
     def sites(self, parts: str) -> Sites:
         return random_sites(2 * self.seed + (parts == "split:2"))
 
-    def read(self, parts: Mapping[str, str]) -> Structure:
+    def read(self, parts: Mapping[str, str]) -> CutProgram:
         name = parts.get("region", "keep")
         offers = [Part("keep", 1e-6, 100), Part("split:2", 2e-6, 50)]
-        return Structure({"region": name}, self.sites(name), {"region": offers})
+        return CutProgram({"region": name}, self.sites(name), {"region": offers})
 
     def bytes(self, parts: str, choice: tuple[int, ...]) -> int:
         return self.sites(parts).bytes(choice) + self.above[parts == "split:2"]
