@@ -217,6 +217,14 @@ def make_parser() -> argparse.ArgumentParser:
         help="compare two programs or logs, and explain the differences",
     )
     parser.add_argument("--decisions", action="store_true", help="print all decisions")
+    _add_beside(parser)
+    _add_what_if(parser)
+    _add_bisect(parser)
+    return parser
+
+
+def _add_beside(parser: argparse.ArgumentParser) -> None:
+    """Files that say more of the program."""
     parser.add_argument(
         "--log", metavar="LOG", help="the log of the program's compile, for source locations"
     )
@@ -225,9 +233,6 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="show the measured times that `pyc-run --profile FILE` wrote, not predicted ones",
     )
-    _add_what_if(parser)
-    _add_bisect(parser)
-    return parser
 
 
 def _add_what_if(parser: argparse.ArgumentParser) -> None:

@@ -266,7 +266,8 @@ def explore(
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels of one lowered program as a `search.Space`: one op a site, one place for all.
+    """The kernels of one lowered program as a `search.ExecutionSpace`: one op a site, one place for
+    all.
 
     clear: only choices that the policy `fastest` may take: a row that is not beyond the interval of
     another one decides nothing.

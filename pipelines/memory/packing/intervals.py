@@ -138,7 +138,7 @@ class Packing:
 
     proven: no packing is smaller, since the arena is the lower bound or a search has ended.
     fits: the arena is no larger than the capacity that was asked for.
-    work: how much was searched, in the units of `work.Budget`.
+    work: how much was searched, in the units of `work.WorkLimit`.
     """
 
     offsets: Ints

@@ -75,7 +75,7 @@ class PackingPart:
 
     @property
     def work(self) -> float:
-        """What one call of `deduce` takes, in the units of `work.Budget`."""
+        """What one call of `deduce` takes, in the units of `work.WorkLimit`."""
         return 40 + len(self.where) / 40
 
     def deduce(self, lowest: Ints, left: Ints, capacity: int) -> PackingState | None:

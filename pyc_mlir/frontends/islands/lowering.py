@@ -9,13 +9,12 @@ text to the second one. A node that torch-mlir refuses ends it with status `_REF
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir, onnx_importer, passmanager, torch_dialect
+from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.util import children
 
 _PIPELINE = (
@@ -44,13 +43,13 @@ def to_linalg(model: bytes) -> str:
     import json
 
     path = json.dumps([p for p in sys.path if isinstance(p, str)])
-    with tempfile.TemporaryDirectory(prefix="pyc-island-") as folder:
-        source, result = Path(folder, "node.onnx"), Path(folder, "node.mlir")
-        source.write_bytes(model)
+    with children.temporary_folder("pyc-island-") as folder:
+        source, result = folder / "node.onnx", folder / "node.mlir"
+        write_file(source, model)
         command = [sys.executable, "-P", "-c", _BOOT, path, str(source), str(result)]
         ended = children.run(command)
         if ended.returncode == 0:
-            return result.read_text()
+            return read_file(result).decode()
     said = (ended.stderr or "").strip()
     if ended.returncode == _REFUSED:
         why = f"torch-mlir does not lower it: {said[:_WHY_CHARACTERS]}"
@@ -72,14 +71,13 @@ def main(arguments: Sequence[str]) -> int:
     import onnx
 
     source, result = arguments
-    model = onnx.load(source)
     try:
-        text = _lowered(model)
+        text = _lowered(onnx.load(source))
     # The process boundary: whatever the importer or the passes raise is the reason.
     except Exception as error:  # noqa: BLE001
         print(" ".join(f"{type(error).__name__}: {error}".split()), file=sys.stderr)
         return _REFUSED
-    Path(result).write_text(text)
+    write_file(result, text.encode())
     # Without native destructors, which have nothing left to do.
     sys.stderr.flush()
     os._exit(0)

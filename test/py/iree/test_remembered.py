@@ -15,10 +15,11 @@ CPU = Target.named("cpu")
 @pytest.fixture
 def made() -> Iterator[dict[bytes, Generated]]:
     """What a test has generated; it begins with nothing in memory."""
-    kept, RememberingSession.kept = RememberingSession.kept, {}
+    before = RememberingSession.kept, RememberingSession.kept_bytes
+    RememberingSession.kept, RememberingSession.kept_bytes = {}, 0
     remember()
     yield RememberingSession.kept
-    RememberingSession.kept = kept
+    RememberingSession.kept, RememberingSession.kept_bytes = before
 
 
 def source(number: float) -> bytes:

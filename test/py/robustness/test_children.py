@@ -30,7 +30,7 @@ run("(sleep 2; touch late) & touch there; sleep 2; touch late")
 WORKER = """
 from pyc_mlir.worker import process
 process.BOOT = "import time; open('there', 'w'); time.sleep(2); open('late', 'w')"
-worker = process.Worker()
+worker = process.WorkerProcess()
 time.sleep(4)
 """
 FOLDER = """

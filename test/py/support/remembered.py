@@ -112,4 +112,4 @@ def content(module: Any) -> bytes:
 
 def remember(on: bool = True) -> None:
     """Have all compiles of this process remember code from now on, or stop that."""
-    compiler.Session = RememberingSession if on else IreeSession  # pyright: ignore
+    compiler.IreeSession = RememberingSession if on else IreeSession  # pyright: ignore

@@ -98,7 +98,11 @@ REFUSED = [
     ("foreign.mlir -o x --policy wise", ReasonCode.BAD_ARGUMENT, "'wise'"),
     ("foreign.mlir -o x --target abacus", ReasonCode.UNKNOWN_TARGET, "vulkan"),
     ("foreign.mlir --emit pyc", ReasonCode.BAD_ARGUMENT, "foreign.mlir: expected a pyc program"),
-    ("foreign.mlir -o x --input 4", ReasonCode.BAD_ARGUMENT, "enters at IREE"),
+    (
+        "foreign.mlir -o x --input 4",
+        ReasonCode.BAD_ARGUMENT,
+        "compiled by IREE with the shapes of the file",
+    ),
     ("foreign.mlir --emit linalg --dump-phases d", ReasonCode.BAD_ARGUMENT, "--dump-phases"),
     ("foreign.mlir -o x --emit vmfb --compile-to=flow", ReasonCode.BAD_ARGUMENT, "got both"),
     ("foreign.mlir --compile-to=lunch", ReasonCode.BAD_ARGUMENT, "executable-sources"),
