@@ -221,7 +221,9 @@ class _Rounds:
             sites = self.structures[number].sites
             try:
                 found = choose(sites, limit, self.calls, start=sites.now)
-            except PycError:
+            except PycError as error:
+                if error.code != ReasonCode.BUDGET_IMPOSSIBLE:
+                    raise
                 found = None
             self._known[number, limit] = found
         return self._known[number, limit]
