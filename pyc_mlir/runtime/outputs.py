@@ -7,7 +7,7 @@ an input or another output is refused, but for inputs that are donated and prove
 so that those may overlap inputs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -195,8 +195,8 @@ def donated_memory(
 ) -> dict[int, tuple[int, Array]]:
     """For results that take the memory of an input of `donate`: the input, and that memory.
 
-    Each input gives its memory to the first result that is proven to fit and has none in `out`.
-    Raises PycError: BAD_ARGUMENT (no input's number), DONATION_UNSAFE.
+    Each input gives its memory to a result that is proven to fit and has none in `out`. Raises
+    PycError: BAD_ARGUMENT (not an input's number), DONATION_UNSAFE.
     """
     for number in donate:
         if type(number) is not int or not 0 <= number < len(signature.inputs):
@@ -206,16 +206,33 @@ def donated_memory(
             )
     given = [out] if isinstance(out, Array) else out or ()
     taken = {o for o, array in enumerate(given) if array is not None}
-    found: dict[int, tuple[int, Array]] = {}
     specs = launch.specs
+    pairs = [(i, o) for i, o in entry.facts.donations if o in specs]
+    receivers = matched(donate, [(i, o) for i, o in pairs if o not in taken])
+    for number in donate:
+        if number not in receivers:
+            raise _unsafe(signature, number, [o for i, o in pairs if i == number])
+    return {o: (i, reinterpreted(inputs[i], specs[o])) for i, o in receivers.items()}
+
+
+def matched(donate: Sequence[int], pairs: Collection[tuple[int, int]]) -> dict[int, int]:
+    """A result of its own for as many inputs of `donate` as possible, by augmenting paths.
+
+    pairs: (input, result) that fit. The inputs that come first keep a result.
+    """
+    donors: dict[int, int] = {}
+
+    def place(number: int, seen: set[int]) -> bool:
+        for result in (o for i, o in pairs if i == number and o not in seen):
+            seen.add(result)
+            if result not in donors or place(donors[result], seen):
+                donors[result] = number
+                return True
+        return False
+
     for number in dict.fromkeys(donate):
-        fitting = [o for i, o in entry.facts.donations if i == number and o in specs]
-        free = [o for o in fitting if o not in taken]
-        if not free:
-            raise _unsafe(signature, number, fitting)
-        taken.add(free[0])
-        found[free[0]] = (number, reinterpreted(inputs[number], specs[free[0]]))
-    return found
+        place(number, set())
+    return {number: result for result, number in donors.items()}
 
 
 def _unsafe(signature: Signature, number: int, fitting: Sequence[int]) -> PycError:

@@ -51,6 +51,7 @@ from pyc_mlir.runtime.outputs import (
     donated_memory,
     donors,
     fill,
+    matched,
     no_entry,
     on_host,
 )
@@ -342,6 +343,18 @@ class Program:
         found = self._plans.modes.items()
         return {n: None if m.arena is None else m.arena.facts.arena_bytes for n, m in found}
 
+    def donatable(self, inputs: Sequence[int]) -> tuple[int, ...]:
+        """Those of `inputs`, by number, that a call may donate together, whatever mode it takes.
+
+        As many as there are results proven to fit; none under a contract with `max_error`.
+        """
+        arenas = [mode.arena for mode in self._plans.modes.values()]
+        if self._monitor is not None or not arenas or None in arenas:
+            return ()
+        proven = [set(arena.facts.donations) for arena in arenas if arena is not None]
+        receivers = matched(inputs, sorted(set.intersection(*proven)))
+        return tuple(number for number in inputs if number in receivers)
+
     def use_mode(self, name: str) -> None:
         """Let calls that begin from now on take the plan of another mode; ends a rule.
 
@@ -470,3 +483,10 @@ def _stand_in(artifact: Artifact, device: Device) -> Run:
     """The code of another artifact of the same program."""
     program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
     return program._serving.run
+
+
+def has_separate_results(program: Program) -> bool:
+    """Whether no result can be the view of another one, in every mode."""
+    arenas = [mode.arena for mode in program._plans.modes.values()]
+    count = len(program.signature.outputs)
+    return all(a is not None and len(a.facts.buffers) == count for a in arenas)

@@ -4,19 +4,23 @@
     model(images)
 
 State that the module writes (caches, running statistics) lives on the program's device between
-calls; `model.state` shows it.
+calls; `model.state` shows it. Its memory is donated to the new state where the plan proves that
+this is safe, so that a cache is neither copied nor held twice; an array of `model.state` is then
+gone with the next call, and after a call that the device failed.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch.utils import _pytree as pytree  # pyright: ignore[reportMissingImports]
 
 import pyc_mlir.api as api
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.torch.export import TorchModel, from_torch
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.array import Array, overlap, to_device
+from pyc_mlir.runtime.program import Program, has_separate_results
 from pyc_mlir.torch.tensors import array_of, arrays_of, tensor_of
 
 
@@ -59,7 +63,12 @@ class TorchProgram:
         placeholders = {n.name for n in exported.graph.find_nodes(op="placeholder")}
         changed = set(signature.buffers_to_mutate.values())
         order = [t for n, t in signature.inputs_to_buffers.items() if n in placeholders]
-        self.state = {t: array_of(held[t].detach().clone()) for t in order if t in changed}
+        self.state = {
+            t: to_device(array_of(held[t].detach()), program.device) for t in order if t in changed
+        }
+        count = len(program.signature.inputs)
+        self._donate = program.donatable(range(count - len(self.state), count))
+        self._separate = has_separate_results(program)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's results. Raises PycError as a program's call, BAD_ARGUMENT for trees."""
@@ -67,12 +76,16 @@ class TorchProgram:
         if spec != self._in_spec:
             leaves = self._reordered(args, kwargs)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        out = self.program(*arrays_of(tensors), *self.state.values())
+        out = self.program(*arrays_of(tensors), *self.state.values(), donate=self._donate)
         results = list(out) if isinstance(out, tuple) else [out]
         count = len(results) - len(self._written)
+        if self.state and not self._separate:
+            results = _separated(results, count)
         self._write(leaves, results[count:])
         values = iter(results[:count])
-        users = [tensor_of(next(values)) if _is_tensor(a) else a.value for a in self._users]
+        users = [
+            tensor_of(_on_host(next(values))) if _is_tensor(a) else a.value for a in self._users
+        ]
         return pytree.tree_unflatten(users, self._out_spec)
 
     def _reordered(self, args: Any, kwargs: Any) -> list[Any]:
@@ -100,7 +113,22 @@ class TorchProgram:
             if kind == "BUFFER_MUTATION":
                 self.state[target] = value
             else:
-                leaves[self._inputs.index(target)].copy_(tensor_of(value))
+                leaves[self._inputs.index(target)].copy_(tensor_of(_on_host(value)))
+
+
+def _separated(results: Sequence[Any], count: int) -> list[Any]:
+    """The results, those from `count` on in memory of their own, which a call may overwrite."""
+    out = list(results)
+    for number in range(count, len(out)):
+        value = out[number]
+        if any(overlap(value, other) for other in (*out[:number], *results[number + 1 :])):
+            out[number] = to_device(value.numpy().copy(), value.device)
+    return out
+
+
+def _on_host(value: Any) -> np.ndarray:
+    """A fresh result as numpy, without a copy on CPUs."""
+    return value.host() if isinstance(value, Array) else value
 
 
 def _is_tensor(argument: Any) -> bool:

@@ -9,6 +9,8 @@ the very bytes of the input if
 - the one op that writes the result reads the input too, all of it, and its body is proven to read
   each number before it writes it (on_stream/alias.py).
 
+What reads the result itself comes after that first write.
+
 XLA asks the same of a module's schedule (`HloInputOutputAliasConfig`, copy insertion). Whatever is
 not seen through proves nothing: several regions, an input that something else uses, a write of a
 part of the result.
@@ -127,10 +129,12 @@ def _steps(block: Any) -> Iterator[tuple[int, Any]]:
 
 def _is_free(touched: _Touches, input_: Any, memory: Any, bodies: Bodies) -> bool:
     reads, writes = touched.reads.get(input_, []), touched.writes.get(memory, [])
-    # Something else may be at work in memory that is read, or written as an input.
-    if not writes or memory in touched.reads or input_ in touched.writes:
+    if not writes or input_ in touched.writes:
         return False
     first = min(w.step for w in writes)
+    # A result may be read once it was written; what reads it earlier reads something else.
+    if any(r.step <= first for r in touched.reads.get(memory, [])):
+        return False
     late = [r for r in reads if r.step >= first]
     return not late or _in_place(late, writes, bodies)
 

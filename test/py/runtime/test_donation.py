@@ -14,6 +14,7 @@ from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.array import import_dlpack, to_device
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.outputs import matched
 
 RANDOM = np.random.default_rng(2)
 SYNC = Device("local-sync")
@@ -44,6 +45,44 @@ def test_what_is_proven(name):
     function, expected = PROGRAMS[name]
     program = compile(function, [array(256, 256), array(256, 256)], device=SYNC)
     assert donations(program) == expected
+
+
+def test_as_many_inputs_as_possible_get_a_result():
+    # First come, first served would give result 1 to input 2, and none to input 3.
+    assert matched((2, 3), [(2, 1), (2, 2), (3, 1)]) == {2: 2, 3: 1}
+    assert matched((3, 2), [(2, 1), (3, 1)]) == {3: 1}
+    assert matched((0,), []) == {}
+
+
+@pytest.mark.parametrize("mode", ["latency_first", "balanced", "memory_first"])
+def test_what_a_program_names_can_be_donated_together(mode):
+    arguments = [array(256, 256) for _ in range(3)]
+    program = compile(
+        lambda x, y, z: (x + 1, z * 2, nn.softmax(x @ WEIGHT + y)),
+        arguments,
+        device=SYNC,
+        planner_mode=mode,
+    )
+    donate = program.donatable((0, 1, 2))
+    assert len(donate) >= 2
+    want = program(*arguments)
+    got = program(*[to_device(a, SYNC) for a in arguments], donate=donate)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other)
+
+
+def test_a_result_may_be_read_once_it_was_written():
+    def function(cache, row):
+        new = cache * 2 + row
+        return new, nn.softmax(new @ WEIGHT)
+
+    arguments = [array(256, 256), array(256)]
+    program = compile(function, arguments, device=SYNC)
+    assert (0, 0) in donations(program)
+    want = program(*arguments)
+    got = program(*[to_device(a, SYNC) for a in arguments], donate=(0,))
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other)
 
 
 @pytest.mark.parametrize("name", [n for n, (_, pairs) in PROGRAMS.items() if pairs])

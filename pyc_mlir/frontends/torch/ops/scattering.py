@@ -6,7 +6,7 @@ import numpy as np
 
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.indexing import scatter_along, take_along
+from pyc_mlir.frontends.frame.indexing import scatter_along, take_along, wrapped
 from pyc_mlir.frontends.frame.shaping import expand_to, product, reshape_to, take
 from pyc_mlir.frontends.frame.sizes import Extent
 from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
@@ -30,6 +30,8 @@ def index_put(n: AtenCall) -> Any:
     places = [i for i, v in enumerate(given) if v is not None]
     if places[-1] - places[0] + 1 != len(places):
         raise unsupported("indices with a whole dimension between: expected them side by side")
+    if not n.arg("accumulate", False) and all(product(b.dims(given[i])) == 1 for i in places):
+        return _put_in_one_place(n, [wrapped(b, given[i], dims[i]) for i in places], places[0])
     index = linear_index(b, [given[i] for i in places], [dims[i] for i in places])
     shape, first, last = b.dims(index), places[0], places[-1] + 1
     before, after = dims[:first], dims[last:]
@@ -46,6 +48,26 @@ def index_put(n: AtenCall) -> Any:
     out = b.scatter(flat, reshape_to(b, index, (count,)), values, reduction=how)
     out = reshape_to(b, out, tuple(dims[i] for i in turn))
     return b.transpose(out, permutation=tuple(turn.index(i) for i in range(rank)))
+
+
+def _put_in_one_place(n: AtenCall, indices: list[Any], first: int) -> Any:
+    """x with one place of the dimensions from `first` on replaced, as one number of each index.
+
+    A comparison with the place and a select: one pass over x in its own order, which can work in
+    the memory of x. A scatter would bring these dimensions to the front and back again.
+    """
+    b, x = n.b, n.x()
+    dims, last = n.dims(), first + len(indices)
+    here = None
+    for axis, index in enumerate(indices, first):
+        ramp = b.iota_like(x, axis)
+        same = b.compare(ramp, reshape_to(b, index, ()), predicate="eq")
+        here = same if here is None else b.and_(here, same)
+    inner = b.type_of(indices[0]).rank
+    before, after = dims[:first], dims[last:]
+    values = expand_to(b, n.x("values", n.dtype), (*before, *(1,) * inner, *after))
+    values = reshape_to(b, values, (*before, *(1,) * len(indices), *after))
+    return b.select(here, values, x)
 
 
 def _masked_put(n: AtenCall, given: list[Any]) -> Any:
