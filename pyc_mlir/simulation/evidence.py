@@ -140,7 +140,7 @@ class Prices:
 def on_threads(cost: Cost, program: Priced, threads: int) -> float:
     """Predicted seconds on so many threads of what was predicted for all cores of the target.
 
-    Logs do not keep the operations that tell: a cost that was read from one stays as it is.
+    What has no operations, or is bound by its traffic, stays as it is.
     """
     model = CostModel(program.target)
     if threads == 0 or not cost.flops or cost.seconds <= model.moving(cost.traffic_bytes):

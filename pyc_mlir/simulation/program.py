@@ -100,13 +100,25 @@ def priced(program: Artifact | LoweredProgram, target: Target | None = None) -> 
 
 def _of_artifact(artifact: Artifact) -> Priced:
     manifest = artifact.manifest
-    return priced_parts(
+    report = report_of(artifact)
+    made = priced_parts(
         str(manifest.get("graph_id") or ""),
         artifact.decisions,
         Account(**manifest["memory"]) if manifest.get("memory") else Account(),
-        report_of(artifact),
+        report,
         _target(str(manifest.get("target", ""))),
     )
+    selected = {d.site.key: d for d in artifact.decisions if d.site.pass_name == SELECT}
+    kernels = (_with_flops(one, selected[one.site.key], report) for one in made.kernels)
+    return replace(made, kernels=tuple(kernels))
+
+
+def _with_flops(one: PricedSite, decision: Decision, report: MemoryReport) -> PricedSite:
+    """The site with the operations of its dispatches: the costs of a log have none."""
+    names = {one.site.op_id, *_members(decision)}
+    tasks = (task for region in report.regions for task in region.tasks)
+    flops = math.fsum(task.flops for task in tasks if names.intersection(task.sources))
+    return replace(one, costs={name: replace(c, flops=flops) for name, c in one.costs.items()})
 
 
 @cache

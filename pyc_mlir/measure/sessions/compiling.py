@@ -19,6 +19,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.rows import CRASH, OK, REFUSED, TIMEOUT
 from pyc_mlir.measure.sessions.session import MeasuredChoice, MeasuredProgram
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
+from pyc_mlir.simulation.estimate import Estimate
+from pyc_mlir.simulation.simulator import Simulator
 from pyc_mlir.util.logs import logged
 from pyc_mlir.worker.answer import WorkerFault
 from pyc_mlir.worker.job import CompileJob
@@ -65,6 +67,12 @@ class CompileOutcome:
             "arena_bytes": arenas[0] if arenas else None,
             "constant_bytes": int(manifest["constants_bytes"]),
         }
+
+    def predicted(self, threads: int) -> Estimate | None:
+        """A call on so many threads, by the costs in the compile's log alone: no measured row."""
+        if self.artifact is None:
+            return None
+        return Simulator.of(self.artifact, threads=threads).estimate()
 
 
 @dataclass

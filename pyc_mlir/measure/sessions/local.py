@@ -228,6 +228,7 @@ class _Session:
                 compile_seconds=one.seconds,
                 artifact_key=one.key if one.artifact is not None else "",
                 chosen=one.chosen,
+                predicted=one.predicted(self.plan.threads),
                 **one.facts,
             )
             made.append(result)

@@ -10,12 +10,23 @@ Adding a measurement again changes nothing.
 from collections.abc import Iterator
 
 from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.rows import CRASH, DISTURBED, OK, WRONG, Session, SessionEnd, Trace
+from pyc_mlir.evidence.rows import (
+    CRASH,
+    DISTURBED,
+    OK,
+    WRONG,
+    Prediction,
+    Session,
+    SessionEnd,
+    Trace,
+)
 from pyc_mlir.evidence.states import EXPERIMENTAL, QUARANTINED, Scope
 from pyc_mlir.measure.sessions.session import PROTOCOL, ChoiceResult, SessionResult
 
 # Who is named as having taken a recipe from one state to another.
 _BY = "measuring"
+# As the model of a prediction: the costs in a compile's log, summed by the simulator.
+COST_MODEL = "cost model"
 _FAILURES = (WRONG, CRASH)
 
 
@@ -53,6 +64,7 @@ def record(store: EvidenceStore, measurement: SessionResult) -> list[str]:
         )
         store.add(made, *_traces(measurement, session.id, made.id, result))
         names.append(made.id)
+        _predict(store, measurement, made.id, result)
         _quarantine(store, measurement, made.id, result)
     probe = {**measurement.probe_after, DISTURBED: float(bool(measurement.disturbed))}
     ended = measurement.ended, probe, measurement.steal, measurement.load
@@ -81,6 +93,21 @@ def _traces(
             cpu=one.cpu,
             peak_bytes=one.peak_bytes,
         )
+
+
+def _predict(
+    store: EvidenceStore, measurement: SessionResult, impl_id: str, result: ChoiceResult
+) -> None:
+    """What the compile expected, beside what was measured; the first prediction stands."""
+    found = result.predicted
+    if found is None or not found.seconds:
+        return
+    load, place = measurement.subject.workload.id, measurement.place.id
+    numbers = (found.seconds, found.lo, found.hi, found.bytes)
+    row = Prediction(COST_MODEL, impl_id, load, place, *numbers)
+    # Another calibration of the same machine may predict another number.
+    if store.get(Prediction, row.id) is None:
+        store.add(row)
 
 
 def _quarantine(

@@ -29,6 +29,7 @@ from pyc_mlir.evidence.rows import (
     samples,
 )
 from pyc_mlir.measure.sessions.reference import Reference
+from pyc_mlir.simulation.estimate import Estimate
 
 # Counts up when rounds are done in another way: sessions of two protocols are not joined.
 PROTOCOL = 1
@@ -149,6 +150,7 @@ class ChoiceResult:
     status: ``ok``, ``wrong`` (results outside their tolerance), ``crash``, ``timeout`` or
     ``refused`` (nothing was compiled); `reason` is the cause. Only ``ok`` has times to decide by.
     chosen: what the compile chose, {site: choice}. artifact_key: SHA-256 of the artifact.
+    predicted: of a call, by the compile's own costs; None where nothing was compiled.
     """
 
     candidate: MeasuredChoice
@@ -160,6 +162,7 @@ class ChoiceResult:
     constant_bytes: int | None = None
     artifact_key: str = ""
     chosen: Mapping[str, str] = field(default_factory=dict)
+    predicted: Estimate | None = None
 
     def __post_init__(self) -> None:
         assert self.status in STATUSES, self.status

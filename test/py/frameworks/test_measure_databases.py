@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from pyc_mlir.evidence.rows import (
     WARM,
     WRONG,
     Graph,
+    Prediction,
     Session,
     SessionEnd,
     Trace,
@@ -39,6 +41,8 @@ from pyc_mlir.measure.sessions.session import MeasuredChoice, MeasuredProgram, S
 from pyc_mlir.measure.sessions.simulated import Failed, Simulated
 from pyc_mlir.measure.survey.survey import Survey, Surveyed
 from pyc_mlir.measure.survey.wanted import KERNELS, Enough, wanted_works
+from pyc_mlir.simulation.estimate import Estimate
+from pyc_mlir.simulation.residuals import Width
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune import profile
 
@@ -88,6 +92,24 @@ def test_a_measurement_is_recorded_once(store):
     assert end.session_id == session.id and session.processes == 3
     (state,) = store.states()
     assert (state.impl_id, state.state) == (ids[1], QUARANTINED) and "off by 1" in state.reason
+
+
+def test_predictions_are_kept_beside_what_was_measured(store):
+    def expected(seconds):
+        width = Width()
+        return Estimate(seconds, seconds / 2, seconds * 2, 64, True, "", 0.9, width, 0, seconds, 0)
+
+    candidates = [MeasuredChoice({"pass": name}) for name in "ab"]
+    found = Simulated(lambda s, c: 1e-3).measure(SUBJECT, candidates, PLAN)
+    first, second = found.results
+    for seconds in (1e-3, 9e-3):
+        results = (replace(first, predicted=expected(seconds)), second)
+        (name, _) = record(store, replace(found, results=results))
+    # The first one stands: another calibration may expect something else of the same recipe.
+    (row,) = store.find(Prediction)
+    assert (row.impl_id, row.workload_id, row.env_id) == (name, SUBJECT.workload.id, found.place.id)
+    assert (row.seconds, row.lo, row.hi, row.bytes) == (1e-3, 5e-4, 2e-3, 64)
+    assert list(problems(store)) == []
 
 
 def test_a_disturbed_session_stands_but_decides_nothing(store):

@@ -39,6 +39,13 @@ def artifact() -> Artifact:
     return build_here(program, [spec("f32", (32, 64))], make_options())
 
 
+@cache
+def wide() -> Artifact:
+    """A product that all cores of its target share."""
+    w = RNG.standard_normal((512, 512), dtype=np.float32)
+    return build_here(lambda x: x @ w, [spec("f32", (512, 512))], make_options())
+
+
 def kernel_sites() -> list[str]:
     return [d.site.key for d in artifact().decisions if d.site.pass_name == KERNELS]
 
@@ -127,6 +134,15 @@ def test_waking_threads_counts_once_where_there_are_several():
     one = replace(Simulator.of(artifact()), overheads=Overheads(wake_seconds=1e-5))
     two = replace(one, here=replace(one.here, threads=2))
     assert two.estimate().seconds == pytest.approx(one.estimate().seconds + 1e-5)
+
+
+def test_a_log_s_costs_follow_the_threads_of_the_call():
+    """Costs of a log have no operations; those of the memory report tell what a thread gains."""
+    one, every = (Simulator.of(wide(), threads=n) for n in (1, 0))
+    several = one.program.target.cores > 1
+    assert (one.estimate().seconds > every.estimate().seconds) == several
+    key = one.program.kernels[0].site.key
+    assert all(c.flops == 2 * 512**3 for c in one.program.sites[key].costs.values())
 
 
 def test_recipes_name_sites_by_op_by_work_and_by_pass():

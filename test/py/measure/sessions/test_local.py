@@ -69,6 +69,16 @@ def test_candidates_of_a_work(measured):
     assert len(measured.pairs(OWN.name, "iree")) == 2
 
 
+def test_a_compile_predicts_its_own_time(measured):
+    own, iree, none = measured.results
+    assert none.predicted is None
+    for result in (own, iree):
+        found = result.predicted
+        assert 0 < found.lo < found.seconds < found.hi and found.measured == 0
+        assert found.bytes and found.exact
+    assert own.predicted.seconds != iree.predicted.seconds
+
+
 def test_a_session_says_how_it_was_done(measured):
     assert measured.plan == PLAN and measured.nonce and measured.started <= measured.ended
     assert measured.place.context_facts["threads"] == 1
