@@ -19,7 +19,7 @@ def encode(knobs: Any) -> str:
     return repr(knobs)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def decode(kind: type, text: str) -> Any:
     """What `encode` was given. Raises PycError (BAD_ARGUMENT) for other text.
 
