@@ -18,8 +18,8 @@ NOWHERE = np.int64(MOST_BYTES)
 ANYWHERE = (1 << 63) - 1
 # From this many intervals on machine code places them: compiling it costs a tenth of a second.
 NATIVE = 400
-# What comes first for as many: of made families of 50,000 these reach the bound of three in less
-# than a second, where all orders take up to 26 seconds (docs/results/pack-orders-cpu.json).
+# What comes first for as many: of made families of 50,000 these reach the bound of three within
+# 1.4 seconds (docs/results/pack-orders.json), where all orders to their ends took up to 26.
 MANY = ("load, life, first fit", "load, area, best fit")
 
 
