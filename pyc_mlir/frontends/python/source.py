@@ -95,20 +95,24 @@ def untraceable(
 
 
 def refused_elsewhere(error: Exception) -> Untraceable | None:
-    """The error to tell where Python or a library refused a traced object by its type.
+    """The error to show where Python, a library or PyC's handlers failed on a traced object.
 
-    None for errors that speak of no traced object: they are those of the user's own code.
+    None for errors of the user's own code: those raised in it, or in a library that it calls,
+    which speak of no traced object.
     """
-    if not any(name in str(error) for name in _TRACED):
-        return None
-    point, trace = SourcePoint("<unknown>", 1, 1), error.__traceback__
+    point, trace, innermost = SourcePoint("<unknown>", 1, 1), error.__traceback__, None
     while trace is not None:
-        library = trace.tb_frame.f_code.co_filename.startswith(_LIBRARIES)
-        if not _is_machinery(trace.tb_frame) and not library:
-            code, line = trace.tb_frame.f_code, trace.tb_lineno
+        code, line = trace.tb_frame.f_code, trace.tb_lineno
+        machinery = _is_machinery(trace.tb_frame)
+        if machinery or not code.co_filename.startswith(_LIBRARIES):
+            innermost = trace.tb_frame
+        if innermost is trace.tb_frame and not machinery:
             positions = next(islice(code.co_positions(), trace.tb_lasti // 2, None), None)
             point = SourcePoint(code.co_filename, line, (positions[2] or 0) + 1 if positions else 1)
         trace = trace.tb_next
+    by_handler = innermost is not None and _is_machinery(innermost)
+    if not by_handler and not any(name in str(error) for name in _TRACED):
+        return None
     problem = f"{type(error).__name__}: {error}"
     return untraceable(problem, "leave it out, or give it an array of numpy's", point=point)
 

@@ -220,7 +220,9 @@ class _Recorder:
             outputs = [self._output(path, leaf) for path, leaf in leaves(results)]
         except Untraceable as error:
             raise self._refusal(function, error) from None
-        except (TypeError, ValueError, AttributeError) as error:
+        except (PycError, AssertionError, MemoryError, RecursionError):
+            raise
+        except Exception as error:
             if (refused := refused_elsewhere(error)) is None:
                 raise
             raise self._refusal(function, refused).with_traceback(error.__traceback__) from error

@@ -226,11 +226,42 @@ def test_what_others_refuse_shows_the_line(function):
     assert "function(x)" in caught.value.message or "dict.fromkeys" in caught.value.message
 
 
+RAGGED: Any = [[1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.pad(x, {0: 1}),  # pyright: ignore
+        lambda x: np.einsum(x, [0, 1], [1, 0]),
+        lambda x: x[RAGGED],
+        lambda x: x[: np.arange(2)],
+        lambda x: x + RAGGED,
+        lambda x: x.clip(RAGGED),
+        lambda x: np.sum(x, 0, keepdims=np.ones(2)),  # pyright: ignore
+        lambda x: np.sum(x, axis="0"),  # pyright: ignore
+        lambda x: round(x, 2**31),
+        lambda x: x.astype(axis=None),
+        lambda x: np.add(x, x, out={}),  # pyright: ignore
+        lambda x: x.all(dtype=None),
+    ],
+)
+def test_what_handlers_do_not_take_shows_the_line(function):
+    """What Python raises within PyC's own code becomes a PycError at the user's line."""
+    with pytest.raises(PycError) as caught:
+        trace(function, spec("f32", (3, 4)))
+    assert Path(__file__).name in caught.value.message
+
+
 def test_errors_of_the_users_own_code_stay_as_they_are():
     nothing: Any = None
     with pytest.raises(TypeError, match="unsupported operand") as caught:
         trace(lambda x: x + (nothing + 1), spec("f32", (3, 4)))
     assert not isinstance(caught.value, PycError)
+    with pytest.raises(KeyError):
+        trace(lambda x: x + {}["scale"], spec("f32", (3, 4)))
+    with pytest.raises(ValueError, match="shape"):
+        trace(lambda x: x + np.ones(3).reshape(2, 2), spec("f32", (3, 4)))
 
 
 def test_a_traced_array_as_out_of_what_is_not_traced():
