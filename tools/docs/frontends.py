@@ -49,8 +49,8 @@ Python's operators, indexing with integers, slices, `...` and `None`, and the ar
 traced, and so are the functions listed below. Everything else is an error (`UNTRACEABLE`) that
 shows the line, also if Python or a library rejects a traced array because of its type; an argument
 that fails a check of PyC's own is refused with that check's code (`BAD_ARGUMENT`, `INVALID_IR`). A
-library that checks the type of a dynamic dimension's size (`np.fft.fftfreq(x.shape[0])`) may raise its
-own error. Using traced arrays in another thread is an error too.
+library that checks the type of a dynamic dimension's size (`np.fft.fftfreq(x.shape[0])`) may raise
+its own error. Using traced arrays in another thread is an error too.
 
 An integer index out of range (`x[5]`, `x[-1]`) is an error: while tracing, or when the program
 runs if the dimension is dynamic. Index arrays differ from numpy: if the index array is traced or
