@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-import torch
-from torch.nn import functional as F
 
-import pyc_mlir.torch as pyc_torch
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.runtime.array import overlap
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import pyc_mlir.torch as pyc_torch  # noqa: E402
+from pyc_mlir.pipelines.choices.contract import Contract  # noqa: E402
+from pyc_mlir.runtime.array import overlap  # noqa: E402
+
+F = torch.nn.functional
 
 PLACES, WIDTH, HEADS = 128, 64, 4
 CACHE = HEADS * PLACES * WIDTH // HEADS * 4
