@@ -39,6 +39,7 @@ def _refusal(kind: type, came: str) -> PycError:
     return PycError(ReasonCode.BAD_ARGUMENT, f"kernel: expected the knobs {expected}, got {came}")
 
 
+_CONSTANTS = (int, float, str, bool, type(None))
 _hints = lru_cache(maxsize=64)(get_type_hints)
 
 
@@ -59,7 +60,13 @@ def _value(node: ast.expr, kinds: dict[str, type]) -> Any:
         fields = {k.arg: _value(k.value, kinds) for k in node.keywords if k.arg is not None}
         if node.func.id in kinds and len(fields) == len(node.keywords):
             return _checked(kinds[node.func.id], fields)
-    return ast.literal_eval(node)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _value(node.operand, kinds)
+        if type(value) in (int, float):
+            return -value
+    if isinstance(node, ast.Constant) and type(node.value) in _CONSTANTS:
+        return node.value
+    raise ValueError(f"expected numbers, strings and tuples, got {ast.unparse(node)}")
 
 
 def _checked(kind: type, fields: dict[str, Any]) -> Any:

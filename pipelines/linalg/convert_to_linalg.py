@@ -93,7 +93,7 @@ class _Conversion:
         self.calls = calls
         self.block = function.regions[0].blocks[0]
         self.ids = OpIds(function)
-        self.lowering = Lowering(self.block, lambda tensor: emit(self.lowering, tensor))
+        self.lowering = Lowering(self.block, emit)
         self.tensors: dict[ir.Value, LoweredTensor] = {}
         self.dead: list[ir.Operation] = []
         self.converted = 0

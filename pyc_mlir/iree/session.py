@@ -311,7 +311,7 @@ class IreeSession:
         output = api.Output.open_membuffer()
         try:
             write(output)
-            return bytes(output.map_memory())
+            return _contents(output)
         except ValueError as error:
             raise CompileError(
                 ReasonCode.TARGET_COMPILE_FAILED,
@@ -320,6 +320,15 @@ class IreeSession:
             ) from None
         finally:
             output.close()
+
+
+def _contents(output: Any) -> bytes:
+    """What was written to an output. Its own `map_memory` makes a class for each size, and classes
+    stay until the cyclic collector runs."""
+    start, size = ctypes.c_void_p(), ctypes.c_uint64()
+    where = ctypes.byref(start), ctypes.byref(size)
+    ctypes_dl._handle_error(_LIBRARY.ireeCompilerOutputMapMemory(output._output_p, *where))
+    return ctypes.string_at(start, size.value)
 
 
 def check_phase(phase: str) -> None:

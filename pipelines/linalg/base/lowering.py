@@ -98,14 +98,18 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+# Emits a pending tensor, with what is pending below it.
+Emit = Callable[["Lowering", LoweredTensor], ir.Value]
+
+
 class Lowering:
     """What rules share while one function is converted: index values, sizes, run-time checks."""
 
-    def __init__(self, block: ir.Block, emit: Callable[[LoweredTensor], ir.Value]) -> None:
+    def __init__(self, block: ir.Block, emit: Emit) -> None:
         """For a function's `block`. `emit` emits a pending tensor, with what is pending below it,
         or a reshape."""
         self.block = block
-        self.emit = emit
+        self._emit = emit
         # Whether powers of smaller floats may be computed in f64.
         self.f64_math = True
         self.index = ir.IndexType.get()
@@ -134,7 +138,7 @@ class Lowering:
             return tensor.value
         if tensor.constant is None:
             if tensor not in self._forced:
-                self._forced[tensor] = self.emit(tensor)
+                self._forced[tensor] = self._emit(self, tensor)
             return self._forced[tensor]
         return ir.Operation.create(
             "arith.constant",

@@ -10,7 +10,7 @@ The live bytes between two tasks depend on the set of tasks that have run alone,
 this is what the searches in schedule.py and window.py rest on.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
@@ -139,20 +139,23 @@ def matched(
         if operand in dying:
             options.setdefault(result, []).append(operand)
     owner: dict[int, int] = {}
-
-    def place(result: int, tried: set[int]) -> bool:
-        for operand in options[result]:
-            if operand in tried:
-                continue
-            tried.add(operand)
-            if operand not in owner or place(owner[operand], tried):
-                owner[operand] = result
-                return True
-        return False
-
     for result in sorted(options, key=lambda r: -size[r]):
-        place(result, set())
+        _place(result, options, owner, set())
     return {result: operand for operand, result in owner.items()}
+
+
+def _place(
+    result: int, options: Mapping[int, Sequence[int]], owner: dict[int, int], tried: set[int]
+) -> bool:
+    """Give a result one of its `options`; their owners may move on to another of their own."""
+    for operand in options[result]:
+        if operand in tried:
+            continue
+        tried.add(operand)
+        if operand not in owner or _place(owner[operand], options, owner, tried):
+            owner[operand] = result
+            return True
+    return False
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,14 @@ def costs(match: Match, context: PassContext) -> tuple[Cost, Cost]:
 def _closure(root: TermNode, leaves: Sequence[TermNode]) -> list[TermNode]:
     """The nodes that a builder made, in order."""
     found: dict[TermNode, None] = {}
-
-    def visit(node: TermNode) -> None:
-        if node not in found and node not in leaves:
-            for operand in node.operands:
-                visit(operand)
-            found[node] = None
-
-    visit(root)
+    waiting = [root]
+    while waiting:
+        node = waiting[-1]
+        before = [o for o in node.operands if o not in found and o not in leaves]
+        if before:
+            waiting += reversed(before)
+        else:
+            found[waiting.pop()] = None
     return list(found)
 
 

@@ -111,3 +111,34 @@ def test_compiles_leave_no_memory_behind(way, tmp_path, record_property):
     beside = f", plain IREE by {plain_mb:.1f} MB" if grown > ALLOWED_MB else ""
     record_property("compiles in one process", {f"{way}: grew by {grown:.1f} MB{beside}": COMPILES})
     assert kept, f"{COMPILES} compiles: {grown:.1f} MB, plain IREE {plain_mb:.1f} MB"
+
+
+CYCLES = """
+import gc
+for i in range(4):
+    compile_one(i)
+gc.collect()
+gc.disable()
+compile_one(4)
+gc.set_debug(gc.DEBUG_SAVEALL)
+gc.collect()
+for left in gc.garbage:
+    print(type(left).__module__, type(left).__qualname__, getattr(left, "__qualname__", ""))
+gc.set_debug(0)
+"""
+
+
+def test_what_a_compile_made_goes_with_it_and_not_with_the_cyclic_collector(tmp_path):
+    """Modules that wait for the collector in cycles lie between those of later compiles, so that
+    the heap grows though nothing is kept. What is left is the standard library's JSON encoder
+    and IREE's list of flags."""
+    script = tmp_path / "script.py"
+    compile_one = HEAD + COMPILED["compared with the reference"]
+    script.write_text(f"import numpy as np\n{compile_one}\n{CYCLES}")
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr[-2000:]
+    left = done.stdout.splitlines()
+    assert not [line for line in left if line.startswith(("pyc_mlir", "iree"))]
+    assert not [line for line in left if "function" in line and "_make_iterencode" not in line]
+    assert len(left) < 100
