@@ -240,6 +240,10 @@ def _quantized(rng: np.random.Generator) -> Iterator[Case]:
             info = np.iinfo(dtype)
             return rng.integers(info.min, info.max + 1, shape).astype(dtype)
 
+        def weights(*shape: int, dtype: Any = dtype) -> np.ndarray:
+            # onnxruntime's sums of two products saturate on AVX2 if signed weights have 8 bits.
+            return data(*shape) // np.array(2 if dtype == np.int8 else 1, dtype)
+
         point, zero = np.array(middle, dtype), np.array(0, dtype)
         for shape in ((2, 3, 4, 4), (1, 1, 1, 1), (2, 1, 3, 5)):
             x, y = data(*shape), data(*shape)
@@ -261,7 +265,7 @@ def _quantized(rng: np.random.Generator) -> Iterator[Case]:
                 "QLinearAveragePool", *inputs, kernel_shape=[2, 2], strides=[stride] * 2, pads=pads,
                 count_include_pad=count, within=1,
             )  # fmt: skip
-        a, c = data(4, 6), data(6, 3)
+        a, c = data(4, 6), weights(6, 3)
         bias = rng.integers(-500, 500, (3,)).astype(np.int32)
         yield _case("QGemm", a, scale, point, c, other, zero, bias, made, point)
         yield _case("QGemm", a, scale, point, c, other, zero, bias, alpha=0.5)
@@ -272,7 +276,7 @@ def _quantized(rng: np.random.Generator) -> Iterator[Case]:
         columns, points = rng.random(3).astype(F32), data(3)
         inputs = (_x(rng, 2, 4, 6), c, columns, points)
         yield _case("DynamicQuantizeMatMul", *inputs, within=1e-4)
-        w, wide = data(6, 24), _x(rng, 24)
+        w, wide = weights(6, 24), _x(rng, 24)
         mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
         for form in ((None,), (mask,)):
             x8 = rng.integers(0, 256, (2, 3, 6)).astype(np.uint8)

@@ -213,12 +213,15 @@ def _quantized(rng: np.random.Generator) -> Iterator[Case]:
     scale, step = np.array(0.05, F32), np.array(0.1, F32)
     for dtype in (np.uint8, np.int8):
         info = np.iinfo(dtype)
+        # onnxruntime's sums of two products saturate on AVX2 if signed weights have 8 bits.
+        half = np.array(2 if dtype == np.int8 else 1, dtype)
         a, c = (rng.integers(info.min, info.max + 1, s).astype(dtype) for s in ((4, 6), (6, 3)))
+        c //= half
         zero = np.array(3, dtype)
         yield _case("MatMulInteger", a, c, zero, zero)
         yield _case("QLinearMatMul", a, scale, zero, c, step, zero, np.array(0.9, F32), zero)
         x = rng.integers(info.min, info.max + 1, (1, 2, 5, 5)).astype(dtype)
-        w = rng.integers(info.min, info.max + 1, (3, 2, 3, 3)).astype(dtype)
+        w = rng.integers(info.min, info.max + 1, (3, 2, 3, 3)).astype(dtype) // half
         bias = rng.integers(-99, 99, (3,)).astype(np.int32)
         inputs = (x, scale, zero, w, step, np.array(0, dtype), np.array(1.7, F32), zero, bias)
         yield _case("QLinearConv", *inputs, known=(3, 8), pads=[1] * 4)
