@@ -82,7 +82,8 @@ or refuses where numpy's result depends on the machine or on numpy's own choice:
   numpy; `x // 0` and `x % 0` are 0.
 - `np.reciprocal` of integers is refused, since numpy's value for 0 depends on the machine. Also
   refused are integer powers with traced exponents, and Python numbers that do not fit the element
-  type (numpy accepts those in comparisons only).
+  type: numpy raises for them too, or wraps them around (`np.where`). In comparisons and as bounds
+  of `np.clip` they count with their own value, as in numpy.
 - 16-bit floats are summed in f32, while numpy rounds partial sums, so intermediate overflow may
   differ. bf16, which numpy does not know, follows the rules of f16 with Python numbers; with
   other numpy arrays or scalars it needs a common type.

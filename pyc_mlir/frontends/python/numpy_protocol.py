@@ -88,6 +88,17 @@ NEAREST: dict[str, str] = {
 }
 
 
+# Comparisons, and what each is with its operands exchanged.
+_MIRRORED = {
+    np.equal: np.equal,
+    np.not_equal: np.not_equal,
+    np.less: np.greater,
+    np.less_equal: np.greater_equal,
+    np.greater: np.less,
+    np.greater_equal: np.less_equal,
+}
+
+
 def nearest(name: str) -> str:
     """What to do in place of a function that cannot be traced."""
     return NEAREST.get(name, _LIST)
@@ -108,18 +119,16 @@ def call_ufunc(
 ) -> Any:
     """Record ``ufunc(*inputs)``. Raises PycError (UNTRACEABLE) for what has no counterpart."""
     if method == "reduce" and ufunc in REDUCTIONS:
-        return REDUCTIONS[ufunc](inputs[0], **{"axis": 0, **kwargs})
-    handler = UFUNCS.get(ufunc)
-    if method != "__call__" or handler is None:
+        with recording(f"np.{ufunc.__name__}.reduce"):
+            return REDUCTIONS[ufunc](inputs[0], **{"axis": 0, **kwargs})
+    if method != "__call__" or ufunc not in UFUNCS:
         name = ufunc.__name__ + ("" if method == "__call__" else f".{method}")
         raise untraceable(f"np.{name} cannot be traced", nearest(f"np.{name}"), f"np.{name}")
     with recording(f"np.{ufunc.__name__}"):
-        return _called(tracer, ufunc, handler, inputs, kwargs)
+        return _called(tracer, ufunc, inputs, kwargs)
 
 
-def _called(
-    tracer: "Tracer", ufunc: np.ufunc, handler: Handler, inputs: Sequence[Any], kwargs: Any
-) -> Any:
+def _called(tracer: "Tracer", ufunc: np.ufunc, inputs: Sequence[Any], kwargs: Any) -> Any:
     """Run the handler on operands of the dtypes that numpy would take."""
     outs = kwargs.pop("out", None)
     dtype = kwargs.pop("dtype", None)
@@ -130,8 +139,32 @@ def _called(
         )
     if dtype is not None:
         inputs = [tracer.lift(_as_operand(x), np.dtype(dtype)) for x in inputs]
-    out = _run(tracer, ufunc, handler, [_as_operand(x) for x in inputs])
+    ufunc, inputs = _within_type(ufunc, [_as_operand(x) for x in inputs])
+    out = _run(tracer, ufunc, UFUNCS[ufunc], inputs)
     return out if outs is None else _in_place(tracer, ufunc, out, outs)
+
+
+def _within_type(ufunc: np.ufunc, inputs: Sequence[Any]) -> tuple[np.ufunc, Sequence[Any]]:
+    """A comparison with a Python integer beyond the other operand's type, as one with its limit.
+
+    numpy compares such numbers exactly: for i8, x > 300 is x > 127, and x != 300 is x <= 127.
+    """
+    if ufunc not in _MIRRORED:
+        return ufunc, inputs
+    x, number = inputs
+    if type(x) is int:
+        ufunc, x, number = _MIRRORED[ufunc], number, x
+    dtype = getattr(x, "dtype", None)
+    if type(number) is not int or not isinstance(dtype, np.dtype) or dtype.kind not in "iu":
+        return ufunc, inputs if x is inputs[0] else (x, number)
+    limits = np.iinfo(dtype)
+    if number > limits.max:
+        never = ufunc in (np.equal, np.greater, np.greater_equal)
+        return (np.greater if never else np.less_equal), (x, int(limits.max))
+    if number < limits.min:
+        never = ufunc in (np.equal, np.less, np.less_equal)
+        return (np.less if never else np.greater_equal), (x, int(limits.min))
+    return ufunc, (x, number)
 
 
 def _run(tracer: "Tracer", ufunc: np.ufunc, handler: Handler, inputs: Sequence[Any]) -> Any:

@@ -176,6 +176,10 @@ def _clip(
     high = max if a_max is None else a_max
     bounds = [v for v in (low, high) if v is not None]
     b, dtype = first_traced([a, *bounds]), result_dtype(a, *bounds)
+    if is_integer(dtype):  # Python numbers beyond the type on their own side bound nothing.
+        low = None if type(low) is int and low < np.iinfo(dtype).min else low
+        high = None if type(high) is int and high > np.iinfo(dtype).max else high
+        bounds = [v for v in (low, high) if v is not None]
     x, *limits = [b.lift(v, dtype) for v in (a, *bounds)]
     if not limits:
         return x.detached()

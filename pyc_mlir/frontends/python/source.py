@@ -3,13 +3,11 @@
 import linecache
 import sys
 import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
 
 # How messages of others name traced arrays, sizes of theirs, and what is inside of them.
@@ -117,11 +115,24 @@ def refused_elsewhere(error: Exception) -> Untraceable | None:
     return untraceable(problem, "leave it out, or give it an array of numpy's", point=point)
 
 
-@contextmanager
-def recording(construct: str) -> Iterator[None]:
-    """Code that cannot be traced inside is a form of `construct`, whatever it does within."""
-    try:
-        yield
-    except Untraceable as error:
-        error.construct = construct
-        raise
+class recording:
+    """Code that cannot be traced inside is a form of `construct`, whatever it does within.
+
+    Arguments that fail a check (an axis that the array lacks) name it and the user's line too.
+    """
+
+    def __init__(self, construct: str) -> None:
+        self._construct = construct
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Untraceable):
+            error.construct = self._construct
+        if isinstance(error, VerificationError):
+            point = user_point()
+            if not error.message.startswith(f"{point.file}:"):
+                line = f"\n    {point.text}" if point.text else ""
+                text = f"{point}: {self._construct}: {error.message}{line}"
+                raise VerificationError(text) from None
