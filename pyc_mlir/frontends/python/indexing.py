@@ -17,7 +17,7 @@ from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.ops.shapes import normalize_axis
 from pyc_mlir.dialects.types import BOOL, I64, INTEGERS
 from pyc_mlir.frontends.python.dims import DynamicDim
-from pyc_mlir.frontends.python.numpy_protocol import implements
+from pyc_mlir.frontends.python.numpy_protocol import few, implements
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
 
@@ -52,6 +52,7 @@ def _unstack(x: TracedArray, /, *, axis: int = 0) -> tuple[TracedArray, ...]:
     count = x.shape[place]
     if isinstance(count, DynamicDim):
         raise untraceable(f"np.unstack along the size `{count}`", "use operations on whole arrays")
+    few("np.unstack", count, "parts", "use operations on whole arrays")
     return tuple(getitem(x, (*(slice(None),) * place, i)) for i in range(count))
 
 

@@ -11,7 +11,7 @@ from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
 from pyc_mlir.dialects.types import BOOL, I64, is_float
 from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.indexing import gather, getitem, index_array, is_int
-from pyc_mlir.frontends.python.numpy_protocol import implements, numpy_type, result_dtype
+from pyc_mlir.frontends.python.numpy_protocol import few, implements, numpy_type, result_dtype
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
 from pyc_mlir.frontends.python.tracer import Tracer, converted, current
@@ -244,6 +244,7 @@ def _split(
             )
         if size % parts:
             raise bad(f"np.split: {size} elements do not divide into {parts} equal parts")
+        few("np.split", parts, "parts", "keep the array whole and reshape it")
         bounds = [i * (size // parts) for i in range(1, parts)]
     else:
         bounds = [int(i) for i in indices_or_sections]  # type: ignore[union-attr]
@@ -327,6 +328,7 @@ def _tile(A: TracedArray, reps: int | Sequence[int]) -> TracedArray:
     counts = [1] * (A.ndim - len(counts)) + counts
     out = A if A.ndim == len(counts) else _expand_dims(A, tuple(range(len(counts) - A.ndim)))
     for axis, number in enumerate(counts):
+        few("np.tile", number, "copies", "use `np.broadcast_to` and `np.reshape`")
         if number != 1:
             out = concatenate([out] * number, axis) if number else _empty_along(out, axis)
     return _copy(out)

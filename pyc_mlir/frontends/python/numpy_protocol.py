@@ -88,6 +88,8 @@ NEAREST: dict[str, str] = {
 }
 
 
+# Ops that one call may record: more would fill the memory before anything is refused.
+_MOST_AT_ONCE = 10_000
 # Comparisons, and what each is with its operands exchanged.
 _MIRRORED = {
     np.equal: np.equal,
@@ -102,6 +104,18 @@ _MIRRORED = {
 def nearest(name: str) -> str:
     """What to do in place of a function that cannot be traced."""
     return NEAREST.get(name, _LIST)
+
+
+def few(name: str, number: int, what: str, remedy: str) -> None:
+    """Check a count of ops that one call records. Raises PycError (UNTRACEABLE, BAD_ARGUMENT)."""
+    if number < 0:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{user_point()}: {name}: expected {what} >= 0, got {number}",
+        )
+    if number > _MOST_AT_ONCE:
+        problem = f"{name}: expected at most {_MOST_AT_ONCE:,} {what}, got {number}"
+        raise untraceable(problem, remedy, name)
 
 
 def implements(*functions: Callable[..., Any]) -> Callable[[Handler], Handler]:

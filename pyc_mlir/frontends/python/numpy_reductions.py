@@ -18,7 +18,7 @@ from pyc_mlir.dialects.types import (
 )
 from pyc_mlir.frontends.python.indexing import getitem, is_int
 from pyc_mlir.frontends.python.numpy_movement import as_axes, bad, first_traced, reshape
-from pyc_mlir.frontends.python.numpy_protocol import implements, loop_dtypes, result_dtype
+from pyc_mlir.frontends.python.numpy_protocol import few, implements, loop_dtypes, result_dtype
 from pyc_mlir.frontends.python.numpy_ufuncs import truth
 from pyc_mlir.frontends.python.source import untraceable
 from pyc_mlir.frontends.python.traced_array import TracedArray
@@ -492,6 +492,7 @@ def _diff(
     if prepend is not None or append is not None:
         raise untraceable("np.diff with `prepend` or `append`", "join them by np.concatenate")
     place = normalize_axis(axis, a.ndim)
+    few("np.diff", n, "times", "make the sums of its terms a product with a captured matrix")
     before = (slice(None),) * place
     for _ in range(n):
         high, low = (getitem(a, (*before, s)) for s in (slice(1, None), slice(None, -1)))
