@@ -10,7 +10,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-full lint docs bench-env lavapipe gpu clean postgres typing
+.PHONY: help demo test test-frameworks test-full lint lint-types lint-rest docs bench-env lavapipe gpu clean postgres typing
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -19,28 +19,30 @@ demo: $(VENV)/stamp-demo ## compile and run a trained model beside plain IREE
 	$(BIN)/python -m pyc_mlir.tools.demo
 
 test: $(VENV)/stamp-dev ## run the tests, long tables sampled
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=test/py/frameworks
-	$(BIN)/lit -j2 test/lit
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=20 \
+	  --ignore=test/py/frameworks --ignore=test/py/lint
+	$(BIN)/lit -q -j2 test/lit
 
 test-frameworks: $(VENV)/stamp-dev $(VENV)/stamp-frameworks ## run the tests that need torch, jax, ...
-	PYC_FRAMEWORKS=1 $(BIN)/python -m pytest -n 2 --dist loadfile test/py/frameworks
+	PYC_FRAMEWORKS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=20 test/py/frameworks
 
-test-full: $(VENV)/stamp-dev $(VENV)/stamp-frameworks ## run all of every test; goes on after an interruption
-	PYC_FRAMEWORKS=1 $(BIN)/python test/full.py
+test-full: $(VENV)/stamp-dev $(VENV)/stamp-frameworks ## run slices of all tests: SLICE="a b", LIST=1, CHANGED=1
+	PYC_FRAMEWORKS=1 $(BIN)/python test/full.py $(if $(LIST),--list) $(if $(CHANGED),--changed) $(SLICE)
 
 lint: $(VENV)/stamp-dev typing ## check style, types, layers and that generated docs are current
+	@$(MAKE) --no-print-directory --output-sync=target -j2 lint-types lint-rest
+
+lint-types:
+	$(BIN)/pyright --project pyproject.toml
+
+lint-rest:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyright --project pyproject.toml
-	$(BIN)/python -m pytest -q test/py/test_layers.py
-	$(BIN)/python -m pyc_mlir.tools.docs.gen_docs --check
-	$(BIN)/python test/py/support/scenarios_page.py --check
-	$(BIN)/python test/py/support/function_errors_page.py --check
+	$(BIN)/python -m pytest -q test/py/lint
+	$(BIN)/python test/py/support/pages.py --check
 
 docs: $(VENV)/stamp-dev ## write the generated pages of docs/
-	$(BIN)/python -m pyc_mlir.tools.docs.gen_docs
-	$(BIN)/python test/py/support/scenarios_page.py
-	$(BIN)/python test/py/support/function_errors_page.py
+	$(BIN)/python test/py/support/pages.py
 
 bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with
 	$(BIN)/python -m pyc_mlir.tools.pyc_bench env

@@ -1,130 +1,73 @@
-"""Run every test at full counts and store the summary in docs/results/test-full.json.
+"""Run slices of the tests at full counts; each stores its result in docs/results/tests/.
 
-    python test/full.py [--fresh] [--campaign [FILE ...]]
+    python test/full.py [--list] [--changed] [SLICE ...]
 
-`--campaign` runs the files of `CAMPAIGN` alone, or those that are named, one after the other, and
-stores docs/results/campaign.json: what was attacked, how often, and with what result.
-An interrupted run goes on where it stopped, as long as sources and environment are the same: tests
-that passed are not run again, unless their file has changed since. `--fresh` forgets them.
+Without names all slices run, one after the other. `--list` prints them with their last run and
+runs nothing; `--changed` takes only those whose tests or sources have changed since the commit of
+their last run. A slice that is interrupted stores nothing.
 """
 
-import hashlib
+import argparse
 import json
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from pyc_mlir.measure.environment import Environment, probe
+from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report, record
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "test" / "py"), str(ROOT / "test" / "py" / "support")]
-from conftest import read_done  # noqa: E402  (the path is set above)
-from scenarios import SCENARIOS, Scenario  # noqa: E402
+from scenarios import SCENARIOS, Scenario  # noqa: E402  (the path is set above)
+from slices import LIT, SLICES, STORED, Slice, last_run, missing, state, test_files  # noqa: E402
 
-SOURCES = ("dialects", "pipelines", "pyc_mlir", "tools", "test")
-NOT_SOURCES = {"__pycache__", "Output", ".lit_test_times.txt"}
-FINISHED = (0, 1, 5)  # pytest's exit statuses: passed, failed, nothing left to run
-# These read or run the other test files, so that a change of any of those is one of theirs.
-READERS = tuple(
-    f"test/py/{name}.py" for name in ("test_layers", "test_done_list", "robustness/test_scenarios")
-)
-# What attacks PyC from outside, below test/py/.
-CAMPAIGN = (
-    "frontends/test_numpy_agreement.py",
-    "robustness/test_manifests.py",
-    "robustness/test_mutated_data.py",
-    "robustness/test_damaged.py",
-    "robustness/test_onnx_attributes.py",
-    "robustness/test_hostile_models.py",
-    "robustness/test_mutated_models.py",
-    "robustness/test_names.py",
-    "robustness/test_compile_memory.py",
-    "robustness/test_signals.py",
-)
+Rows = Mapping[str, Mapping[str, Any]]
+FINISHED = (0, 1)  # pytest's and lit's exit statuses: passed, failed
 LIT_FAILURES = ("FAIL", "XPASS", "UNRESOLVED", "TIMEOUT")
 
 
-def state_key(environment: Environment) -> str:
-    """What a done-list is valid for: the environment, and every file but those of tests alone."""
-    digest = hashlib.sha256(environment.fingerprint.encode())
-    files = {ROOT / "pyproject.toml", *(f for s in SOURCES for f in (ROOT / s).rglob("*"))}
-    for path in sorted(files - set(test_files())):
-        if path.is_file() and NOT_SOURCES.isdisjoint(path.parts):
-            digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def test_files() -> list[Path]:
-    """Files of tests, which no others import (but see `READERS`), and this one."""
-    return [ROOT / "test" / "full.py", *sorted((ROOT / "test" / "py").rglob("test_*.py"))]
-
-
-def forget_changed(done: Path, digests: Path) -> None:
-    """Leave out of a done-list the tests of files that have changed since the last run.
-
-    digests: where the SHA-256 of each test file is kept from run to run.
-    """
-    names = {str(path.relative_to(ROOT)): path.read_bytes() for path in test_files()}
-    now = {name: hashlib.sha256(data).hexdigest() for name, data in names.items()}
-    before = json.loads(digests.read_text()) if digests.exists() else {}
-    rows = read_done(done)
-    if before != now:
-        before = {name: digest for name, digest in before.items() if name not in READERS}
-    kept = [r for i, r in rows.items() if before.get(f := i.partition("::")[0]) == now.get(f)]
-    done.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
-    digests.write_text(json.dumps(now))
-
-
-def run(command: list[str]) -> int:
-    """Run one test runner at full counts, its output on the terminal."""
+def run(command: Sequence[str]) -> None:
+    """Run a test runner at full counts, its output on the terminal; exit if it did not finish."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, "PYC_FULL": "1", "PATH": path}
-    try:
-        return subprocess.run(command, cwd=ROOT, env=environment).returncode
-    except KeyboardInterrupt:
-        sys.exit("interrupted: run `make test-full` again to go on")
-
-
-def run_pytest(done: Path, tests: str = "test/py", workers: int = 2) -> dict[str, dict]:
-    """Run what is left of a pytest suite; exits when it was interrupted."""
-    command = [sys.executable, "-m", "pytest", "-n", str(workers), f"--done={done}", tests]
-    status = run(command)
+    status = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYC_FULL": "1", "PATH": path}
+    ).returncode
     if status not in FINISHED:
-        sys.exit(f"pytest ended with status {status}: run `make test-full` again to go on")
-    return read_done(done)
+        sys.exit(f"{command[0]} ended with status {status}: nothing is stored of this slice")
 
 
-def run_lit(results: Path) -> dict[str, str]:
-    """Run lit; its result code for each test."""
+def run_pytest(one: Slice, folder: Path) -> Rows:
+    """Run a slice of pytest's tests: outcome, seconds, counts and reason of each, by its id."""
+    outcomes = folder / f"{one.name}.json"
+    outcomes.unlink(missing_ok=True)
+    files = [str(path.relative_to(ROOT)) for path in test_files(one)]
+    options = ["-n", "2", "--dist", one.dist, f"--outcomes={outcomes}"]
+    if one.part:
+        options.append("--part={}/{}".format(*one.part))
+    run([sys.executable, "-m", "pytest", "-q", *options, *files])
+    return json.loads(outcomes.read_text())
+
+
+def run_lit(folder: Path) -> Rows:
+    """Run lit on all of its tests: outcome and seconds of each, by its name."""
+    outcomes = folder / "lit.json"
     lit = Path(sys.executable).with_name("lit")
-    status = run([str(lit), "-j2", "-o", str(results), "test/lit"])
-    if status not in (0, 1):
-        sys.exit(f"lit ended with status {status}")
-    return {test["name"]: test["code"] for test in json.loads(results.read_text())["tests"]}
+    run([str(lit), "-j2", "-o", str(outcomes), str(ROOT / "test" / "lit")])
+    named = {True: "failed", False: "passed"}
+    return {
+        test["name"]: {"outcome": named[test["code"] in LIT_FAILURES], "seconds": test["elapsed"]}
+        for test in json.loads(outcomes.read_text())["tests"]
+    }
 
 
-def scenario_record(scenario: Scenario, rows: dict[str, dict]) -> Record:
-    """How often a scenario was done, and whether each time as it must be: 0 where a test failed."""
-    own = [
-        row
-        for test_id, row in rows.items()
-        if test_id.partition("[")[0].rpartition("test/py/")[2] in scenario.tests
-    ]
-    # A scenario of all that there are: its tests count them.
-    times = scenario.full
-    if times is None:
-        times = sum(n for row in own for c in row.get("counts", {}).values() for n in c.values())
-    kept = times if {row["outcome"] for row in own} == {"passed"} else 0
-    return record(f"scenario: {scenario.name}", "pyc", "as it must be", scenario.what, kept)
-
-
-def counted(rows: dict[str, dict]) -> Iterator[Record]:
-    """What tests counted, by name and outcome: added up over the parameters of one test.
+def counted(rows: Rows) -> Iterator[Record]:
+    """Yield what tests counted (`record_property`), added up over the parameters of one test.
 
     Raises ValueError where two tests count under one name: their sum would be of nothing.
     """
@@ -141,81 +84,104 @@ def counted(rows: dict[str, dict]) -> Iterator[Record]:
             yield record(name, "pyc", outcome, "cases", number)
 
 
-def summary(
-    environment: Environment, rows: dict[str, dict], lit: dict[str, str], seconds: float
-) -> Report:
-    """Counts by outcome, seconds, the reason of everything that was skipped, and every scenario."""
+def scenario_records(rows: Rows) -> Iterator[Record]:
+    """Yield how often each scenario of these tests was done: 0 where one of its tests failed."""
+    by_test: dict[str, list[Mapping[str, Any]]] = {}
+    for test_id, row in rows.items():
+        test = test_id.partition("[")[0].removeprefix("test/py/")
+        by_test.setdefault(test, []).append(row)
+    for scenario in SCENARIOS:
+        own = [row for test in scenario.tests for row in by_test.get(test, ())]
+        if own:
+            passed = {row["outcome"] for row in own} == {"passed"}
+            times = done(scenario, own) if passed else 0
+            yield record(f"scenario: {scenario.name}", "pyc", "as expected", scenario.what, times)
+
+
+def done(scenario: Scenario, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Count how often the tests of these rows did what a scenario says."""
+    if scenario.sampled is None:
+        return len(rows)
+    if scenario.full is not None:
+        return scenario.full
+    return sum(
+        n for row in rows for counts in row.get("counts", {}).values() for n in counts.values()
+    )
+
+
+def report_of(one: Slice, rows: Rows, seconds: float) -> Report:
+    """Summarize a slice: counts by outcome, seconds, reasons of skips, counts and scenarios."""
     outcomes = Counter(row["outcome"] for row in rows.values())
-    codes = Counter(lit.values())
     reasons = Counter(row.get("reason", "") for row in rows.values() if row["outcome"] == "skipped")
-    test_seconds = sum(row["seconds"] for row in rows.values())
+    failed = sorted(i for i, row in rows.items() if row["outcome"] == "failed")
+    settings = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "failed": failed,
+        "skipped": dict(sorted(reasons.items())),
+    }
+    names = ("passed", "failed", "skipped")
     records = [
-        *(
-            record("pytest", "pyc", o, "tests", outcomes[o])
-            for o in ("passed", "failed", "skipped")
-        ),
-        record("pytest", "pyc", "time in tests", "s", round(test_seconds, 1)),
-        *(record("lit", "pyc", code.lower(), "tests", codes[code]) for code in sorted(codes)),
-        record("all", "pyc", "time since the last start", "s", round(seconds, 1)),
+        *(record("tests", "pyc", name, "tests", outcomes[name]) for name in names),
+        record("tests", "pyc", "time", "s", round(seconds, 1)),
         *counted(rows),
-        *(scenario_record(s, rows) for s in SCENARIOS),
+        *scenario_records(rows),
     ]
-    return Report("test-full", environment, {"skipped": dict(sorted(reasons.items()))}, records)
+    return Report(f"tests: {one.name}", probe(), settings, records)
 
 
-def run_campaign(environment: Environment, done: Path, files: Sequence[str]) -> list[str]:
-    """Run files of `CAMPAIGN` and store what is done of it; the tests that failed.
-
-    The report has a file's rows once all of its tests have run, in this run or an earlier one.
-    """
-    requested = [f for f in CAMPAIGN if not files or f in files]
-    for file in requested:
-        run_pytest(done, f"test/py/{file}", workers=1)
-        finished = requested[: requested.index(file) + 1]
-        rows = {i: row for i, row in read_done(done).items() if file_of(i) in finished}
-        own = [s for s in SCENARIOS if {t.partition("::")[0] for t in s.tests} <= set(finished)]
-        outcomes = Counter((file_of(i), row["outcome"]) for i, row in rows.items())
-        records = [
-            *(record(f, "pyc", o, "tests", n) for (f, o), n in sorted(outcomes.items())),
-            *counted(rows),
-            *(scenario_record(s, rows) for s in own),
-        ]
-        report = Report("campaign", environment, {}, records)
-        report.save(ROOT / "docs" / "results" / "campaign.json")
-    return [i for i, row in read_done(done).items() if row["outcome"] == "failed"]
+def run_slice(one: Slice) -> list[str]:
+    """Run a slice and store its result; return the ids of the tests that failed."""
+    folder = ROOT / "build" / "test-full"
+    folder.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    rows = run_lit(folder) if one is LIT else run_pytest(one, folder)
+    report = report_of(one, rows, time.monotonic() - start)
+    STORED.mkdir(exist_ok=True)
+    report.save(STORED / f"{one.name}.json")
+    return report.settings["failed"]
 
 
-def file_of(test_id: str) -> str:
-    """The file of a test, below test/py/."""
-    return test_id.partition("::")[0].removeprefix("test/py/")
+def listed(one: Slice) -> str:
+    """Return a line for `--list`: the slice, its last run, and what has changed since."""
+    report = last_run(one)
+    ran = "never ran" if report is None else state(report)
+    return f"{one.name:12} {ran:52} {' '.join(one.tests) or 'test/lit'}"
 
 
-def reported(failed: Sequence[str]) -> int:
-    """Print the tests that failed; 1 if there are any."""
-    print("\n".join(["failed:", *sorted(failed)]) if failed else "all passed")
-    return int(bool(failed))
+def has_changed(one: Slice) -> bool:
+    """Return whether tests or sources of a slice differ from the commit of its last run."""
+    report = last_run(one)
+    if report is None or report.environment.commit is None:
+        return True
+    paths = ["pyproject.toml", "test/py/support", *(f"test/py/{t}" for t in one.tests)]
+    paths += ["test/lit"] if one is LIT else []
+    command = ["git", "diff", "--quiet", report.environment.commit, "--", *paths, *one.sources]
+    return subprocess.run(command, cwd=ROOT).returncode != 0
 
 
 def main() -> int:
-    """Run both suites, or the campaign; write the summary, return 1 when anything failed."""
-    start = time.monotonic()
-    environment = probe()
-    arguments = sys.argv[1:]
-    state = ROOT / "build" / "test-full" / state_key(environment)
-    state.mkdir(parents=True, exist_ok=True)
-    done = state / "done.jsonl"
-    if "--fresh" in arguments:
-        done.unlink(missing_ok=True)
-    forget_changed(done, state / "digests.json")
-    if "--campaign" in arguments:
-        files = arguments[arguments.index("--campaign") + 1 :]
-        return reported(run_campaign(environment, done, files))
-    rows, lit = run_pytest(done), run_lit(state / "lit.json")
-    report = summary(environment, rows, lit, time.monotonic() - start)
-    report.save(ROOT / "docs" / "results" / "test-full.json")
-    failed = [i for i, row in rows.items() if row["outcome"] == "failed"]
-    failed += [name for name, code in lit.items() if code in LIT_FAILURES]
-    return reported(failed)
+    """List or run slices; 1 when a test failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    by_name = {one.name: one for one in SLICES}
+    parser.add_argument("slices", nargs="*", metavar="SLICE", help=", ".join(by_name))
+    parser.add_argument("--list", action="store_true", help="print the slices, run nothing")
+    parser.add_argument("--changed", action="store_true", help="only slices with changes")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.slices) - by_name.keys()):
+        parser.error(f"expected names of slices ({', '.join(by_name)}), got {unknown}")
+    if left := missing():
+        parser.error(f"expected a slice for each test file (test/py/support/slices.py), got {left}")
+    requested = [by_name[name] for name in options.slices or by_name]
+    if options.changed:
+        requested = [one for one in requested if has_changed(one)]
+    if options.list:
+        print("\n".join(map(listed, requested)))
+        return 0
+    failed = [name for one in requested for name in run_slice(one)]
+    print("\n".join(["failed:", *failed]) if failed else "all passed; `make docs` updates the page")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -2,24 +2,25 @@
 
 `PYC_FULL=1` (set by `make test-full`) runs every case; otherwise long tables are sampled with a
 fixed seed, so that two runs test the same, and IREE generates code once for equal modules
-(support/remembered.py; tests marked `generates_anew` have it generated each time). `--done FILE`
-is how test/full.py goes on where it stopped: tests that the file records as passed are left out,
-the others are appended.
+(support/remembered.py; tests marked `generates_anew` have it generated each time). `--outcomes` is
+how test/full.py learns what a slice came to.
 """
 
+import fcntl
 import gc
 import json
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 
 T = TypeVar("T")
+BUILD = Path(__file__).resolve().parents[2] / "build"
 FULL = os.environ.get("PYC_FULL") == "1"
 # Tests compile what they test, here and in child processes; those of the cache have folders.
 os.environ["PYC_CACHE"] = "0"
@@ -27,7 +28,7 @@ os.environ["PYC_CACHE"] = "0"
 # of the many child processes would compile hundreds of modules again.
 if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
-    sys.pycache_prefix = str(Path(__file__).resolve().parents[2] / "build" / "pycache")
+    sys.pycache_prefix = str(BUILD / "pycache")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 # Files that take longest, the longest first: begun last, one would run alone at the end.
@@ -68,34 +69,44 @@ def sample(items: Sequence[T], n: int, seed: int = 0) -> list[T]:
     return [items[i] for i in sorted(chosen)]
 
 
+def kept(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests of a sampled run: none marked `full`, `n` cases of those `sampled(n)`."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen: set[pytest.Item] = set()
+    for own in cases.values():
+        if own[0].get_closest_marker("full") is None:
+            mark = own[0].get_closest_marker("sampled")
+            chosen |= set(own if mark is None else sample(own, mark.args[0]))
+    return [item for item in items if item in chosen]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--done", type=Path, help="JSON lines of tests that ran; see test/full.py")
+    parser.addoption("--outcomes", type=Path, help="JSON of all outcomes; see test/full.py")
+    parser.addoption("--all-cases", action="store_true", help="also tests marked full or sampled")
+    parser.addoption("--part", help="K/N: run each N-th test only, from the K-th on (1 to N)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "generates_anew: IREE generates all code of these tests")
-    path = config.getoption("done")
-    if path is None or hasattr(config, "workerinput"):
-        return
-    recorder = DoneList(path)
-    config.pluginmanager.register(recorder, "pyc-done-list")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node) -> None:
-    """Give each xdist worker, also one started later, the list as it was when the run began."""
-    recorder = node.config.pluginmanager.get_plugin("pyc-done-list")
-    node.workerinput["done"] = sorted(recorder.passed) if recorder else []
+    config.addinivalue_line("markers", "alone: nothing else of this run computes beside the test")
+    config.addinivalue_line("markers", "full: runs in `make test-full` only")
+    config.addinivalue_line("markers", "sampled(n): `make test` runs n of the cases")
+    path = config.getoption("outcomes")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(path), "pyc-outcomes")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    recorder = config.pluginmanager.get_plugin("pyc-done-list")
-    worker = getattr(config, "workerinput", {})
-    done = set(worker.get("done", ())) or (recorder.passed if recorder else set())
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
-    items[:] = [item for item in items if item.nodeid not in done]
-    if worker:
-        place = {name: i for i, name in enumerate(LONG_FILES)}
+    chosen = items if FULL or config.getoption("all_cases") else kept(items)
+    if part := config.getoption("part"):
+        number, parts = map(int, part.split("/"))
+        chosen = chosen[number - 1 :: parts]
+    config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
+    place = {name: i for i, name in enumerate(LONG_FILES)}
+    items[:] = chosen
+    if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
@@ -103,6 +114,21 @@ def pytest_collection_finish() -> None:
     """What is loaded by now stays: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test marked `alone` while no other worker of this checkout runs one."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    mode = fcntl.LOCK_SH if item.get_closest_marker("alone") is None else fcntl.LOCK_EX
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "tests-gate").open("w") as gate, (BUILD / "tests-room").open("w") as room:
+        # Who waits for the room keeps the gate: nobody else goes in before.
+        fcntl.flock(gate, mode)
+        fcntl.flock(room, mode)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -114,25 +140,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         remember(item.get_closest_marker("generates_anew") is None)
 
 
-class DoneList:
-    """Writes one line per finished test: `{"id", "outcome", "seconds"}`.
+class Outcomes:
+    """Writes outcome, seconds, counts and reason of each test to a JSON file, by the test's id.
 
     `counts` is what the test counted by `record_property(name, {outcome: number})`.
-
-    Failures of earlier runs are forgotten, so that they run again.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        kept = [row for row in read_done(path).values() if row["outcome"] != "failed"]
-        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        self.passed = {row["id"] for row in kept}
-        self.running: dict[str, dict] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        row = self.running.setdefault(
-            report.nodeid, {"id": report.nodeid, "outcome": "passed", "seconds": 0.0}
-        )
+        row = self.rows.setdefault(report.nodeid, {"outcome": "passed", "seconds": 0.0})
         row["seconds"] += report.duration
         if report.when == "call" and report.user_properties:
             row["counts"] = dict(report.user_properties)
@@ -140,30 +159,14 @@ class DoneList:
             row["outcome"] = report.outcome
         if report.skipped and isinstance(report.longrepr, tuple):
             row["reason"] = report.longrepr[2]
-        # xdist reports a test that ended its process once, under a phase of its own.
-        if report.when not in ("setup", "call"):
-            self.write(self.running.pop(report.nodeid))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A module that cannot be imported is a failure too."""
         if report.failed:
-            self.write({"id": report.nodeid, "outcome": "failed", "seconds": 0.0})
+            self.rows[report.nodeid] = {"outcome": "failed", "seconds": 0.0}
 
-    def write(self, row: dict) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-
-
-def read_done(path: Path) -> dict[str, dict]:
-    """The last line of each test in a done-list; a line cut off by a crash is ignored."""
-    rows = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        rows[row["id"]] = row
-    return rows
+    def pytest_sessionfinish(self) -> None:
+        self.path.write_text(json.dumps(self.rows))
 
 
 @pytest.fixture(autouse=True, scope="module")

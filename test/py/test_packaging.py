@@ -99,6 +99,7 @@ def test_every_package_on_disk_is_declared():
     assert set(declared) == found and len(declared) == len(found)
 
 
+@pytest.mark.full
 def test_wheel_holds_every_source_file(wheel):
     inside = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
     expected = {
@@ -110,12 +111,14 @@ def test_wheel_holds_every_source_file(wheel):
     assert not [n for n in inside if not n.startswith("pyc_mlir/")]
 
 
+@pytest.mark.full
 def test_wheel_installs_and_imports(wheel, python, tmp_path):
     pip("--python", str(python), "install", str(wheel))
     for file in import_layers(python, tmp_path):
         assert Path(file).is_relative_to(tmp_path / "venv")
 
 
+@pytest.mark.full
 def test_editable_installs_and_imports(source, python, tmp_path):
     pip("--python", str(python), "install", "--editable", str(source))
     for file in import_layers(python, tmp_path):
@@ -178,6 +181,7 @@ for command in sys.argv[3:]:
 """
 
 
+@pytest.mark.full
 def test_an_installed_wheel_runs_programs_without_a_compiler(wheel, python, tmp_path):
     made = build(MODELS["mlp"], [(2, 1, 8, 8)], make_options(planner_mode="iree", kernels="iree"))
     write(made, tmp_path / "model.vmfb")

@@ -338,6 +338,7 @@ def test_explain_a_model(tmp_path, capfd, monkeypatch):
     assert ImportReport.from_json(json.loads(Path("r.json").read_text())) == report
 
 
+@pytest.mark.full
 def test_explain_functions_and_text(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("m.py").write_text(PYTHON)

@@ -96,6 +96,7 @@ def test_compiling_a_module_leaves_it_as_it_was():
 
 
 @pytest.mark.parametrize("start", ["module {", "  module @m {", "func.func @main"])
+@pytest.mark.sampled(2)
 def test_mlir_text_may_be_one_line(start):
     add = '(%a: tensor<2xf32>) -> tensor<2xf32> { %0 = "pyc.add"(%a, %a) : '
     add += "(tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32> return %0 : tensor<2xf32> }"

@@ -147,6 +147,7 @@ def test_another_cpu_is_refused():
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
 
 
+@pytest.mark.full
 def test_pyc_compile_takes_it(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("m.mlir").write_text(TEXT)

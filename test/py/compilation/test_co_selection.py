@@ -85,6 +85,7 @@ def way(artifact: Artifact) -> str:
 
 
 @pytest.mark.parametrize("number", range(3))
+@pytest.mark.full
 def test_within_the_budget_and_no_slower_than_alone(number):
     total = budgets()[number]
     kept, alone = built(total), built(total, alone=True)
@@ -120,6 +121,7 @@ def test_the_log_says_what_was_given_up():
     assert any("co-selection" in line and "a megabyte worth" in line for line in decision.evidence)
 
 
+@pytest.mark.full
 def test_equal_compiles_and_replays_have_equal_bytes(tmp_path):
     total, (net, x) = budgets()[1], network()
     kept = built(total)
@@ -133,6 +135,7 @@ def test_equal_compiles_and_replays_have_equal_bytes(tmp_path):
     assert to_bytes(replay(net, [x], read_compile_log(path))) == to_bytes(kept)
 
 
+@pytest.mark.full
 def test_a_budget_that_nothing_keeps_is_refused_with_one_that_is_kept():
     with pytest.raises(BudgetNotKept) as caught:
         built(needed(built(kernels="iree")) // 2)
@@ -147,6 +150,7 @@ def test_a_contract_that_bounds_the_error_gets_no_other_sums():
     assert not any(d.chosen.startswith("winograd") for d in kept.decisions)
 
 
+@pytest.mark.full
 def test_dynamic_sizes_are_kept_by_the_other_ways():
     weights = np.ones((784, 10), np.float32)
 

@@ -98,6 +98,7 @@ def test_work_of_a_foreign_module():
 
 
 @pytest.mark.parametrize("text", [FOREIGN, PRODUCTS], ids=["foreign", "pyc"])
+@pytest.mark.full
 def test_it_is_left_to_the_program(text, monkeypatch):
     """The answer is the same wherever the constants are computed; a recipe repeats the place."""
     x, options = np.ones((8, 8), np.float32), {"kernels": "iree", "device": SYNC}
@@ -115,6 +116,7 @@ def test_it_is_left_to_the_program(text, monkeypatch):
         np.testing.assert_array_almost_equal_nulp(program(x), usual(x), 4)
 
 
+@pytest.mark.full
 def test_a_program_that_no_memory_holds_compiles():
     """40 GB of constants: IREE would allocate them while it compiles, and fail."""
     program = SUM.replace("20000", "100000")

@@ -38,6 +38,7 @@ def heuristic() -> Artifact:
     return made()
 
 
+@pytest.mark.full
 def test_without_evidence_it_keeps_what_predictions_do_not_beat_by_far():
     explored = made(policy="explore")
     kernels = [d for d in explored.decisions if d.site.pass_name == KERNELS]
@@ -48,6 +49,7 @@ def test_without_evidence_it_keeps_what_predictions_do_not_beat_by_far():
         assert any(e.startswith("policy explore: predicted") for e in decision.evidence)
 
 
+@pytest.mark.full
 def test_clear_rows_decide_and_are_named():
     wisdom = reversed_wisdom(heuristic().decisions)
     explored = made(policy="explore", wisdom=wisdom)
@@ -60,6 +62,7 @@ def test_clear_rows_decide_and_are_named():
     assert any(d.chosen == wisdom.label for d in explored.decisions)
 
 
+@pytest.mark.full
 def test_rows_within_each_other_s_intervals_decide_nothing():
     vague = reversed_wisdom(heuristic().decisions, lo=1e-9, hi=1.0)
     explored = made(policy="explore", wisdom=vague)
@@ -68,6 +71,7 @@ def test_rows_within_each_other_s_intervals_decide_nothing():
     assert ours == theirs
 
 
+@pytest.mark.full
 def test_equal_compiles_give_equal_bytes_and_replay_without_the_wisdom(tmp_path):
     wisdom = reversed_wisdom(heuristic().decisions)
     first = made(policy="explore", wisdom=wisdom)
@@ -99,6 +103,7 @@ def test_required_evidence_is_required_of_it_too():
     assert caught.value.code is ReasonCode.NO_EVIDENCE
 
 
+@pytest.mark.full
 def test_a_worker_judges_sites_alone_and_gives_the_evidence():
     artifact = build(program, INPUTS, make_options(policy="explore"), untrusted=True)
     chosen = [d.chosen for d in artifact.decisions if d.site.pass_name == KERNELS]
@@ -109,6 +114,7 @@ def test_it_has_a_name():
     assert load_policy("explore") == Explore()
 
 
+@pytest.mark.full
 def test_other_policies_load_no_explorer():
     script = """
 import sys

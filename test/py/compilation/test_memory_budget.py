@@ -74,6 +74,7 @@ PROGRAMS += [layered(seed, barriers=2, ops=16) for seed in range(4)]
 
 
 @pytest.mark.parametrize("seed", range(60 if FULL else 2))
+@pytest.mark.full
 def test_a_budget_is_kept_or_refused_with_one_that_is_kept(seed):
     # Not in order: also a few seeds take programs of every kind.
     rng = random.Random(seed)
@@ -91,6 +92,7 @@ def test_a_budget_is_kept_or_refused_with_one_that_is_kept(seed):
     assert results == bits(plain(*program.inputs()))
 
 
+@pytest.mark.full
 def test_concurrent_calls_count_an_arena_each():
     program = branches()
     one = planned(program.code, "").account
@@ -118,6 +120,7 @@ def test_a_budget_that_does_not_hold_what_is_fixed_is_impossible():
     assert caught.value.code is ReasonCode.BUDGET_IMPOSSIBLE
 
 
+@pytest.mark.full
 def test_a_budget_that_one_mode_refuses_is_kept_with_the_parts_of_another():
     """`pyc-chunk` cuts the network's images into groups, in `memory_first` into smaller ones."""
 
@@ -217,6 +220,7 @@ def test_regions_that_are_not_there_at_once_share_nothing():
 
 
 @pytest.mark.parametrize("regions", [2, 3])
+@pytest.mark.full
 def test_regions_one_after_the_other_are_counted_by_what_is_there_at_once(regions):
     """The arenas of all regions would be about twice what one call ever has at once."""
     program = branches(4, regions=regions)
@@ -242,6 +246,7 @@ def compile_decisions(program: Program) -> list[Decision]:
     return [d for d in made if d.site.pass_name == "plan-memory"]
 
 
+@pytest.mark.full
 def test_regions_at_once_are_squeezed_until_they_fit():
     """The larger region alone decides, and the others keep their plans."""
     program = branches(4, regions=2)
@@ -293,6 +298,7 @@ def test_what_is_returned_in_two_shapes_is_counted_once():
     assert device.memory().peak_bytes <= total == account.total()
 
 
+@pytest.mark.full
 def test_results_do_not_depend_on_the_mode():
     program = layered(3)
     outputs = {

@@ -87,6 +87,7 @@ def test_the_program_itself_checks_the_ranges():
             p._serving.run(given)
 
 
+@pytest.mark.full
 def test_ranges_stay_in_the_artifact_and_in_the_text(tmp_path):
     options = make_options(dims={"batch": (1, 50)})
     made = build(model, SPECS, options)
@@ -162,6 +163,7 @@ def test_the_account_is_that_of_the_largest_call():
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.full
 def test_a_budget_is_kept_up_to_the_largest_sizes(concurrency):
     options = make_options(dims=DIMS)
     free = plan_only(lower(model, SPECS, options), options).account.total(concurrency)
@@ -194,6 +196,7 @@ def with_rows(program: Linalg, rows: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("seed", range(40) if FULL else (0, 3))
+@pytest.mark.full
 def test_random_programs_ranges_and_budgets(seed):
     rng = random.Random(seed)
     program = branches(4, rows=None) if seed % 4 == 3 else layered(seed, dynamic=True)

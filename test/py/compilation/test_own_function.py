@@ -118,6 +118,7 @@ def test_inputs_may_be_changed_and_jitted_functions_run_as_written():
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.full
 def test_sums_of_16_bit_floats(kind):
     """numpy rounds each partial sum of them; what numpy does not know of bf16 is no difference."""
 
@@ -127,6 +128,7 @@ def test_sums_of_16_bit_floats(kind):
     assert output_text(model, spec(kind, (300, 8))) == AGREES
 
 
+@pytest.mark.full
 def test_without_the_clause_the_function_is_not_run_again():
     calls = []
 

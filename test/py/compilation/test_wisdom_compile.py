@@ -1,13 +1,13 @@
 """Compiles by wisdom: deterministic, replayable, cached under its hash, without a database."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import FULL
 from wisdoms import KERNELS, reversed_wisdom, row
 
 from pyc_mlir import Contract, nn
@@ -86,7 +86,7 @@ def test_replays_are_byte_identical_and_need_no_wisdom(made, tmp_path):
     path = tmp_path / "made.vmfb"
     path.write_bytes(to_bytes(made))
     recorded = read_compile_log(path)
-    for _ in range(ALL if os.environ.get("PYC_FULL") else SAMPLED):
+    for _ in range(ALL if FULL else SAMPLED):
         assert to_bytes(replay(model, [X], recorded)) == path.read_bytes()
 
 
@@ -200,7 +200,7 @@ def test_a_compile_never_opens_a_database(wisdom, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-# What measures, searches and promotes; compiles import none of it (test_layers.py).
+# What measures, searches and promotes; compiles import none of it (test/py/lint/test_layers.py).
 ROOMS_WITH_A_DATABASE = (
     "pyc_mlir/evidence/",
     "pyc_mlir/lanes/",

@@ -88,6 +88,7 @@ def culprit_of(logs: tuple[CompileLog, CompileLog], check: Check) -> bisection.B
     return bisect(layers, SPECS, *logs, replay_options(logs[1]), check)
 
 
+@pytest.mark.full
 def test_a_wrong_decision_is_found_by_its_error(logs):
     options = replay_options(logs[1])
     found = culprit_of(logs, error_check(layers, SPECS, options))
@@ -126,6 +127,7 @@ def test_a_command_finds_it_too(logs, tmp_path, monkeypatch, capsys):
     assert wrong_site(logs[1]) in out and "wrong:" in out and "good:" in out
 
 
+@pytest.mark.full
 def test_latency_is_measured_at_the_ends_first(logs):
     seconds = {True: 2.0, False: 1.0}
 

@@ -22,6 +22,7 @@ T = "tensor<8x16xf32>"
 
 
 @given(st.integers(1, 80), st.data())
+@pytest.mark.full
 def test_what_is_left_is_what_is_needed(count: int, data):
     needed = data.draw(st.sets(st.integers(0, count - 1)))
     left = minimal(range(count), lambda kept: needed <= set(kept))
@@ -71,6 +72,7 @@ def pair(text: str) -> bool:
     return PAIR.search(text) is not None
 
 
+@pytest.mark.full
 def test_a_planted_pair_in_sixty_ops():
     found = reduce_module(SIXTY, pair)
     assert (found.before, found.ops) == (60, 2) and pair(found.text)
@@ -152,6 +154,7 @@ def test_a_command_judges(module, tmp_path, capsys):
     assert "1 of 60 ops are left" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_reason_code_judges(tmp_path, capsys):
     text = chain(["tanh", "relu"]).replace("8x16xf32", "1xf64")
     (tmp_path / "m.mlir").write_text(text)

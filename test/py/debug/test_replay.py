@@ -91,6 +91,7 @@ ANEW = ("function", "foreign")
     "name",
     [pytest.param(n, marks=[pytest.mark.generates_anew] * (n in ANEW)) for n in PROGRAMS],
 )
+@pytest.mark.full
 def test_a_replay_has_the_same_bytes(name, tmp_path):
     source, inputs, options = PROGRAMS[name]
     made = build(source, inputs, options())
@@ -148,6 +149,7 @@ def test_a_target_of_the_callers_own_is_given_again(tmp_path):
     assert other.code is ReasonCode.REPLAY_MISMATCH and '"mine" as recorded' in other.message
 
 
+@pytest.mark.full
 def test_what_differs_is_named(recorded):
     versions = {**recorded.conditions["versions"], "pyc-mlir": "0.0.1"}
     figures = {"name": "other", "sha256": "0"}
@@ -208,6 +210,7 @@ def test_flags_with_paths_keep_their_names_only(tmp_path):
     assert options.replayed["iree_flags"] == ["--iree-hal-dump-executable-files-to"]
 
 
+@pytest.mark.full
 def test_a_stand_in_is_replayed(monkeypatch, tmp_path):
     """The log of IREE's code that took the place of a wrong program is one of that code."""
     honest = lowering._optimize
@@ -288,6 +291,7 @@ def run(*arguments: str) -> int:
     return pyc_compile.run([*arguments])
 
 
+@pytest.mark.full
 def test_inputs_come_from_the_log(folder):
     line = ("m.mlir", "-o", "a.vmfb", "--input", "x=4x32", "--kernels", "iree")
     assert run(*line, "--log", "a.jsonl") == 0
@@ -299,6 +303,7 @@ def test_inputs_come_from_the_log(folder):
     assert Path("c.vmfb").read_bytes() == Path("d.vmfb").read_bytes()
 
 
+@pytest.mark.full
 def test_bytecode_is_replayed(folder):
     """A worker reads it, in both compiles."""
     buffer = io.BytesIO()
@@ -310,6 +315,7 @@ def test_bytecode_is_replayed(folder):
     assert Path("a.vmfb").read_bytes() == Path("b.vmfb").read_bytes()
 
 
+@pytest.mark.full
 def test_other_shapes_are_another_program(folder, capsys):
     assert run("m.mlir", "-o", "a.vmfb") == 0
     assert run("m.mlir", "-o", "b.vmfb", "--replay", "a.vmfb", "--input", "x=4x32") == 1
@@ -335,6 +341,7 @@ def test_flags_that_a_replay_takes_from_its_log(folder, capsys, line):
     assert "--replay" in error and "BAD_ARGUMENT" in error
 
 
+@pytest.mark.full
 def test_a_program_is_a_recipe(folder):
     assert run("m.mlir", "-o", "a.vmfb", "--planner-mode", "memory_first") == 0
     assert (

@@ -58,6 +58,7 @@ def parsed(text: str) -> list[Vertex]:
 
 @settings(max_examples=200, deadline=None)
 @given(graphs())
+@pytest.mark.full
 def test_text_says_all_of_the_graph(graph):
     text = canonical_text(graph)
     again = parsed(text)

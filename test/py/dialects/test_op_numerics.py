@@ -57,6 +57,7 @@ def results_of(op: str) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("op", sorted(OPS))
+@pytest.mark.sampled(12)
 def test_compiled_equals_reference(op: str) -> None:
     calls = calls_of(op)
     assert calls, f"op_cases has no case for pyc.{op}"
@@ -82,6 +83,7 @@ def test_f64_functions_over_the_whole_range(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.sampled(2)
 def test_pow_of_every_sign_and_special_value(dtype: str) -> None:
     values = [0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, -3.5, 7, np.nan, np.inf, -np.inf]
     special = np.array(values).astype(DTYPES[dtype])

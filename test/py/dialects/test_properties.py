@@ -141,6 +141,7 @@ def run(
 
 @pytest.mark.parametrize("passes", ["", HIGH_LEVEL], ids=["as it is", "passes"])
 @pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.full
 def test_compiled_programs_compute_the_reference(batch: int, passes: str):
     first = BATCH * batch
     graphs = [graph_of(seed) for seed in range(first, first + BATCH)]
@@ -171,6 +172,7 @@ def disagreeing(graph: Graph) -> list[np.ndarray] | None:
     return None
 
 
+@pytest.mark.full
 def test_named_dimensions_that_disagree_are_refused_at_run_time():
     seeds = [s for s in range(1, 12 * BATCH, 2) if disagreeing(graph_of(s)) is not None]
     seeds = seeds[: BATCH // 2]

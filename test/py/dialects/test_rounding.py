@@ -151,6 +151,7 @@ def test_limits_at_minus_infinity_are_left_open():
         assert list(np.isinf(op(B.constant(x)).deviation)) == [True, False, False]
 
 
+@pytest.mark.full
 def test_every_kernel_of_a_single_op_is_within():
     """Whole compiles under the contract, with PyC's kernels: an honest program is not refused."""
     x = np.linspace(-4, 4, 64 * 129, dtype=np.float32).reshape(64, 129)

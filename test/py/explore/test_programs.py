@@ -42,6 +42,7 @@ def needed(artifact: Artifact) -> int:
     return sum(artifact.manifest["memory"].values())
 
 
+@pytest.mark.full
 def test_each_recipe_is_accepted_and_needs_the_bytes_that_were_expected():
     for file in {f.to_bytes(): f for f in (*explored().recipes, explored().own)}.values():
         artifact = compiled(file)
@@ -138,6 +139,7 @@ def test_kernels_are_chosen_as_exhaustive_search_would():
 
 
 @pytest.mark.parametrize("choice", ["iree", "own"])
+@pytest.mark.full
 def test_a_plan_without_code_states_the_bytes_of_a_compile(choice: str):
     """Exact for other kernels too, where a log alone says nothing."""
     recipe = None

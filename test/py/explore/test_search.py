@@ -233,6 +233,7 @@ def test_executions_are_asked_for_when_their_op_is_reached():
     assert max(dead.requested) == 2
 
 
+@pytest.mark.full
 def test_moving_frees_the_copy_that_was_converted():
     """A value that is large where it begins is moved before the other one is made."""
     a, b = Residence("a"), Residence("b")

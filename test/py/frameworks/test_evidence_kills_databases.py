@@ -4,9 +4,9 @@
 """
 
 import multiprocessing
-import os
 
 import pytest
+from conftest import FULL
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install '.[postgres]'")
@@ -15,7 +15,6 @@ from databases import postgres_server
 
 from pyc_mlir.tools.bench.evidence.writers import Killed, claims_per_second, kill_writers
 
-FULL = os.environ.get("PYC_FULL") == "1"
 KILLS, TRIALS = (200, 1000) if FULL else (16, 80)
 
 

@@ -1,6 +1,5 @@
 """Measurements in the database: recorded, surveyed, exported, and used by a compile; on SQLite."""
 
-import os
 import random
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import FULL
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 
@@ -234,7 +234,7 @@ def test_a_survey_that_is_killed_goes_on_where_it_was(tmp_path):
     url, chance = f"sqlite:///{tmp_path}/pyc.db", random.Random(0)
     command = [sys.executable, "-c", KILLED, url, str(Path(__file__).parent)]
     reported = 0
-    for _ in range(30 if os.environ.get("PYC_FULL") else 3):
+    for _ in range(30 if FULL else 3):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             child.stdout.readline()

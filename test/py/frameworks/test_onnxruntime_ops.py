@@ -1,10 +1,10 @@
 """Single nodes against onnxruntime: its own operators, and ONNX's newer ones, over edge shapes."""
 
-import os
 import random
 from collections import Counter
 
 import pytest
+from conftest import FULL
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -18,7 +18,6 @@ from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.onnx.importer import import_onnx
 
-FULL = bool(os.environ.get("PYC_FULL"))
 SAMPLE = 150
 
 

@@ -1,9 +1,9 @@
 """torch's own operator samples through the importer: equal to torch, or refused with a reason."""
 
-import os
 import random
 
 import pytest
+from conftest import FULL
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("expecttest", reason="expecttest, which torch's samples need, is not installed")
@@ -20,7 +20,6 @@ from torch_cases import (  # noqa: E402
     samples,
 )
 
-FULL = bool(os.environ.get("PYC_FULL"))
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool)
 CASES = [
     (f"{info.name}-{info.variant_test_name}-{str(dtype)[6:]}", info, dtype)

@@ -1,15 +1,13 @@
 """Random modules through `torch.compile(backend="pyc")` equal torch's eager mode."""
 
-import os
 import random
 
 import pytest
+from conftest import FULL
 
 pytest.importorskip("torch", reason="torch is not installed")
 
 from random_torch import SEEDS, check
-
-FULL = bool(os.environ.get("PYC_FULL"))
 
 
 @pytest.mark.parametrize("seed", SEEDS if FULL else random.Random(23).sample(SEEDS, 6))

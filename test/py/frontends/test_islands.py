@@ -1,13 +1,13 @@
 """Islands: ONNX nodes that PyC refuses, lowered by torch-mlir in a process of its own."""
 
 import json
-import os
 from functools import cache
 
 import numpy as np
 import onnx
 import onnx_cases as given
 import pytest
+from conftest import FULL
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
@@ -25,7 +25,6 @@ from pyc_mlir.frontends.islands.node import TESTED, is_tested
 from pyc_mlir.frontends.onnx.importer import import_onnx
 from pyc_mlir.tools import pyc_explain
 
-FULL = bool(os.environ.get("PYC_FULL"))
 X = np.linspace(-2, 2, 2 * 3 * 9 * 8, dtype=np.float32).reshape(2, 3, 9, 8)
 
 
@@ -66,6 +65,7 @@ def refused_cases():
 
 
 @pytest.mark.parametrize("op", sorted(TESTED))
+@pytest.mark.full
 def test_the_cases_of_an_operator_of_the_list_are_right(op):
     """Those that PyC itself refuses; there are some of each operator."""
     cases = refused_cases()[op]
@@ -82,6 +82,7 @@ def test_the_cases_of_an_operator_of_the_list_are_right(op):
 
 
 @pytest.mark.parametrize("untrusted", [False, True])
+@pytest.mark.full
 def test_an_island_between_ops_of_pyc(untrusted):
     """Compiled here and in a worker; the report counts the break and travels as JSON."""
     program = pyc_mlir.compile(pool(), cache=False, islands=True, untrusted=untrusted)
@@ -129,6 +130,7 @@ def test_an_abort_of_the_process_is_an_error_with_a_code(monkeypatch):
     assert whole.value.code is ReasonCode.NATIVE_CRASH
 
 
+@pytest.mark.full
 def test_what_torch_mlir_refuses_is_refused_with_its_reason():
     case = next(c for c in given.cases() if c.name == "test_unique_sorted_with_axis")
     with pytest.raises(PycError, match="torch-mlir does not lower it") as caught:
@@ -146,6 +148,7 @@ def test_the_cache_tells_programs_with_islands_apart(tmp_path):
         pyc_mlir.compile(path, cache=tmp_path / "cache")
 
 
+@pytest.mark.full
 def test_a_replay_makes_the_same_bytes(tmp_path):
     """By the program, whose manifest says that islands were asked for."""
     path, made = tmp_path / "m.onnx", tmp_path / "m.vmfb"

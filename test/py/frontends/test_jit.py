@@ -141,6 +141,7 @@ def test_a_method_has_programs_for_each_instance():
     np.testing.assert_array_equal(outer(X), (X + 1) * 2)
 
 
+@pytest.mark.full
 def test_short_texts_of_functions_and_methods():
     def double(x):
         return x * 2

@@ -154,6 +154,7 @@ print(sum(part.length for _, part in prepared.weights.outer.values()))
 """
 
 
+@pytest.mark.full
 def test_a_model_of_twenty_gibibytes_is_within_the_bounds(folder):
     """All checks pass, and none of them reads the weights."""
     each = 1 << 30

@@ -111,6 +111,7 @@ def test_pairs_of_pads_are_vertical_then_horizontal():
         ({"dilations": 1.5}, "`dilations`: expected a number"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_windows_of_another_form_are_refused(window, expected):
     with pytest.raises(PycError, match=expected) as caught:
         nn.conv2d(IMAGE, KERNEL, groups=2, **window)

@@ -123,6 +123,7 @@ def count(record: Callable[..., None], what: str, counts: Counter[str]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
+@pytest.mark.sampled(38)
 def test_ufunc(name, record_property):
     """All pairs of edge values, of equal types and of different ones."""
     ufunc, counts = BY_NAME[name], Counter()
@@ -160,6 +161,7 @@ def _alike(scalar: Any, x: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", FUNCTION_CASES)
+@pytest.mark.sampled(57)
 def test_function(name, record_property):
     """At edge values, at small ones, of no elements where numpy takes that."""
     function, counts = FUNCTION_CASES[name], Counter()
@@ -274,6 +276,7 @@ def test_a_traced_array_as_out_of_what_is_not_traced():
         np.testing.assert_array_equal(found.value, np.abs(w))
 
 
+@pytest.mark.full
 def test_compiled_quotients_are_those_of_numpy():
     """Remainder times divisor wraps around to 0 for 263 pairs of i8, and for many others."""
 

@@ -166,6 +166,7 @@ def label(value: Any) -> str | None:
 
 
 @pytest.mark.parametrize(("dynamic", "op", "inputs", "constants", "attributes"), CASES, ids=label)
+@pytest.mark.sampled(166)
 def test_op(dynamic: bool, op: str, inputs: list, constants: list, attributes: dict) -> None:
     arrays = {f"x{i}": a for i, a in enumerate(inputs)}
     for named in (False, True)[: 1 + dynamic]:

@@ -445,6 +445,7 @@ def test_external_weights_that_are_short_or_without_a_directory(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.full
 def test_demo_models_match_the_reference_evaluator(name: str) -> None:
     path = MODELS[name]
     assert path.stat().st_size < 200_000

@@ -85,6 +85,7 @@ def stored_outcome(path: Path, context) -> str:
     return "equal" if same else "wrong"
 
 
+@pytest.mark.full
 def test_stored_models(record_property) -> None:
     chosen = sample(STORED, STORED_SAMPLE)
     context = new_context()
@@ -96,6 +97,7 @@ def test_stored_models(record_property) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("light/*.onnx")), ids=lambda p: p.stem)
+@pytest.mark.sampled(3)
 def test_well_known_networks_are_imported(path: Path) -> None:
     module = import_onnx(path)
     assert module.operation.verify()

@@ -91,6 +91,7 @@ def test_an_axis_that_the_array_lacks_is_refused_with_the_line(function):
         (lambda x: np.unstack(np.broadcast_to(x, (2**20, 4)))[0], "UNTRACEABLE"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_counts_of_ops_that_no_memory_holds_are_refused_at_once(function, code):
     with pytest.raises(PycError, match=rf"test_python_arguments.py:[^$]*\[{code}\]"):
         trace(function, np.ones(4, np.float32))

@@ -134,6 +134,7 @@ def test_what_cannot_be_raised_stays_foreign_and_is_listed():
     assert finding.code in (ReasonCode.UNSUPPORTED_OP, ReasonCode.UNSUPPORTED_DTYPE)
 
 
+@pytest.mark.full
 def test_the_report_says_what_was_raised():
     assert report_import(SOFTMAX + CALLS).foreign == 0
     program = pyc_mlir.compile(SOFTMAX + CALLS, cache=False)

@@ -469,6 +469,7 @@ def test_python_round_is_numpys():
 
 @pytest.mark.parametrize("index", [3, 7, -4])
 @pytest.mark.parametrize("rest", [(), (0,), (slice(None), None)], ids=["x[i]", "x[i, 0]", "None"])
+@pytest.mark.full
 def test_an_index_out_of_a_dynamic_dimension_is_an_error_when_the_program_runs(index, rest):
     program = pyc_mlir.compile(lambda x: x[index, *rest] + 1, [TensorSpec("f32", "n", 4)])
     with pytest.raises(PycError) as caught:

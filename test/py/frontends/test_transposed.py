@@ -77,6 +77,7 @@ def imported(x: np.ndarray, constants: list, attributes: dict, *, dynamic: bool 
 
 @pytest.mark.parametrize("seed", sample(list(range(300)), 60))
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.sampled(68)
 def test_equals_the_definition(seed: int, dynamic: bool) -> None:
     x, w, attributes, low, high = draw(seed)
     bias = RNG.normal(size=w.shape[1] * attributes["group"]).astype(np.float32)
@@ -175,6 +176,7 @@ def test_large_weights_are_laid_out_at_import() -> None:
     assert from_mlir(conv.operands[1].type).shape == (4 * 160, 256, 2, 2)
 
 
+@pytest.mark.full
 def test_plans() -> None:
     """The fewest taps; a dilated kernel whose taps the phases would mostly miss keeps its own."""
     assert plan_axis(2, 2, 1, 0, 0).taps == 1

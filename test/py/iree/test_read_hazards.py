@@ -100,6 +100,7 @@ def test_two_orders_get_a_barrier(program, dynamic):
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.full
 def test_results_are_those_of_the_reference(dynamic):
     with new_context(), ir.Location.unknown():
         module, results, wanted = ir.Module.create(), [], []
@@ -125,6 +126,7 @@ def rows_of_a_reshaped_slice(b, x):
 
 
 @pytest.mark.parametrize("program", [columns_of_a_slice, rows_of_a_reshaped_slice])
+@pytest.mark.full
 def test_a_view_read_at_computed_places_stands_in_memory(program):
     assert barriers(linalg(program, dynamic=False)) == 1
     with new_context(), ir.Location.unknown():
@@ -231,6 +233,7 @@ def test_a_barrier_stands_between_later_readers_too():
 
 @pytest.mark.parametrize("axes", [(1,), (0,), (0, 1)])
 @pytest.mark.parametrize("shape", [(20, 30), (3, 5)])
+@pytest.mark.full
 def test_sums_of_what_repeats_one_value(shape, axes):
     """IREE sums wrongly what a fill makes, so broadcast constants are emitted as reads."""
 

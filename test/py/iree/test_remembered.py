@@ -30,6 +30,7 @@ def source(number: float) -> bytes:
     }}""".encode()
 
 
+@pytest.mark.full
 def test_equal_modules_share_what_the_first_one_gave(made):
     first, taken = compile_module(source(1.0), CPU), RememberingSession.taken
     assert compile_module(source(1.0), CPU) == first and RememberingSession.taken == taken + 1
@@ -47,6 +48,7 @@ def test_who_asks_for_the_text_of_a_later_phase_gets_it(made):
     assert compile_module(source(1.0), CPU, compile_to="executable-targets") == want
 
 
+@pytest.mark.full
 def test_what_depends_on_more_than_the_module_is_generated(made, monkeypatch, tmp_path):
     compile_module(source(1.0), CPU)
     taken = RememberingSession.taken

@@ -73,16 +73,19 @@ def expected(y: np.ndarray) -> Sequence[np.ndarray]:
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
 @pytest.mark.parametrize("name", sample(list(VALUES), 4))
+@pytest.mark.full
 def test_every_copy_of_a_value_has_the_same_bits(name, target):
     check_copies(name, "f32", target, "iree")
 
 
 @pytest.mark.parametrize("name", sample(["affine", "gelu", "softmax", "layernorm"], 2))
+@pytest.mark.full
 def test_kernels_and_code_of_iree_compute_the_same_bits(name):
     check_copies(name, "f32", any_target(), "all")
 
 
 @pytest.mark.parametrize(("name", "dtype"), sample(list(product(("product", "gelu"), OTHERS)), 3))
+@pytest.mark.full
 def test_every_copy_has_the_same_bits_in_other_types(name, dtype):
     check_copies(name, dtype, Target.named("cpu"), "iree")
 
@@ -111,6 +114,7 @@ def check_copies(name: str, dtype: str, target: Target, kernels: str) -> None:
 
 @pytest.mark.parametrize("kernels", ["iree", "all"])
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.full
 def test_softmax_of_huge_values_is_finite(target, kernels):
     def main(x: Any) -> Any:
         return nn.softmax(x * 0.3), nn.log_softmax(x * 0.7)
@@ -126,6 +130,7 @@ def test_softmax_of_huge_values_is_finite(target, kernels):
 
 @pytest.mark.parametrize("kernels", ["iree", "all"])
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.full
 def test_equal_inputs_give_equal_bits_wherever_they_stand(target, kernels):
     """The last columns are computed one by one, or in a masked vector."""
 
@@ -143,6 +148,7 @@ def test_equal_inputs_give_equal_bits_wherever_they_stand(target, kernels):
 
 
 @pytest.mark.parametrize("kernels", ["iree", "all"])
+@pytest.mark.full
 def test_dynamic_rows_have_the_same_bits(kernels):
     def main(x: Tensor["f32", "rows", "columns"]):  # noqa: F821
         y = x * 0.3
@@ -156,6 +162,7 @@ def test_dynamic_rows_have_the_same_bits(kernels):
 
 
 @pytest.mark.parametrize("mode", ["iree", "memory_first", "latency_first"])
+@pytest.mark.full
 def test_kept_and_recomputed_values_have_the_same_bits(mode):
     """Wide values that are read early and late: a mode that saves memory computes them again."""
 

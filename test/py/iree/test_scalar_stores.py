@@ -40,6 +40,7 @@ def text(shape, kind):
         ("?x2x?", "i64", (4, 2, 3)),
     ],
 )
+@pytest.mark.full
 def test_one_element_changes(shape, kind, sizes, tmp_path):
     source = tmp_path / "insert.mlir"
     source.write_text(text(shape, kind))
@@ -55,6 +56,7 @@ def test_one_element_changes(shape, kind, sizes, tmp_path):
 
 
 @pytest.mark.parametrize(("shape", "count"), [("12", 0), ("3x4", 1), ("?x?", 1)])
+@pytest.mark.sampled(1)
 def test_only_stores_into_several_dimensions_are_rewritten(shape, count):
     with IreeSession(("--iree-hal-target-backends=vmvx",)) as session:
         session.parse(text(shape, "f32").encode())

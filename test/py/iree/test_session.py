@@ -18,12 +18,14 @@ NO_CODEGEN = replace(
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
+@pytest.mark.sampled(2)
 def test_every_target_compiles_without_its_device(name):
     assert compile_module(add_text(), TARGETS[name]).startswith(b"PK")
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "i64", "i32", "i8", "i1"])
 @pytest.mark.parametrize("name", ["cuda", "vulkan"])
+@pytest.mark.sampled(4)
 def test_gpu_dtypes(name, dtype):
     assert compile_module(add_text(dtype=dtype), TARGETS[name])
 
@@ -153,6 +155,7 @@ def test_empty_module_is_an_error():
         compile_module(b"", CPU)
 
 
+@pytest.mark.full
 def test_a_closed_session_frees_its_context():
     before = ir.Context._get_live_count()
     with IreeSession(CPU.flags) as session:

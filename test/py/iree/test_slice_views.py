@@ -35,6 +35,7 @@ def cut(b, x, bounds, axis):
     ],
     ids=["parts", "not-contiguous", "not-all", "unequal"],
 )
+@pytest.mark.sampled(2)
 def test_equal_contiguous_parts_of_the_whole(bounds, axis, count):
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()

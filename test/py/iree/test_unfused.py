@@ -1,6 +1,7 @@
 """What IREE fuses and cannot generate code for is compiled op by op, and answers as numpy."""
 
 import numpy as np
+import pytest
 
 import pyc_mlir
 from pyc_mlir.compilation.generate import SITE, UNFUSED
@@ -14,6 +15,7 @@ TURNED_ARGMAX = """func.func @main(%x: tensor<?x3x?xf32>) -> tensor<?x3xi64> {
 }"""
 
 
+@pytest.mark.full
 def test_a_program_that_only_compiles_op_by_op():
     x = np.random.default_rng(0).standard_normal((4, 3, 5)).astype(np.float32)
     program = pyc_mlir.compile(TURNED_ARGMAX)

@@ -61,6 +61,7 @@ def test_shares_of_the_error_add_up_to_it():
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.98])
+@pytest.mark.full
 def test_recipes_that_gain_too_little_are_not_promoted(ratio):
     """300 recipes of equal speed, or 2 % faster, are looked at six times each."""
     rng = np.random.default_rng(5)
@@ -111,6 +112,7 @@ def test_each_step_has_its_own_conditions():
     assert state == MEASURED and "processes on workload v: no, 0 of 5" in reported
 
 
+@pytest.mark.full
 def test_a_finding_reads():
     assert str(ConditionResult("a", False, "1 of 2", "1 more")) == "a: no, 1 of 2; needed: 1 more"
     assert str(ConditionResult("a", True, "2 of 2", "1 more")) == "a: yes, 2 of 2"

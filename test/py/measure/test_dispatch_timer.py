@@ -101,6 +101,7 @@ def test_wrong_ways_are_refused(arguments: dict, code: ReasonCode):
     assert caught.value.code is code
 
 
+@pytest.mark.full
 def test_a_program_is_timed(tmp_path):
     weights = np.ones((64, 64), np.float32)
     x = np.ones((8, 64), np.float32)

@@ -96,6 +96,7 @@ def test_the_order_is_that_of_the_plan_which_runs():
 @pytest.mark.parametrize(
     "device", [Device("local-sync"), Device("local-task", threads=2)], ids=repr
 )
+@pytest.mark.full
 def test_a_program_is_profiled(device, tmp_path):
     program = Program(artifact_of(), device)
     profile = program.profile(X, calls=3)
@@ -123,12 +124,14 @@ def test_a_program_is_profiled(device, tmp_path):
     profile.trace(tmp_path / "trace.json")
 
 
+@pytest.mark.full
 def test_ids_are_those_of_decisions():
     sites = {d.site.op_id for d in artifact_of().decisions}
     profile = Program(artifact_of(), Device("local-sync")).profile(X, calls=1)
     assert all(set(r.groups) <= sites for r in profile.rows)
 
 
+@pytest.mark.full
 def test_fused_dispatches_name_all_their_ops():
     profile = predict(artifact_of("iree"))
     assert profile is not None and not profile.measured
@@ -139,6 +142,7 @@ def test_fused_dispatches_name_all_their_ops():
     assert fsum(r.seconds for r in profile.rows) == pytest.approx(profile.seconds)
 
 
+@pytest.mark.full
 def test_unknown_ops_are_called_unknown():
     program = Program(replace(artifact_of(), memory=b""), Device("local-sync"))
     profile = program.profile(X, calls=1)
@@ -156,6 +160,7 @@ def test_locations_come_from_a_log():
     assert [r.seconds for r in found.rows] == [r.seconds for r in profile.rows]
 
 
+@pytest.mark.full
 def test_dynamic_shapes_have_seconds_but_no_recorded_work():
     def doubled(x):
         return np.tanh(x @ np.ones((64, 64), np.float32))
@@ -167,6 +172,7 @@ def test_dynamic_shapes_have_seconds_but_no_recorded_work():
     assert all(r.flops is r.traffic_bytes is r.roofline is None for r in dispatches)
 
 
+@pytest.mark.full
 def test_inputs_of_every_kind():
     def several(x, scale, mask, numbers):
         return np.where(mask, x * scale, x), numbers + 1
@@ -185,6 +191,7 @@ def test_a_program_without_dispatches_has_one_row():
     assert rest.share == 1.0 and not rest.is_dispatch
 
 
+@pytest.mark.full
 def test_other_modes_are_profiled_on_local_task():
     artifact = two_plans().artifact
     tasks = Program(artifact, Device("local-task", threads=1))
@@ -207,6 +214,7 @@ def test_wrong_arguments_are_refused_before_anything_runs():
         program.profile(X, calls=0)
 
 
+@pytest.mark.full
 def test_pyc_run_needs_no_compiler(tmp_path):
     artifacts.write(artifact_of(), tmp_path / "p.vmfb")
     command = [sys.executable, "-c", WITHOUT_COMPILERS, str(tmp_path / "p.vmfb")]

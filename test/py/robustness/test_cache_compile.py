@@ -83,6 +83,7 @@ def no_compile(monkeypatch) -> None:
     monkeypatch.setattr("pyc_mlir.compilation.build.first_artifact", None)
 
 
+@pytest.mark.full
 def test_hits_have_the_bytes_of_a_compile(kept, plain, monkeypatch):
     no_compile(monkeypatch)
     cache = cache_in(kept)
@@ -303,6 +304,7 @@ def check_tool(folder: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize("processes", [2, 8] if FULL else [2])
+@pytest.mark.full
 def test_processes_compile_the_same_model_at_once(tmp_path, processes, plain):
     source = tmp_path / "model.mlir"
     source.write_text(str(pyc_mlir.trace(model)))
@@ -399,6 +401,7 @@ def outcome(**variables: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.full
 def test_a_second_process_finds_what_the_first_one_compiled(tmp_path):
     newest = max(mtime for _, _, mtime in SEEN) / 1e9
     time.sleep(min(max(0.0, newest + 1.0 - time.time()), 5.0))
@@ -407,6 +410,7 @@ def test_a_second_process_finds_what_the_first_one_compiled(tmp_path):
     assert outcome(HOME=str(tmp_path), PYC_CACHE="0") == "None"
 
 
+@pytest.mark.full
 def test_a_home_that_cannot_be_written_to_fails_no_compile(tmp_path):
     before = set(os.listdir("/"))
     assert outcome() == "None"

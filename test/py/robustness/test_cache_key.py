@@ -256,6 +256,7 @@ class TestProgram:
         graphs = [digests(lambda x, v=v: x + v, Tensor["f32", 3])["graph"] for v in values]
         assert len(set(graphs)) == len(bits)
 
+    @pytest.mark.full
     def test_weights_types_ops_and_names_are(self):
         plain = digests(lambda x: x @ W, X)
         changed = W.copy()
@@ -387,6 +388,7 @@ class TestSources:
         assert sources.contents(model) is not None
         assert [e.code for e in reported] == [ReasonCode.CACHE_FOLDER]
 
+    @pytest.mark.full
     def test_no_files(self, tmp_path):
         sources = self.sources(tmp_path)
         (tmp_path / "broken.onnx").write_bytes(b"broken")

@@ -206,12 +206,14 @@ def test_read_only_folder_still_answers(tmp_path):
 
 
 @pytest.mark.parametrize("processes", [2, 8])
+@pytest.mark.full
 def test_processes_write_and_read_at_once(store, processes):
     rounds = count_of("two and eight processes write, read and drop the same entries")
     done = run_script("race", store.folder, processes, rounds)
     assert done == {"wrong": 0, "events": [], "making": [], "damaged": []}
 
 
+@pytest.mark.full
 def test_killed_while_writing(store):
     kills = count_of("SIGKILL while an entry is written")
     done = run_script("kill", store.folder, kills)

@@ -62,6 +62,7 @@ def side(folder: Path) -> tuple[CacheStore, str, str]:
     return store, entry.name, side_name(KIND, environment_of(Device("local-sync")))
 
 
+@pytest.mark.full
 def test_a_warm_start_does_not_compare(tmp_path, compared):
     first = made(tmp_path)
     assert first.cached is not None and first.cached.outcome == "miss" and len(compared) == 1
@@ -78,6 +79,7 @@ def test_a_warm_start_does_not_compare(tmp_path, compared):
 
 
 @pytest.mark.parametrize("what", ["runtime", "cpu", "features"])
+@pytest.mark.sampled(2)
 def test_another_environment_compares_once_more(tmp_path, compared, monkeypatch, what):
     made(tmp_path)
     with monkeypatch.context() as elsewhere:
@@ -194,6 +196,7 @@ class Driver:
         return list(self.devices)
 
 
+@pytest.mark.full
 def test_what_a_gpu_is_called():
     named: Any = Driver({"device_id": 1, "name": "Maker X", "path": "GPU-12"}, {"name": "Y"})
     bare: Any = Driver({"device_id": 1, "name": "", "path": None})

@@ -59,6 +59,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("name", "number"), sample(list(product(CODES, SIGNALS)), 5))
+@pytest.mark.full
 def test_a_signal_ends_the_children_too(name: str, number: signal.Signals, tmp_path: Path) -> None:
     process = started(CODES[name], tmp_path)
     os.kill(process.pid, number)

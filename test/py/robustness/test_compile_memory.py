@@ -103,6 +103,7 @@ def grown_mb(compile_one: str, folder: Path) -> float:
 
 
 @pytest.mark.parametrize("way", sample(list(COMPILED), 1))
+@pytest.mark.full
 def test_compiles_leave_no_memory_behind(way, tmp_path, record_property):
     grown = grown_mb(HEAD + COMPILED[way], tmp_path)
     # Only what is beyond the allowance is compared with plain IREE: a second campaign as long.
@@ -128,6 +129,7 @@ gc.set_debug(0)
 """
 
 
+@pytest.mark.full
 def test_what_a_compile_made_goes_with_it_and_not_with_the_cyclic_collector(tmp_path):
     """Modules that wait for the collector in cycles lie between those of later compiles, so that
     the heap grows though nothing is kept. What is left is the standard library's JSON encoder

@@ -167,6 +167,7 @@ def test_a_wrong_first_answer_does_not_leave(faulty, on_device):
 
 @pytest.mark.parametrize("name", ["iree", "numpy"])
 @pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.sampled(3)
 def test_a_fallback_answers_from_the_first_wrong_call_on(faulty, name, on_device):
     program, small = under(faulty, name), W * 1e-3
     args = [to_device(a, program.device) if on_device else a for a in (LARGE, small)]
@@ -180,6 +181,7 @@ def test_a_fallback_answers_from_the_first_wrong_call_on(faulty, name, on_device
     assert stats.contract["fallbacks"].code == ReasonCode.FALLBACK_TAKEN.name
 
 
+@pytest.mark.full
 def test_a_fallback_at_compile_time_is_what_is_made(monkeypatch):
     fault(monkeypatch, "pyc.tanh", "pyc.erf")
     contract = Contract(max_error=ROUNDING, fallbacks=("iree",))
@@ -466,6 +468,7 @@ def test_samples_keep_to_declared_ranges():
     assert make_inputs(ranged, 0, candidate_sizes(ranged)[0])[0].shape[0] == 6
 
 
+@pytest.mark.full
 def test_samples_stretch_no_dynamic_dimension():
     """A program may take an unknown size for its partner's: a sample of size 1 proves nothing."""
     text = """func.func @main(%x: tensor<?xf32> {pyc.name = "x", pyc.dims = ["n"]},

@@ -145,6 +145,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("disaster", DISASTERS)
 @pytest.mark.parametrize("name", LINES)
+@pytest.mark.sampled(29)
 def test_what_a_tool_wrote_before_stays(folder, capfd, monkeypatch, name, disaster):
     main, line = LINES[name]
     assert main(line) == 0
@@ -173,6 +174,7 @@ def test_a_device_that_is_full(folder, capfd, name):
     assert "No space left" in output_text or "/dev/full" in output_text
 
 
+@pytest.mark.full
 def test_a_folder_that_may_only_be_read():
     lines = [(main.__module__.rpartition(".")[2], line) for main, line in LINES.values()]
     lines = [(tool, line) for tool, line in lines if tool in ("pyc_compile", "pyc_run")]
@@ -230,6 +232,7 @@ def test_a_disk_that_fills_up_while_a_tool_compiles(monkeypatch, capfd):
     assert "[FILE_ACCESS]" in output_text and "fault of PyC" not in output_text
 
 
+@pytest.mark.full
 def test_a_disk_that_fills_up_while_a_worker_compiles():
     process.end_all()
     with largest_file(1000):

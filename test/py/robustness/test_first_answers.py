@@ -60,6 +60,7 @@ def graph_outcome(seed: int) -> str:
 
 
 @pytest.mark.parametrize("batch", range(-(-GRAPHS // BATCH)))
+@pytest.mark.full
 def test_random_graphs(batch: int, record_property) -> None:
     first = FIRST_SEED + batch * BATCH
     seeds = range(first, first + min(BATCH, GRAPHS))
@@ -89,6 +90,7 @@ def case_outcome(case: Any, context: ir.Context) -> str:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS if FULL else 1))
+@pytest.mark.full
 def test_onnx_node_cases(chunk: int, record_property) -> None:
     """Every case that is imported; what is not has a test of its own (test_onnx_nodes.py)."""
     here = cases()[chunk::CHUNKS] if FULL else sample(cases(), SAMPLED_CASES)
@@ -106,6 +108,7 @@ def test_onnx_node_cases(chunk: int, record_property) -> None:
         ("grouped", "?x0x4x4xf32", "2x0x1x1xf32", "?x2x4x4xf32"),
     ],
 )
+@pytest.mark.full
 def test_sums_of_nothing_are_zero(op: str, x: str, w: str, out: str):
     """IREE divides by a depth of 0 where another dimension is dynamic, which ends the process."""
     name = '"pyc.conv2d"(%x, %w) {groups = 2 : i64}' if op == "grouped" else f'"pyc.{op}"(%x, %w)'

@@ -47,6 +47,7 @@ KINDS = ("local-sync", "local-task")
 
 
 @pytest.mark.parametrize(("does", "kind"), sample(list(product(CHILDREN, KINDS)), 4, seed=1))
+@pytest.mark.full
 def test_a_forked_child(does, kind):
     code = PARENT.format(kind=kind, child=CHILDREN[does])
     command = [sys.executable, "-W", "ignore", "-c", code]

@@ -187,10 +187,12 @@ def mutated_manifest(seed: int) -> str:
 
 
 @pytest.mark.parametrize("batch", range(MUTANTS // BATCH))
+@pytest.mark.full
 def test_mutated_manifests(batch: int, tmp_path: Path) -> None:
     require_all_right(mutated_manifest, batch, tmp_path)
 
 
+@pytest.mark.full
 def test_every_field_has_its_turn() -> None:
     for which in range(2):
         manifest = json.loads(parts(which)[1][MANIFEST])

@@ -141,6 +141,7 @@ def fate(code: bytes, mutant: Mutant, requested: Sequence[Question]) -> str:
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.full
 def test_every_mutant_that_changes_a_value_is_found(batch: int):
     fates: Counter[str] = Counter()
     missed = []
@@ -255,6 +256,7 @@ def chosen_mutants(batch: int) -> list[tuple[int, Mutant]]:
 
 
 @pytest.mark.parametrize("batch", range(COMPILED_BATCHES))
+@pytest.mark.full
 def test_compiled_mutants_give_no_answer(monkeypatch: pytest.MonkeyPatch, batch: int):
     honest = lowering._optimize
     chosen = chosen_mutants(batch)

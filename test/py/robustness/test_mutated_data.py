@@ -209,11 +209,13 @@ CLAUSES = Contract(max_error=0.1, memory_budget_bytes=1 << 20).to_json()
 
 
 @pytest.mark.parametrize("batch", range(ARTIFACTS // BATCH))
+@pytest.mark.full
 def test_mutated_artifacts(batch: int, tmp_path: Path) -> None:
     require_all_right(mutated_artifact, batch, tmp_path)
 
 
 @pytest.mark.parametrize("batch", range(FILES // BATCH))
+@pytest.mark.full
 def test_mutated_files(batch: int, tmp_path: Path) -> None:
     require_all_right(mutated_file, batch, tmp_path)
 

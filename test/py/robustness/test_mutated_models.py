@@ -52,11 +52,13 @@ def mutated_onnx(seed: int) -> str:
 
 
 @pytest.mark.parametrize("batch", range(TEXTS // BATCH))
+@pytest.mark.full
 def test_mutated_mlir(batch: int, tmp_path: Path) -> None:
     require_all_right(mutated_mlir, batch, tmp_path)
 
 
 @pytest.mark.parametrize("batch", range(PROTOS // BATCH))
+@pytest.mark.full
 def test_mutated_onnx(batch: int, tmp_path: Path) -> None:
     require_all_right(mutated_onnx, batch, tmp_path)
 

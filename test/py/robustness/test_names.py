@@ -86,6 +86,7 @@ def ran(folder: Path, name: str, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", [ALL, *NAMES], ids=ascii)
+@pytest.mark.full
 def test_a_model_through_every_tool(name: str, tmp_path: Path, record_property) -> None:
     RUNS.clear()
     folder = tmp_path / f"folder{name}"

@@ -33,6 +33,7 @@ def reported(numbers: Sequence[int]) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.full
 def test_extreme_attributes(batch: int, record_property) -> None:
     numbers = sample(range(len(cases())), SAMPLED)[batch::BATCHES]
     found = reported(numbers)

@@ -99,6 +99,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.full
 def test_a_worker_makes_the_same_bytes(name, tmp_path):
     (tmp_path / "model.mlir").write_text(TEXT)
     source, inputs = SOURCES[name](tmp_path)
@@ -128,6 +129,7 @@ def test_a_limit_beyond_what_the_system_waits_for():
     assert compiled(contract=Contract(max_compile_seconds=1e9)).vmfb
 
 
+@pytest.mark.full
 def test_a_worker_serves_again_but_not_after_the_untrusted():
     process.end_all()
     compiled(contract=LONG)
@@ -149,6 +151,7 @@ def test_a_worker_that_began_with_other_code_is_not_taken(monkeypatch):
     taken.end()
 
 
+@pytest.mark.full
 def test_errors_of_the_front_end_and_of_iree_come_through():
     error = refusal("func.func @main() {\n  oops\n}", contract=LONG)
     assert error.code is ReasonCode.INVALID_IR
@@ -202,6 +205,7 @@ def quickest(source, inputs, limit: float, **asked) -> tuple[float, ReasonCode |
 
 
 @pytest.mark.parametrize("limit", sample([0.2, 0.35, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0], 3))
+@pytest.mark.full
 def test_a_limit_is_kept(limit):
     pyc_mlir.compile(TEXT)  # a first compile imports modules
     seconds, code = quickest(chain, [X], limit)
@@ -210,6 +214,7 @@ def test_a_limit_is_kept(limit):
 
 
 @pytest.mark.parametrize("limit", sample([0.2, 0.5, 1.0, 2.0], 2))
+@pytest.mark.full
 def test_a_hung_worker_is_ended_at_the_limit(hook, limit):
     hook(SLEEPS)
     seconds, code = quickest(TEXT, None, limit)
@@ -248,6 +253,7 @@ def degraded(hook, monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "stage"), [({}, "cheapest"), ({"also_modes": ["memory_first"]}, "default")]
 )
+@pytest.mark.full
 def test_a_cheaper_program_stands_in(degraded, asked, stage):
     contract = Contract(max_compile_seconds=600, max_error="rounding")
     artifact = compiled(contract=contract, **asked)
@@ -265,6 +271,7 @@ def test_a_cheaper_program_stands_in(degraded, asked, stage):
     assert report["max_error"].done == report["max_error"].of > 0, "it is compared as well"
 
 
+@pytest.mark.full
 def test_a_program_that_comes_late_breaks_its_clause_or_is_refused(monkeypatch):
     """What this process does, no limit ends."""
     with_clock(monkeypatch, Clock(1, 601, lambda job: job._first.done))
@@ -284,6 +291,7 @@ def test_keeping_a_program_counts(monkeypatch, tmp_path):
     assert Program(made).stats().contract["max_compile_seconds"].status is Status.BROKEN
 
 
+@pytest.mark.full
 def test_a_stand_in_is_made_again_by_its_recipe(degraded, monkeypatch):
     asked = make_options(contract=Contract(max_compile_seconds=600))
     made = build(TEXT, None, asked)
@@ -293,6 +301,7 @@ def test_a_stand_in_is_made_again_by_its_recipe(degraded, monkeypatch):
     assert to_bytes(again) == to_bytes(made)
 
 
+@pytest.mark.full
 def test_a_clock_leaves_nothing_in_the_cache(degraded, tmp_path):
     cache = Cache(CacheStore(tmp_path))
     contract = Contract(max_compile_seconds=600)
@@ -347,6 +356,7 @@ def rerun(error: PycError) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.full
 def test_a_crash_is_an_error_with_a_reproducer(hook, folder):
     hook(CRASHES)
     path = folder / "model.mlir"
@@ -360,6 +370,7 @@ def test_a_crash_is_an_error_with_a_reproducer(hook, folder):
     assert again.stdout.startswith("compiled: ")
 
 
+@pytest.mark.full
 def test_a_reproducer_tells_refusals_and_damage_too(hook, folder):
     hook(CRASHES)
     again = rerun(refusal("func.func @main() {\n  oops\n}", contract=LONG))
@@ -371,6 +382,7 @@ def test_a_reproducer_tells_refusals_and_damage_too(hook, folder):
     assert subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 1
 
 
+@pytest.mark.full
 def test_a_worker_that_was_killed_while_it_waited_is_replaced(folder, monkeypatch):
     process.end_all()
     assert compiled(contract=LONG).vmfb
@@ -392,6 +404,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", sample(list(MOMENTS), 3))
+@pytest.mark.full
 def test_a_worker_that_is_killed_is_told(folder, moment):
     step, delay = MOMENTS[moment]
     process.end_all()

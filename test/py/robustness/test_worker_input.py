@@ -40,6 +40,7 @@ def bytecode() -> bytes:
 
 
 @pytest.mark.parametrize("suffix", [".mlirbc", ".mlir", ".anything"])
+@pytest.mark.full
 def test_a_file_of_bytecode_is_compiled(tmp_path, suffix):
     process.end_all()
     path = tmp_path / f"model{suffix}"
@@ -85,6 +86,7 @@ def test_a_crash_while_it_is_parsed_is_an_error(hook, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(MUTANTS))
+@pytest.mark.sampled(2)
 def test_damaged_bytecode_is_told_or_compiles(tmp_path, monkeypatch, seed):
     """Every mutant is refused with a code, or is a program."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -160,6 +162,7 @@ def test_what_is_not_trusted_has_a_limit_by_default(hook, monkeypatch):
     assert "set `max_compile_seconds`" in error.message
 
 
+@pytest.mark.full
 def test_the_contracts_limit_replaces_the_default_one(monkeypatch):
     monkeypatch.setattr(job, "UNTRUSTED_SECONDS", 0.0)
     assert refusal_of_text().code is ReasonCode.COMPILE_TIMEOUT

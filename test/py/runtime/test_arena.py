@@ -105,6 +105,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", sample(list(CASES), 7))
+@pytest.mark.full
 def test_both_entries_give_the_same_bits(name):
     case = CASES[name]
     p = case.compile()
@@ -132,6 +133,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+@pytest.mark.full
 def test_programs_that_enter_at_iree_have_the_entry_too():
     x = inputs(8)[:, :8].copy()
     for code in (STABLEHLO, branches(3).code):
@@ -373,6 +375,7 @@ def ending_in(what: str, rows: int | None = 32) -> Any:
     ("what", "buffers"),
     [("concat", (0,)), ("insert", (1,)), ("read later", (0, 1)), ("twice", (0,))],
 )
+@pytest.mark.sampled(3)
 def test_outputs_that_a_buffer_would_cost_a_copy_stay_fresh(what, buffers, rows):
     made = ending_in(what, rows)
     p = compile(made.code.decode(), device=Device("local-sync"))

@@ -74,6 +74,7 @@ def test_len_and_repr(device):
         len(to_device(ramp(), device))
 
 
+@pytest.mark.full
 def test_views_of_temporaries_keep_their_memory(device):
     program = add_program((16, 64), device=device)
     a = to_device(ramp(16, 64), device)
@@ -86,6 +87,7 @@ def test_views_of_temporaries_keep_their_memory(device):
         assert np.array_equal(view, expected)
 
 
+@pytest.mark.full
 def test_results_outlive_program_and_device():
     def make() -> np.ndarray:
         here = Device("local-sync")
@@ -120,6 +122,7 @@ print("alive")
     assert run.stdout == "alive\n"
 
 
+@pytest.mark.full
 def test_dlpack_out(device):
     array = to_device(ramp(2, 3), device)
     assert array.__dlpack_device__() == (1, 0)
@@ -173,6 +176,7 @@ def test_unknown_element_types(device):
     assert caught.value.code is ReasonCode.UNSUPPORTED_DTYPE
 
 
+@pytest.mark.full
 def test_memory_statistics_are_the_devices_own():
     one, two = Device("local-sync"), Device("local-sync")
     array = to_device(ramp(1000), one)
@@ -268,6 +272,7 @@ def test_a_default_gpu_is_closed_after_its_last_use():
     assert used() is None
 
 
+@pytest.mark.full
 def test_programs_with_a_budget_run_where_nothing_is_kept():
     budget = Contract(memory_budget_bytes=1 << 20)
     with_budget = compile(lambda x: x + 1, [np.zeros(4, np.float32)], contract=budget)
@@ -275,6 +280,7 @@ def test_programs_with_a_budget_run_where_nothing_is_kept():
     assert (with_budget.device.allocator, without.device.allocator) == (None, "recycling")
 
 
+@pytest.mark.full
 def test_array_slots_free_memory_before_the_device():
     assert sorted(s for s in Array.__slots__ if not s.startswith("__")) == [
         "_address",

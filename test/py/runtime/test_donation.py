@@ -41,6 +41,7 @@ def donations(program):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.sampled(5)
 def test_what_is_proven(name):
     function, expected = PROGRAMS[name]
     program = compile(function, [array(256, 256), array(256, 256)], device=SYNC)
@@ -55,6 +56,7 @@ def test_as_many_inputs_as_possible_get_a_result():
 
 
 @pytest.mark.parametrize("mode", ["latency_first", "balanced", "memory_first"])
+@pytest.mark.sampled(2)
 def test_what_a_program_names_can_be_donated_together(mode):
     arguments = [array(256, 256) for _ in range(3)]
     program = compile(
@@ -172,6 +174,7 @@ def random_program(random: Random, size: int):
 
 
 @pytest.mark.parametrize("seed", range(60 if FULL else 4))
+@pytest.mark.full
 def test_random_programs_keep_their_results(seed):
     random = Random(seed)
     size = random.choice((24, 130))

@@ -48,6 +48,7 @@ def large_page_bytes(array):
 @pytest.mark.skipif(
     not ADVISED.exists() or "[never]" in ADVISED.read_text(), reason="no large pages here"
 )
+@pytest.mark.full
 def test_arrays_and_results_lie_on_large_pages():
     # Above what malloc ever takes from memory that was used before.
     x = np.ones((40 << 20) // 4, np.float32)
@@ -58,6 +59,7 @@ def test_arrays_and_results_lie_on_large_pages():
     assert large_page_bytes(program(array).numpy()) >= LARGE_BYTES
 
 
+@pytest.mark.full
 def test_constants_live_as_long_as_the_program():
     weight = RANDOM.normal(size=(1024, 1024)).astype(np.float32)
     program = compile(lambda x: x @ weight, [weight[:3]], device=DEVICE)

@@ -56,6 +56,7 @@ def refused(call) -> PycError:
     return caught.value
 
 
+@pytest.mark.full
 def test_every_mode_gives_the_same_bits_in_its_own_arena():
     p, inputs = fresh(), sandwich().inputs()
     assert list(p.modes) == [FIRST, SMALL] and p.mode == FIRST
@@ -196,11 +197,13 @@ def test_an_arena_of_the_old_plan_goes_when_it_is_given_back():
     assert pool.bytes == pool.take(64).size > 0
 
 
+@pytest.mark.full
 def test_a_program_without_more_plans_has_one_mode():
     p = compile(branches(2).code.decode(), device=Device("local-sync"))
     assert list(p.modes) == [FIRST] and refused(lambda: p.use_mode(SMALL))
 
 
+@pytest.mark.full
 def test_the_command_line(tmp_path):
     source, out = tmp_path / "m.mlir", tmp_path / "m.vmfb"
     source.write_bytes(sandwich().code)
@@ -211,6 +214,7 @@ def test_the_command_line(tmp_path):
     assert made.modes == program().modes
 
 
+@pytest.mark.full
 def test_what_is_written_to_the_caller_is_what_was_compared(monkeypatch):
     """Another thread switches the plan while the first one's answer is compared."""
     code = sandwich().code.decode()
@@ -237,6 +241,7 @@ def test_what_is_written_to_the_caller_is_what_was_compared(monkeypatch):
 
 
 @pytest.mark.parametrize("clauses, most", [({"max_concurrency": 2}, 2), ({}, 8)])
+@pytest.mark.full
 def test_calls_without_an_arena_wait_where_that_is_promised(clauses, most):
     contract = Contract(**clauses)
     x = np.ones((4, 4), np.float32)

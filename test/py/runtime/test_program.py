@@ -33,6 +33,7 @@ def refused(code: ReasonCode, program: Program, *args: object) -> str:
 
 @pytest.mark.parametrize("kind", ["local-sync", "local-task"])
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.sampled(6)
 def test_dtypes(kind, dtype):
     program = add_program((2, 3), dtype, Device.default_for("local"))
     program = Program(program.artifact, Device(kind))
@@ -44,6 +45,7 @@ def test_dtypes(kind, dtype):
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)])
+@pytest.mark.sampled(2)
 def test_rank_zero_and_zero_sizes(shape):
     program = add_program(shape)
     assert program(ramp(*shape), ramp(*shape)).shape == shape
@@ -260,6 +262,7 @@ def test_run_path_needs_no_compiler(tmp_path):
     assert run.stdout == "2\n"
 
 
+@pytest.mark.full
 def test_a_forked_child_is_refused_instead_of_hanging() -> None:
     code = """
 import os, sys
@@ -281,6 +284,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.returncode == 7
 
 
+@pytest.mark.full
 def test_saving_where_no_file_can_be_is_refused(tmp_path):
     program = add_program()
     for path in (tmp_path, tmp_path / "none" / "x.vmfb"):

@@ -87,6 +87,7 @@ def test_where_policies_may_not_change_calls_go_straight_through(monkeypatch):
     assert threads.waiting(invoke) is invoke
 
 
+@pytest.mark.full
 def test_programs_answer_the_same_on_spread_workers():
     device = Device("local-task", threads=len(os.sched_getaffinity(0)))
     x = np.arange(600 * 512, dtype=np.float32).reshape(600, 512)

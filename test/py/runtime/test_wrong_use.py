@@ -324,6 +324,7 @@ EMPTY: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.sampled(2)
 def test_nothing_is_taken_from_an_empty_axis(name):
     with new_context() as context, ir.Location.unknown():
         module = module_of(EMPTY[name], [tensor("f32", None)], context)

@@ -209,6 +209,7 @@ def test_unknown_works_are_listed_once():
     assert unknown_works(some) == some[0].unknown
 
 
+@pytest.mark.full
 def test_a_comparison_says_what_changed_and_on_what_grounds():
     before = simulate(artifact())
     text = comparison(simulate(artifact(), {KERNELS: "iree"}), before)

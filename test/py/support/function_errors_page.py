@@ -1,9 +1,4 @@
-"""Write docs/numerics.md from the table of functions and its stored campaign, or check it.
-
-python test/py/support/function_errors_page.py [--check]
-"""
-
-import sys
+"""docs/numerics.md: the table of functions with the errors that its stored campaign found."""
 
 from function_errors import FUNCTIONS, RESULT, Function
 
@@ -73,6 +68,3 @@ def _cell(function: Function, types: list[str], name: str, found: dict[str, floa
 
 
 PAGES: gen_docs.Pages = {"numerics.md": page}
-
-if __name__ == "__main__":
-    sys.exit(gen_docs.main(sys.argv[1:], PAGES))

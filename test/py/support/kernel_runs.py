@@ -1,6 +1,6 @@
 """Compile many kernels in one module, and run each as PyC runs a program."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -28,13 +28,28 @@ LEVELS = (Target.named("cpu-avx2"), Target.named("cpu-avx512"))
 def targets(file: str = "") -> list[Any]:
     """The CPU targets with kernels, to parametrize by; those beyond this machine are skipped.
 
-    A sampled run has one target for a `file` of tests, always the same one. `test_families.py` has
-    random kernels of each family for all targets.
+    A sampled run has one target for a `file` of tests or a `file-family`, always the same one.
     """
+    return [pytest.param(t, marks=_skipped(_lacks(t))) for t in _levels(file)]
+
+
+def pairs(file: str, names: Iterable[str]) -> list[Any]:
+    """(family, target) pairs to parametrize by: all of them, in a sampled run a target each."""
+    return [
+        pytest.param(name, target, marks=_skipped(_lacks(target)))
+        for name in names
+        for target in _levels(f"{file}-{name}")
+    ]
+
+
+def name_of(parameter: Target | str) -> str:
+    """The part of a test's id for a family or a target."""
+    return parameter if isinstance(parameter, str) else parameter.name
+
+
+def _levels(draw: str) -> Sequence[Target]:
     here = [target for target in LEVELS if not _lacks(target)]
-    if file and here and not FULL:
-        return [Random(file).choice(here)]
-    return [pytest.param(t, marks=_skipped(_lacks(t))) for t in LEVELS]
+    return [Random(draw).choice(here)] if draw and here and not FULL else LEVELS
 
 
 def any_target() -> Target:

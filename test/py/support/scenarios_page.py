@@ -1,12 +1,5 @@
-"""Write docs/scenarios.md from the table of fault-injection tests, or check that it is current.
+"""docs/scenarios.md: the table of fault-injection tests."""
 
-python test/py/support/scenarios_page.py [--check]
-"""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from scenarios import GROUPS, Scenario
 
 from pyc_mlir.tools.docs import gen_docs
@@ -15,14 +8,13 @@ _HEAD = """\
 # Fault-injection tests
 
 Each row is a scenario of the suite in `test/py/robustness/`: what must come of it, its tests, and
-how often `make test` and `make test-full` do it. The smaller count is of seeded draws, the same
-every time. The tests take their counts from this table, or their cases are counted; a test keeps
-it true. Codes are those of [errors](errors.md); what the suite assumes of an attacker stands in
-[security](security.md).
+how often `make test-full` does it; `make test` does a seeded sample, the same every time. The tests
+take their counts from this table, or the full run compares their cases with it. Codes are those of
+[errors](errors.md); what the suite assumes of an attacker stands in [security](security.md).
 """
 _COLUMNS = """\
-| scenario | must end in | proven by | `make test` | `make test-full` |
-|---|---|---|---|---|
+| scenario | must end in | proven by | `make test-full` |
+|---|---|---|---|
 """
 
 
@@ -39,7 +31,7 @@ def _line(row: Scenario) -> str:
     expected = f"{row.expected} ({codes})" if codes else row.expected
     tests = "<br>".join(map(_link, row.tests))
     full = "all" if row.full is None else _number(row.full, row.what)
-    cells = (row.name, expected, tests, _number(row.seeded, row.what), full)
+    cells = (row.name, expected, tests, full)
     return f"| {' | '.join(cells)} |"
 
 
@@ -53,6 +45,3 @@ def _link(test: str) -> str:
 
 
 PAGES: gen_docs.Pages = {"scenarios.md": page}
-
-if __name__ == "__main__":
-    sys.exit(gen_docs.main(sys.argv[1:], PAGES))

@@ -1,5 +1,7 @@
 """The suite `co-selection`: what it compares, and the records that it stores."""
 
+import pytest
+
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.memory.co_selection import ALONE, FREE, RATIO, TOGETHER
@@ -8,6 +10,7 @@ from pyc_mlir.tools.bench.workloads.memory import PRESSED
 from pyc_mlir.tools.bench.workloads.workloads import relative_error
 
 
+@pytest.mark.full
 def test_both_programs_keep_the_budget(tmp_path):
     path = tmp_path / "co-selection.json"
     arguments = ["co-selection", "--quick", "--shares", "0.8", "--json", str(path)]

@@ -3,6 +3,8 @@
 import gzip
 import json
 
+import pytest
+
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.packing.iopddl import best_known, instances, name_of
@@ -44,6 +46,7 @@ def test_what_cannot_be_chosen(tmp_path):
     assert pyc_bench.main(["iopddl", str(tmp_path / "gone"), "--json", out]) == 1
 
 
+@pytest.mark.full
 def test_names(tmp_path):
     path = tmp_path / "asplos-2025-iopddl-B.json.gz"
     path.write_bytes(b"")

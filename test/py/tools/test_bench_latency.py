@@ -245,5 +245,6 @@ def test_means_are_geometric():
     assert list(means(found, titles, "iree")) == []
 
 
+@pytest.mark.full
 def test_results_leave_out_what_did_not_run():
     assert results([{"workload": "a", "metric": "failure", "threads": 1, "system": "jax"}]) == []

@@ -111,6 +111,7 @@ def product(shape: tuple[int, ...] = (64, 64)) -> SuiteCase:
     return SuiteCase("product", "chain", lambda x: x @ w, (SeededWeights(1).activations(*shape),))
 
 
+@pytest.mark.full
 def test_a_footprint_is_transients_and_results():
     case = product()
     artifact = build(case.source, case.specs, make_options())
@@ -136,6 +137,7 @@ def test_a_peak_of_loading_does_not_hide_the_calls(monkeypatch):
     assert footprint(artifact, case.arrays).peak_bytes == 16384
 
 
+@pytest.mark.full
 def test_iree_alone_in_its_partitioning_modes():
     """The default lets branches overlap, each with memory of its own; `debug` is a sequence."""
     case, options = make(SMALLEST, quick=True), plain_options()
@@ -189,6 +191,7 @@ def quick(tmp_path_factory):
     return Report.load(path)
 
 
+@pytest.mark.full
 def test_records_have_all_fields(quick):
     assert [r["mode"] for r in quick.records] == list(memory_measure.MODES)
     for row in quick.records:
@@ -292,6 +295,7 @@ def test_a_measuring_process_that_dies_is_a_failure(tmp_path):
     assert row["metric"] == "failure" and "ended with status 2" in row["reason"]
 
 
+@pytest.mark.full
 def test_arguments_are_flat_for_the_program_and_trees_for_the_function():
     case = make("mlp, gradients", quick=True)
     paths = [path for path, _ in leaves(case.inputs)]

@@ -231,6 +231,7 @@ def stored(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_a_row_says_what_was_promised(stored):
     report = Report.load(stored / "zoo-part.json")
     assert [r["system"] for r in report.records] == ["pyc", "iree"]

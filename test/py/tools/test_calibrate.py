@@ -31,6 +31,7 @@ def made() -> Calibration:
     return calibrate("tiny", require_cpu(host_cpu()), probe(), TINY)
 
 
+@pytest.mark.full
 def test_it_describes_this_machine(made):
     here, cpu = probe(), require_cpu(host_cpu())
     assert (made.name, made.machine.cpu) == ("tiny", cpu.model)
@@ -48,6 +49,7 @@ def test_it_reads_and_fits_this_machine(made):
     assert target.peak_flops == made.figures.flops.value
 
 
+@pytest.mark.full
 def test_one_core_and_small_caches():
     cpu = replace(require_cpu(host_cpu()), l2_bytes=1 << 12, l3_bytes=1 << 13)
     found = calibrate("one", cpu, replace(probe(), cores=1), TINY)

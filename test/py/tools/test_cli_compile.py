@@ -273,6 +273,7 @@ def test_a_recipe_of_another_program_is_refused(folder, capsys):
     assert "RECIPE_MISMATCH" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_text_output_keeps_its_decisions(folder):
     compiled(str(MODELS["mlp"]), "--emit", "linalg", "-o", "x.mlir", "--log", "x.jsonl")
     assert "pyc-fuse" in Path("x.jsonl").read_text()
@@ -414,6 +415,7 @@ def test_a_program_is_no_model(folder, capsys):
 
 
 @pytest.mark.parametrize("flags", ["-o no/such/x", "-o .", "-o x --log no/such/log"])
+@pytest.mark.full
 def test_places_that_cannot_be_written_are_told_before_the_compile(
     folder, capsys, monkeypatch, flags
 ):

@@ -34,6 +34,7 @@ def comparison(scores: np.ndarray) -> DemoComparison:
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(1)
 def test_compiled_models_answer_as_the_reference(name):
     _, images = load_digits()
     found = compare(MODELS[name], images.pixels[:20], [20], rounds=1, min_seconds=0)

@@ -262,6 +262,7 @@ def test_page_is_well_formed_and_whole(program, tmp_path, capsys):
         assert output_text in found.text
 
 
+@pytest.mark.full
 def test_page_draws_every_buffer_and_marks_them():
     region = planned(layered(60, 0))
     after = region.layouts["planned"]

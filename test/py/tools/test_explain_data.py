@@ -63,6 +63,7 @@ def test_layouts_of_plans(mode, problem):
 
 @pytest.mark.parametrize("problem", [layered(60, 0), layered(60, 1), skips(8, 4096)])
 @pytest.mark.parametrize("mode", ["balanced", "memory_first"])
+@pytest.mark.sampled(2)
 def test_the_peak_of_the_live_bytes_is_the_lower_bound_of_the_order(problem, mode):
     found = plan(problem, mode=mode)
     layout = layout_of_plan(problem, found)

@@ -161,6 +161,7 @@ def test_an_artifact_keeps_names_where_it_was_asked_to(dynamic):
     assert "<h3>conv1</h3>" in page(shown)
 
 
+@pytest.mark.full
 def test_names_are_asked_for_and_not_cached(tmp_path):
     cache = Cache(CacheStore(tmp_path))
     plain = build(MODELS["mlp"], None, make_options(kernels="iree", planner_mode="iree"))

@@ -26,6 +26,7 @@ def docs(tmp_path):
     return folder
 
 
+@pytest.mark.full
 def test_pages_name_everything(docs):
     pages = {path.name: text for path, text in generate(docs).items()}
     assert list(pages) == [*PAGES, "results.md", "encoder.md"]
@@ -42,6 +43,7 @@ def test_pages_name_everything(docs):
     assert "Settings: rounds: 15." in pages["encoder.md"]
 
 
+@pytest.mark.full
 def test_reports_of_one_goal_share_a_page(docs):
     folder = docs / "results"
     report = (folder / "encoder.json").read_text()
@@ -73,6 +75,7 @@ def test_every_op_has_an_example_that_fits(name):
     assert results and all(isinstance(result, TensorType) for result in results)
 
 
+@pytest.mark.full
 def test_writing_then_checking_finds_nothing_stale(docs, capsys):
     assert main(["--check", "--docs", str(docs)]) == 1
     assert "docs/dialect.md is stale" in capsys.readouterr().out

@@ -132,6 +132,7 @@ def test_command_lines_and_python_read_the_variable():
     assert "PycError: PYC_LOG: expected a level" in imported.stderr
 
 
+@pytest.mark.full
 def test_a_compile_in_a_worker_logs_the_worker_s_steps(tmp_path):
     command = ["-m", "pyc_mlir", "compile", str(MODEL), "--input", "2x1x8x8", "--untrusted"]
     done = run(*command, "-o", str(tmp_path / "m.vmfb"), PYC_LOG="info")

@@ -40,6 +40,7 @@ def test_a_table_has_a_column_for_each_checkout(checkout):
     assert "| import cycles of files | 1, of 2 | 1, of 2 |\n" in text
 
 
+@pytest.mark.full
 def test_a_picture_holds_both_charts_and_nothing_that_moves():
     rectangles = (Rectangle("x", 0, 0, 1, 0, 64), Rectangle("y<", 0, 1, 2, 64, 128))
     layout = ArenaLayout(192, (), rectangles)

@@ -66,6 +66,7 @@ def run_document(path: str) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.full
 def test_document_runs(document, tmp_path):
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {

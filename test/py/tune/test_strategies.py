@@ -71,6 +71,7 @@ def found(trials: Sequence[Trial]) -> tuple[Config, float]:
     return trial.config, trial.cost
 
 
+@pytest.mark.full
 def test_the_learned_strategy_needs_few_evaluations():
     def share(strategy: Strategy) -> float:
         costs = [found(run(strategy, TILES, tile_cost, 40, seed))[1] for seed in range(6)]

@@ -94,6 +94,7 @@ def test_quantiles_of_student():
 
 @pytest.mark.skipif(not NOISE.exists(), reason="the recorded noise is not there")
 @pytest.mark.parametrize("name", ["gemm", "softmax"])
+@pytest.mark.full
 def test_recorded_noise_of_a_loaded_machine(name):
     data = np.load(NOISE / f"pyc_{name}_loaded.npz", allow_pickle=False)
 

@@ -54,6 +54,7 @@ def measured(subject):
     return LocalMeasurer().measure(subject, [OWN, IREE, NONE], PLAN)
 
 
+@pytest.mark.full
 def test_candidates_of_a_work(measured):
     assert isinstance(LocalMeasurer(), Measurer)
     own, iree, none = measured.results
@@ -97,6 +98,7 @@ def test_cold_constants_are_one_call_a_sample(subject, monkeypatch):
     assert times.calls == 1 and len(times.wall) == 2
 
 
+@pytest.mark.full
 def test_a_wrong_candidate_has_no_times(subject, monkeypatch):
     answers = iter(["result 0[3]: expected 1, got 2", ""])
     monkeypatch.setattr(local.Reference, "problem", lambda self, results: next(answers))
@@ -122,6 +124,7 @@ def test_a_crash_is_its_candidate_s_alone(subject, monkeypatch):
     assert [p.process for p in found.results[1].processes] == [0]
 
 
+@pytest.mark.full
 def test_a_whole_program_and_choices_by_work():
     def model(x):
         w = np.linspace(-1, 1, 256, dtype=np.float32).reshape(16, 16)

@@ -31,6 +31,7 @@ def made(number: int, noise: float = 0.001) -> ProbeSession:
     return ProbeSession("gemm", number, clock(), clock(), 0.5)
 
 
+@pytest.mark.full
 def test_a_session_has_every_kind_in_every_process():
     (found,) = probe_sessions(1, PLAN, ["softmax"])
     assert set(found.wall) == set(found.cpu) == set(KINDS)

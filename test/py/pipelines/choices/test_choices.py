@@ -59,6 +59,7 @@ decisions = st.builds(
 
 
 @given(decisions)
+@pytest.mark.full
 def test_json_round_trip(decision: Decision):
     text = json.dumps(decision.to_json())
     assert Decision.from_json(json.loads(text)) == decision

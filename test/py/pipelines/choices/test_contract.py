@@ -172,6 +172,7 @@ def test_a_report_round_trips_and_leaves_out_what_was_measured():
 
 
 @pytest.mark.parametrize("field, value", [("of", 1e999), ("measured", {"worst": 10**400})])
+@pytest.mark.full
 def test_numbers_beyond_all_bounds_are_no_report(field, value):
     (data,) = ContractReport((ClauseReport("max_error", 1e-3, Status.SAMPLED),)).to_json()
     with pytest.raises(ValueError, match=r"infinity|too large"):

@@ -140,6 +140,7 @@ def test_files_that_are_no_logs_are_refused(tmp_path):
         assert caught.value.code is code
 
 
+@pytest.mark.full
 def test_an_empty_log_is_a_recipe_without_choices(tmp_path):
     (tmp_path / "log").write_text("")
     assert load_recipe(tmp_path / "log").choices == {}

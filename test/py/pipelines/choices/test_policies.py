@@ -101,6 +101,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("seed", sample(range(3), 1))
+@pytest.mark.full
 def test_no_answer_makes_a_wrong_program(seed):
     program = layered(seed)
     inputs = program.inputs()
@@ -121,6 +122,7 @@ def test_an_answer_that_was_not_offered_is_refused():
     assert caught.value.code is ReasonCode.INVALID_CHOICE
 
 
+@pytest.mark.full
 def test_modes_offered_together_are_replayed_from_the_log():
     code = branches().code.decode()
     first = build(code, None, make_options(policy=Thrifty()))

@@ -50,6 +50,7 @@ def test_what_is_no_recipe_is_refused(data: bytes):
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
 
 
+@pytest.mark.full
 def test_logs_are_told_apart():
     assert is_recipe(FILE.to_bytes())
     assert not is_recipe(b'{"record": "conditions"}\n')

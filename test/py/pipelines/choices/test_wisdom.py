@@ -315,6 +315,7 @@ def test_a_compile_names_its_wisdom_and_a_recipe_repeats_that():
     assert caught.value.code is ReasonCode.RECIPE_MISMATCH
 
 
+@pytest.mark.full
 def test_joined_wisdom_has_the_rows_and_recipes_of_both():
     single = Wisdom.of([FIRST, QUICK], {WORK: SUBJECT})
     programs = Wisdom.of([BETTER], {}, [RECIPE])

@@ -67,5 +67,6 @@ def mutated_pipeline(seed: int) -> str:
 
 @pytest.mark.parametrize("check", [mutated_module, mutated_pipeline])
 @pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.full
 def test_mutants(check: Callable[[int], str], batch: int, tmp_path: Path) -> None:
     require_all_right(check, batch, tmp_path)

@@ -64,5 +64,6 @@ def test_files_that_are_no_text(tmp_path, data):
     assert str(path) in refused(path, code)
 
 
+@pytest.mark.full
 def test_a_missing_file(tmp_path):
     assert "No such file" in refused(tmp_path / "none.mlir", ReasonCode.FILE_ACCESS)

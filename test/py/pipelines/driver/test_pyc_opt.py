@@ -464,5 +464,6 @@ def test_no_reproducer() -> None:
     assert read_reproducer(RETURNS) is None
 
 
+@pytest.mark.full
 def test_mlir_opts_threading_flag_is_accepted():
     assert parse_command_line(["--mlir-disable-threading", "--cse"]).mlir_disable_threading

@@ -42,6 +42,7 @@ def run_tool(body: str, *arguments: str, data: str = "") -> subprocess.Completed
         ("raise KeyError('a bug')", "KeyError: 'a bug'"),
     ],
 )
+@pytest.mark.full
 def test_crashes_leave_a_reproducer(body: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "crash.mlir"
     flag = f"--mlir-pass-pipeline-crash-reproducer={path}"

@@ -86,6 +86,7 @@ def test_the_place_is_where_the_bound_is_passed():
     assert found is not None and found.index == op("[").index("[") + 498
 
 
+@pytest.mark.full
 def test_tests_are_accepted():
     texts = [p.read_text() for p in sorted(Path(opt_harness.LIT_ROOT).rglob("*.mlir"))]
     assert sum(beyond(t) is not None for t in texts) <= 1, "nesting.mlir is refused"

@@ -97,6 +97,7 @@ def test_attention_in_place(target):
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 @pytest.mark.parametrize("right", ["bkn", "bnk"])
+@pytest.mark.full
 def test_every_size_is_dynamic(target, right):
     """Several blocks of the depth, an epilogue after the last; down to sizes of 1."""
     letters = ("b", "m", "n", "k")
@@ -110,6 +111,7 @@ def test_every_size_is_dynamic(target, right):
         assert (np.abs(run.run("product", a, b) - exact) <= bound).all()
 
 
+@pytest.mark.full
 def test_workers_change_no_bit():
     """Each worker packs on a stack of its own; shares of all three kinds run at once."""
     target, random = any_target(), np.random.default_rng(9)
@@ -136,6 +138,7 @@ def test_packing_belongs_to_a_product():
 
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
+@pytest.mark.full
 def test_no_loop_has_a_spill(target, tmp_path):
     """Needs no such machine: LLVM's assembly is read. docs/kernels.md says which loops have."""
     sizes = {"local": (100, 128, 64), "deep": (12, 64, 128)}

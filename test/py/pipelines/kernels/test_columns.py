@@ -137,6 +137,7 @@ def test_other_types_and_products_are_not(name, dtype):
 
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
+@pytest.mark.full
 def test_hot_loops_have_no_spill(target, tmp_path):
     widths = {"wide": 4096, "narrow": 256, "few": target.vector_bytes}
     made = [

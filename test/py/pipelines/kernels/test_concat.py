@@ -109,6 +109,7 @@ def dense_block(layers, growth=16):
 FIRST = numbers(32, 8, 1, 1) * 0.1
 
 
+@pytest.mark.full
 def test_a_dense_block_moves_each_number_once_for_each_layer():
     any_target()
     layers, x = 6, numbers(1, 8, 24, 20)

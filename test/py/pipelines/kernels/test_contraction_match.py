@@ -150,6 +150,7 @@ def test_a_column_in_a_program(target):
 
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
+@pytest.mark.full
 def test_programs_with_run_time_matrices(target):
     """Static and dynamic sizes; the sites tell that kernels were chosen."""
     random = np.random.default_rng(6)

@@ -58,6 +58,7 @@ def expected(image):
 
 
 @pytest.mark.parametrize("threads", ["local-sync", "local-task"])
+@pytest.mark.full
 def test_a_network_runs_on_generated_kernels(image, expected, threads):
     program = compile(network, [image], device=Device(threads))
     assert {"conv", "winograd", "depthwise", "pool", "transpose"} <= set(families(program))
@@ -66,6 +67,7 @@ def test_a_network_runs_on_generated_kernels(image, expected, threads):
     assert np.array_equal(np.asarray(program(image)), np.asarray(got))
 
 
+@pytest.mark.full
 def test_a_contract_that_bounds_the_error_takes_sums_as_they_are_written(image):
     program = compile(
         network, [image], contract=Contract(max_error=1e-4), device=Device("local-sync")
@@ -82,6 +84,7 @@ def test_what_rounding_allows_is_enough_for_minimal_filtering(image):
     assert "winograd" in families(program)
 
 
+@pytest.mark.full
 def test_batches_of_any_size(image, expected):
     program = compile(network, [spec("f32", ("n", 3, 40, 44))], device=Device("local-sync"))
     assert "winograd" in families(program)
@@ -90,6 +93,7 @@ def test_batches_of_any_size(image, expected):
         assert np.abs(got - np.asarray(expected)[:n]).max() < 1e-4
 
 
+@pytest.mark.full
 def test_little_memory_takes_weights_as_they_are(image):
     program = compile(network, [image], planner_mode="memory_first", device=Device("local-sync"))
     assert "winograd" not in families(program)
@@ -116,6 +120,7 @@ RESIDUALS = {
 
 
 @pytest.mark.parametrize("family", RESIDUALS)
+@pytest.mark.sampled(2)
 def test_a_residual_of_another_batch_is_refused(family):
     any_target()
     kernel, params = RESIDUALS[family]
@@ -150,6 +155,7 @@ def alike(x):
 
 
 @pytest.mark.parametrize("shape", [("n", 3, "h", "w"), (1, 3, 20, "w"), (2, 3, "h", 15)])
+@pytest.mark.sampled(1)
 def test_images_of_any_size(shape):
     any_target()
     dims = [spec("f32", shape)]

@@ -81,6 +81,7 @@ def test_knobs_follow_the_target():
 
 
 @pytest.mark.parametrize("name", ["cpu-avx2", "cpu-avx512"])
+@pytest.mark.full
 def test_the_targets_knobs_keep_values_in_registers(name, tmp_path):
     target, carrier = Target.named(name), Carrier(Target.named(name))
     made = [
@@ -106,6 +107,7 @@ def test_the_result_may_take_over_what_is_read_at_the_same_place():
     assert row == (("y", "x"), ("y", "read0"), ("y", "read1"))
 
 
+@pytest.mark.full
 def test_modes_change_no_bit():
     x, y = np.random.default_rng(3).normal(size=(2, 256, 24)).astype(np.float32)
     modes = ("iree", "balanced", "memory_first")
@@ -164,6 +166,7 @@ def covered(program):
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 @pytest.mark.parametrize("shape", [(5, 24), (None, 24), (None, 2, 24)], ids=str)
+@pytest.mark.full
 def test_a_group_of_a_program_becomes_a_kernel(target, shape):
     specs = [TensorSpec("f32", *shape)] * 2
     program = compile(gated, specs, target=target, device=Device("local-sync"), policy=Asked())
@@ -174,6 +177,7 @@ def test_a_group_of_a_program_becomes_a_kernel(target, shape):
 
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
+@pytest.mark.full
 def test_a_program_writes_past_the_caches(target, monkeypatch):
     monkeypatch.setattr(elementwise, "_STREAMED_OF_L3", 0)
     monkeypatch.setattr(elementwise_family, "_WORTH_NUMBERS", 0)

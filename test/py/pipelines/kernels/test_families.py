@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from conftest import FULL
 from family_checks import cases, check, hash_of
-from kernel_runs import any_target, targets
+from kernel_runs import any_target, name_of, pairs, targets
 
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -25,14 +25,14 @@ MOVES = ("packing", "transpose", "concat", "resize")
 KERNELS, NEON_KERNELS = (170, 4) if FULL else (3, 1)
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
-@pytest.mark.parametrize("name", list(FAMILIES))
+@pytest.mark.parametrize("name,target", pairs("test_families", FAMILIES), ids=name_of)
 def test_random_kernels_equal_float64(name, target):
     family = FAMILIES[name]
     check(family, target, cases(family, hash_of(name), target, KERNELS))
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
+@pytest.mark.full
 def test_kernels_compile_for_neon(name):
     target = Target.named("cpu-neon")
     carrier = Carrier(target)

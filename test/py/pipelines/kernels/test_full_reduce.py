@@ -106,6 +106,7 @@ def test_other_targets_are_not():
 
 
 @pytest.mark.parametrize("name", ["cpu-avx2", "cpu-avx512"])
+@pytest.mark.full
 def test_hot_loops_have_no_spill(name, tmp_path):
     made = [
         FullReduce("sum", 1, 1 << 20).kernel("known"),

@@ -28,6 +28,7 @@ def chosen(program):
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.full
 def test_a_program_equals_numpy(name, target):
     function, reference, shape = PROGRAMS[name]
     x = np.random.default_rng(4).normal(size=shape).astype(np.float32)
@@ -38,6 +39,7 @@ def test_a_program_equals_numpy(name, target):
 
 
 @pytest.mark.parametrize("name", ["columns:reduce_sum", "argmax:argmax", "transpose:transpose"])
+@pytest.mark.sampled(2)
 def test_a_dynamic_batch_runs_at_every_size(name):
     function, reference, shape = PROGRAMS[name]
     spec = TensorSpec("f32", None, *shape[1:])

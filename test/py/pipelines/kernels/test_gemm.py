@@ -107,6 +107,7 @@ def text(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["small", "split", "gelu", "dynamic"])
+@pytest.mark.full
 def test_a_products_hot_loop_is_all_arithmetic(text, name):
     target, written = text
     loop = hottest(written, name)

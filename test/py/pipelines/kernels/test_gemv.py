@@ -44,6 +44,7 @@ def test_the_targets_knobs():
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 @pytest.mark.parametrize("right", ["bkn", "bnk"])
+@pytest.mark.full
 def test_sizes_known_at_run_time(target, right):
     """A decoding step: the cache of keys grows; NaN and infinities as in numpy."""
     what = Contraction((2,), 2, "n", "k", right=right)
@@ -60,6 +61,7 @@ def test_sizes_known_at_run_time(target, right):
 
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
+@pytest.mark.full
 def test_no_loop_has_a_spill(target, tmp_path):
     """Needs no such machine: LLVM's assembly is read."""
     gelu = layer(bias=True, activation="gelu")

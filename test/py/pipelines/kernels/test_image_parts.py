@@ -155,6 +155,7 @@ def stored(program):
 
 
 @pytest.mark.parametrize("batch", [3, "n"])
+@pytest.mark.full
 def test_only_what_others_read_is_stored(wanted, batch):
     dims = [spec("f32", (batch, 3, 20, 24))]
     program = compile(network, dims, device=Device("local-sync"))

@@ -56,6 +56,7 @@ def reference(x, b):
 
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
+@pytest.mark.full
 def test_planned_memory_changes_no_bit(target):
     text, random = layers(target), np.random.default_rng(7)
     x = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
@@ -81,6 +82,7 @@ FAMILIES = {"batch_gemm", "columns", "gemv", "transpose", "full_reduce", "argmax
 
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
+@pytest.mark.full
 def test_planned_memory_changes_no_bit_of_any_family(target):
     random = np.random.default_rng(3)
     shapes = (3, 50, 40), (3, 40, 48), (48, 72)
@@ -100,6 +102,7 @@ def test_planned_memory_changes_no_bit_of_any_family(target):
         assert np.allclose(first, expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.full
 def test_a_kernel_whose_operands_are_known_is_not_run_by_the_compiler():
     """IREE evaluates what is constant while a kernel still is a stub, which computes nothing."""
     text = """func.func @main(%x: tensor<0x1x5xf32>) -> tensor<4x4x5xf32> {
@@ -116,6 +119,7 @@ def test_a_kernel_whose_operands_are_known_is_not_run_by_the_compiler():
         np.testing.assert_array_equal(got, np.full((4, 4, 5), 10, np.float32))
 
 
+@pytest.mark.full
 def test_a_constant_is_packed_once_however_often_it_is_used(monkeypatch):
     packed, pack = [], Panels.pack
     monkeypatch.setattr(Panels, "pack", lambda self, b: packed.append(self) or pack(self, b))

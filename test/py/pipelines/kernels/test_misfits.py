@@ -38,6 +38,7 @@ PLACED = {
 
 @pytest.mark.parametrize("name", sample(list(PLACED), 2))
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
+@pytest.mark.full
 def test_streaming_results_may_lie_anywhere(target, name):
     function, *shapes = PLACED[name]
     a, x = (array(*s) for s in shapes)
@@ -50,24 +51,28 @@ def test_streaming_results_may_lie_anywhere(target, name):
 
 
 @pytest.mark.parametrize("batch", [65535, 65536, 70001])
+@pytest.mark.full
 def test_transposes_of_many_matrices(batch):
     program = compile(lambda x: np.transpose(x, (0, 2, 1)), [f32(None, 16, 16)], device=DEVICE)
     x = np.arange(batch * 256, dtype=np.float32).reshape(batch, 16, 16)
     assert np.array_equal(program(x), x.transpose(0, 2, 1))
 
 
+@pytest.mark.full
 def test_a_comparison_of_comparisons():
     x, y = array(64, 1024), array(64, 1024)
     program = compile(lambda x, y: np.where((x > 0) == (y > 0), x, y), [x, y], device=DEVICE)
     assert np.array_equal(program(x, y), np.where((x > 0) == (y > 0), x, y))
 
 
+@pytest.mark.full
 def test_weights_of_rank_3():
     x, w = array(2, 8, 16), array(1, 16, 32)
     program = compile(lambda x: x @ w, [x], device=DEVICE)
     np.testing.assert_allclose(program(x), x @ w, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_norm_weights_of_unknown_size():
     x, s, b = array(8, 64), array(64), array(64)
     specs = [f32(8, 64), f32("n"), f32("n")]
@@ -84,6 +89,7 @@ FOLDED = {
 
 
 @pytest.mark.parametrize("name", FOLDED)
+@pytest.mark.full
 def test_dimensions_that_a_kernel_folds_must_agree_each(name):
     function, columns = FOLDED[name]
     specs = [f32(None, None, 16), f32(None, None, columns)]
@@ -94,6 +100,7 @@ def test_dimensions_that_a_kernel_folds_must_agree_each(name):
     assert caught.value.code is ReasonCode.DIMENSION_MISMATCH
 
 
+@pytest.mark.full
 def test_an_entry_named_as_a_kernel():
     module = trace(lambda x: nn.softmax(x), f32(4, 16), name="pyc_rows_0")
     x = array(4, 16)

@@ -40,6 +40,7 @@ def kernels(request):
 
 @pytest.mark.parametrize("wide", WIDTHS)
 @pytest.mark.parametrize("how", [NEAREST, LINEAR], ids=lambda how: how["mode"])
+@pytest.mark.sampled(18)
 def test_rows_of_any_length(kernels, how, wide):
     x = numbers(4, 3, wide)
     want = Op.reference(x[None], sizes=(6, 2 * wide), scales=(), layout="NCHW", **how)[0]
@@ -93,6 +94,7 @@ def test_impossible_knobs_are_refused():
         Resize(1, 1, 1, 1, Phases((((3, 1.0),),)), once)
 
 
+@pytest.mark.full
 def test_a_decoder_grows_its_images_in_their_layout():
     """Channels stay last between convolutions, and the result is the model's own."""
     any_target()

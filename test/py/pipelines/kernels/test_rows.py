@@ -90,6 +90,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
+@pytest.mark.full
 def test_what_comes_before_and_after_a_row_is_part_of_it(target):
     run = Kernels(target, [knobs.kernel(n) for n, knobs in PROGRAMS.items()])
     values = np.random.default_rng(5)
@@ -143,6 +144,7 @@ def test_rows_beyond_the_cache_are_left_to_iree():
     assert "L2" in FAMILY.refusal(Rows("sum", 4, 1 << 20), target)
 
 
+@pytest.mark.full
 def test_the_documented_kernel_runs():
     """The code of docs/kernels.md, from the kernel to the vmfb."""
     text = (Path(__file__).parents[4] / "docs" / "kernels.md").read_text()

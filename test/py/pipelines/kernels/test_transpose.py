@@ -32,6 +32,7 @@ def numbers(*shape):
 
 
 @pytest.mark.parametrize(("m", "n"), SIDES)
+@pytest.mark.sampled(2)
 def test_blocks_and_edges(kernels, m, n):
     x = numbers(2, m, n)
     assert np.array_equal(kernels.run(f"{m}x{n}", x), x.transpose(0, 2, 1))
@@ -161,6 +162,7 @@ def test_other_types_are_not():
 
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
+@pytest.mark.full
 def test_hot_loops_have_no_spill(target, tmp_path):
     shapes = {"blocks": (1, 512, 512), "streamed": (1, 4096, 4096), "copies": (1, 128, 12, 64)}
     made = [Transpose.on(target, *shape).kernel(name) for name, shape in shapes.items()]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import FULL
 from family_checks import cases, check, hash_of
-from kernel_runs import targets
+from kernel_runs import name_of, pairs
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
@@ -20,8 +20,7 @@ CORES = 3
 AVX512 = Target.named("cpu-avx512")
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
-@pytest.mark.parametrize("name", list(FAMILIES))
+@pytest.mark.parametrize("name,target", pairs("test_variants", FAMILIES), ids=name_of)
 def test_random_variants_equal_float64(name, target):
     """Knob sets of a family's space compute what its reference does, for the same call."""
     family, rng = FAMILIES[name], np.random.default_rng(hash_of(name))
@@ -98,6 +97,7 @@ def test_settings_reach_into_knobs():
     assert made == Knobs(height=4, images=Inner(8))
 
 
+@pytest.mark.full
 def test_grids_are_one_workgroup_or_some_for_each_core():
     cores = replace(AVX512, cores=4)
     assert shares(cores, 100) == [1, 4, 8, 16] and shares(cores, 9) == [1, 4, 8]

@@ -99,6 +99,7 @@ def test_every_core_has_work(filters, cores):
         assert panels == 1 or filters % (knobs.panel * panels) == 0
 
 
+@pytest.mark.full
 def test_tiles_of_a_single_row_are_shared():
     target, random = any_target(), Random(0)
     cuts = ((40, (2, 1), False), (33, (3, 1), True), (16, (9, 1), False), (40, (2, 2), False))
@@ -119,6 +120,7 @@ def test_tiles_of_a_single_row_are_shared():
         agrees(run.run(f"k{i}", *arrays), *convolution.reference(knobs, arrays))
 
 
+@pytest.mark.full
 def test_where_infinities_reach():
     """As docs/kernels.md states: tiles for minimal filtering, all groups computed together."""
     target, random, axis = any_target(), Random(0), ConvAxis(12, 3, 1, 1, 1)
@@ -255,6 +257,7 @@ def test_pooling():
 
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
+@pytest.mark.full
 def test_register_tiles_do_not_spill(target, tmp_path):
     axis, wide = ConvAxis(28, 3, 1, 1, 1), ConvAxis(56)
     kernels = [

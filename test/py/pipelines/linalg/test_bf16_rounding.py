@@ -29,6 +29,7 @@ def there_and_back(dtype: str, way: str, size: int) -> str:
 @pytest.mark.parametrize(
     ("dtype", "way"), [("f32", "bf16"), ("f16", "bf16"), ("bf16", "f16"), ("f32", "f16")]
 )
+@pytest.mark.full
 def test_a_cast_there_and_back_rounds(dtype, way, target):
     x = np.concatenate([SPECIAL, BITS.view(np.float32)]).astype(DTYPES[dtype])
     found = np.asarray(pyc_mlir.compile(there_and_back(dtype, way, len(x)), target=target)(x))

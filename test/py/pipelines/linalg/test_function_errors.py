@@ -37,6 +37,7 @@ LARGE = [1e5, 1e10, 1e19, 1e25, 1e38, 3.4028235e38]
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "way"), sample(cases(), 3))
+@pytest.mark.full
 def test_errors_are_within_what_is_stated(dtype: str, way: str, record_property) -> None:
     found = list(campaign(DTYPES[dtype], way, MANY if FULL else SOME))
     assert {f.function for f in found} == set(FUNCTIONS)
@@ -46,6 +47,7 @@ def test_errors_are_within_what_is_stated(dtype: str, way: str, record_property)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.sampled(1)
 def test_powers_of_two_are_exact(dtype: str) -> None:
     least, most = {"f16": (-14, 15), "f64": (-1022, 1023)}.get(dtype, (-126, 127))
     # bf16 holds whole numbers up to 256; all exponents of f64 are whole numbers of it.
@@ -64,6 +66,7 @@ def test_powers_of_two_are_exact(dtype: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "f64"])
+@pytest.mark.full
 def test_sin_and_cos_of_large_numbers_are_bounded_and_right(dtype: str) -> None:
     values = LARGE + ([1e100, 1.7976931348623157e308] if dtype == "f64" else [])
     x = np.array(values).astype(DTYPES[dtype])
@@ -93,6 +96,7 @@ def test_what_is_pycs_own_is_as_exact_on_a_gpu(target: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", sample(FLOATS, 2, seed=1))
+@pytest.mark.full
 def test_zeros_keep_their_signs(dtype: str) -> None:
     x = np.array([0.0, -0.0]).astype(DTYPES[dtype])
 
@@ -102,6 +106,7 @@ def test_zeros_keep_their_signs(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", sample(FLOATS, 2, seed=2))
+@pytest.mark.full
 def test_sign_is_minus_one_zero_or_one(dtype: str) -> None:
     tiny = 2.0 ** {"f16": -24, "f64": -1074}.get(dtype, -130)
     x = np.array([tiny, -tiny, 0, 3, -3, np.inf, -np.inf]).astype(DTYPES[dtype])

@@ -53,6 +53,7 @@ def names_of(module: ir.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.sampled(12)
 def test_plans_run_and_compute_what_numpy_does(name):
     program = PROGRAMS[name]
     inputs = program.inputs()

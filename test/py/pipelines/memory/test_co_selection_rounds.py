@@ -79,6 +79,7 @@ class Other:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.full
 def test_within_the_limit_and_near_the_best_of_all(seed):
     program = Made(seed)
     found = program.found()
@@ -91,6 +92,7 @@ def test_equal_programs_give_equal_choices():
     assert Made(4).found() == Made(4).found()
 
 
+@pytest.mark.full
 def test_the_quicker_of_it_and_what_was_chosen_alone():
     program = Made(1)
     found = program.found()
@@ -115,6 +117,7 @@ def test_only_what_differs_is_named():
     assert all(now.get(key) != name for key, name in found.choices.items())
 
 
+@pytest.mark.full
 def test_parts_from_the_quickest_to_the_smallest():
     offers = {
         "a": [Part("keep", 1.0, 100), Part("split:2", 1.1, 50), Part("split:4", 3.0, 45)],

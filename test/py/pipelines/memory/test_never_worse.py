@@ -62,12 +62,14 @@ def test_random_graphs(seed):
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.full
 def test_demo_models(name):
     _, images = load_digits()
     pixels = images.pixels[:64]
     check(lower(MODELS[name], [pixels], make_options()), [pixels])
 
 
+@pytest.mark.full
 def test_an_encoder_block():
     block = encoder_block(TINY, encoder_weights(TINY))
     x = load_digits()[1].pixels.reshape(-1)[: TINY.seq * TINY.width]

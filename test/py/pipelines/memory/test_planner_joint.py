@@ -111,6 +111,7 @@ def test_reuse_is_of_dying_operands(problem, sparing) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("mode", ["balanced", "memory_first"])
+@pytest.mark.full
 def test_random_graphs_need_less_than_their_own_order(seed, mode) -> None:
     problem = layered(120, seed)
     found = plan(problem, mode=mode, work_limit=40_000)

@@ -345,6 +345,7 @@ def test_a_strict_limit_ends_the_orders_too() -> None:
 
 @pytest.mark.parametrize("count", [1, 16, 127, 128, 700])
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.sampled(13)
 def test_machine_code_places_as_python_does(name, count) -> None:
     """Bit by bit, with mixed alignments, and as far as a limit allows."""
     random = np.random.default_rng(count)

@@ -78,6 +78,7 @@ def test_carried_plans_are_legal_and_as_good(problem, mode) -> None:
 
 
 @pytest.mark.parametrize("problem", [chain(5, in_place=True), branches(5), layered(60, 3)])
+@pytest.mark.full
 def test_recomputed_copies_are_carried(problem) -> None:
     twin = in_buffers_of_the_caller(problem)
     plans = SharedPlans()
@@ -101,6 +102,7 @@ def test_a_reader_of_what_is_updated_outside_runs_once() -> None:
     assert [t.after for t in reduced.tasks] == [(), (0,), (1,)]
 
 
+@pytest.mark.full
 def test_each_problem_is_planned_once(monkeypatch) -> None:
     calls = []
     real = shared.plan

@@ -113,6 +113,7 @@ def test_the_answer_is_the_plain_one(problem, extra, concurrency, random) -> Non
 
 
 @pytest.mark.parametrize("seed", range(40 if FULL else 4))
+@pytest.mark.full
 def test_the_answer_is_the_plain_one_for_wide_graphs(seed, monkeypatch) -> None:
     """Also where the window ends before the graph does."""
     problem = wide(seed, 60)

@@ -3,11 +3,11 @@
 import csv
 import gzip
 import itertools
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import FULL
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.memory.selection.messages import Messages
@@ -53,7 +53,7 @@ def exact(problem: SelectionProblem) -> float:
     return min((problem.cost(c) for c in arrays if problem.feasible(c)), default=np.inf)
 
 
-@pytest.mark.parametrize("seed", range(60 if os.environ.get("PYC_FULL") else 12))
+@pytest.mark.parametrize("seed", range(60 if FULL else 12))
 def test_small_problems(seed):
     problem = random_problem(seed)
     least = exact(problem)
@@ -140,8 +140,8 @@ def test_wrong_problems_are_refused():
 @pytest.mark.parametrize("path", sorted(CONTEST.glob("*.json.gz")), ids=lambda p: p.name[19:-8])
 def test_instances_of_the_contest(path):
     problem = from_contest(gzip.decompress(path.read_bytes()))
-    if len(problem.costs) > 1000 and not os.environ.get("PYC_FULL"):
-        pytest.skip("large instances run with PYC_FULL=1")
+    if len(problem.costs) > 1000 and not FULL:
+        pytest.skip("large instances run in `make test-full` only")
     with open(CONTEST / "best_known.csv") as file:
         known = {r["instance"]: float(r["best_contest"]) for r in csv.DictReader(file)}
     found = select(problem, WORK)

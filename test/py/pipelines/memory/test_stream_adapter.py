@@ -155,6 +155,7 @@ def workspace(decision) -> dict[str, int]:
     return {a.name: a.cost.workspace_bytes for a in decision.alternatives}
 
 
+@pytest.mark.full
 def test_reorder_lowers_the_measured_peak():
     program = branches()
     vmfb, (decision,) = planned(program)
@@ -181,6 +182,7 @@ def test_packing_alone_beats_iree_on_a_growing_chain():
     assert run(vmfb, program)[0] == run(unplanned(program), program)[0]
 
 
+@pytest.mark.full
 def test_every_region_is_planned_on_its_own():
     program = branches(4, regions=2)
     vmfb, decisions = planned(program)
@@ -190,6 +192,7 @@ def test_every_region_is_planned_on_its_own():
     assert results == expected and peak < reference
 
 
+@pytest.mark.full
 def test_a_policy_may_keep_iree_in_one_region():
     class OnlyTheFirst:
         name = "only-the-first"
@@ -207,6 +210,7 @@ def test_a_policy_may_keep_iree_in_one_region():
     assert run(made.vmfb, program)[0] == run(unplanned(program), program)[0]
 
 
+@pytest.mark.full
 def test_dynamic_sizes_are_compared_as_expressions():
     program = branches(rows=None)
     vmfb, (decision,) = planned(program)
@@ -278,6 +282,7 @@ def test_packing_again_stops_at_what_is_enough(seed):
 
 # In program 121 two ops write into parts of one storage, both tied to the same value.
 @pytest.mark.parametrize("seed", [*range(24 if FULL else 4), 121])
+@pytest.mark.full
 def test_any_legal_plan_gives_the_same_bits(seed):
     program = layered(seed, dynamic=seed % 3 == 0, ops=20 if seed == 121 else 12)
     vmfb, text, problems = carried_out(program, hostile(seed, 1 + seed % 4, copies=0.4))
@@ -285,6 +290,7 @@ def test_any_legal_plan_gives_the_same_bits(seed):
     assert run(vmfb, program)[0] == run(unplanned(program), program)[0]
 
 
+@pytest.mark.full
 def test_waves_are_emitted_and_opened():
     program = branches(4)
     _, wide, (problem,) = carried_out(program, hostile(0, 3))
@@ -294,6 +300,7 @@ def test_waves_are_emitted_and_opened():
     assert "stream.cmd.concurrent" not in narrow
 
 
+@pytest.mark.full
 def test_recomputed_copies_are_dispatches_of_their_own():
     program = branches(3)
     plain, once, _ = carried_out(program, hostile(0, 1))
@@ -304,6 +311,7 @@ def test_recomputed_copies_are_dispatches_of_their_own():
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.full
 def test_modes_compile_programs_and_say_what_they_chose(mode):
     shape = EncoderShape(seq=8, width=32, heads=2, hidden=64)
     block = encoder_block(shape, encoder_weights(shape))
@@ -325,6 +333,7 @@ def test_an_unknown_mode_is_refused_before_anything_is_compiled():
         make_options(planner_mode="fast")
 
 
+@pytest.mark.full
 def test_updates_in_place_are_ties():
     found = Counter()
     for seed in (2, 5, 7):
@@ -366,6 +375,7 @@ def read_sizes(extra: str = "") -> list[ByteSize]:
         return [size_of(value) for value in end.operands]
 
 
+@pytest.mark.full
 def test_what_is_read_from_memory_goes_by_its_place():
     first, second = read_sizes()
     assert not first.at_most(second) and not second.at_most(first)

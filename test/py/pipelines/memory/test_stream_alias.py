@@ -146,6 +146,7 @@ def results_of(vmfb: bytes, inputs: list[np.ndarray], device: str) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(60 if FULL else 2))
+@pytest.mark.full
 def test_bits_stay_where_results_take_over_storage(seed):
     shape = random.Random(seed).choice([(5, 7), (33, 24), (1, 7), (64, 24), (130, 7)])
     low = lowered(program(seed), shape, shape)
@@ -174,6 +175,7 @@ def test_bits_stay_on_vulkan_too(seed):
     assert results_of(planned, inputs, "vulkan") == results_of(plain, inputs, "vulkan")
 
 
+@pytest.mark.full
 def test_most_programs_do_move_storage():
     moved = [run_in_place(lowered(program(s), (33, 24), (33, 24)).code)[1] for s in range(3)]
     assert sum(moved) >= 3

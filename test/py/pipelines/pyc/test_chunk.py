@@ -234,6 +234,7 @@ def test_programs_in_parts_compute_the_same(name, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.full
 def test_random_graphs_in_parts_compute_the_reference(monkeypatch):
     monkeypatch.setattr(chunk_regions, "RESULT_SHARE", math.inf)
     split = 0
@@ -385,6 +386,7 @@ def whole(options):
 
 
 @pytest.mark.parametrize("name", sample(list(COMPILED), 2))
+@pytest.mark.full
 def test_arenas_shrink_and_results_are_the_same_bits(name):
     """With IREE's code for everything: what fusion into kernels changes is not the parts' doing."""
     policy = Names(lambda names: "split:4" if "split:4" in names else names[0])

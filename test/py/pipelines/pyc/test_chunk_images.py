@@ -148,6 +148,7 @@ def block(x):
     return nn.conv2d(x, PROJECT)
 
 
+@pytest.mark.full
 def test_an_image_in_parts_needs_less_memory():
     any_target()
     x = NUMBERS.normal(size=(1, 16, 96, 96)).astype(np.float32)

@@ -115,6 +115,7 @@ def test_random_networks_compute_the_reference(seed):
         assert str(module) == once, f"seed {number}"
 
 
+@pytest.mark.full
 def test_compiled_networks_compute_the_reference():
     networks: list[Network] = [
         draw_network(Random(seed), dynamic=seed % 2 == 1) for seed in range(COMPILED)

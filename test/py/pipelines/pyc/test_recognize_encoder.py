@@ -48,6 +48,7 @@ def arguments(batch: int, length: int) -> list[np.ndarray]:
     return [rng.normal(0, 1, (batch, length, WIDTH)).astype(np.float32), mask]
 
 
+@pytest.mark.full
 def test_a_written_out_encoder_has_the_ops_of_the_named_one():
     wanted = counted(after(trace(named(LAYERS), *arguments(2, 6)), BEFORE))
     found = counted(after(imported(2, 6)))
@@ -56,6 +57,7 @@ def test_a_written_out_encoder_has_the_ops_of_the_named_one():
 
 
 @pytest.mark.parametrize("sizes", [(1, 3), (3, 8)])
+@pytest.mark.sampled(1)
 def test_a_dynamic_encoder_is_recognized_and_equal(sizes):
     plain, module = after(imported("batch", "length"), BEFORE), after(imported("batch", "length"))
     assert counted(module) == counted(after(imported(2, 6)))
@@ -64,6 +66,7 @@ def test_a_dynamic_encoder_is_recognized_and_equal(sizes):
     np.testing.assert_allclose(got, want, 1e-4, 1e-5)
 
 
+@pytest.mark.full
 def test_what_is_left_to_iree_is_less():
     """Groups and lone ops behind the passes of a compile, with and without the pass."""
     written = after(imported(2, 6), HIGH_LEVEL.replace("pyc-recognize,", ""))
@@ -75,6 +78,7 @@ def test_what_is_left_to_iree_is_less():
     assert computed[1] < 0.7 * computed[0], computed
 
 
+@pytest.mark.full
 def test_a_recognized_encoder_compiles_and_is_equal():
     """Dynamic, from the ONNX model to results on the CPU."""
     program = compile(legacy(1, "batch", "length"))

@@ -39,6 +39,7 @@ def truth(spelling: Spelling, context: ir.Context, arrays: list[np.ndarray]) -> 
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.full
 def test_a_spelling_is_recognized_and_errs_no_more(batch):
     """The composite as its decomposition: each of its operations is rounded."""
     for seed in range(batch * EACH, (batch + 1) * EACH):
@@ -58,6 +59,7 @@ def test_a_spelling_is_recognized_and_errs_no_more(batch):
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.full
 def test_a_near_miss_stays_what_it_is(batch):
     for seed in range(batch * EACH, (batch + 1) * EACH):
         spelling = draw_near(seed)

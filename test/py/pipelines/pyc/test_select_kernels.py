@@ -53,6 +53,7 @@ def chosen(decisions):
 
 @on_targets
 @pytest.mark.parametrize("shape", [(5, 40), (2, 3, 40), (1, 40), (130, 40)], ids=str)
+@pytest.mark.full
 def test_a_program_with_kernels_equals_numpy(shape, target):
     x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     program = compile(block, [x], target=target, device=Device("local-sync"))
@@ -62,6 +63,7 @@ def test_a_program_with_kernels_equals_numpy(shape, target):
 
 
 @on_targets
+@pytest.mark.full
 def test_dynamic_rows_run_at_every_size(target):
     program = compile(
         block, [TensorSpec("f32", None, 3, 40)], target=target, device=Device("local-sync")
@@ -72,6 +74,7 @@ def test_dynamic_rows_run_at_every_size(target):
         assert np.allclose(program(x), reference(x), rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.full
 def test_modes_change_no_bit():
     x = np.random.default_rng(2).normal(size=(64, 40)).astype(np.float32)
     results = {
@@ -81,6 +84,7 @@ def test_modes_change_no_bit():
     assert len(set(results.values())) == 1
 
 
+@pytest.mark.full
 def test_the_choice_is_replayed_and_can_be_another():
     x = np.zeros((8, 40), np.float32)
     first = build(block, [x], make_options())
@@ -119,6 +123,7 @@ def test_equal_kernels_share_their_code():
     assert text.count("call @pyc_rows") == 2
 
 
+@pytest.mark.full
 def test_a_kernel_attached_by_hand_is_taken():
     """Without a decision, with the knobs that it has and no program would get."""
     knobs = "Rows(operation='softmax', rows=4, columns=8, rows_per_workgroup=3, unroll=2, ahead=0)"
@@ -143,6 +148,7 @@ def test_a_kernel_for_another_target_is_refused():
     assert error.value.code is ReasonCode.INVALID_IR
 
 
+@pytest.mark.full
 def test_knobs_are_read_back_and_nothing_else():
     for family in FAMILIES.values():
         for seed in range(50):
@@ -239,6 +245,7 @@ def test_kernels_that_differ_in_a_constant_only_stay_apart():
 
 
 @pytest.mark.parametrize("columns", [24, 130])
+@pytest.mark.full
 def test_a_row_has_the_same_bits_wherever_it_lies(columns):
     """Lower tiles at the bottom of a matrix add in the same order as full ones."""
     weights = RANDOM.normal(size=(96, columns)).astype(np.float32)

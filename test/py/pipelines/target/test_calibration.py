@@ -178,6 +178,7 @@ def test_gpus_are_not_calibrated(name):
     assert "it measures CPUs" in refused(Target.named(name).calibrated, calibration())
 
 
+@pytest.mark.full
 def test_a_cpu_that_nobody_read_takes_none():
     assert "the features none" in refused(Target.named("cpu").calibrated, calibration())
     bare = Target.named("cpu").on(CpuInfo(V4_FEATURES, 2))

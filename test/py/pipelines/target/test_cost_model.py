@@ -88,6 +88,7 @@ def test_parts_that_occupy_few_cores_compute_more_slowly():
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.full
 def test_convolutions_are_predicted_by_window_and_stride(layout: str):
     def seconds(window: int, stride: int) -> float:
         kind = np.dtype(np.float32)

@@ -71,5 +71,6 @@ def test_reads_linux_files(tmp_path: Path):
     assert cpu is not None and cpu.vector_bytes == 32
 
 
+@pytest.mark.full
 def test_no_linux_files(tmp_path: Path):
     assert read_host_cpu(tmp_path / "none", tmp_path) is None

@@ -48,6 +48,7 @@ def source(name: str) -> tuple[Any, Any, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", [*MODELS, "block"])
+@pytest.mark.full
 def test_compiles(name: str, target: str) -> None:
     model, specs, _, _ = source(name)
     artifact = build(model, specs, make_options(target=target))
@@ -68,6 +69,7 @@ def test_runs(name: str, target: str) -> None:
     assert_close(program(x), expected, f"{name} on {target}", scale=10)
 
 
+@pytest.mark.full
 def test_a_type_that_the_target_lacks_is_refused() -> None:
     with pytest.raises(PycError, match="f64") as caught:
         build(lambda x: x * 2.0, [TensorSpec("f64", 4)], make_options(target="vulkan"))

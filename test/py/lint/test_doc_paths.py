@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from source_trees import trees
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = {
@@ -28,9 +29,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 @cache
 def sources() -> dict[str, ast.Module]:
     """Our Python files by their path from the root."""
-    folders = (*dict.fromkeys(PACKAGES.values()), "test")
-    files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return {str(f.relative_to(ROOT)): ast.parse(f.read_text()) for f in files}
+    return trees(*dict.fromkeys(PACKAGES.values()), "test")
 
 
 def documents() -> list[Path]:
@@ -113,7 +112,7 @@ def anchors(path: Path) -> set[str]:
 def test_docstrings_and_comments_name_files_and_modules_that_exist():
     known, wrong = set(sources()), []
     for path, tree in sources().items():
-        if path == "test/py/tools/test_doc_paths.py":
+        if path == "test/py/lint/test_doc_paths.py":
             continue
         text = "\n".join(prose(path, tree))
         dotted = (name for name in DOTTED.findall(text) if not exists(name))

@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from source_trees import tree
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # From the bottom up: a folder, the package that it installs as.
 LAYERS = {
     "dialects": "pyc_mlir.dialects",
@@ -139,7 +140,7 @@ def modules() -> dict[str, Module]:
     for layer, folder in enumerate(LAYERS):
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = module_name(folder, path)
-            found[name] = Module(name, path, layer, ast.parse(path.read_text(), str(path)))
+            found[name] = Module(name, path, layer, tree(path))
     for module in found.values():
         collect(module.tree, module, in_function=False)
     return found
@@ -212,8 +213,8 @@ def find_cycle(edges: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
+def functions(source: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -285,7 +286,7 @@ def test_files_and_functions_are_small():
         text, where = path.read_text(), path.relative_to(ROOT)
         if (lines := text.count("\n")) > MAX_FILE:
             wrong.append(f"{where}: {lines} lines, at most {MAX_FILE}")
-        for node in functions(ast.parse(text)):
+        for node in functions(tree(path)):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION:
                 wrong.append(f"{where}:{node.lineno}: {node.name} has {length} lines")

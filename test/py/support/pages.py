@@ -1,0 +1,30 @@
+"""Write all generated pages of docs/, or check that they are current.
+
+    python test/py/support/pages.py [--check]
+
+gen_docs makes the pages of the product; those of the tests are made here: faults that
+are injected (scenarios.py), errors of functions (function_errors.py), slices of the full run
+(slices.py).
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+import function_errors_page
+import scenarios_page
+import slices_page
+
+from pyc_mlir.tools.docs import gen_docs
+
+PAGES = {**scenarios_page.PAGES, **function_errors_page.PAGES, **slices_page.PAGES}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write or check the pages; 1 if one is stale or a stored report is malformed."""
+    return max(gen_docs.main(argv), gen_docs.main(argv, PAGES))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
