@@ -111,6 +111,7 @@ def test_the_device_never_holds_more():
     assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
+@pytest.mark.full
 def test_the_log_says_what_was_given_up():
     kept = built(budgets()[1])
     changed = [d for d in kept.decisions if d.decided_by == "co-selection"]
@@ -142,6 +143,7 @@ def test_a_budget_that_nothing_keeps_is_refused_with_one_that_is_kept():
     assert needed(built(caught.value.smallest)) <= caught.value.smallest
 
 
+@pytest.mark.full
 def test_a_contract_that_bounds_the_error_gets_no_other_sums():
     """Minimal filtering adds other numbers than the plain form."""
     net, x = network()

@@ -90,6 +90,7 @@ def test_strict_determinism_refuses_it():
     make_options(policy="fastest", contract=contract)
 
 
+@pytest.mark.full
 def test_a_given_recipe_stands(tmp_path):
     path = tmp_path / "model.vmfb"
     path.write_bytes(to_bytes(heuristic()))

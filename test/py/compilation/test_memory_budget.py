@@ -145,6 +145,7 @@ def test_a_budget_that_one_mode_refuses_is_kept_with_the_parts_of_another():
     assert built(caught.value.smallest).account.total() == caught.value.smallest
 
 
+@pytest.mark.full
 def test_a_budget_without_room_for_padded_weights_is_kept_by_irees_code():
     """The kernels' panels pad 10 columns to 16, IREE's code takes the weights as they are."""
     weights = np.ones((784, 10), np.float32)
@@ -278,6 +279,7 @@ def test_what_is_handed_back_needs_no_memory():
     assert device.memory().peak_bytes <= total
 
 
+@pytest.mark.full
 def test_what_is_returned_in_two_shapes_is_counted_once():
     def twice(x, y):
         sum_ = x.T + y

@@ -61,6 +61,7 @@ def peak(artifact: Artifact, inputs: Sequence[np.ndarray]) -> tuple[list[bytes],
     return bits(program(*given)), device.memory().peak_bytes
 
 
+@pytest.mark.full
 def test_a_call_outside_of_a_range_is_refused():
     device = Device("local-sync")
     p = compile(model, SPECS, dims=DIMS, device=device)
@@ -154,6 +155,7 @@ def test_a_budget_names_the_dimension_without_a_range():
         assert f"--dim {name}=1:64" in caught.value.message
 
 
+@pytest.mark.full
 def test_the_account_is_that_of_the_largest_call():
     account = build(model, SPECS, make_options(dims=DIMS)).account
     outputs = 4 * (59 * 16 + 16 + 50 * 16 + 50 * 64)

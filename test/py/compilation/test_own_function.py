@@ -44,6 +44,7 @@ def test_a_function_agrees_with_itself():
     assert output_text(model, X, spec("f32", ())) == AGREES
 
 
+@pytest.mark.full
 def test_a_fault_of_the_front_end_is_refused(monkeypatch):
     """As if `//` were truncated: the references take it for what was meant."""
     truncated = lambda b, x, y: b.div(x, y)  # noqa: E731
@@ -105,6 +106,7 @@ def test_what_cannot_be_compared_is_told():
     assert "IndexError" in reported
 
 
+@pytest.mark.full
 def test_inputs_may_be_changed_and_jitted_functions_run_as_written():
     def in_place(x: Any) -> Any:
         x = x + 0

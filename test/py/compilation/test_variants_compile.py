@@ -60,6 +60,7 @@ def varied(plain):
     return build(MODEL, [X], make_options(recipe=recipe_with(plain, VARIANT)))
 
 
+@pytest.mark.full
 def test_a_recipe_names_a_variant(plain, varied):
     made, before = site_of(varied), site_of(plain)
     assert made.chosen == VARIANT and varied.vmfb != plain.vmfb

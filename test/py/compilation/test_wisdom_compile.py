@@ -62,6 +62,7 @@ def kernels(artifact) -> list[str]:
     return [d.chosen for d in artifact.decisions if d.site.pass_name == KERNELS]
 
 
+@pytest.mark.full
 def test_measured_rows_come_before_predictions(plain, made, wisdom):
     assert kernels(plain) != kernels(made) == ["iree"] * len(kernels(plain))
     for d in made.decisions:
@@ -193,6 +194,7 @@ assert loaded == [], loaded
 """
 
 
+@pytest.mark.full
 def test_a_compile_never_opens_a_database(wisdom, tmp_path):
     path = tmp_path / "w.json"
     path.write_bytes(wisdom.to_bytes())

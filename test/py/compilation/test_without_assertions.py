@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import numpy as np
 import pyc_mlir
@@ -17,6 +19,7 @@ for f in (lambda x: np.maximum(x * 2 + 1, x[0]), lambda x: np.exp(x) @ x + x.sum
 """
 
 
+@pytest.mark.full
 def test_programs_are_right_without_assertions() -> None:
     command = [sys.executable, "-O", "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -59,6 +59,7 @@ def first(tmp_path_factory):
     return made, path
 
 
+@pytest.mark.full
 def test_a_model_trained_again_keeps_every_choice(first, tmp_path):
     made, path = first
     again = build(network(1), [X], make_options(recipe=path))

@@ -40,6 +40,7 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.sampled(20)
 def test_contents_survive(name, shape):
     for array in (
         content(name, shape),
@@ -63,6 +64,7 @@ def test_special_values_survive_bit_by_bit(name):
 
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("shape", [(), (2, 3), (0, 3), (700,)], ids=str)
+@pytest.mark.sampled(20)
 def test_contents_survive_text_and_bytecode(name, shape):
     from io import BytesIO
 

@@ -32,6 +32,7 @@ def bytecode(module: ir.Module) -> bytes:
 
 
 @pytest.mark.parametrize("op", sorted(OPS))
+@pytest.mark.full
 def test_every_case_verifies_and_runs_as_its_reference(op, context):
     for case in cases_of(op):
         arrays = inputs(case)
@@ -45,6 +46,7 @@ def test_every_case_verifies_and_runs_as_its_reference(op, context):
 
 
 @pytest.mark.parametrize("op", sorted(OPS))
+@pytest.mark.sampled(20)
 def test_text_and_bytecode_round_trip_exactly(op, context):
     # Each in a context of its own: a name of a resource that is taken would get a suffix.
     readers = new_context(), new_context()

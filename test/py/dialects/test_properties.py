@@ -66,6 +66,7 @@ def test_builders_and_verifiers_agree_with_the_references(graph: Graph):
 
 
 @given(random_graphs)
+@pytest.mark.full
 def test_text_and_bytecode_round_trips(graph: Graph):
     with new_context(), ir.Location.unknown():
         assert roundtrip_difference(graph.module()) == ""

@@ -56,6 +56,7 @@ def test_each_recipe_is_accepted_and_needs_the_bytes_that_were_expected():
         }
 
 
+@pytest.mark.full
 def test_the_own_recipe_is_what_a_compile_chooses():
     own = build_here(branches, INPUTS, make_options())
     made = {d.site.key: d.chosen for d in own.decisions}

@@ -460,6 +460,7 @@ def test_demo_models_match_the_reference_evaluator(name: str) -> None:
     check(proto, {"image": held_out.pixels[:7]}, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_the_split_is_a_partition() -> None:
     train, held_out = load_digits()
     assert (len(train.labels), len(held_out.labels)) == (1437, 360)

@@ -421,6 +421,7 @@ def test_a_home_that_cannot_be_written_to_fails_no_compile(tmp_path):
     assert "CACHE_FOLDER" in outcome(HOME=str(tmp_path))
 
 
+@pytest.mark.full
 def test_logs_and_artifacts_are_the_same_with_and_without_the_default(tmp_path, monkeypatch):
     monkeypatch.setattr("pyc_mlir.cache.cache.current_identity", lambda: WHO)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -275,6 +275,7 @@ def test_an_entry_under_another_name_is_missed(honest):
     refused(ReasonCode.BAD_ARTIFACT, lambda: artifacts.from_bytes(everywhere))
 
 
+@pytest.mark.full
 def test_the_reference_of_untrusted_models_is_not_asked_here():
     contract = Contract(max_error=ROUNDING)
     made = build(TEXT, None, make_options(contract=contract), untrusted=True)

@@ -226,6 +226,7 @@ def there_and_back(case: Case, context: ir.Context) -> ir.Module:
 
 
 @pytest.mark.parametrize("case", sample([c for c in CASES if c.op == "cast"], 24), ids=str)
+@pytest.mark.full
 def test_lost_casts_are_found(case):
     """Rounding to a narrow type and back, fractions and bits that are cut off, NaN made 0."""
     with new_context() as context, ir.Location.unknown():
@@ -277,6 +278,7 @@ def test_compiled_mutants_give_no_answer(monkeypatch: pytest.MonkeyPatch, batch:
             assert caught.value.code is ReasonCode.WRONG_RESULT, f"graph {seed}: {mutant}"
 
 
+@pytest.mark.full
 def test_honest_programs_pass():
     for seed in range(0, 80 if FULL else 3):
         with new_context(), ir.Location.unknown():

@@ -221,6 +221,7 @@ def test_mutated_files(batch: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["compressed", "twice", "unknown", "encrypted"])
+@pytest.mark.full
 def test_archives_that_are_none_of_ours(how: str) -> None:
     """A few kilobytes that unpack to gigabytes, and others."""
     found = artifact.from_bytes(original())

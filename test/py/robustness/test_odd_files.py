@@ -73,7 +73,7 @@ def ran(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("what", sample(list(READS), 5))
-@pytest.mark.sampled(2)
+@pytest.mark.full
 def test_a_pipe_is_not_waited_for(what: str, folder: Path, tmp_path: Path) -> None:
     name, arguments = READS[what]
     for good in folder.iterdir():

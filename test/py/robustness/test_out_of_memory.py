@@ -31,6 +31,7 @@ TOOLS = {
 
 
 @pytest.mark.parametrize(("tool", "mebibytes"), sample(list(product(TOOLS, LIMITS)), 8))
+@pytest.mark.full
 def test_a_tool_with_little_memory(tool: str, mebibytes: int, tmp_path: Path) -> None:
     (tmp_path / "m.mlir").write_text(TEXT)
     code = f"import sys; from pyc_mlir.tools.{tool} import main; sys.exit(main())"

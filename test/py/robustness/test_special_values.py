@@ -99,6 +99,7 @@ def fault(call: OpCall, got: np.ndarray, way: str) -> str:
 
 
 @pytest.mark.parametrize(("family", "dtype", "part", "way"), SAMPLED_WAYS)
+@pytest.mark.sampled(5)
 def test_special_values(family: str, dtype: str, part: int, way: str):
     calls = calls_of(family, dtype)[part * AT_ONCE :][:AT_ONCE]
     found = zip(calls, answers(calls, way), strict=True)

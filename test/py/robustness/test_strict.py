@@ -23,7 +23,7 @@ from pyc_mlir.runtime.program import Program
 MODELS = Path(__file__).parents[1] / "support" / "strict_models.py"
 NAMES = ("encoder", "images", "chain", "doubles") if FULL else ("encoder", "doubles")
 PROCESSES = 4 if FULL else 2
-RUNS = 50 if FULL else 10
+RUNS = 50 if FULL else 4
 
 
 def compiled(name: str, folder: Path, number: int) -> bytes:

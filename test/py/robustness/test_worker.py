@@ -125,6 +125,7 @@ def test_a_current_folder_that_is_gone_is_told(tmp_path, monkeypatch):
     assert "the working directory: expected" in error.message
 
 
+@pytest.mark.full
 def test_a_limit_beyond_what_the_system_waits_for():
     assert compiled(contract=Contract(max_compile_seconds=1e9)).vmfb
 
@@ -169,6 +170,7 @@ def test_errors_of_the_front_end_and_of_iree_come_through():
     assert compiled(contract=LONG).vmfb, "and the worker goes on"
 
 
+@pytest.mark.full
 def test_a_fault_of_ours_is_told_with_its_traceback(hook):
     hook(FAULTY)
     with pytest.raises(WorkerFault, match="ZeroDivisionError"):
@@ -474,6 +476,7 @@ def test_a_policy_of_another_package_is_asked_here():
     assert [d.chosen for d in first.decisions] == [d.chosen for d in second.decisions]
 
 
+@pytest.mark.full
 def test_what_a_policy_raises_is_raised():
     with pytest.raises(KeyError, match="mine"):
         compiled(policy=Mine(seen=["raise"]), contract=LONG)
@@ -491,6 +494,7 @@ def test_seconds_that_are_over_before_the_compile_count():
     assert refused.value.code is ReasonCode.COMPILE_TIMEOUT
 
 
+@pytest.mark.full
 def test_a_command_counts_from_the_start_of_its_process(tmp_path, capsys):
     source = tmp_path / "model.mlir"
     source.write_text(TEXT)

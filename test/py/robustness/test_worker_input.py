@@ -54,6 +54,7 @@ def test_bytes_of_bytecode_are_compiled():
     np.testing.assert_array_equal(Program(build(bytecode(), None, make_options()))(X), np.abs(X))
 
 
+@pytest.mark.full
 def test_what_holds_bytecode(tmp_path):
     path = tmp_path / "model"
     path.write_bytes(BYTECODE_MAGIC)
@@ -86,7 +87,7 @@ def test_a_crash_while_it_is_parsed_is_an_error(hook, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(MUTANTS))
-@pytest.mark.sampled(2)
+@pytest.mark.full
 def test_damaged_bytecode_is_told_or_compiles(tmp_path, monkeypatch, seed):
     """Every mutant is refused with a code, or is a program."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -112,6 +113,7 @@ def compile_file(tmp_path, *flags: str) -> int:
     return pyc_compile.main([*flags, "-o", str(tmp_path / "out.vmfb")])
 
 
+@pytest.mark.full
 def test_the_command_line_compiles_bytecode(tmp_path):
     path = tmp_path / "model.mlirbc"
     path.write_bytes(bytecode())

@@ -441,6 +441,7 @@ def test_what_is_handed_back_takes_no_buffer():
     np.testing.assert_array_equal(more.numpy(), ramp(4) + 1)
 
 
+@pytest.mark.full
 def test_the_arena_has_the_planned_size():
     wide = branches(6)
     sizes = {}

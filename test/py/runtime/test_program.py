@@ -33,7 +33,7 @@ def refused(code: ReasonCode, program: Program, *args: object) -> str:
 
 @pytest.mark.parametrize("kind", ["local-sync", "local-task"])
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
-@pytest.mark.sampled(6)
+@pytest.mark.full
 def test_dtypes(kind, dtype):
     program = add_program((2, 3), dtype, Device.default_for("local"))
     program = Program(program.artifact, Device(kind))

@@ -217,6 +217,7 @@ def changed(row: dict, name: str, kind: str, share: float, equal: bool = True) -
     return {**row, **fields, "transient_bytes": 200, "xla_temp_bytes": 100}
 
 
+@pytest.mark.full
 def test_tables_have_means_and_exceptions(quick):
     rows = [changed(r, "a", "wide", 0.5) for r in quick.records]
     rows += [changed(r, "b", "chain", 2.0, equal=False) for r in quick.records]

@@ -42,6 +42,7 @@ def test_it_describes_this_machine(made):
     assert all(f.rounds == 2 for f in vars(made.figures).values() if f is not None)
 
 
+@pytest.mark.full
 def test_it_reads_and_fits_this_machine(made):
     again = Calibration.from_bytes(made.to_bytes())
     assert again == made and again.hash == made.hash

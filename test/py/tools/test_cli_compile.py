@@ -170,6 +170,7 @@ def test_a_fault_of_ours_shows_the_traceback(capsys, monkeypatch, folder):
 
 
 @pytest.mark.parametrize("fault, code", [("1 / 0", "INTERNAL_ERROR"), ("abort()", "NATIVE_CRASH")])
+@pytest.mark.full
 def test_a_compile_that_broke_has_a_log(folder, fault, code):
     python = (
         "import sys; from os import abort; from pyc_mlir.tools import pyc_compile; "

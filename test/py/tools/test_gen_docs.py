@@ -93,6 +93,7 @@ def test_a_malformed_result_is_named(docs, capsys):
     assert "broken.json" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_no_results_yet(docs):
     (docs / "results" / "encoder.json").unlink()
     pages = {path.name: text for path, text in generate(docs).items()}

@@ -70,6 +70,7 @@ def test_candidates_of_a_work(measured):
     assert len(measured.pairs(OWN.name, "iree")) == 2
 
 
+@pytest.mark.full
 def test_a_compile_predicts_its_own_time(measured):
     own, iree, none = measured.results
     assert none.predicted is None

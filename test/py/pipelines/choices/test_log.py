@@ -64,6 +64,7 @@ def test_events_are_listed_as_decisions_are():
 
 
 @given(st.lists(decisions | events | conditions, max_size=4))
+@pytest.mark.full
 def test_log_files_round_trip(tmp_path_factory, made: list[Record]):
     path = tmp_path_factory.getbasetemp() / "log.jsonl"
     write_log(made, path)

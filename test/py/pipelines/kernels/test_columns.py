@@ -58,6 +58,7 @@ def test_no_column_is_no_work(kernels):
 
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
+@pytest.mark.full
 def test_strips_change_no_bit(target):
     """What workgroups share out is no part of a sum."""
     x = np.random.default_rng(1).normal(size=(1, 100, 200)).astype(np.float32)

@@ -42,6 +42,7 @@ def kernels(request):
         ("parts", 0, (3, 64, 5)),
     ],
 )
+@pytest.mark.full
 def test_parts_lie_side_by_side(kernels, name, rows, widths):
     parts = [numbers(rows, w) for w in widths]
     assert np.array_equal(kernels.run(name, *parts), np.concatenate(parts, 1))

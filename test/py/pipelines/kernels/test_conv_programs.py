@@ -77,6 +77,7 @@ def test_a_contract_that_bounds_the_error_takes_sums_as_they_are_written(image):
     assert any("winograd:conv2d" in t for t in reported)
 
 
+@pytest.mark.full
 def test_what_rounding_allows_is_enough_for_minimal_filtering(image):
     program = compile(
         network, [image], contract=Contract(max_error="rounding"), device=Device("local-sync")
@@ -120,7 +121,7 @@ RESIDUALS = {
 
 
 @pytest.mark.parametrize("family", RESIDUALS)
-@pytest.mark.sampled(2)
+@pytest.mark.full
 def test_a_residual_of_another_batch_is_refused(family):
     any_target()
     kernel, params = RESIDUALS[family]

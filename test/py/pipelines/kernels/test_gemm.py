@@ -116,6 +116,7 @@ def test_a_products_hot_loop_is_all_arithmetic(text, name):
 
 
 @pytest.mark.parametrize("name", [*(f"rows_{n}" for n in OPERATIONS), *PRODUCTS])
+@pytest.mark.full
 def test_no_loop_has_a_spill(text, name):
     loops = [loop for loop in innermost_loops(text[1]) if loop.function == name]
     assert loops and not [loop for loop in loops if loop.spills]

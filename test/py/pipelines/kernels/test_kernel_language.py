@@ -101,6 +101,7 @@ def counted(x):
 
 
 @pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.full
 def test_a_function_keeps_its_stated_error(kernels, name):
     x = whole_range()
     if name == "exp_nonpositive":

@@ -40,7 +40,7 @@ def kernels(request):
 
 @pytest.mark.parametrize("wide", WIDTHS)
 @pytest.mark.parametrize("how", [NEAREST, LINEAR], ids=lambda how: how["mode"])
-@pytest.mark.sampled(18)
+@pytest.mark.full
 def test_rows_of_any_length(kernels, how, wide):
     x = numbers(4, 3, wide)
     want = Op.reference(x[None], sizes=(6, 2 * wide), scales=(), layout="NCHW", **how)[0]

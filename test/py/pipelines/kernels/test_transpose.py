@@ -32,7 +32,7 @@ def numbers(*shape):
 
 
 @pytest.mark.parametrize(("m", "n"), SIDES)
-@pytest.mark.sampled(2)
+@pytest.mark.full
 def test_blocks_and_edges(kernels, m, n):
     x = numbers(2, m, n)
     assert np.array_equal(kernels.run(f"{m}x{n}", x), x.transpose(0, 2, 1))

@@ -53,7 +53,7 @@ def names_of(module: ir.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.sampled(12)
+@pytest.mark.full
 def test_plans_run_and_compute_what_numpy_does(name):
     program = PROGRAMS[name]
     inputs = program.inputs()
@@ -88,6 +88,7 @@ def test_recomputed_copies_and_the_order_reach_the_arena():
 
 
 @pytest.mark.parametrize("seed", sample(range(300), 16))
+@pytest.mark.full
 def test_random_graphs(seed):
     graph = draw_graph(Random(seed), ops=12)
     module = graph.module()

@@ -314,6 +314,7 @@ def listed(intervals: Intervals) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("count", [60, 500, 3000])
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.full
 def test_no_listed_order_is_better_whatever_the_limit(name, count, seed) -> None:
     """The first order alone, as with a limit of 0 before, is behind on most of these."""
     intervals = FAMILIES[name](count, np.random.default_rng(seed))
@@ -345,7 +346,7 @@ def test_a_strict_limit_ends_the_orders_too() -> None:
 
 @pytest.mark.parametrize("count", [1, 16, 127, 128, 700])
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.sampled(13)
+@pytest.mark.full
 def test_machine_code_places_as_python_does(name, count) -> None:
     """Bit by bit, with mixed alignments, and as far as a limit allows."""
     random = np.random.default_rng(count)

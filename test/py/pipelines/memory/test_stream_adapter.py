@@ -169,6 +169,7 @@ def test_reorder_lowers_the_measured_peak():
     assert f"{bytes_of['planned']} bytes, smaller than IREE's {bytes_of['iree']}" in str(decision)
 
 
+@pytest.mark.full
 def test_packing_alone_beats_iree_on_a_growing_chain():
     program = chain()
     vmfb, (decision,) = planned(program)

@@ -80,6 +80,7 @@ def test_declared_pairs_need_a_target_that_accepts_some_form(form):
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.full
 def test_declared_pairs_save_memory_and_change_no_bit(target):
     """The result and one buffer of the arena are all; without the pairs there are two."""
     x = np.random.default_rng(0).normal(size=SIZE).astype(np.float32)

@@ -58,6 +58,7 @@ def test_compiles(name: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("name", [*MODELS, "block"])
+@pytest.mark.full
 def test_runs(name: str, target: str) -> None:
     try:
         device = Device(RUNNABLE[target])
