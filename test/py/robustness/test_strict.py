@@ -43,7 +43,6 @@ def artifacts_of(request: pytest.FixtureRequest, tmp_path_factory) -> list[bytes
     return [compiled(request.param, folder, n) for n in range(PROCESSES)]
 
 
-@pytest.mark.full
 def test_fresh_processes_make_the_same_bytes(artifacts_of):
     assert len({hashlib.sha256(data).hexdigest() for data in artifacts_of}) == 1
 

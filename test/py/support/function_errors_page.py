@@ -12,8 +12,9 @@ The largest error of each function on a CPU, over the whole range of its operand
 distance of a result from the exact one, over the distance of the exact one's neighbours in the
 result's type. A result that is rounded once from the exact one errs by 0.5. Each cell has what is
 stated, and in parentheses what a campaign of `{total:,}` results found, by IREE's code and by PyC's
-kernels ([functions.json](results/functions.json)). `make test` computes all numbers of f16 and bf16
-and a sample of f32 and f64, `make test-full` a larger sample; a larger error fails.
+kernels ([functions.json](results/functions.json)). The slice `linalg` of
+`make test-full` computes all numbers of f16 and bf16 and a sample of f32 and f64; a larger error
+fails.
 
 - Results below the smallest normal number may be zero, and operands below it may count as zero, in
   f32, f64 and bf16, which is computed in f32. `sign` gives -1, 0 or 1 always (and NaN for NaN).

@@ -232,6 +232,7 @@ def test_tables_have_means_and_exceptions(quick):
     assert "- Failed: c (it broke)." in text
 
 
+@pytest.mark.full
 def test_tables_do_without_xla(quick):
     rows = [{**r, "xla_temp_bytes": None, "xla_no_library_temp_bytes": None} for r in quick.records]
     text = memory_table.markdown(replace(quick, records=rows))
@@ -255,6 +256,7 @@ def faked(monkeypatch, quick):
     return requested
 
 
+@pytest.mark.full
 def test_an_interrupted_run_goes_on(tmp_path, faked, capsys):
     path = tmp_path / "memory.json"
     names = [SMALLEST, "u-net", "mlp"]
@@ -269,6 +271,7 @@ def test_an_interrupted_run_goes_on(tmp_path, faked, capsys):
     assert not path.with_name("memory.json.partial").exists()
 
 
+@pytest.mark.full
 def test_other_settings_and_fresh_measure_again(tmp_path, faked, capsys):
     path = tmp_path / "memory.json"
     command = ["memory", "--quick", "--json", str(path), "--only", SMALLEST]
@@ -278,6 +281,7 @@ def test_other_settings_and_fresh_measure_again(tmp_path, faked, capsys):
     assert "other settings or another environment" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_failures_are_records_and_tried_again(tmp_path, faked, capsys):
     path = tmp_path / "memory.json"
     command = ["memory", "--quick", "--json", str(path), "--only", "digits mlp"]

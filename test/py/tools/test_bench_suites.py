@@ -64,6 +64,7 @@ def assert_timed(rows: dict[str, dict], rounds: int = 2) -> None:
         assert 0 < row["min"] <= row["value"] <= row["p90"]
 
 
+@pytest.mark.full
 def test_replay(quick):
     (row,) = quick("replay").records
     assert row["value"] == row["of"] == 2 and row["decisions"] > 5
@@ -94,6 +95,7 @@ def test_the_large_module_has_as_many_ops_as_it_says():
     assert tooling.layers(tooling.OPS).count('"pyc.') == tooling.OPS
 
 
+@pytest.mark.full
 def test_compile(quick):
     report = quick("compile", "--rounds=1")
     times = by_metric(report, "compile")
