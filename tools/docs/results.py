@@ -75,8 +75,9 @@ _INDEX = """\
 # Results
 
 One page per goal, each with the newest stored run of its suites.
-[results/README.md](results/README.md) describes the stored files; [results/tests.md](results/tests.md)
-lists the slices of the tests at full counts, when each last ran and what it counted.
+[results/README.md](results/README.md) describes the stored files.
+[results/tests.md](results/tests.md) lists the slices of the tests at full counts, when each last
+ran and what it counted.
 [The kernels' design notes](design-notes/kernels.md) and
 [the planner's](design-notes/memory.md) compare them with the goals and explain what is missed.
 

@@ -22,6 +22,7 @@ from pyc_mlir.frontends.sources import other_kind
 FULL_DISK = """
 import resource, signal, sys
 from pyc_mlir.dialects.util.files import write_file
+sys.dont_write_bytecode = True  # Python would keep a file that was cut off
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 write_file(sys.argv[1], bytes(5000))

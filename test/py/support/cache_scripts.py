@@ -37,6 +37,7 @@ def state(store: CacheStore) -> dict:
 
 def full_disk(store: CacheStore) -> dict:
     name, key, data = entry(0)
+    sys.dont_write_bytecode = True  # Python would keep a file that was cut off
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
     (event,) = store.write(name, key, data)
     making = [p.name for p in (store.root / "making").iterdir()]

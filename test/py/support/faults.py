@@ -1,6 +1,7 @@
 """Compiles, programs and disks that fail in a known way."""
 
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,10 +36,16 @@ def without_aggressive_fusion(patch: MonkeyPatch) -> None:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Nothing writes more than so many bytes into a file."""
+    """Nothing writes more than so many bytes into a file.
+
+    Nor does Python write bytecode, here and in children: it would keep a file that was cut off.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with MonkeyPatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -46,6 +46,7 @@ def rounds(
 
 _STORE, _COMPILE = "robustness/test_cache_store.py", "robustness/test_cache_compile.py"
 _WORKER, _INPUT = "robustness/test_worker.py", "robustness/test_worker_input.py"
+_LIMITS = "robustness/test_worker_limits.py"
 _DATA, _MODELS = "robustness/test_mutated_data.py", "robustness/test_mutated_models.py"
 _DISK, _OTHER = "robustness/test_disk.py", "robustness/test_other_machines.py"
 _ANSWERS, _MUTANTS = "robustness/test_first_answers.py", "robustness/test_mutants.py"
@@ -63,7 +64,7 @@ _COMPILES = (
     cases(
         "worker hung",
         "ended at the limit of seconds, at most 0.5 s later (the best of three tries counts)",
-        f"{_WORKER}::test_a_hung_worker_is_ended_at_the_limit",
+        f"{_LIMITS}::test_a_hung_worker_is_ended_at_the_limit",
         4, Code.COMPILE_TIMEOUT),
     cases(
         "worker hung on a source that is not trusted, under a contract without a limit",
@@ -73,7 +74,7 @@ _COMPILES = (
     cases(
         "limit of seconds too short",
         "kept, or refused, at most 0.5 s after it (the best of three tries counts)",
-        f"{_WORKER}::test_a_limit_is_kept",
+        f"{_LIMITS}::test_a_limit_is_kept",
         10, Code.COMPILE_TIMEOUT),
     cases(
         "crash in native code",
@@ -84,7 +85,7 @@ _COMPILES = (
     cases(
         "clock jumps during a compile",
         "the limit is kept: the clock of the day is not asked",
-        f"{_WORKER}::test_the_clock_of_the_day_is_not_asked",
+        f"{_LIMITS}::test_the_clock_of_the_day_is_not_asked",
         2, Code.COMPILE_TIMEOUT),
     cases(
         "no room for the compiler's temporary files",
