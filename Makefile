@@ -19,12 +19,12 @@ demo: $(VENV)/stamp-demo ## compile and run a trained model beside plain IREE
 	$(BIN)/python -m pyc_mlir.tools.demo
 
 test: $(VENV)/stamp-dev ## run the tests, long tables sampled
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=20 \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 \
 	  --ignore=test/py/frameworks --ignore=test/py/lint
 	$(BIN)/lit -q -j2 $$($(BIN)/python test/py/support/lit_only.py)
 
 test-frameworks: $(VENV)/stamp-dev $(VENV)/stamp-frameworks ## run the tests that need torch, jax, ...
-	PYC_FRAMEWORKS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=20 test/py/frameworks
+	PYC_FRAMEWORKS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations=20 test/py/frameworks
 
 test-full: $(VENV)/stamp-dev $(VENV)/stamp-frameworks ## run slices of all tests: SLICE="a b", LIST=1, CHANGED=1
 	PYC_FRAMEWORKS=1 $(BIN)/python test/full.py $(if $(LIST),--list) $(if $(CHANGED),--changed) $(SLICE)

@@ -19,6 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", sample(list(JOBS), 4))
 @pytest.mark.full
+@pytest.mark.alone
 def test_a_tool_under_signals(name: str, folder: Path, tmp_path: Path, record_property) -> None:
     job = JOBS[name]
     reference = undisturbed(job, folder, tmp_path)
