@@ -22,8 +22,15 @@ PAGES = {**scenarios_page.PAGES, **function_errors_page.PAGES, **slices_page.PAG
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write or check the pages; 1 if one is stale or a stored report is malformed."""
-    return max(gen_docs.main(argv), gen_docs.main(argv, PAGES))
+    """Write or check the pages; 1 if one is stale or left over, or a stored report is malformed."""
+    status = max(gen_docs.main(argv), gen_docs.main(argv, PAGES))
+    if status:
+        return status
+    written = {*gen_docs.generate(gen_docs.DOCS), *gen_docs.generate(gen_docs.DOCS, PAGES)}
+    stored = set((gen_docs.DOCS / "results").glob("*.md")) - {gen_docs.DOCS / "results/README.md"}
+    for path in sorted(stored - written):
+        print(f"docs/results/{path.name}: expected a generated page, nothing writes it; delete it")
+    return int(bool(stored - written))
 
 
 if __name__ == "__main__":
