@@ -20,6 +20,7 @@ from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSess
 from pyc_mlir.iree.sources import FORMED, name_sources
 from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
+from pyc_mlir.iree.workarounds.repeated_terms import BEFORE_CONSTANTS, FOLDING, keep_repeats
 from pyc_mlir.iree.workarounds.scalar_stores import flatten_stores
 from pyc_mlir.iree.workarounds.slice_views import share_parts
 from pyc_mlir.pipelines.target.target import Target
@@ -73,10 +74,16 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
     """`IreeSession.run` with PyC's steps at the ends of phases.
 
     Dispatches are named after their ops as soon as they are formed. At the end of `flow` kernels
-    are let go and stores of single elements flattened. At the end of `stream` kernels get their
-    code if another phase follows. At the end of code generation contraction is forbidden.
+    are let go, stores of single elements flattened, and reductions of one term guarded (for those
+    that IREE evaluates, before it does). At the end of `stream` kernels get their code if another
+    phase follows. At the end of code generation contraction is forbidden.
     """
     place = PHASES.index
+    if place(start) < place(BEFORE_CONSTANTS) < place(to):
+        session.run(to=BEFORE_CONSTANTS, start=start)
+        session.run_passes(FOLDING)
+        keep_repeats(session.module, constants=True)
+        start = BEFORE_CONSTANTS
     if place(start) < place(FORMED) <= place(to):
         session.run(to=FORMED, start=start)
         name_sources(session.module)
@@ -85,6 +92,7 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
         session.run(to="flow", start=start)
         let_go(session.module)
         flatten_stores(session.module)
+        keep_repeats(session.module)
         start = "flow"
     if place("stream") < place(to):
         if start != "stream":
