@@ -17,13 +17,14 @@ from iree.compiler import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSession, check_phase
-from pyc_mlir.iree.sources import FORMED, name_sources
+from pyc_mlir.iree.sources import FORMED, WORKGROUPS, name_sources
 from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
 from pyc_mlir.iree.workarounds.repeated_terms import BEFORE_CONSTANTS, FOLDING, keep_repeats
 from pyc_mlir.iree.workarounds.scalar_stores import flatten_stores
 from pyc_mlir.iree.workarounds.slice_views import share_parts
-from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.iree.workarounds.wide_dispatches import narrow, widest
+from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
 
 DEFAULT_FLAGS = (
     "--iree-opt-level=O3",
@@ -85,7 +86,7 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
         keep_repeats(session.module, constants=True)
         start = BEFORE_CONSTANTS
     if place(start) < place(FORMED) <= place(to):
-        session.run(to=FORMED, start=start)
+        _form_dispatches(session, start)
         name_sources(session.module)
         start = FORMED
     if place(start) < place("flow") <= place(to):
@@ -105,6 +106,23 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
         start = AFTER
     if start != to:
         session.run(to=to, start=start)
+
+
+def _form_dispatches(session: IreeSession, start: str) -> None:
+    """Run to the end of FORMED, twice if a dispatch would be too wide for the runtime."""
+    before = session.module.clone()
+    session.run(to=FORMED, start=start)
+    if widest(session.module, WORKGROUPS) <= MOST_BINDINGS:
+        return
+    session.use(before)
+    narrow(session.module)
+    session.run(to=FORMED, start=start)
+    if (count := widest(session.module, WORKGROUPS)) > MOST_BINDINGS:
+        raise CompileError(
+            ReasonCode.TARGET_COMPILE_FAILED,
+            f"dispatch: expected {MOST_BINDINGS} tensors at most, which is what IREE's runtime "
+            f"binds, got: a dispatch of {count}; compute it in parts",
+        )
 
 
 @contextmanager
