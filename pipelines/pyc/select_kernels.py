@@ -28,7 +28,7 @@ from pyc_mlir.pipelines.pyc.groups import Attached, Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
-from pyc_mlir.pipelines.target.target import TARGETS, Target
+from pyc_mlir.pipelines.target.target import MOST_BINDINGS, TARGETS, Target
 from pyc_mlir.pipelines.target.work import Work
 from pyc_mlir.pipelines.target.work_id import work_id
 
@@ -115,8 +115,10 @@ def legal_offers(
 
 
 def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found]:
-    """Every kernel for the group, by the name of its alternative."""
+    """Every kernel for the group that a dispatch can bind, by the name of its alternative."""
     found: dict[str, Found] = {}
+    if len(work.inputs) >= MOST_BINDINGS:
+        return found
     for family in names:
         for offer in FAMILIES[family].match(work, target):
             covered = "+".join(n.name for n in work.nodes[: offer.covers])

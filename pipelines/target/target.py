@@ -18,6 +18,8 @@ from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cpu_features import used_in_code
 
+# Buffers that IREE's runtime binds to a dispatch (`IREE_HAL_MODULE_MAX_DESCRIPTOR_BINDING_COUNT`).
+MOST_BINDINGS = 32
 ALL_DTYPES = frozenset(DTYPES)
 # The x86-64 micro-architecture levels (System V psABI) in Linux's names of features.
 V3_FEATURES = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})

@@ -17,12 +17,14 @@ from iree.compiler import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSession, check_phase
-from pyc_mlir.iree.sources import FORMED, name_sources
+from pyc_mlir.iree.sources import FORMED, WORKGROUPS, name_sources
 from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
+from pyc_mlir.iree.workarounds.repeated_terms import BEFORE_CONSTANTS, FOLDING, keep_repeats
 from pyc_mlir.iree.workarounds.scalar_stores import flatten_stores
 from pyc_mlir.iree.workarounds.slice_views import share_parts
-from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.iree.workarounds.wide_dispatches import narrow, widest
+from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
 
 DEFAULT_FLAGS = (
     "--iree-opt-level=O3",
@@ -73,18 +75,25 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
     """`IreeSession.run` with PyC's steps at the ends of phases.
 
     Dispatches are named after their ops as soon as they are formed. At the end of `flow` kernels
-    are let go and stores of single elements flattened. At the end of `stream` kernels get their
-    code if another phase follows. At the end of code generation contraction is forbidden.
+    are let go, stores of single elements flattened, and reductions of one term guarded (for those
+    that IREE evaluates, before it does). At the end of `stream` kernels get their code if another
+    phase follows. At the end of code generation contraction is forbidden.
     """
     place = PHASES.index
+    if place(start) < place(BEFORE_CONSTANTS) < place(to):
+        session.run(to=BEFORE_CONSTANTS, start=start)
+        session.run_passes(FOLDING)
+        keep_repeats(session.module, constants=True)
+        start = BEFORE_CONSTANTS
     if place(start) < place(FORMED) <= place(to):
-        session.run(to=FORMED, start=start)
+        _form_dispatches(session, start)
         name_sources(session.module)
         start = FORMED
     if place(start) < place("flow") <= place(to):
         session.run(to="flow", start=start)
         let_go(session.module)
         flatten_stores(session.module)
+        keep_repeats(session.module)
         start = "flow"
     if place("stream") < place(to):
         if start != "stream":
@@ -97,6 +106,23 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
         start = AFTER
     if start != to:
         session.run(to=to, start=start)
+
+
+def _form_dispatches(session: IreeSession, start: str) -> None:
+    """Run to the end of FORMED, twice if a dispatch would be too wide for the runtime."""
+    before = session.module.clone()
+    session.run(to=FORMED, start=start)
+    if widest(session.module, WORKGROUPS) <= MOST_BINDINGS:
+        return
+    session.use(before)
+    narrow(session.module)
+    session.run(to=FORMED, start=start)
+    if (count := widest(session.module, WORKGROUPS)) > MOST_BINDINGS:
+        raise CompileError(
+            ReasonCode.TARGET_COMPILE_FAILED,
+            f"dispatch: expected {MOST_BINDINGS} tensors at most, which is what IREE's runtime "
+            f"binds, got: a dispatch of {count}; compute it in parts",
+        )
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
 from pyc_mlir.pipelines.pyc.fuse.graph import FusionGraph
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import MOST_BINDINGS
 
 ANCHORS = {
     "matmul": "contraction",
@@ -40,6 +41,8 @@ ANCHORS = {
     "concat": "concat",
 }
 _PLANAR_CHANNELS = 16
+# Tensors that a group reads at most: one dispatch binds them, and what else comes into it.
+_MOST_READ = MOST_BINDINGS - 4
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,8 @@ def _choose(
         prefixes = (reach[:n] for n in range(len(reach), 1, -1))
         grown = [_with_producers(graph, c, claimed, max_ops) for c in prefixes]
         legal = [c for c in grown if graph.escapes(c) == [c[-1]]]
+    if graph.names[start] != "concat":  # Its parts are copied one by one.
+        legal = [c for c in legal if graph.reads(c) <= _MOST_READ]
     if not legal and len(reach) == 1 and not _next(graph, start):
         return (start,)
     # Of groups with one name, which a limit on their size can cause, the first is offered.

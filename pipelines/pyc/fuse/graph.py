@@ -91,6 +91,11 @@ class FusionGraph:
         type_ = self.types[i]
         return None if type_ is None else type_.shape
 
+    def reads(self, members: Sequence[int]) -> int:
+        """How many values from outside the members use."""
+        made = {self.ops[i].result for i in members}
+        return len({v for i in members for v in self.ops[i].operands} - made)
+
     def escapes(self, members: Sequence[int]) -> list[int]:
         """The members whose results are used outside."""
         inside = set(members)

@@ -277,3 +277,31 @@ def _reshape(out: TracedArray, entries: Sequence[Any]) -> TracedArray:
 def _rank(index: Any) -> int:
     """The dimensions that an index array adds; a constant mask counts as the vector it selects."""
     return index.type.rank if isinstance(index, TracedArray) else np.ndim(index)
+
+
+def extremum(
+    x: TracedArray, op: str, axes: Sequence[int], keepdims: bool, bits: TracedArray | None
+) -> TracedArray:
+    """The largest or smallest elements along `axes`; `bits` is what is found for booleans.
+
+    Where the size of an axis is unknown, together with the first element: where there is none, the
+    reshape of one fails when the program runs, as numpy does.
+    """
+    found = getattr(x.tracer, op)(x, axes=axes, keepdims=bool(keepdims)) if bits is None else bits
+    if all(x.type.shape[i] is not None for i in axes):
+        return found
+    rank = x.type.rank
+    stops = tuple(1 if i in axes else END for i in range(rank))
+    part = x.tracer.slice(x, starts=(0,) * rank, stops=stops, steps=(1,) * rank)
+    kept = [
+        1 if i in axes else copied(i) if size is None else size
+        for i, size in enumerate(x.type.shape)
+        if keepdims or i not in axes
+    ]
+    first = x.tracer.reshape(part, shape=tuple(kept))
+    largest = op == "reduce_max"
+    if x.dtype == BOOL:
+        combine: Any = np.logical_or if largest else np.logical_and
+    else:
+        combine = np.maximum if largest else np.minimum
+    return combine(found, first)

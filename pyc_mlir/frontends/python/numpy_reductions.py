@@ -16,7 +16,7 @@ from pyc_mlir.dialects.types import (
     is_integer,
     is_unsigned,
 )
-from pyc_mlir.frontends.python.indexing import getitem, is_int
+from pyc_mlir.frontends.python.indexing import extremum, getitem, is_int
 from pyc_mlir.frontends.python.numpy_movement import as_axes, bad, first_traced, reshape
 from pyc_mlir.frontends.python.numpy_protocol import few, implements, loop_dtypes, result_dtype
 from pyc_mlir.frontends.python.numpy_ufuncs import truth
@@ -75,9 +75,8 @@ def _require_elements(x: TracedArray, axes: Sequence[int]) -> None:
 def _extremum(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray:
     axes = axes_of(x, axis)
     _require_elements(x, axes)
-    if x.dtype == BOOL:
-        return _logical(x, op, axes, keepdims)
-    return getattr(x.tracer, op)(x, axes=axes, keepdims=bool(keepdims))
+    bits = _logical(x, op, axes, keepdims) if x.dtype == BOOL else None
+    return extremum(x, op, axes, keepdims, bits)
 
 
 @implements(np.max, np.amax)

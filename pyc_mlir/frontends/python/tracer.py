@@ -241,8 +241,9 @@ def _length(
     if op == "sub":
         whole = vector(left)
         last = b.slice(whole, starts=(right - 1,), stops=(right,), steps=(1,))
-        none = b.mul(b.reshape(last, shape=()), b.constant(np.array(0, I64)))
-        return b.add(b.slice(whole, starts=(right,), stops=(END,), steps=(1,)), none)
+        rest = b.slice(whole, starts=(right,), stops=(END,), steps=(1,))
+        # All of them are larger; what adds or multiplies nothing would be taken away.
+        return b.maximum(rest, b.reshape(last, shape=()))
     return None
 
 

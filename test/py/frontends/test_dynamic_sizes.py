@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from modules import shared_context
 
+import pyc_mlir
 from pyc_mlir import nn
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.interpreter import interpret
@@ -129,3 +130,36 @@ def test_what_has_no_op_names_the_remedy(function: Function, needle: str) -> Non
         trace(function, *specs, context=shared_context())
     assert caught.value.code is ReasonCode.UNTRACEABLE
     assert needle in str(caught.value)
+
+
+def test_a_length_below_zero_is_an_error():
+    """Also where no element of the array that has it is read."""
+
+    def program(x):
+        n = x.shape[0] - 3
+        return np.arange(n, like=x), np.broadcast_to(x.sum(), (n,)), nn.linspace(0.0, 1.0, n)
+
+    compiled = pyc_mlir.compile(program, [spec(np.float32, ("n",))])
+    assert [len(r) for r in compiled(np.ones(5, np.float32))] == [2, 2, 2]
+    assert [len(r) for r in compiled(np.ones(3, np.float32))] == [0, 0, 0]
+    with pytest.raises(PycError, match="DIMENSION_MISMATCH"):
+        compiled(np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("function", [np.max, np.min])
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_])
+def test_no_greatest_of_nothing(function, dtype):
+    """As numpy: an error where a result has no element, none where there is no result."""
+    both = spec(dtype, ("m", "n"))
+
+    def program(x):
+        return function(x, axis=1), function(x, axis=1, keepdims=True)
+
+    compiled = pyc_mlir.compile(program, [both])
+    for shape in ((2, 3), (0, 3)):
+        x = np.ones(shape, dtype)
+        x[:, 1:] = 0
+        for got, wanted in zip(compiled(x), program(x), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    with pytest.raises(PycError, match="DIMENSION_MISMATCH"):
+        compiled(np.ones((2, 0), dtype))
