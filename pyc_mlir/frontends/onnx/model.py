@@ -22,6 +22,7 @@ from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import file_error, open_plain
 from pyc_mlir.frontends.onnx.bounds import all_nodes, check_nodes, check_size, scan
 from pyc_mlir.frontends.onnx.frame.handler import SIMPLE
+from pyc_mlir.frontends.onnx.functions import with_functions_inlined
 from pyc_mlir.frontends.onnx.names import (
     is_default_domain,
     node_name,
@@ -242,7 +243,7 @@ def _state_coordinates(model: onnx.ModelProto) -> None:
 def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.ModelProto:
     """Model-local functions, and ONNX's ops that the importer lacks but ONNX defines by others."""
     if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
+        model = with_functions_inlined(model)
     bodies, whole = set(), True
     for node in model.graph.node:
         schema = schema_of(node, opset) or _preview_schema(node, model)
