@@ -21,7 +21,11 @@ from jax.dtypes import float0  # pyright: ignore[reportMissingImports]
 from pyc_mlir.api import compile as compile_program
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.frontends.jax.importer import import_jaxpr, kept_arguments
+from pyc_mlir.frontends.jax.importer import (
+    import_jaxpr,
+    kept_arguments,
+    without_dead_code,
+)
 from pyc_mlir.runtime.program import Program
 
 
@@ -169,10 +173,9 @@ class JaxFunction:
         traced = jax.jit(flat, keep_unused=True).trace(*specs)
         results = jax.tree.structure(traced.out_info)
         labels = [_label(path) for path, _ in jax.tree.leaves_with_path(traced.out_info)]
-        module = import_jaxpr(
-            traced.jaxpr, self._argument_names(tree), labels, _title(self._function)
-        )
-        return module, results, kept_arguments(traced.jaxpr)
+        jaxpr = without_dead_code(traced.jaxpr)
+        module = import_jaxpr(jaxpr, self._argument_names(tree), labels, _title(self._function))
+        return module, results, kept_arguments(jaxpr)
 
     def _argument_names(self, tree: Any) -> list[str]:
         """Names of the leaves: ``params['dense']['kernel']``, ``x``."""
