@@ -207,21 +207,22 @@ def sort_(
     state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
     """The operands in the order of the first one: the region compares its first two arguments."""
-    descending = _direction(state, op)
+    descending, total = _direction(state, op)
     axis = op.integer("dimension", -1) % op.type().rank
 
     def apply(b: Any, lift: Any) -> Any:
         given = [lift(i) for i in range(len(operands))]
-        return sort(b, given, axis, descending=descending)
+        return sort(b, given, axis, descending=descending, total=total)
 
     outputs = state.importer.node(state.site(op), operands, apply)
     return outputs
 
 
-def _direction(state: Any, op: StablehloOp) -> bool:
-    """Whether a sort's region puts larger elements first. Raises PycError for other orders.
+def _direction(state: Any, op: StablehloOp) -> tuple[bool, bool]:
+    """Whether a sort's region puts larger elements first, and whether by the total order of floats.
 
-    Comparisons by the total order of floats are taken as those of numbers; NaN comes last.
+    Behind JAX's canonical zeros and NaNs, the total order is that of numbers with NaN last. Raises
+    PycError for other orders.
     """
     region = op.region(0)
     types = [tensor_type(a.type).dtype for a in region.blocks[0].arguments]
@@ -235,11 +236,13 @@ def _direction(state: Any, op: StablehloOp) -> bool:
     if made is None or made not in compares:
         raise unsupported("a sort whose region does not end with a comparison")
     first_two = list(region.blocks[0].arguments)[:2]
-    direction = StablehloOp(made).enum("comparison_direction")
+    comparison = StablehloOp(made)
+    direction = comparison.enum("comparison_direction")
     sources = [_origin(v) for v in made.operands]
     if direction not in ("LT", "GT") or sources != first_two or not types:
         raise unsupported("a sort by another order than that of its first operand")
-    return direction == "GT"
+    total = comparison.enum("compare_type") == "TOTALORDER"
+    return direction == "GT", total and list(made.operands) == first_two
 
 
 def _origin(value: Any) -> Any:

@@ -334,3 +334,18 @@ def test_batch_normalization_of_opset_9() -> None:
     columns = [v[:, None] for v in (scale, bias, mean, variance)]
     expected = (x - columns[2]) / np.sqrt(columns[3] + 1e-5) * columns[0] + columns[1]
     np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint64])
+def test_reductions_of_integers_are_cut_to_whole_numbers(dtype: type) -> None:
+    """onnxruntime's way; onnx's reference fails."""
+    x = np.array([[3, 200, 7, 0], [1, 2, 3, 4]], dtype)
+    wide = x.astype(np.float64)
+    wanted = {
+        "ReduceLogSumExp": np.log(np.exp(wide).sum(1)),
+        "ReduceLogSum": np.log(wide.sum(1)),
+        "ReduceL2": np.sqrt((wide * wide).sum(1)),
+    }
+    for op, value in wanted.items():
+        module = import_onnx(node_model(op, [x], [], {"axes": [1], "keepdims": 0}))
+        np.testing.assert_array_equal(interpret(module, [x])[0], value.astype(dtype))
