@@ -461,6 +461,17 @@ def test_the_split_is_a_partition() -> None:
     assert not rows
 
 
+@pytest.mark.parametrize("size", [2, 300])
+def test_shapes_that_onnxruntime_does_not_need(size: int) -> None:
+    """An output without a type, an input without a shape whose default is an initializer."""
+    weight = np.full((size, size), 0.5, F)
+    proto = model([n("MatMul", "x w", "y")], {"x": (F, [1, size])}, ["y"], {"w": weight})
+    proto.graph.output[0].ClearField("type")
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, None))
+    x = np.ones((1, size), F)
+    np.testing.assert_array_equal(interpret(import_onnx(proto), [x])[0], x @ weight)
+
+
 def test_numpy_weights_round_trip_through_raw_and_typed_fields() -> None:
     for values in (f32(3), np.array([1.5, 2.5, -3], np.float16), np.array([1, 2, 3])):
         tensor = numpy_helper.from_array(values, "c0")
