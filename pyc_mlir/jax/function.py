@@ -5,8 +5,10 @@ over by DLPack, without copies where memory is aligned to 64 bytes. Inside other
 the same program runs as a callback, and its gradient is compiled by PyC too.
 """
 
+import atexit
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
@@ -48,6 +50,10 @@ def jit(function: Callable[..., Any] | None = None, **arguments: Any) -> Any:
     if function is None:
         return partial(jit, **arguments)
     return JaxFunction(function, **arguments)
+
+
+# By id, the results that share memory with IREE.
+_SHARED: dict[int, "weakref.ref[jax.Array]"] = {}
 
 
 @dataclass(frozen=True)
@@ -243,10 +249,27 @@ def _to_jax(array: Any) -> jax.Array:
     """An array as JAX's, sharing its memory if that is aligned to 64 bytes."""
     host = np.asarray(array)
     try:
-        return jnp.from_dlpack(host)
+        shared = jnp.from_dlpack(host)
     except (BufferError, TypeError, ValueError, RuntimeError):
         # numpy hands out no bf16, nor memory that may not be written to.
         return jnp.asarray(host)
+    key = id(shared)
+    _SHARED[key] = weakref.ref(shared, lambda _: _SHARED.pop(key, None))
+    return shared
+
+
+@atexit.register
+def _release() -> None:
+    """Free the results that share IREE's memory and still live when Python ends.
+
+    numpy, which holds the memory for JAX, frees nothing once Python finalizes, and IREE's bindings
+    would report each object as leaked. Functions that were registered later, which run before this
+    one, still read the results.
+    """
+    for reference in list(_SHARED.values()):
+        array = reference()
+        if array is not None and not array.is_deleted():
+            array.delete()
 
 
 def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -256,7 +279,7 @@ def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, 
     again, so that nothing has to be kept between the two.
     """
     shapes = jax.eval_shape(flat, *leaves)
-    forward = JaxFunction(flat, **options)
+    forward = _copying(JaxFunction(flat, **options))
 
     @jax.custom_vjp
     def call(*arrays: Any) -> Any:
@@ -270,6 +293,15 @@ def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, 
 
     call.defvjp(keep, back)
     return call(*leaves)
+
+
+def _copying(function: JaxFunction) -> Callable[..., Any]:
+    """The function with results in numpy's own memory: JAX may share what callbacks return."""
+
+    def copied(*arrays: Any) -> Any:
+        return jax.tree.map(np.array, function(*arrays))
+
+    return copied
 
 
 def _gradients(

@@ -130,9 +130,12 @@ def cumulative(n: OnnxNode) -> Any:
     axis = int(n.scalar(1, "axis")) % rank
     sums = n.op == "CumSum"
     x = take(b, n.x(), axis, END, BEGIN, -1) if n.attr("reverse", 0) else n.x()
-    out = b.cumulative(x, axis=axis, reduction="add" if sums else "mul")
-    if n.attr("exclusive", 0):
+    exclusive = n.attr("exclusive", 0)
+    if exclusive:
+        # The last one falls off only behind, so that an axis of size 0 stays so.
         low = tuple(int(i == axis) for i in range(rank))
-        rest = take(b, out, axis, 0, -1)
-        out = b.pad(rest, low=low, high=(0,) * rank, value=0.0 if sums else 1.0)
+        x = b.pad(x, low=low, high=(0,) * rank, value=0.0 if sums else 1.0)
+    out = b.cumulative(x, axis=axis, reduction="add" if sums else "mul")
+    if exclusive:
+        out = take(b, out, axis, 0, -1)
     return take(b, out, axis, END, BEGIN, -1) if n.attr("reverse", 0) else out
