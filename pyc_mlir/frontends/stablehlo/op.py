@@ -13,13 +13,9 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.stated import Ignored, Stated
 
 _ACCURACY = "allows less exact results than PyC's"
-_CALL = "of a custom call, which PyC knows by its target alone"
 # Attributes that change no result.
 IGNORED: Ignored = {
     **dict.fromkeys(("precision_config", "algorithm", "result_accuracy"), _ACCURACY),
-    **dict.fromkeys(("api_version", "backend_config", "has_side_effect"), _CALL),
-    **dict.fromkeys(("called_computations", "operand_layouts", "result_layouts"), _CALL),
-    "output_operand_aliases": _CALL,
     "indices_are_sorted": "a promise that lets a compiler be faster",
     "unique_indices": "a promise that lets a compiler be faster",
     "is_stable": "PyC's sort is always stable",

@@ -95,3 +95,13 @@ def test_nodes_of_onnx_that_no_result_needs_are_dropped_before_anything_is_refus
     for op, x, y in (("RandomNormalLike", "x0", "z"), ("Relu", "z", "unseen")):
         proto.graph.node.append(onnx.helper.make_node(op, [x], [y]))
     assert "pyc.relu" in str(import_onnx(proto))
+
+
+def test_a_check_of_sizes_may_state_what_it_wants() -> None:
+    assert _imported("""func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %c = stablehlo.constant dense<true> : tensor<i1>
+      stablehlo.custom_call @shape_assertion(%c)
+        {api_version = 2 : i32, error_message = "sizes", has_side_effect = true}
+        : (tensor<i1>) -> ()
+      return %x : tensor<4xf32>
+    }""")
