@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.attributes import encode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.opdef import OPS, OpDef, evaluate
 from pyc_mlir.dialects.ops.movement import copied
-from pyc_mlir.dialects.types import I64, TensorType
+from pyc_mlir.dialects.types import I64, TensorType, dtype_name
 
 _ARRAYS = (np.ndarray, np.generic)
 
@@ -57,8 +58,17 @@ class Builder(ABC):
         return self.build(OPS["constant"], value=np.asarray(value))
 
     def scalar(self, value: float, like: Any) -> Any:
-        """A rank-0 constant of the element type of `like`."""
-        return self.constant(np.array(value, self.type_of(like).dtype))
+        """A rank-0 constant of the element type of `like`.
+
+        Raises VerificationError for a number beyond an integer type.
+        """
+        dtype = self.type_of(like).dtype
+        try:
+            return self.constant(np.array(value, dtype))
+        except (OverflowError, ValueError):
+            raise VerificationError(
+                f"scalar: expected a number of {dtype_name(dtype)}, got {value}"
+            ) from None
 
     def size(self, x: Any, *axes: int) -> Any:
         """The product of the sizes of `axes` as a rank-0 i64: a constant where it is known."""

@@ -1,6 +1,7 @@
 """Functions that the dialect has no op for, composed of its ops, for all front ends.
 
-Each takes a builder and operands of one float type and gives its result in that type. The 16-bit
+Each takes a builder and operands of one float type (`sign` also of an integer type) and gives its
+result in that type. The 16-bit
 floats are computed in f32 and rounded once. docs/numerics.md has the errors.
 """
 
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.ops.elementwise import accumulated
-from pyc_mlir.dialects.types import accumulator
+from pyc_mlir.dialects.types import accumulator, is_float, is_unsigned
 
 
 def _in_accumulator(
@@ -29,10 +30,13 @@ def _in_accumulator(
 
 
 def sign(b: Any, x: Any) -> Any:
-    """-1, 0 or 1; NaN stays. Subnormal numbers that compare as 0 become 0."""
-    zero = b.scalar(0, x)
-    rest = b.select(b.compare(x, x, predicate="eq"), zero, x)
-    below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), rest)
+    """-1, 0 or 1, of floats and integers; NaN stays. Subnormals that compare as 0 become 0."""
+    dtype, zero = b.type_of(x).dtype, b.scalar(0, x)
+    below = zero
+    if is_float(dtype):
+        below = b.select(b.compare(x, x, predicate="eq"), zero, x)
+    if not is_unsigned(dtype):
+        below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), below)
     return b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
 
 

@@ -6,10 +6,13 @@ Along an axis, position i of the result lies at the coordinate ``u(i)`` of x, wh
 | `coordinates` | u(i) |
 |---|---|
 | half_pixel | (i + 1/2) / s - 1/2 |
-| pytorch_half_pixel | the same; 0 if s * size is 1 |
+| pytorch_half_pixel | the same; 0 if out is 1 |
 | half_pixel_symmetric | the same, plus size / 2 * (1 - out / (s * size)) |
-| align_corners | i * (size - 1) / (s * size - 1); 0 if s * size is 1 |
+| align_corners | i * (size - 1) / (out - 1); 0 if out is 1 |
 | asymmetric | i / s |
+
+s * size need not be whole; where only the length of the result counts, it is `out`, as in
+onnxruntime and torch. (onnx's reference evaluator takes s * size.)
 """
 
 from collections.abc import Callable, Sequence
@@ -50,14 +53,13 @@ def coordinates_of(
     places: np.ndarray, size: int, out: int, scale: float, coordinates: str
 ) -> np.ndarray:
     """u(i) of the table above for positions i of the result, in f64."""
-    width = scale * size
-    if coordinates in ("align_corners", "pytorch_half_pixel") and width == 1:
+    if coordinates in ("align_corners", "pytorch_half_pixel") and out == 1:
         return np.zeros(places.shape)
     if coordinates == "align_corners":
-        return places * (size - 1) / (width - 1)
+        return places * (size - 1) / (out - 1)
     if coordinates == "asymmetric":
         return places / scale
-    shift = size / 2 * (1 - out / width) if coordinates == "half_pixel_symmetric" else 0.0
+    shift = size / 2 * (1 - out / (scale * size)) if coordinates == "half_pixel_symmetric" else 0.0
     return shift + (places + 0.5) / scale - 0.5
 
 

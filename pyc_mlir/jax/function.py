@@ -5,8 +5,10 @@ over by DLPack, without copies where memory is aligned to 64 bytes. Inside other
 the same program runs as a callback, and its gradient is compiled by PyC too.
 """
 
+import atexit
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
@@ -21,7 +23,11 @@ from jax.dtypes import float0  # pyright: ignore[reportMissingImports]
 from pyc_mlir.api import compile as compile_program
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.frontends.jax.importer import import_jaxpr, kept_arguments
+from pyc_mlir.frontends.jax.importer import (
+    import_jaxpr,
+    kept_arguments,
+    without_dead_code,
+)
 from pyc_mlir.runtime.program import Program
 
 
@@ -44,6 +50,10 @@ def jit(function: Callable[..., Any] | None = None, **arguments: Any) -> Any:
     if function is None:
         return partial(jit, **arguments)
     return JaxFunction(function, **arguments)
+
+
+# By id, the results that share memory with IREE.
+_SHARED: dict[int, "weakref.ref[jax.Array]"] = {}
 
 
 @dataclass(frozen=True)
@@ -169,10 +179,9 @@ class JaxFunction:
         traced = jax.jit(flat, keep_unused=True).trace(*specs)
         results = jax.tree.structure(traced.out_info)
         labels = [_label(path) for path, _ in jax.tree.leaves_with_path(traced.out_info)]
-        module = import_jaxpr(
-            traced.jaxpr, self._argument_names(tree), labels, _title(self._function)
-        )
-        return module, results, kept_arguments(traced.jaxpr)
+        jaxpr = without_dead_code(traced.jaxpr)
+        module = import_jaxpr(jaxpr, self._argument_names(tree), labels, _title(self._function))
+        return module, results, kept_arguments(jaxpr)
 
     def _argument_names(self, tree: Any) -> list[str]:
         """Names of the leaves: ``params['dense']['kernel']``, ``x``."""
@@ -240,10 +249,27 @@ def _to_jax(array: Any) -> jax.Array:
     """An array as JAX's, sharing its memory if that is aligned to 64 bytes."""
     host = np.asarray(array)
     try:
-        return jnp.from_dlpack(host)
+        shared = jnp.from_dlpack(host)
     except (BufferError, TypeError, ValueError, RuntimeError):
         # numpy hands out no bf16, nor memory that may not be written to.
         return jnp.asarray(host)
+    key = id(shared)
+    _SHARED[key] = weakref.ref(shared, lambda _: _SHARED.pop(key, None))
+    return shared
+
+
+@atexit.register
+def _release() -> None:
+    """Free the results that share IREE's memory and still live when Python ends.
+
+    numpy, which holds the memory for JAX, frees nothing once Python finalizes, and IREE's bindings
+    would report each object as leaked. Functions that were registered later, which run before this
+    one, still read the results.
+    """
+    for reference in list(_SHARED.values()):
+        array = reference()
+        if array is not None and not array.is_deleted():
+            array.delete()
 
 
 def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -253,7 +279,7 @@ def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, 
     again, so that nothing has to be kept between the two.
     """
     shapes = jax.eval_shape(flat, *leaves)
-    forward = JaxFunction(flat, **options)
+    forward = _copying(JaxFunction(flat, **options))
 
     @jax.custom_vjp
     def call(*arrays: Any) -> Any:
@@ -267,6 +293,15 @@ def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, 
 
     call.defvjp(keep, back)
     return call(*leaves)
+
+
+def _copying(function: JaxFunction) -> Callable[..., Any]:
+    """The function with results in numpy's own memory: JAX may share what callbacks return."""
+
+    def copied(*arrays: Any) -> Any:
+        return jax.tree.map(np.array, function(*arrays))
+
+    return copied
 
 
 def _gradients(

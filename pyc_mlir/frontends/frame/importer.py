@@ -2,12 +2,13 @@
 
 A vocabulary (ONNX, ATen, jaxpr) walks its own nodes in order and hands each one to `Importer.node`:
 
-    outputs = importer.node(site, operands, lambda builder, lift: handler(builder, lift, ...))
+    outputs = importer.node(site, operands, lambda builder, lift: handler(...), stated)
 
 An operand is a numpy array (known at import), `SymbolicSizes` (integers that depend on dynamic
 dimensions), an MLIR value, None for an input that is left out, or `MISSING` for the result of a
 node that could not be imported. The handler runs in the cheapest way that gives an answer: on
-arrays, on sizes, or emitting pyc ops. Nodes that cannot be imported are collected in `findings`, so
+arrays, on sizes, or emitting pyc ops. What the node states beside its operands (`Stated`) must all
+have been read by then. Nodes that cannot be imported are collected in `findings`, so
 that a refusal lists all of them.
 """
 
@@ -34,6 +35,7 @@ from pyc_mlir.frontends.frame.sizes import (
     Untracked,
     settle,
 )
+from pyc_mlir.frontends.frame.stated import Stated
 
 # A folded result is kept only if it is small or no larger than what it was computed from.
 _FOLD_BYTES = 1 << 16
@@ -151,9 +153,17 @@ class Importer:
         function.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(n) for n in names])
         return module
 
-    def node(self, site: SourceNode, operands: Sequence[Any], apply: Apply) -> Sequence[Any]:
+    def node(
+        self,
+        site: SourceNode,
+        operands: Sequence[Any],
+        apply: Apply,
+        stated: Stated | None = None,
+    ) -> Sequence[Any]:
         """The results of one node; none if it cannot be imported, which `findings` then records.
 
+        stated: what the node states beside its operands; `apply` must read all of it. None for a
+        node that the importer makes itself, of what the source's node states.
         Raises PycError, naming the node, for what ends the import: a malformed model.
         """
         if any(operand is MISSING for operand in operands):
@@ -161,7 +171,7 @@ class Importer:
             return ()
         try:
             with self._located(site):
-                out = self._outputs(operands, apply)
+                out = self._outputs(operands, apply, stated)
         except PycError as error:
             self.record(site, error)
             return ()
@@ -201,8 +211,9 @@ class Importer:
         with ir.Location.name(site.name, place):
             yield
 
-    def _outputs(self, operands: Sequence[Any], apply: Apply) -> Any:
+    def _outputs(self, operands: Sequence[Any], apply: Apply, stated: Stated | None) -> Any:
         """Run a handler in the cheapest way: folded, on sizes, or emitting ops."""
+        apply = apply if stated is None else _reading_all(apply, stated)
         out = self._computed(operands, apply)
         if out is not None:
             return out
@@ -236,6 +247,18 @@ class Importer:
         made = sum(o.nbytes for o in (out if isinstance(out, tuple) else (out,)) if o is not None)
         self._fold_bytes -= made
         return made <= max(_FOLD_BYTES, sum(i.nbytes for i in inputs)) and self._fold_bytes >= 0
+
+
+def _reading_all(apply: Apply, stated: Stated) -> Apply:
+    """`apply`, which raises unsupported where it passes over an entry of `stated`."""
+
+    def run(builder: Any, lift: Lift) -> Any:
+        stated.begin()
+        out = apply(builder, lift)
+        stated.require_all_read()
+        return out
+
+    return run
 
 
 def _require_dtype(array: np.ndarray) -> None:

@@ -24,15 +24,6 @@ def _logical(number: str, boolean: str) -> Pointwise:
     return lambda b, *xs: getattr(b, boolean if b.type_of(xs[0]).dtype == BOOL else number)(*xs)
 
 
-def sign(b: Any, x: Any) -> Any:
-    """out = -1, 0 or 1; NaN stays."""
-    if is_float(b.type_of(x).dtype):
-        return functions.sign(b, x)
-    zero = b.scalar(0, x)
-    below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), zero)
-    return b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
-
-
 def cbrt(b: Any, x: Any) -> Any:
     """out = x ** (1/3), with the sign of x; f32 is computed in f64."""
     dtype = b.type_of(x).dtype
@@ -60,11 +51,11 @@ def xor(b: Any, x: Any, y: Any) -> Any:
 
 
 def divide(b: Any, x: Any, y: Any) -> Any:
-    """out = x / y; integers round toward zero, x / 0 = -1 as in XLA."""
+    """out = x / y; integers round toward zero, and all bits of x / 0 are set as in XLA."""
     if is_float(b.type_of(x).dtype):
         return b.div(x, y)
-    zero = b.compare(y, b.scalar(0, y), predicate="eq")
-    return b.select(zero, b.scalar(-1, x), b.div(x, y))
+    zero = b.scalar(0, y)
+    return b.select(b.compare(y, zero, predicate="eq"), b.not_(zero), b.div(x, y))
 
 
 def remainder(b: Any, x: Any, y: Any) -> Any:
@@ -128,6 +119,26 @@ def compare(b: Any, x: Any, y: Any, predicate: str) -> Any:
     return b.compare(x, y, predicate=predicate)
 
 
+def total_order_key(b: Any, x: Any) -> Any:
+    """Integers in the total order of floats: -NaN < -inf < ... < -0 < +0 < ... < inf < NaN.
+
+    The bits of a float as a signed integer are so for positive numbers; of negative ones, all bits
+    but the sign are inverted.
+    """
+    dtype = b.type_of(x).dtype
+    if not is_float(dtype):
+        return x
+    bits = b.bitcast(x, dtype=DTYPES[f"i{8 * dtype.itemsize}"])
+    least = b.scalar(np.iinfo(b.type_of(bits).dtype).min, bits)
+    negative = b.compare(bits, b.scalar(0, bits), predicate="lt")
+    return b.select(negative, b.or_(b.not_(bits), least), bits)
+
+
+def compare_total(b: Any, x: Any, y: Any, predicate: str) -> Any:
+    """`compare` by the total order of floats."""
+    return compare(b, total_order_key(b, x), total_order_key(b, y), predicate)
+
+
 def convert(b: Any, x: Any, dtype: np.dtype) -> Any:
     """x as `dtype`."""
     return b.convert(x, dtype)
@@ -142,6 +153,10 @@ def _predicate(name: str) -> Pointwise:
     return lambda b, x, y: compare(b, x, y, name)
 
 
+def _total(name: str) -> Pointwise:
+    return lambda b, x, y: compare_total(b, x, y, name)
+
+
 _SAME = (
     "sub", "pow", "neg", "abs", "floor", "ceil", "exp", "log", "sin", "cos", "sqrt", "rsqrt",
     "tanh", "erf", "and", "or", "not",
@@ -149,6 +164,7 @@ _SAME = (
 POINTWISE: dict[str, Pointwise] = {
     **{name: _direct(name) for name in _SAME},
     **{name: _predicate(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{f"{name}_to": _total(name) for name in ("eq", "lt", "le")},
     **{name: getattr(functions, name) for name in ("tan", "sinh", "cosh", "asinh", "acosh")},
     **{name: getattr(functions, name) for name in ("atanh", "log1p", "expm1", "exp2")},
     "add": _logical("add", "or"),
@@ -160,7 +176,7 @@ POINTWISE: dict[str, Pointwise] = {
     "rem": remainder,
     "pow": power,
     "xor": xor,
-    "sign": sign,
+    "sign": functions.sign,
     "cbrt": cbrt,
     "erfc": erfc,
     "is_finite": is_finite,

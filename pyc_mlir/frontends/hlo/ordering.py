@@ -9,22 +9,29 @@ from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import reshape_to
 from pyc_mlir.frontends.frame.sizes import SymbolicSize
+from pyc_mlir.frontends.hlo.elementwise import total_order_key
 from pyc_mlir.frontends.hlo.movement import transposed
 
 
 def top_k(b: Any, x: Any, k: int) -> tuple[Any, Any]:
-    """The k largest along the last dimension and their i32 indices; of equals the first ones."""
+    """The k largest along the last dimension and their i32 indices; of equals the first ones.
+
+    As in XLA, by the total order of floats: 0 is larger than -0, and NaN the largest.
+    """
     axis = b.type_of(x).rank - 1
-    order = b.argsort(x, axis=axis, descending=True, count=k)
+    order = b.argsort(total_order_key(b, x), axis=axis, descending=True, count=k)
     return _along(b, x, order, axis), b.cast(order, dtype=DTYPES["i32"])
 
 
-def sort(b: Any, operands: Sequence[Any], axis: int, descending: bool = False) -> tuple[Any, ...]:
+def sort(
+    b: Any, operands: Sequence[Any], axis: int, descending: bool = False, total: bool = False
+) -> tuple[Any, ...]:
     """The operands in the order of the first one along `axis`; equals keep their order.
 
-    NaN is the largest of floats.
+    NaN is the largest of floats. total: by the total order, in which -0 and 0 are no equals.
     """
-    order = b.argsort(operands[0], axis=axis, descending=descending)
+    keys = total_order_key(b, operands[0]) if total else operands[0]
+    order = b.argsort(keys, axis=axis, descending=descending)
     return tuple(_along(b, x, order, axis) for x in operands)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax  # pyright: ignore[reportMissingImports]
 import numpy as np
 from jax._src import source_info_util  # pyright: ignore[reportMissingImports]
+from jax._src.interpreters import partial_eval  # pyright: ignore[reportMissingImports]
 from jax.extend import core  # pyright: ignore[reportMissingImports]
 
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
@@ -26,13 +27,14 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
 from pyc_mlir.frontends.frame.shaping import chain, take
 from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, sizes
+from pyc_mlir.frontends.frame.stated import Ignored, Stated
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.composites import COMPOSITES
 from pyc_mlir.frontends.hlo.control import Loops, select_branch
-from pyc_mlir.frontends.jax.primitives import PRIMITIVES
+from pyc_mlir.frontends.jax.primitives import IGNORED, PRIMITIVES
 
 # Primitives that call one jaxpr with their operands: the parameter that holds it.
-_CALLS = {
+_CALLS: dict[str, str] = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
@@ -45,6 +47,22 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
     "custom_vmap_call": "call",
+}
+_DERIVATIVE = "of the derivative, which JAX has taken where it was asked for"
+_BATCHING = "of batching, which JAX has done where it was asked for"
+_PLACE = "where arrays lie; PyC has one device"
+_XLA = "a choice of how XLA compiles"
+_TRACING = "read while JAX traces"
+# Parameters of primitives with jaxprs in them that change no result.
+_IGNORED_OF_CALLS: Ignored = {
+    **dict.fromkeys(("jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees"), _DERIVATIVE),
+    **dict.fromkeys(("symbolic_zeros", "linear", "differentiated", "policy"), _DERIVATIVE),
+    **dict.fromkeys(("rule", "in_tree", "out_tree"), _BATCHING),
+    **dict.fromkeys(("in_shardings", "out_shardings", "ctx_mesh", "donated_invars"), _PLACE),
+    **dict.fromkeys(("in_layouts", "out_layouts", "compiler_options_kvs"), _XLA),
+    **dict.fromkeys(("inline", "prevent_cse", "unroll", "_split_transpose"), _XLA),
+    **dict.fromkeys(("keep_unused", "name", "num_consts"), _TRACING),
+    "version": "composites are known by name, and their parameters are read",
 }
 
 
@@ -67,6 +85,17 @@ def import_jaxpr(
     load(active)
     with active, ir.Location.unknown():
         return _JaxprImporter(jaxpr, source).run(name, arguments, results)
+
+
+def without_dead_code(closed: Any) -> Any:
+    """A closed jaxpr with the same arguments and results, without equations that no result needs.
+
+    Inner jaxprs too: a loop that carries a random key which nothing draws from loses the key.
+    """
+    jaxpr, _ = partial_eval.dce_jaxpr(
+        closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True
+    )
+    return closed.replace(jaxpr=jaxpr)
 
 
 def kept_arguments(closed: Any) -> list[int]:
@@ -174,13 +203,8 @@ class _JaxprImporter:
         self.count += 1
         site = self._site(equation)
         try:
-            if name in _CALLS:
-                return self._inline(p[_CALLS[name]], operands)
-            if name in _STRUCTURED:
-                if any(o is MISSING for o in operands):
-                    self.importer.untried.append(site.place)
-                    return ()
-                return _STRUCTURED[name](self, site, p, operands)
+            if name in _CALLS or name in _STRUCTURED:
+                return self._with_jaxprs(site, name, p, operands)
         except PycError as error:
             if isinstance(error, UnsupportedModel):
                 raise
@@ -191,12 +215,28 @@ class _JaxprImporter:
             why = "PyC has no rule for this primitive"
             self.importer.record(site, unsupported(why, ReasonCode.UNSUPPORTED_OP))
             return ()
-        parameters = self._parameters(p)
+        parameters = Stated(self._parameters(p), "parameter", IGNORED)
         outputs = self.importer.node(
-            site, operands, lambda b, lift: handler(Call(b, operands, lift), parameters)
+            site, operands, lambda b, lift: handler(Call(b, operands, lift), parameters), parameters
         )
         self._note_dims(equation, outputs)
         return outputs
+
+    def _with_jaxprs(
+        self, site: SourceNode, name: str, p: Mapping[str, Any], operands: Sequence[Any]
+    ) -> Sequence[Any]:
+        """The results of a primitive that calls jaxprs. Raises PycError for what is refused."""
+        stated = Stated(p, "parameter", _IGNORED_OF_CALLS)
+        if name in _CALLS:
+            inner = stated[_CALLS[name]]
+            stated.require_all_read()
+            return self._inline(inner, operands)
+        if any(o is MISSING for o in operands):
+            self.importer.untried.append(site.place)
+            return ()
+        out = _STRUCTURED[name](self, site, stated, operands)
+        stated.require_all_read()
+        return out
 
     def _site(self, equation: Any) -> SourceNode:
         """The line of Python that made an equation."""
@@ -303,12 +343,13 @@ class _JaxprImporter:
         cond_consts = operands[:of_cond]
         body_consts = operands[of_cond : of_cond + of_body]
         state = list(operands[of_cond + of_body :])
+        condition, body = p["cond_jaxpr"], p["body_jaxpr"]
         while True:
-            (goes_on,) = self._inline(p["cond_jaxpr"], [*cond_consts, *state])
+            (goes_on,) = self._inline(condition, [*cond_consts, *state])
             if not self.loops.goes_on(goes_on):
                 return state
-            self.loops.step(len(p["body_jaxpr"].jaxpr.eqns))
-            state = self._inline(p["body_jaxpr"], [*body_consts, *state])
+            self.loops.step(len(body.jaxpr.eqns))
+            state = self._inline(body, [*body_consts, *state])
 
     def _cond(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
@@ -329,19 +370,21 @@ class _JaxprImporter:
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
         """The op of that name, or the decomposition."""
-        known = COMPOSITES.get(p["name"])
+        known, decomposition = COMPOSITES.get(p["name"]), p["jaxpr"]
+        given = {key: jax.tree.unflatten(tree, leaves) for key, leaves, tree in p["attributes"]}
         if known is not None:
-            attributes = {
-                key: jax.tree.unflatten(tree, leaves) for key, leaves, tree in p["attributes"]
-            }
+            attributes = Stated(given, "attribute", {})
             before = len(self.importer.findings)
             out = self.importer.node(
-                site, operands, lambda b, lift: known(Call(b, operands, lift), attributes)
+                site,
+                operands,
+                lambda b, lift: known(Call(b, operands, lift), attributes),
+                attributes,
             )
             if out:
                 return out
             del self.importer.findings[before:]
-        return self._inline(p["jaxpr"], operands)
+        return self._inline(decomposition, operands)
 
     def _dim_as_value(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]

@@ -17,6 +17,7 @@ from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import chain, reshape_to, take
+from pyc_mlir.frontends.frame.stated import Ignored
 from pyc_mlir.frontends.hlo import movement, reduction
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.contraction import (
@@ -33,6 +34,17 @@ from pyc_mlir.frontends.hlo.reduction import HloWindow
 
 Handler = Callable[[Call, Mapping[str, Any]], Any]
 PRIMITIVES: dict[str, Handler] = {}
+_PLACE = "where the result lies; PyC has one device"
+_ACCURACY = "allows XLA to be less exact than PyC is"
+# Parameters of primitives that change no result.
+IGNORED: Ignored = {
+    **dict.fromkeys(("sharding", "out_sharding", "context_mesh", "unconstrained_dims"), _PLACE),
+    **dict.fromkeys(("precision", "accuracy"), _ACCURACY),
+    "indices_are_sorted": "a promise that lets XLA be faster",
+    "unique_indices": "a promise that lets XLA be faster",
+    "is_stable": "PyC's sort is always stable",
+    "weak_type": "read while JAX traces",
+}
 
 
 def primitive(*names: str) -> Callable[[Handler], Handler]:
@@ -268,9 +280,25 @@ _SCATTERS = {
 }  # fmt: skip
 
 
+def _require_combiner(op: str, combiner: Any, consts: Any) -> None:
+    """Raise unsupported unless a scatter's jaxpr is ``op(x, update)``; None stands for "set"."""
+    if combiner is None:
+        return
+    (*equations,), arguments = combiner.eqns, list(combiner.invars)
+    plain = len(equations) == 1 and not consts
+    plain = plain and equations[0].primitive.name == op and equations[0].invars == arguments
+    if not plain or equations[0].outvars != list(combiner.outvars):
+        raise unsupported(
+            f"a scatter with a function of its own: expected `{op}` of x and the update, got "
+            f"{' '.join(str(combiner).split())[:200]}; gather the elements, apply the function to "
+            "them, and set them"
+        )
+
+
 def _scatter(op: str) -> Handler:
     def handler(call: Call, p: Mapping[str, Any]) -> Any:
         """Updates combined with x at computed places."""
+        _require_combiner(op, p["update_jaxpr"], p["update_consts"])
         d = p["dimension_numbers"]
         dims = ScatterDims(
             d.update_window_dims,

@@ -136,9 +136,16 @@ def all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes, and those of the graphs in their attributes."""
     for node in nodes:
         yield node
-        for attribute in node.attribute:
-            for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from all_nodes(graph.node)
+        for graph in inner_graphs(node):
+            yield from all_nodes(graph.node)
+
+
+def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs in the attributes of a node."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def check_nodes(model: onnx.ModelProto) -> None:

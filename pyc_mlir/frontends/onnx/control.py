@@ -18,7 +18,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.importer import MISSING, Importer, SourceNode
 from pyc_mlir.frontends.frame.shaping import chain, take
+from pyc_mlir.frontends.frame.stated import Stated
 from pyc_mlir.frontends.onnx.bounds import all_nodes
+from pyc_mlir.frontends.onnx.frame.handler import stated_attributes
 
 CONTROL = frozenset({"If", "Loop", "Scan"})
 _MAX_STEPS, _MAX_NODES = 256, 20_000
@@ -41,9 +43,11 @@ class Unroller:
         """The node's results. Raises PycError for a form that cannot be unrolled."""
         if any(operand is MISSING for operand in operands):
             return [MISSING] * len(node.output)
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        attributes = stated_attributes(node)
         rule = {"If": self._if, "Loop": self._loop, "Scan": self._scan}[node.op_type]
-        return rule(site, attributes, operands)
+        out = rule(site, attributes, operands)
+        attributes.require_all_read()
+        return out
 
     def _emit(self, site: SourceNode, operands: Sequence[Any], apply: Callable[..., Any]) -> Any:
         """One value computed from others; MISSING when it cannot be."""
@@ -60,13 +64,12 @@ class Unroller:
             raise unsupported(f"unrolled nodes: expected at most {_MAX_NODES}")
         return self._body(graph, inputs)
 
-    def _if(
-        self, site: SourceNode, attributes: dict[str, Any], operands: Sequence[Any]
-    ) -> list[Any]:
+    def _if(self, site: SourceNode, attributes: Stated, operands: Sequence[Any]) -> list[Any]:
         condition = _one(operands[0])
+        branches = attributes["then_branch"], attributes["else_branch"]
         if condition is not None:
-            return self._run(attributes["then_branch" if condition else "else_branch"], ())
-        yes, no = (self._run(attributes[f"{kind}_branch"], ()) for kind in ("then", "else"))
+            return self._run(branches[0 if condition else 1], ())
+        yes, no = (self._run(branch, ()) for branch in branches)
         return [self._select(site, operands[0], a, b) for a, b in zip(yes, no, strict=True)]
 
     def _select(self, site: SourceNode, condition: Any, yes: Any, no: Any) -> Any:
@@ -82,9 +85,7 @@ class Unroller:
 
         return self._emit(site, [condition, yes, no], build)
 
-    def _loop(
-        self, site: SourceNode, attributes: dict[str, Any], operands: Sequence[Any]
-    ) -> list[Any]:
+    def _loop(self, site: SourceNode, attributes: Stated, operands: Sequence[Any]) -> list[Any]:
         body = attributes["body"]
         limit = _ENDLESS if operands[0] is None else _one(operands[0])
         if limit is None:
@@ -140,9 +141,7 @@ class Unroller:
 
         return self._emit(site, rows, build)
 
-    def _scan(
-        self, site: SourceNode, attributes: dict[str, Any], operands: Sequence[Any]
-    ) -> list[Any]:
+    def _scan(self, site: SourceNode, attributes: Stated, operands: Sequence[Any]) -> list[Any]:
         body, count = attributes["body"], attributes["num_scan_inputs"]
         if operands[0] is None:
             raise unsupported("a Scan of opset 8: expected one of opset 9 or newer")

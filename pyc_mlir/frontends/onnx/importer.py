@@ -26,12 +26,18 @@ from pyc_mlir.frontends.frame.builders import GraphBuilder
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
 from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.frame.stated import Stated
 from pyc_mlir.frontends.islands.node import is_tested, island
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.onnx.bounded import SOURCES, require_rows_apart, same_count
-from pyc_mlir.frontends.onnx.bounds import all_nodes
+from pyc_mlir.frontends.onnx.bounds import all_nodes, inner_graphs
 from pyc_mlir.frontends.onnx.control import CONTROL, Unroller
-from pyc_mlir.frontends.onnx.frame.handler import HANDLERS, OnnxNode, pyc_dtype
+from pyc_mlir.frontends.onnx.frame.handler import (
+    HANDLERS,
+    OnnxNode,
+    pyc_dtype,
+    stated_attributes,
+)
 from pyc_mlir.frontends.onnx.model import (
     UNKNOWN_OP,
     ModelSource,
@@ -102,8 +108,10 @@ class _Importer:
         self, arguments: Sequence[Argument], values: Sequence[ir.Value]
     ) -> list[tuple[str, ir.Value]]:
         self.values.update({a.name: v for a, v in zip(arguments, values, strict=True)})
+        live = _live_nodes(self.graph)
         for index, node in enumerate(self.graph.node):
-            self._import_node(index, node)
+            if index in live:
+                self._import_node(index, node)
         if self.importer.findings:
             untried = [place - 1 for place in self.importer.untried]
             raise self._refused(self.importer.findings, untried)
@@ -166,7 +174,9 @@ class _Importer:
         elif node.op_type in CONTROL and is_default_domain(node):
             outputs = self._controlled(site, node, operands)
         elif qualified_op(node) in HANDLERS:
-            outputs = self.importer.node(site, operands, partial(_apply, node, operands))
+            attributes = stated_attributes(node)
+            apply = partial(_apply, node, operands, attributes)
+            outputs = self.importer.node(site, operands, apply, attributes)
         else:
             why = _LAYOUT if node.domain == _NCHWC else UNKNOWN_OP
             self.importer.record(site, unsupported(why, ReasonCode.UNSUPPORTED_OP))
@@ -241,8 +251,10 @@ class _Importer:
                 raise unsupported("weights in files beside the model, in a graph inside of a node")
             self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
         self.values.update({i.name: v for i, v in zip(graph.input, inputs, strict=True)})
-        for node in graph.node:
-            self._import_node(self._place, node)
+        live = _live_nodes(graph)
+        for index, node in enumerate(graph.node):
+            if index in live:
+                self._import_node(self._place, node)
         return [self._operand(o.name) for o in graph.output]
 
     def _refused(self, findings: Sequence[GraphBreak], untried: Sequence[int]) -> UnsupportedModel:
@@ -265,11 +277,26 @@ class _Importer:
             raise PycError(error.code, f"{where}: {error.message}") from error
 
 
-def _apply(node: onnx.NodeProto, operands: Sequence[Any], builder: Any, lift: Lift) -> tuple:
+def _live_nodes(graph: onnx.GraphProto) -> set[int]:
+    """The numbers, from 0, of the nodes that an output of the graph needs: ONNX has no effects."""
+    needed = {o.name for o in graph.output}
+    live = set()
+    for index, node in reversed(list(enumerate(graph.node))):
+        if not needed.isdisjoint(node.output):
+            live.add(index)
+            for inner in all_nodes([node]):
+                needed.update(inner.input)
+                needed.update(o.name for body in inner_graphs(inner) for o in body.output)
+    return live
+
+
+def _apply(
+    node: onnx.NodeProto, operands: Sequence[Any], attributes: Stated, builder: Any, lift: Lift
+) -> tuple:
     """Run a node's handler. Raises PycError for an output that the handler does not give."""
-    request = OnnxNode(node, builder, operands, lift)
+    request = OnnxNode(node, builder, operands, lift, attributes)
     out = HANDLERS[qualified_op(node)](request)
-    request.require_all_read()
+    request.require_inputs_read()
     outputs = out if isinstance(out, tuple) else (out,)
     for i, name in enumerate(node.output):
         if name and (i >= len(outputs) or outputs[i] is None):

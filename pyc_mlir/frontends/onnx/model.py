@@ -22,6 +22,8 @@ from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import file_error, open_plain
 from pyc_mlir.frontends.onnx.bounds import all_nodes, check_nodes, check_size, scan
 from pyc_mlir.frontends.onnx.frame.handler import SIMPLE
+from pyc_mlir.frontends.onnx.functions import with_functions_inlined
+from pyc_mlir.frontends.onnx.inference import NATIVE_ERRORS, shape_error
 from pyc_mlir.frontends.onnx.names import (
     is_default_domain,
     node_name,
@@ -35,16 +37,6 @@ from pyc_mlir.frontends.onnx.work import refused
 
 OLDEST, NEWEST = 13, 28
 _RESIZE_WITH_COORDINATES = 11
-# What onnx's native code raises at a model: sizes of lists in attributes end as any of these.
-_NATIVE = (
-    onnx.shape_inference.InferenceError,
-    IndexError,
-    MemoryError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 _MICROSOFT = "com.microsoft"
 _PREVIEW = "ai.onnx.preview"
 # Of functions that stand for ONNX's own until they are inlined.
@@ -137,7 +129,9 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
     if opset is not None and opset < OLDEST:
         light, opset = _converted(light, source, opset), OLDEST
     light = _inlined(light, opset or NEWEST, known_ops)
-    _infer(light, source)
+    error = shape_error(light)
+    if error is not None:
+        raise bad_model(source.name, f"expected types and shapes that fit, got: {error}") from error
     return PreparedModel(light, weights)
 
 
@@ -174,9 +168,31 @@ def _refuse_undefined(
 
 def _check(model: onnx.ModelProto, source: ModelSource) -> None:
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(_with_output_shapes(model))
     except onnx.checker.ValidationError as error:
         raise bad_model(source.name, f"expected a valid ONNX model, got: {error}") from error
+
+
+def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model whose outputs all have a type and a rank, for onnx's checker: inference finds them.
+
+    onnxruntime takes models without.
+    """
+    if all(_is_ranked(output) for output in model.graph.output):
+        return model
+    model = _copy(model)
+    for output in model.graph.output:
+        if not _is_ranked(output):
+            tensor = output.type.tensor_type
+            tensor.elem_type = tensor.elem_type or onnx.TensorProto.FLOAT
+            tensor.shape.SetInParent()
+    return model
+
+
+def _is_ranked(info: onnx.ValueInfoProto) -> bool:
+    """False for a value without a type, and for a tensor without a shape."""
+    tensor = info.type.HasField("tensor_type")
+    return info.type.tensor_type.HasField("shape") if tensor else info.HasField("type")
 
 
 def _check_attributes(model: onnx.ModelProto, source: ModelSource, opset: int) -> None:
@@ -211,7 +227,7 @@ def _state_sides(model: onnx.ModelProto, opset: int) -> None:
 def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.ModelProto:
     try:
         converted = onnx.version_converter.convert_version(model, OLDEST)
-    except _NATIVE as error:
+    except NATIVE_ERRORS as error:
         raise PycError(
             ReasonCode.UNSUPPORTED_OP,
             f"{source.name}: opset {opset} could not be converted to {OLDEST}: {error}; export "
@@ -242,7 +258,7 @@ def _state_coordinates(model: onnx.ModelProto) -> None:
 def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.ModelProto:
     """Model-local functions, and ONNX's ops that the importer lacks but ONNX defines by others."""
     if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
+        model = with_functions_inlined(model)
     bodies, whole = set(), True
     for node in model.graph.node:
         schema = schema_of(node, opset) or _preview_schema(node, model)
@@ -260,7 +276,7 @@ def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.Mo
                 model, sorted(bodies), inline_schema_functions=True
             )
         return _inlined_one_by_one(model, opset, bodies)
-    except _NATIVE:
+    except NATIVE_ERRORS:
         # Bodies that depend on types which onnx could not infer: the ops stay, and are reported.
         return model
 
@@ -337,14 +353,3 @@ def _has_body(schema: onnx.defs.OpSchema) -> bool:
     return any(
         getattr(schema, f"has_{kind}") for kind in ("function", "context_dependent_function")
     )
-
-
-def _infer(model: onnx.ModelProto, source: ModelSource) -> None:
-    """Raise BAD_MODEL when the nodes' types, attributes and shapes contradict each other.
-
-    Without onnx's propagation of data, for which a tensor of a terabyte is a list of as many sizes.
-    """
-    try:
-        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    except _NATIVE as error:
-        raise bad_model(source.name, f"expected types and shapes that fit, got: {error}") from error

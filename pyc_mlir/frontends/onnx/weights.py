@@ -121,10 +121,13 @@ def _without_weights(
     graph.output.extend(original.output)
     graph.initializer.extend(small)
     graph.sparse_initializer.extend(original.sparse_initializer)
-    named = {i.name for i in original.input}
-    for tensor in large:
-        if tensor.name not in named:
-            graph.input.append(
+    named = {i.name: i for i in graph.input}
+    named |= {t.name: graph.input.add() for t in large if t.name not in named}
+    for tensor in (*small, *large):
+        info = named.get(tensor.name)
+        # An input may leave the type to the initializer that is its default.
+        if info is not None and not info.type.tensor_type.HasField("shape"):
+            info.CopyFrom(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
     return light

@@ -7,7 +7,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float, is_unsigned
+from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
 from pyc_mlir.frontends.python.numpy_protocol import UFUNCS, Handler
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
@@ -281,13 +281,7 @@ def _reciprocal(b: Tracer, x: TracedArray) -> TracedArray:
 @handles(np.sign)
 def _sign(b: Tracer, x: TracedArray) -> TracedArray:
     """-1, 0, 1; NaN stays."""
-    if is_float(x.dtype):
-        return functions.sign(b, x)
-    zero = b.scalar(0, x)
-    below = zero
-    if not is_unsigned(x.dtype):
-        below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), zero)
-    return b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
+    return functions.sign(b, x)
 
 
 @handles(np.fmax)

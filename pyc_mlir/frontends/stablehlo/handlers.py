@@ -65,11 +65,10 @@ HANDLERS.update({name: _pointwise(of) for name, of in _ELEMENTWISE.items()})
 
 @handles("compare")
 def compare(call: Call, op: StablehloOp) -> Any:
-    """out = x <direction> y. A total order differs for NaN and zeros only where they are met."""
-    predicate = op.enum("comparison_direction").lower()
-    if op.enum("compare_type") == "TOTALORDER":
-        raise unsupported("a comparison by the total order of floats outside of a sort")
-    return call.pointwise(partial(elementwise.compare, predicate=predicate))
+    """out = x <direction> y."""
+    total = op.enum("compare_type") == "TOTALORDER"
+    compute = elementwise.compare_total if total else elementwise.compare
+    return call.pointwise(partial(compute, predicate=op.enum("comparison_direction").lower()))
 
 
 @handles("convert")

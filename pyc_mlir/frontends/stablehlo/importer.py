@@ -21,6 +21,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
 from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, sizes
+from pyc_mlir.frontends.frame.stated import Stated
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.composites import COMPOSITES
 from pyc_mlir.frontends.hlo.control import Loops, select_branch
@@ -30,6 +31,9 @@ from pyc_mlir.frontends.stablehlo.op import StablehloOp, tensor_type
 from pyc_mlir.frontends.stablehlo.regions import REGIONED
 
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"[()]')
+_MAY_HAVE_EFFECTS = frozenset(
+    {"return", "while", "if", "case", "composite", "infeed", "outfeed", "send", "recv"}
+)
 # Custom calls that compute nothing: checks of dynamic sizes, which PyC's guards make themselves.
 _CHECKS = frozenset({"shape_assertion"})
 _IDENTITIES = frozenset({"Sharding", "annotate_device_placement"})
@@ -57,6 +61,7 @@ class StableHloImporter:
         self.count = 0
         self.depth = 0
         self._constants: dict[ir.Attribute, np.ndarray] = {}
+        self._blocks: dict[Any, list[ir.Operation]] = {}
 
     def run(self) -> ir.Module:
         """Build the module; raise UnsupportedModel after all operations were tried."""
@@ -91,8 +96,7 @@ class StableHloImporter:
 
         values: of the block's arguments, and of what regions around it define.
         """
-        for view in block.operations:
-            operation = view.operation
+        for operation in self._live(block):
             operands = [values[v] for v in operation.operands]
             if operation.name in ("func.return", "stablehlo.return"):
                 return operands
@@ -102,6 +106,19 @@ class StableHloImporter:
             for i, result in enumerate(operation.results):
                 values[result] = outputs[i] if i < len(outputs) else MISSING
         raise PycError(ReasonCode.INVALID_IR, f"{self.source}: a block without a return")
+
+    def _live(self, block: Any) -> list[ir.Operation]:
+        """The operations of a block that a result needs, or that may have effects."""
+        if block in self._blocks:
+            return self._blocks[block]
+        operations = [view.operation for view in block.operations]
+        dead: set[ir.Operation] = set()
+        for operation in reversed(operations):
+            users = (use.owner.operation for result in operation.results for use in result.uses)
+            if _is_pure(operation) and all(user in dead for user in users):
+                dead.add(operation)
+        live = [operation for operation in operations if operation not in dead]
+        return self._blocks.setdefault(block, live)
 
     def _operation(
         self, operation: ir.Operation, operands: Sequence[Any], values: dict[Any, Any]
@@ -118,7 +135,9 @@ class StableHloImporter:
                 if any(o is MISSING for o in operands):
                     self.importer.untried.append(site.place)
                     return ()
-                return structured(self, op, operands, values)
+                out = structured(self, op, operands, values)
+                op.attributes.require_all_read()
+                return out
         except PycError as error:
             if isinstance(error, UnsupportedModel):
                 raise
@@ -131,7 +150,7 @@ class StableHloImporter:
             )
             return ()
         return self.importer.node(
-            site, operands, lambda b, lift: handler(Call(b, operands, lift), op)
+            site, operands, lambda b, lift: handler(Call(b, operands, lift), op), op.attributes
         )
 
     def site(self, op: StablehloOp) -> SourceNode:
@@ -169,26 +188,29 @@ class StableHloImporter:
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
         """The op of that name, or the decomposition."""
-        known = COMPOSITES.get(op.text("name"))
+        known, decomposition = COMPOSITES.get(op.text("name")), op.text("decomposition")
+        attributes = Stated(_attributes(op), "attribute", {})
         if known is not None:
-            attributes = _attributes(op)
             before = len(self.importer.findings)
             out = self.importer.node(
-                self.site(op), operands, lambda b, lift: known(Call(b, operands, lift), attributes)
+                self.site(op),
+                operands,
+                lambda b, lift: known(Call(b, operands, lift), attributes),
+                attributes,
             )
             if out:
                 return out
             del self.importer.findings[before:]
-        return self._call(op.text("decomposition"), operands)
+        return self._call(decomposition, operands)
 
     def _custom_call(
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
         target = op.text("call_target_name")
-        if target in _CHECKS:
-            return ()
-        if target in _IDENTITIES:
-            return operands
+        if target in _CHECKS or target in _IDENTITIES:
+            # What else a call states is for its target: it changes no result of these.
+            dict(op.attributes)
+            return () if target in _CHECKS else operands
         raise unsupported(f"a call of `{target}`: expected StableHLO's own operations")
 
     def _size(
@@ -208,7 +230,7 @@ class StableHloImporter:
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
         """The body as long as the condition, which must be known at import, holds."""
-        condition, body = op.operation.regions
+        condition, body = op.regions()
         state = list(operands)
         while True:
             (goes_on,) = self.region(condition, state, values)
@@ -221,7 +243,7 @@ class StableHloImporter:
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
         """The known branch of an `if` or `case`, or a choice among the results of all of them."""
-        which, regions = operands[0], list(op.operation.regions)
+        which, regions = operands[0], op.regions()
         if op.name == "if":
             # An `if` names the true branch first.
             regions.reverse()
@@ -257,6 +279,14 @@ _STRUCTURED: dict[str, Callable[..., Sequence[Any]]] = {
 
 def _selected(operands: Sequence[Any], b: Any, lift: Lift) -> Any:
     return select_branch(Call(b, operands, lift))
+
+
+def _is_pure(operation: ir.Operation) -> bool:
+    """False for terminators, and for calls and control flow, in which effects may be."""
+    if "has_side_effect" in operation.attributes:
+        return not ir.BoolAttr(operation.attributes["has_side_effect"]).value
+    dialect, _, name = operation.name.partition(".")
+    return dialect in ("stablehlo", "chlo") and name not in _MAY_HAVE_EFFECTS
 
 
 def _symbol(attribute: ir.Attribute) -> str:

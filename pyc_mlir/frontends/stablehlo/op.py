@@ -10,14 +10,36 @@ from pyc_mlir.dialects.ir.bindings import ir, stablehlo
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.stated import Ignored, Stated
+
+_ACCURACY = "allows less exact results than PyC's"
+# Attributes that change no result.
+IGNORED: Ignored = {
+    **dict.fromkeys(("precision_config", "algorithm", "result_accuracy"), _ACCURACY),
+    "indices_are_sorted": "a promise that lets a compiler be faster",
+    "unique_indices": "a promise that lets a compiler be faster",
+    "is_stable": "PyC's sort is always stable",
+    "version": "composites are known by name, and their attributes are read",
+}
+
+
+def _is_annotation(name: str, value: Any) -> bool:
+    """True for attributes that MLIR lets every pass discard: those of another dialect."""
+    return "." in name
 
 
 class StablehloOp:
-    """An operation; attributes by name, with the default where StableHLO leaves one out."""
+    """An operation; attributes by name, with the default where StableHLO leaves one out.
+
+    attributes: with the regions, whose names are `region 0`, `region 1`; looking one up counts as
+        reading it.
+    """
 
     def __init__(self, operation: ir.Operation) -> None:
         self.operation = operation
-        self.attributes = operation.attributes
+        entries: dict[str, Any] = {n: operation.attributes[n] for n in operation.attributes}
+        entries |= {f"region {i}": r for i, r in enumerate(operation.regions)}
+        self.attributes = Stated(entries, "attribute", IGNORED, _is_annotation)
 
     @property
     def name(self) -> str:
@@ -38,6 +60,14 @@ class StablehloOp:
     def has(self, name: str) -> bool:
         """Whether an attribute is there."""
         return name in self.attributes
+
+    def region(self, index: int) -> Any:
+        """A region."""
+        return self.attributes[f"region {index}"]
+
+    def regions(self) -> list[Any]:
+        """Every region."""
+        return [self.region(i) for i in range(len(self.operation.regions))]
 
     def integer(self, name: str, default: int = 0) -> int:
         """An integer."""

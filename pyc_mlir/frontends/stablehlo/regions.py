@@ -44,7 +44,7 @@ def combiner(region: Any) -> str | None:
 
 
 def _known_combiner(op: StablehloOp) -> str:
-    found = combiner(op.operation.regions[0])
+    found = combiner(op.region(0))
     if found is None or found == "set":
         raise unsupported(
             "a region of another form than one operation on its two arguments: expected "
@@ -110,7 +110,7 @@ def _counts(op: StablehloOp, axis: int) -> bool:
 
 def _keeps(state: Any, op: StablehloOp) -> bool | None:
     """True for a region that keeps the larger pair, False for the smaller; None for others."""
-    region = op.operation.regions[0]
+    region = op.region(0)
     types = [tensor_type(a.type).dtype for a in region.blocks[0].arguments]
 
     def run(a: tuple[float, int], b: tuple[float, int]) -> tuple[float, int] | None:
@@ -160,7 +160,7 @@ def select_and_scatter(
     state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
     """The gradient of pooling: x, the gradient, and 0."""
-    select, combine = op.operation.regions
+    select, combine = op.regions()
     larger = state.probe(select, [np.array(v, op.type().dtype) for v in (2, 1)])
     tie = state.probe(select, [np.array(1, op.type().dtype)] * 2)
     start = operands[2]
@@ -183,7 +183,7 @@ def scatter_(
     """Updates combined with x at computed places; those outside are dropped."""
     if len(operands) != 3:
         raise unsupported("a scatter of several operands at once: expected one")
-    name = combiner(op.operation.regions[0])
+    name = combiner(op.region(0))
     if name is None:
         raise unsupported("a scatter whose region is not one operation")
     d = op.numbers("scatter_dimension_numbers", "ScatterDimensionNumbers")
@@ -207,23 +207,24 @@ def sort_(
     state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
     """The operands in the order of the first one: the region compares its first two arguments."""
-    descending = _direction(state, op)
+    descending, total = _direction(state, op)
     axis = op.integer("dimension", -1) % op.type().rank
 
     def apply(b: Any, lift: Any) -> Any:
         given = [lift(i) for i in range(len(operands))]
-        return sort(b, given, axis, descending=descending)
+        return sort(b, given, axis, descending=descending, total=total)
 
     outputs = state.importer.node(state.site(op), operands, apply)
     return outputs
 
 
-def _direction(state: Any, op: StablehloOp) -> bool:
-    """Whether a sort's region puts larger elements first. Raises PycError for other orders.
+def _direction(state: Any, op: StablehloOp) -> tuple[bool, bool]:
+    """Whether a sort's region puts larger elements first, and whether by the total order of floats.
 
-    Comparisons by the total order of floats are taken as those of numbers; NaN comes last.
+    Behind JAX's canonical zeros and NaNs, the total order is that of numbers with NaN last. Raises
+    PycError for other orders.
     """
-    region = op.operation.regions[0]
+    region = op.region(0)
     types = [tensor_type(a.type).dtype for a in region.blocks[0].arguments]
     compares = [
         view.operation
@@ -235,11 +236,13 @@ def _direction(state: Any, op: StablehloOp) -> bool:
     if made is None or made not in compares:
         raise unsupported("a sort whose region does not end with a comparison")
     first_two = list(region.blocks[0].arguments)[:2]
-    direction = StablehloOp(made).enum("comparison_direction")
+    comparison = StablehloOp(made)
+    direction = comparison.enum("comparison_direction")
     sources = [_origin(v) for v in made.operands]
     if direction not in ("LT", "GT") or sources != first_two or not types:
         raise unsupported("a sort by another order than that of its first operand")
-    return direction == "GT"
+    total = comparison.enum("compare_type") == "TOTALORDER"
+    return direction == "GT", total and list(made.operands) == first_two
 
 
 def _origin(value: Any) -> Any:

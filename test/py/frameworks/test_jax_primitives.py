@@ -9,6 +9,7 @@ import pytest
 jax = pytest.importorskip("jax", reason="jax is not installed")
 
 from conftest import sample  # noqa: E402
+from jax import numpy as jnp  # noqa: E402  # pyright: ignore[reportMissingImports]
 from jax_cases import Case, cases  # noqa: E402
 from random_jax import random_function  # noqa: E402
 
@@ -16,6 +17,7 @@ import pyc_mlir  # noqa: E402
 import pyc_mlir.jax as pyc_jax  # noqa: E402
 from pyc_mlir.dialects.errors import ReasonCode  # noqa: E402
 from pyc_mlir.dialects.ir.pyc import new_context  # noqa: E402
+from pyc_mlir.frontends.jax import primitives  # noqa: E402
 from pyc_mlir.frontends.stablehlo.importer import import_stablehlo  # noqa: E402
 from pyc_mlir.frontends.stablehlo.reader import read_artifact  # noqa: E402
 
@@ -86,3 +88,66 @@ def test_what_pyc_lacks_is_refused_with_its_line(function: Any, code: ReasonCode
         pyc_jax.jit(function).module(np.ones((3, 3), np.float32))
     assert refused.value.code in (code, ReasonCode.UNSUPPORTED_OP)
     assert str(code.name) in str(refused.value)
+
+
+def _unsigned(x: Any, y: Any) -> Any:
+    return jax.lax.div(x, y), jax.lax.rem(x, y), jax.lax.sign(x)
+
+
+def _searches(ordered: Any, x: Any) -> Any:
+    """All of these divide unsigned integers, and compare by the total order of floats."""
+    return (
+        jnp.searchsorted(ordered, x, side="right"),
+        jnp.digitize(x, ordered),
+        jnp.interp(x, ordered, ordered * ordered),
+        jnp.histogram(x, ordered)[0],
+    )
+
+
+def _by_total_order(x: Any) -> Any:
+    """0 is larger than -0, NaN the largest and -NaN the least."""
+    return jax.lax.top_k(x, x.shape[-1])[1]
+
+
+_NANS = [-0.0, 0.0, np.nan, -np.nan, 1.0, np.nan, -np.inf, 1.0]
+EDGES = (
+    Case("unsigned", _unsigned, (np.array([3, 200, 7], "u1"), np.array([2, 3, 0], "u1")), 0),
+    Case("searches", _searches, (np.arange(5.0, dtype="f4"), np.array([0.5, 2, 7, -1], "f4"))),
+    Case("top-k", _by_total_order, (np.array([_NANS], "f4"),), 0),
+)
+
+
+@pytest.mark.parametrize("road", [from_jaxpr, from_stablehlo])
+@pytest.mark.parametrize("case", EDGES, ids=lambda case: case.name)
+def test_edges_of_integers_and_orders(case: Case, road: Any) -> None:
+    check(pyc_mlir.interpret(road(case), list(case.arrays)), case)
+
+
+@pytest.mark.parametrize("road", [from_jaxpr, from_stablehlo])
+def test_a_scatter_with_a_function_of_its_own_is_refused(road: Any) -> None:
+    case = Case("apply", lambda x: x.at[1].apply(lambda v: v * 3), (np.ones(4, np.float32),))
+    with pytest.raises(pyc_mlir.PycError, match="scatter") as refused:
+        road(case)
+    assert refused.value.code is ReasonCode.UNSUPPORTED_ATTRIBUTE
+
+
+def test_a_handler_that_passes_over_a_parameter_is_refused(monkeypatch: Any) -> None:
+    monkeypatch.setitem(primitives.PRIMITIVES, "transpose", lambda call, p: call.x())
+    with pytest.raises(pyc_mlir.PycError, match=r"parameter `permutation` is \(1, 0\)"):
+        pyc_jax.jit(jax.numpy.transpose).module(np.ones((2, 2), np.float32))
+
+
+def _with_unused_keys(x: Any) -> Any:
+    """Keys in loops, calls and functions with derivatives, which nothing draws from."""
+    key, other = jax.random.split(jax.random.key(0))
+    step = lambda c, row: ((c[0] + row, jax.random.split(c[1])[0]), c[0])  # noqa: E731
+    (total, _), rows = jax.lax.scan(step, (x[0], key), x)
+    kept, _ = jax.checkpoint(lambda x: (jax.nn.relu(x), jax.random.normal(other)))(x)
+    return total + rows.sum(0) + kept.sum(0)
+
+
+def test_random_keys_that_nothing_needs_are_dropped() -> None:
+    case = Case("keys", _with_unused_keys, (np.ones((3, 2), np.float32),))
+    check(pyc_mlir.interpret(from_jaxpr(case), list(case.arrays)), case)
+    unread = pyc_jax.jit(lambda key, x: (jax.random.split(key), x + 1)[1])
+    assert unread.module(jax.random.key(1), np.ones(3, np.float32))

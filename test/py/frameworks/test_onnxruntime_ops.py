@@ -40,6 +40,19 @@ def test_operators_of_onnxruntime_compute_what_it_does(dynamic: bool, record_pro
     assert {name: reported for name, reported in found.items() if reported != "equal"} == {}
 
 
+def test_attention_with_ends_and_starts_of_keys() -> None:
+    """A mask of 2 * batch entries; refused where it is not known that they are as many."""
+    rng = np.random.default_rng(0)
+    shapes = ((2, 5, 8), (8, 24), (24,))
+    given = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    mask = np.array([3, 5, 1, 0], np.int32)
+    case = ort_cases.Case("Attention", (*given, mask), {"num_heads": 2}, domain=ort_cases.MICROSOFT)
+    wanted = ort_cases.by_onnxruntime(case)
+    assert wanted is not None
+    assert ort_cases.outcome(case, wanted, new_context(), False) == "equal"
+    assert ort_cases.outcome(case, wanted, new_context(), True).startswith("refused")
+
+
 def test_operators_of_onnx_compute_what_onnxruntime_does(record_property) -> None:
     found = _outcomes(list(ort_newer.cases()), dynamic=False)
     counts = Counter(reported.partition(":")[0] for reported in found.values())

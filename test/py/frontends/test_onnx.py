@@ -335,3 +335,42 @@ def test_batch_normalization_of_opset_9() -> None:
     columns = [v[:, None] for v in (scale, bias, mean, variance)]
     expected = (x - columns[2]) / np.sqrt(columns[3] + 1e-5) * columns[0] + columns[1]
     np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint64])
+def test_reductions_of_integers_are_cut_to_whole_numbers(dtype: type) -> None:
+    """onnxruntime's way; onnx's reference fails."""
+    x = np.array([[3, 200, 7, 0], [1, 2, 3, 4]], dtype)
+    wide = x.astype(np.float64)
+    wanted = {
+        "ReduceLogSumExp": np.log(np.exp(wide).sum(1)),
+        "ReduceLogSum": np.log(wide.sum(1)),
+        "ReduceL2": np.sqrt((wide * wide).sum(1)),
+    }
+    for op, value in wanted.items():
+        module = import_onnx(node_model(op, [x], [], {"axes": [1], "keepdims": 0}))
+        np.testing.assert_array_equal(interpret(module, [x])[0], value.astype(dtype))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_exclusive_sums_of_nothing(reverse: int, dynamic: bool) -> None:
+    x = np.zeros((2, 0), np.float32)
+    attributes = {"exclusive": 1, "reverse": reverse}
+    proto = node_model("CumSum", [x], [np.array(1)], attributes, dynamic=dynamic)
+    assert interpret(import_onnx(proto), [x])[0].shape == x.shape
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 0, 2), (0, 4, 2, 2), (2, 0, 4, 2)])
+def test_blocks_of_empty_images(shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float32)
+    check(node_model("SpaceToDepth", [x], [], {"blocksize": 2}), {"x0": x})
+
+
+def test_the_one_place_of_an_aligned_grid_is_the_centre() -> None:
+    """As in torch; ONNX's definition divides by zero, its reference and onnxruntime differ."""
+    theta = np.array([[[1, 0, 0.5], [0, 1, 0.25]]], np.float32)
+    cases = {(1, 1, 1, 1): [[[0.5, 0.25]]], (1, 1, 2, 1): [[[0.5, -0.75]], [[0.5, 1.25]]]}
+    for size, wanted in cases.items():
+        given = node_model("AffineGrid", [theta], [np.array(size)], {"align_corners": 1}, opset=20)
+        np.testing.assert_allclose(interpret(import_onnx(given), [theta])[0], [wanted], 1e-6)

@@ -218,17 +218,6 @@ def test_the_given_model_is_left_alone() -> None:
     assert proto.SerializeToString() == before
 
 
-def test_local_functions_are_inlined() -> None:
-    body = [n("Mul", "a a", "sq"), n("Add", "sq a", "b")]
-    function = helper.make_function("my", "Poly", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
-    proto = node_model("Relu", [f32(2, 3)], [], {})
-    proto.graph.node[0].CopyFrom(helper.make_node("Poly", ["x0"], ["y0"], "poly", domain="my"))
-    proto.opset_import.append(helper.make_opsetid("my", 1))
-    proto.functions.append(function)
-    x = f32(2, 3)
-    np.testing.assert_allclose(interpret(import_onnx(proto), [x])[0], x * x + x, 1e-6)
-
-
 # What is refused.
 
 
@@ -246,8 +235,8 @@ def test_all_unsupported_nodes_are_listed() -> None:
         n("NonZero", "r", "y"),
         n("Relu", "z", "unseen"),
     ]
-    proto = small(nodes, {"sq": f32(2, 2)})
-    error = refused(proto)
+    sizes = {"x": (F, ["batch", "seq", 8])}
+    error = refused(model(nodes, sizes, ["y", "d", "unseen"], {"sq": f32(2, 2)}))
     assert isinstance(error, UnsupportedModel)
     assert error.code is ReasonCode.UNSUPPORTED_OP
     assert [(f.node, f.op, f.code.name) for f in error.findings] == [
@@ -266,6 +255,9 @@ def test_all_unsupported_nodes_are_listed() -> None:
 def test_ops_of_other_domains_and_unknown_ops() -> None:
     proto = small([n("Relu", "x", "r"), n("Frobnicate", "r", "y")])
     proto.graph.node.append(helper.make_node("Fused", ["x"], ["g"], "g", domain="com.microsoft"))
+    proto.graph.output.append(
+        helper.make_tensor_value_info("g", TensorProto.FLOAT, ["batch", "seq", 8])
+    )
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     error = refused(proto)
     assert isinstance(error, UnsupportedModel)
@@ -293,17 +285,18 @@ def test_mod_of_doubles_is_refused() -> None:
 
 def test_what_a_newer_version_adds_is_not_passed_over() -> None:
     from pyc_mlir.dialects.ir.builder import NumpyBuilder
-    from pyc_mlir.frontends.onnx.frame.handler import OnnxNode
+    from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, stated_attributes
 
-    node = OnnxNode(
-        helper.make_node("Relu", ["x", "y"], ["z"], extra=1), NumpyBuilder(), [1, 2], id
-    )
+    proto = helper.make_node("Relu", ["x", "y"], ["z"], extra=1)
+    attributes = stated_attributes(proto)
+    node = OnnxNode(proto, NumpyBuilder(), [1, 2], id, attributes)
     node.x(0)
     with pytest.raises(PycError, match="attribute `extra`"):
-        node.require_all_read()
+        attributes.require_all_read()
     node.attr("extra")
+    attributes.require_all_read()
     with pytest.raises(PycError, match="input 1"):
-        node.require_all_read()
+        node.require_inputs_read()
 
 
 def test_the_domain_of_onnxruntime_is_stated() -> None:
@@ -468,6 +461,17 @@ def test_the_split_is_a_partition() -> None:
     np.testing.assert_array_equal(train.pixels, again.pixels)
     rows = {p.tobytes() for p in train.pixels} & {p.tobytes() for p in held_out.pixels}
     assert not rows
+
+
+@pytest.mark.parametrize("size", [2, 300])
+def test_shapes_that_onnxruntime_does_not_need(size: int) -> None:
+    """An output without a type, an input without a shape whose default is an initializer."""
+    weight = np.full((size, size), 0.5, F)
+    proto = model([n("MatMul", "x w", "y")], {"x": (F, [1, size])}, ["y"], {"w": weight})
+    proto.graph.output[0].ClearField("type")
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, None))
+    x = np.ones((1, size), F)
+    np.testing.assert_array_equal(interpret(import_onnx(proto), [x])[0], x @ weight)
 
 
 def test_numpy_weights_round_trip_through_raw_and_typed_fields() -> None:

@@ -1,5 +1,6 @@
 """Resize and Upsample against onnx's reference evaluator; dynamic sizes, older opsets, refusals."""
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -19,12 +20,24 @@ RNG = np.random.default_rng(0)
 IMAGE = RNG.normal(size=(2, 3, 5, 6)).astype(np.float32)
 SCALES = ((2.0, 2.0), (3.0, 1.0), (0.6, 1.7), (1.0, 0.5), (0.4, 2.0))
 SIZES = ((10, 12), (3, 6), (7, 4), (1, 13))
+# Where the size times the scale is not whole, onnx's reference evaluator takes the product for the
+# length of the result; PyC is compared with onnxruntime and torch there (test/py/frameworks).
+BY_LENGTH = ("align_corners", "pytorch_half_pixel")
+
+
+def _is_whole(scales: tuple[float, float]) -> bool:
+    """True if rows and columns are whole multiples; test_equals_the_reference moves channels."""
+    sizes = (6, 3) if scales[0] == 1 else (5, 6)
+    return all(size * scale % 1 == 0 for size, scale in zip(sizes, scales, strict=True))
+
+
 TABLE = [
     (mode, how, rounding, kind, value)
     for mode, how in product(("nearest", "linear"), COORDINATES)
     for rounding in (ROUNDINGS if mode == "nearest" else ("floor",))
     for kind, values in (("scales", SCALES), ("sizes", SIZES))
     for value in values
+    if how not in BY_LENGTH or kind == "sizes" or _is_whole(value)
 ]
 
 
@@ -56,6 +69,34 @@ def test_any_axes(shape: tuple[int, ...], mode: str) -> None:
     check(resize_model(x, sizes=sizes, mode=mode), {"x0": x})
     last = {"axes": [len(shape) - 1], "keep_aspect_ratio_policy": "not_larger"}
     check(resize_model(x, sizes=[11], mode=mode, **last), {"x0": x})
+
+
+def _declared(x: np.ndarray, sizes: Sequence[int], scales: Any, **attributes: Any) -> Any:
+    """A model that states the sizes of its result, which onnxruntime would give it."""
+    proto = dynamic_model(x, ["n", *x.shape[1:]], scales=scales, **attributes)
+    tensor = proto.graph.output[0].type.tensor_type
+    del tensor.shape.dim[:]
+    for size in ("n", *sizes):
+        dim = tensor.shape.dim.add()
+        dim.dim_param, dim.dim_value = (size, 0) if size == "n" else ("", size)
+    return proto
+
+
+def test_sizes_are_products_in_f32() -> None:
+    """10 * 0.7 and 20 * 0.35 fall short of 7 when they are exact."""
+    x = RNG.normal(size=(2, 1, 10, 20)).astype(np.float32)
+    module = import_onnx(_declared(x, (1, 7, 7), (1, 1, 0.7, 0.35), mode="linear"))
+    assert interpret(module, [x])[0].shape == (2, 1, 7, 7)
+    with pytest.raises(PycError, match="expected types and shapes that fit"):
+        import_onnx(_declared(x, (1, 8, 7), (1, 1, 0.7, 0.35), mode="linear"))
+
+
+def test_attributes_of_other_modes_change_nothing() -> None:
+    every = {"cubic_coeff_a": -0.5, "exclude_outside": 1, "extrapolation_value": 2.0}
+    every |= {"nearest_mode": "ceil"}
+    for mode in ("nearest", "linear", "cubic"):
+        proto = resize_model(IMAGE, scales=(1, 1, 1, 1), mode=mode, **every)
+        np.testing.assert_array_equal(interpret(import_onnx(proto), [IMAGE])[0], IMAGE)
 
 
 def dynamic_model(x: np.ndarray, dims: list[Any], **given: Any):

@@ -8,10 +8,10 @@ import numpy as np
 def _coordinate(i: int, size: int, out: int, scale: float, how: str) -> float:
     """ONNX's coordinate of position i of the result."""
     if how == "align_corners":
-        return 0.0 if scale * size == 1 else i * (size - 1) / (scale * size - 1)
+        return 0.0 if out == 1 else i * (size - 1) / (out - 1)
     if how == "asymmetric":
         return i / scale
-    if how == "pytorch_half_pixel" and scale * size == 1:
+    if how == "pytorch_half_pixel" and out == 1:
         return 0.0
     shift = size / 2 * (1 - out / (scale * size)) if how == "half_pixel_symmetric" else 0.0
     return shift + (i + 0.5) / scale - 0.5

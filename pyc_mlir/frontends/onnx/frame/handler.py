@@ -20,11 +20,13 @@ from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
 from pyc_mlir.frontends.frame.builders import GraphBuilder
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSizes, Untracked
+from pyc_mlir.frontends.frame.stated import Ignored, Stated
 
 Handler = Callable[["OnnxNode"], Any]
 # `Node` has a method of the name `type`.
 _Class = type
 HANDLERS: dict[str, Handler] = {}
+_UNDEFINED = onnx.AttributeProto.UNDEFINED
 
 
 def node(*op_types: str) -> Callable[[Handler], Handler]:
@@ -46,8 +48,13 @@ def contrib(*op_types: str) -> Callable[[Handler], Handler]:
 
 # Elements of a range or of indices that a handler writes out as a constant.
 MAX_WRITTEN = 1 << 24
-# Attributes that change no result for the element types of PyC, or that only training reads.
-_WITHOUT_EFFECT = frozenset({"saturate", "seed", "ratio", "momentum", "precision", "stash_type"})
+_TRAINING = "read by training only, whose modes are refused"
+# Attributes that change no result.
+IGNORED: Ignored = {
+    **dict.fromkeys(("seed", "ratio", "momentum"), _TRAINING),
+    **dict.fromkeys(("precision", "stash_type"), "allows less exact results than PyC's"),
+    "saturate": "of casts to f8, a type that PyC lacks",
+}
 # `nearest_mode` of a Resize of opset 10: floor where it enlarges, ceil where it shrinks. No mode of
 # ONNX's: only the conversion of older opsets (model.py) writes it.
 SIMPLE = "simple"
@@ -65,6 +72,35 @@ def pyc_dtype(data_type: int) -> np.dtype:
             ReasonCode.UNSUPPORTED_DTYPE,
         )
     return dtype
+
+
+def stated_attributes(proto: onnx.NodeProto) -> Stated:
+    """The attributes of a node as Python values: int, float, str, list, TensorProto, GraphProto.
+
+    One that has the operator's own default has no effect: exporters write them all.
+    Raises PycError (BAD_MODEL) for one that refers to an attribute of a function.
+    """
+    entries = {a.name: _value(a) for a in proto.attribute}
+    return Stated(entries, "attribute", IGNORED, lambda name, v: v == _default(proto, name))
+
+
+def _value(attribute: onnx.AttributeProto) -> Any:
+    if attribute.ref_attr_name:
+        raise PycError(
+            ReasonCode.BAD_MODEL,
+            f"attribute `{attribute.name}`: expected a value outside of functions, got a reference "
+            f"to `{attribute.ref_attr_name}`",
+        )
+    value = onnx.helper.get_attribute_value(attribute)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _default(proto: onnx.NodeProto, name: str) -> Any:
+    """What ONNX takes for an attribute that is left out; None if it has no such default."""
+    kind = proto.op_type, onnx.defs.onnx_opset_version(), proto.domain
+    stated = onnx.defs.get_schema(*kind).attributes.get(name) if onnx.defs.has(*kind) else None
+    value = stated.default_value if stated is not None else None
+    return None if value is None or value.type == _UNDEFINED else _value(value)
 
 
 def _other_type(name: str, kind: type, value: Any) -> PycError:
@@ -87,13 +123,13 @@ class OnnxNode:
         builder: Any,
         operands: Sequence[Any],
         lift: Callable[[int], Any],
+        attributes: Stated,
     ) -> None:
         self.proto = proto
         self.b = builder
         self.operands = operands
         self._lift = lift
-        self._attributes = {a.name: a for a in proto.attribute}
-        self._asked: set[str] = set()
+        self._attributes = attributes
         self._seen: set[int] = set()
 
     @property
@@ -126,28 +162,14 @@ class OnnxNode:
             raise PycError(ReasonCode.BAD_MODEL, f"expected an input {index}, got none")
         return self._lift(index)
 
-    def require_all_read(self) -> None:
-        """Raise unsupported for an attribute or an input that the handler did not look at.
+    def require_inputs_read(self) -> None:
+        """Raise unsupported for an input that the handler did not look at.
 
-        So that what a newer version of an operator adds is never passed over. An attribute that
-        has the operator's own default has no effect: exporters write them all.
+        So that what a newer version of an operator adds is never passed over.
         """
-        for name in sorted(self._attributes.keys() - self._asked - _WITHOUT_EFFECT):
-            if self.attr(name) != self._default(name):
-                raise unsupported(f"attribute `{name}`: expected a node without it")
         for index, operand in enumerate(self.operands):
             if operand is not None and index not in self._seen:
                 raise unsupported(f"input {index}: expected at most {index} inputs")
-
-    def _default(self, name: str) -> Any:
-        """What ONNX takes for an attribute that is left out; None if it has no such default."""
-        kind = self.proto.op_type, onnx.defs.onnx_opset_version(), self.proto.domain
-        stated = onnx.defs.get_schema(*kind).attributes.get(name) if onnx.defs.has(*kind) else None
-        value = stated.default_value if stated is not None else None
-        if value is None or value.type == onnx.AttributeProto.UNDEFINED:
-            return None
-        found = onnx.helper.get_attribute_value(value)
-        return found.decode() if isinstance(found, bytes) else found
 
     def all(self) -> list[Any]:
         """Every input as a value of the builder."""
@@ -202,12 +224,9 @@ class OnnxNode:
         Raises PycError (BAD_MODEL) for one of another type than its default in domains that are
         not ONNX's, whose operators its checker does not know.
         """
-        self._asked.add(name)
-        attribute = self._attributes.get(name)
-        if attribute is None:
+        value = self._attributes.get(name)
+        if value is None:
             return default
-        value = onnx.helper.get_attribute_value(attribute)
-        value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         foreign = self.proto.domain and default is not None
         if foreign and not isinstance(value, type(default)):
             raise _other_type(name, type(default), value)
@@ -222,8 +241,7 @@ class OnnxNode:
 
     def attributes(self) -> list[str]:
         """The names of the attributes that are present."""
-        self._asked.update(self._attributes)
-        return list(self._attributes)
+        return list(dict(self._attributes))
 
     def number(self, value: float, index: int = 0) -> Any:
         """A scalar constant of the element type of input `index`."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.types import DTYPES, is_float, is_integer
+from pyc_mlir.dialects.types import DTYPES, is_integer
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node, pyc_dtype
 
@@ -72,11 +72,7 @@ for _name in ("Tan", "Cosh", "Sinh", "Asinh", "Acosh", "Atanh"):
 @node("Sign")
 def sign(n: OnnxNode) -> Any:
     """out = -1, 0 or 1; NaN stays."""
-    if is_float(n.type().dtype):
-        return functions.sign(n.b, n.x())
-    b, x, zero = n.b, n.x(), n.number(0)
-    positive, negative = (b.compare(x, zero, predicate=p) for p in ("gt", "lt"))
-    return b.select(positive, n.number(1), b.select(negative, n.number(-1), zero))
+    return functions.sign(n.b, n.x())
 
 
 @node("IsNaN")

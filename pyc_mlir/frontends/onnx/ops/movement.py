@@ -291,8 +291,11 @@ def _channels(n: OnnxNode, parts: tuple[int, ...]) -> tuple[int, ...]:
 def space_to_depth(n: OnnxNode) -> Any:
     """Blocks of pixels become blocks of channels."""
     b, block = n.b, n.attr("blocksize")
-    x = split(b, n.x(), 3, (-1, block))
-    x = split(b, x, 2, (-1, block))
+    x = n.x()
+    for axis in (3, 2):
+        size = n.dims()[axis]
+        blocks = -1 if isinstance(size, SymbolicSize) else size // block
+        x = split(b, x, axis, (blocks, block))
     channels_last = n.attr("mode", "DCR") == "DCR"
     order = (0, 3, 5, 1, 2, 4) if channels_last else (0, 1, 3, 5, 2, 4)
     x = b.transpose(x, permutation=order)

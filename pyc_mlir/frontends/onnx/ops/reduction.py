@@ -1,5 +1,6 @@
 """Reductions, ArgMax and ArgMin, CumSum."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,13 @@ def reduce_mean(n: OnnxNode) -> Any:
     return n.b.div(_reduce(n, "reduce_sum", n.x(), axes), n.b.count(n.x(), axes))
 
 
+def _in_float(b: Any, x: Any, function: Callable[[Any], Any]) -> Any:
+    """A function of floats; integers go by way of f64, and the result is cut to a whole number."""
+    dtype = b.type_of(x).dtype
+    wide = x if is_float(dtype) else b.cast(x, dtype=DTYPES["f64"])
+    return b.convert(function(wide), dtype)
+
+
 @node("ReduceL1")
 def reduce_l1(n: OnnxNode) -> Any:
     """out = sum |x|."""
@@ -65,7 +73,8 @@ def reduce_l1(n: OnnxNode) -> Any:
 @node("ReduceL2")
 def reduce_l2(n: OnnxNode) -> Any:
     """out = sqrt(sum x^2)."""
-    return n.b.sqrt(_reduce(n, "reduce_sum", n.b.mul(n.x(), n.x()), axes_of(n)))
+    total = _reduce(n, "reduce_sum", n.b.mul(n.x(), n.x()), axes_of(n))
+    return _in_float(n.b, total, n.b.sqrt)
 
 
 @node("ReduceSumSquare")
@@ -77,22 +86,25 @@ def reduce_sum_square(n: OnnxNode) -> Any:
 @node("ReduceLogSum")
 def reduce_log_sum(n: OnnxNode) -> Any:
     """out = ln(sum x)."""
-    return n.b.log(_reduce(n, "reduce_sum", n.x(), axes_of(n)))
+    return _in_float(n.b, _reduce(n, "reduce_sum", n.x(), axes_of(n)), n.b.log)
 
 
 @node("ReduceLogSumExp")
 def reduce_log_sum_exp(n: OnnxNode) -> Any:
     """out = m + ln(sum e^(x - m)) with m = max(x), or 0 where that is infinite."""
     b, axes = n.b, axes_of(n)
-    if not axes:
-        return n.x()
-    top = b.reduce_max(n.x(), axes=axes, keepdims=True)
-    finite = b.compare(b.abs(top), n.number(np.inf), predicate="lt")
-    top = b.select(finite, top, n.number(0))
-    total = b.reduce_sum(b.exp(b.sub(n.x(), top)), axes=axes, keepdims=True)
-    out = b.add(b.log(total), top)
-    # Dimensions of size 1: any reduction drops them.
-    return out if n.attr("keepdims", 1) else b.reduce_max(out, axes=axes)
+    keeps = n.attr("keepdims", 1)
+
+    def compute(x: Any) -> Any:
+        top = b.reduce_max(x, axes=axes, keepdims=True)
+        finite = b.compare(b.abs(top), b.scalar(np.inf, x), predicate="lt")
+        top = b.select(finite, top, b.scalar(0, x))
+        total = b.reduce_sum(b.exp(b.sub(x, top)), axes=axes, keepdims=True)
+        out = b.add(b.log(total), top)
+        # Dimensions of size 1: any reduction drops them.
+        return out if keeps else b.reduce_max(out, axes=axes)
+
+    return _in_float(b, n.x(), compute) if axes else n.x()
 
 
 @node("ArgMax", "ArgMin")
@@ -118,9 +130,12 @@ def cumulative(n: OnnxNode) -> Any:
     axis = int(n.scalar(1, "axis")) % rank
     sums = n.op == "CumSum"
     x = take(b, n.x(), axis, END, BEGIN, -1) if n.attr("reverse", 0) else n.x()
-    out = b.cumulative(x, axis=axis, reduction="add" if sums else "mul")
-    if n.attr("exclusive", 0):
+    exclusive = n.attr("exclusive", 0)
+    if exclusive:
+        # The last one falls off only behind, so that an axis of size 0 stays so.
         low = tuple(int(i == axis) for i in range(rank))
-        rest = take(b, out, axis, 0, -1)
-        out = b.pad(rest, low=low, high=(0,) * rank, value=0.0 if sums else 1.0)
+        x = b.pad(x, low=low, high=(0,) * rank, value=0.0 if sums else 1.0)
+    out = b.cumulative(x, axis=axis, reduction="add" if sums else "mul")
+    if exclusive:
+        out = take(b, out, axis, 0, -1)
     return take(b, out, axis, END, BEGIN, -1) if n.attr("reverse", 0) else out

@@ -83,9 +83,7 @@ def sign(n: AtenCall) -> Any:
     if n.dtype == BOOL:
         return x
     if not is_float(n.dtype):
-        zero, one = b.scalar(0, x), b.scalar(1, x)
-        below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), zero)
-        return b.select(b.compare(x, zero, predicate="gt"), one, below)
+        return functions.sign(b, x)
     # torch makes 0 of NaN.
     return functions.sign(b, b.select(b.compare(x, x, predicate="eq"), x, b.scalar(0, x)))
 

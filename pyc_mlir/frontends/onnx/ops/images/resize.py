@@ -17,6 +17,12 @@ from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, Untracked, quot
 from pyc_mlir.frontends.onnx.frame.handler import SIMPLE, OnnxNode, node
 from pyc_mlir.frontends.onnx.frame.resampling import ResampledAxis, by_matrices, needs_matrices
 
+# Exporters write these beside modes that do not read them too.
+_OF_SOME_FORMS = (
+    "antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value",
+    "nearest_mode",
+)  # fmt: skip
+
 
 @node("Resize")
 def resize(n: OnnxNode) -> Any:
@@ -24,12 +30,10 @@ def resize(n: OnnxNode) -> Any:
     if n.has(1):
         n.x(1)  # `roi` is read with tf_crop_and_resize alone.
     mode = n.attr("mode", "nearest")
-    if mode != "nearest":
-        n.attr("nearest_mode")  # Exporters write it beside other modes too.
+    for name in _OF_SOME_FORMS:
+        n.attr(name)
     if needs_matrices(n, mode):
         return by_matrices(n, mode, _targets(n))
-    for name in ("cubic_coeff_a", "exclude_outside", "extrapolation_value"):
-        n.attr(name)
     if mode not in ("nearest", "linear"):
         raise unsupported(f"mode={mode}: expected nearest or linear")
     coordinates = n.attr("coordinate_transformation_mode", "half_pixel")
@@ -97,7 +101,8 @@ def _scaled(size: Extent, scale: float) -> ResampledAxis | None:
     if scale == 1:
         return None
     if not isinstance(size, SymbolicSize):
-        return ResampledAxis(int(size * scale), scale)
+        # In f32, as ONNX multiplies: 10 * 0.7 is 7, of which the exact product falls short.
+        return ResampledAxis(int(np.float32(size) * np.float32(scale)), scale)
     if scale != int(scale):
         raise unsupported(f"scale {scale} of a dynamic dimension: expected an integer")
     return ResampledAxis(-1, scale)

@@ -1,4 +1,4 @@
-"""GridSample: images, or volumes, read at the coordinates of a grid."""
+"""GridSample: images, or volumes, read at the coordinates of a grid. AffineGrid makes grids."""
 
 from collections.abc import Sequence
 from itertools import product as all_pairs
@@ -9,7 +9,7 @@ import numpy as np
 from pyc_mlir.dialects.types import I64, accumulator
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.indexing import gather_nd
-from pyc_mlir.frontends.frame.shaping import product, reshape_to, take
+from pyc_mlir.frontends.frame.shaping import chain, product, reshape_to, take
 from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -46,6 +46,37 @@ def grid_sample(n: OnnxNode) -> Any:
     total = read_at(b, rows, axes, [s or 1 for s in sizes])
     out = b.convert(b.transpose(total, permutation=(0, 2, 1)), n.type(0).dtype)
     return reshape_to(b, out, (batch, channels, *places))
+
+
+@node("AffineGrid")
+def affine_grid(n: OnnxNode) -> Any:
+    """out[n, p] = theta[n] @ (p, 1) for each place p of images of `size`, in [-1, 1].
+
+    theta: [n, axes, axes + 1], the last axis of images first. With align_corners, the one place of
+    an axis of size 1 is 0, as in torch; ONNX's definition divides by zero.
+    """
+    b, sizes = n.b, n.ints(1, "size")[2:]
+    rank, batch = len(sizes), n.dims(0)[0]
+    theta = n.x(0)
+    aligned = bool(n.attr("align_corners", 0))
+
+    def entry(row: int, column: int) -> Any:
+        one = take(b, take(b, theta, 1, row, row + 1), 2, column, column + 1)
+        return reshape_to(b, one, (batch, *(1 for _ in sizes)))
+
+    bases = []
+    for axis, size in reversed(list(enumerate(sizes))):
+        step = 2 / max(size - aligned, 1)
+        places = (np.arange(size) - (size - 1) / 2) * step
+        shape = [-1 if i == axis else 1 for i in range(rank)]
+        bases.append(places.reshape(shape).astype(n.type(0).dtype))
+    rows = []
+    for row in range(rank):
+        total = entry(row, rank)
+        for column, base in enumerate(bases):
+            total = b.add(total, b.mul(entry(row, column), base))
+        rows.append(b.expand_dims(total, rank + 1))
+    return chain(b, rows, rank + 1)
 
 
 def taps_of(b: Any, u: Any, size: int) -> "list[Tap]":

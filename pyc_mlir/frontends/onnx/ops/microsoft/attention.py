@@ -119,21 +119,29 @@ def _total(b: Any, left: Any, right: Any) -> Any:
 def _filter(n: OnnxNode, index: int, query: Any, key: Any) -> Any:
     """What a mask of keys adds to scores, or None.
 
-    It is [batch] lengths, [batch, keys] or [batch, queries, keys]; 0 hides a key.
+    It is [batch] lengths, [2 * batch] ends and then starts, [batch, keys] or [batch, queries,
+    keys]; 0 hides a key.
     """
     b = n.b
     value = n.attr("mask_filter_value", -10000.0)
     if not n.has(index):
         return None
     mask, rank = n.x(index), n.type(index).rank
-    batch, width = (n.type(index).shape[0], b.type_of(query).shape[0]), b.dims(key)[2]
+    batch, width = b.dims(query)[0], b.dims(key)[2]
     given = b.dims(mask)[-1]
     if rank == 1:
-        if batch[0] != batch[1]:
-            raise unsupported("a mask of starts and ends: expected one length for each sequence")
+        if given not in (batch, batch * 2):
+            raise unsupported(f"a mask of {given} entries: expected {batch}, or twice as many")
         places = b.reshape(b.iota_like(key, 2), shape=(1, -1))
-        lengths = b.reshape(b.convert(mask, I64), shape=(-1, 1))
-        shown = b.compare(places, lengths, predicate="lt")
+        ends = b.convert(mask, I64)
+        starts = None
+        if given != batch:
+            bounds = reshape_to(b, ends, (2, batch))
+            ends, starts = take(b, bounds, 0, 0, 1), take(b, bounds, 0, 1, 2)
+        shown = b.compare(places, b.reshape(ends, shape=(-1, 1)), predicate="lt")
+        if starts is not None:
+            begun = b.compare(places, b.reshape(starts, shape=(-1, 1)), predicate="ge")
+            shown = b.and_(shown, begun)
     elif all(isinstance(d, int) for d in (given, width)) and given != width:
         raise unsupported("a mask of another length than the keys: expected an entry for each")
     else:
