@@ -77,6 +77,9 @@ that fails a check of PyC's own is refused with that check's code (`BAD_ARGUMENT
 library that checks the type of a dynamic dimension's size (`np.fft.fftfreq(x.shape[0])`) may raise
 its own error. Using traced arrays in another thread is an error too.
 
+Masked arrays (`np.ma`) and `np.matrix` are refused as arguments and as captured values
+(`BAD_ARGUMENT`): PyC would lose the mask, or take `*` for another operation.
+
 An integer index out of range (`x[5]`, `x[-1]`) is an error: while tracing, or when the program
 runs if the dimension is dynamic. Index arrays differ from numpy: if the index array is traced or
 the dimension is dynamic, indices out of range are clamped without an error.

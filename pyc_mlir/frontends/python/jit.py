@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, overload
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.types import require_plain
 from pyc_mlir.frontends.python.specs import (
     annotated_specs,
     is_array,
@@ -165,6 +166,7 @@ class JitFunction:
         for name, value in arguments.items():
             annotated = self._annotated.get(name)
             if annotated is not None and is_array(value):
+                require_plain(value, f"argument `{name}`")
                 out[name] = annotated
             else:
                 out[name] = map_leaves(lambda v: spec_of(v) if is_array(v) else v, value)
