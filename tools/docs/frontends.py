@@ -77,6 +77,11 @@ that fails a check of PyC's own is refused with that check's code (`BAD_ARGUMENT
 library that checks the type of a dynamic dimension's size (`np.fft.fftfreq(x.shape[0])`) may raise
 its own error. Using traced arrays in another thread is an error too.
 
+A program gives its results as the function returns them, in lists, tuples and dicts, also after
+`save` and `load`: `{{"y": x}}` stays a dict with one entry. A named tuple becomes a tuple. A dict
+with a key other than a text, a number, a bool or `None` does not keep its structure: one array
+comes alone, and several come as a tuple.
+
 Masked arrays (`np.ma`) and `np.matrix` are refused as arguments and as captured values
 (`BAD_ARGUMENT`): PyC would lose the mask, or take `*` for another operation.
 

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from types import MethodType
 from typing import Any, NamedTuple, overload
 
+from pyc_mlir.artifact.signature import flat
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import require_plain
@@ -130,9 +131,7 @@ class JitFunction:
         arguments = dict(bound.arguments)
         compiled = self._find(function, instance, bound, self._specs(arguments))
         outputs = compiled.program(*(v for _, v in leaves(arguments) if is_array(v)))
-        if not isinstance(outputs, (list, tuple)):
-            outputs = [outputs]
-        return rebuild(compiled.results, outputs)
+        return rebuild(compiled.results, flat(outputs))
 
     def trace(self, *args: Any, **kwargs: Any) -> ir.Module:
         """The module that a call with these arguments (arrays or specs) is compiled from."""
