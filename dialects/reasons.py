@@ -271,6 +271,13 @@ class ReasonCode(Enum):
         "use array operations in place of Python control flow on values",
         "`if x.sum() > 0:` in a traced function",
     )
+    STALE_CAPTURES = ReasonRow(
+        "an audited function traces to another program than the one that was compiled",
+        "it reads state that calls do not compare: contents of large arrays, files, the "
+        "environment, random numbers, objects of packages",
+        "pass what changes as an argument, or call `cache_clear()` after a change",
+        "`jit(f, audit=1)` where `f` reads `os.environ`, which has changed",
+    )
     RECIPE_MISMATCH = ReasonRow(
         "a recipe names a choice that is not legal here",
         "it is of another program, target or version",

@@ -5,10 +5,14 @@ and print under MLIR's names. Nothing here needs the MLIR bindings.
 """
 
 import math
+import sys
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 Shape = tuple[int | None, ...]
 
@@ -121,3 +125,24 @@ class TensorType:
 def tensor(dtype: str, *shape: int | None) -> TensorType:
     """`tensor("f32", None, 4)` is ``tensor<?x4xf32>``."""
     return TensorType(shape, DTYPES[dtype])
+
+
+def require_plain(value: Any, where: str) -> None:
+    """Raise PycError (BAD_ARGUMENT) for an array whose class gives it another meaning.
+
+    Those are masked arrays, whose mask would be lost, and `np.matrix`, whose `*` is a product of
+    matrices.
+    """
+    if type(value) is np.ndarray or not isinstance(value, np.ndarray):
+        return
+    masked = sys.modules.get("numpy.ma")  # nobody has a masked array before it is imported
+    if masked is not None and isinstance(value, masked.MaskedArray):
+        got = "a masked array, whose mask would be lost"
+        remedy = "give `x.filled(value)`, and `np.ma.getmaskarray(x)` as an array of its own"
+    elif isinstance(value, np.matrix):
+        got, remedy = "a `np.matrix`, whose operators differ", "give `np.asarray(x)`"
+    else:
+        return
+    raise PycError(
+        ReasonCode.BAD_ARGUMENT, f"{where}: expected a plain numpy array, got {got}; {remedy}"
+    )

@@ -56,6 +56,7 @@ class _JitArguments(_Surroundings):
     """What `jit` takes besides the function."""
 
     options: CompileOptions | None = None
+    audit: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class _CompileArguments(_Surroundings):
     options: CompileOptions | None = field(default=None, kw_only=False)
 
 
-_AROUND = ("device", "cache", "untrusted")
+_JIT_AROUND = ("device", "cache", "untrusted", "audit")
 
 
 class _Jit(Protocol[P]):
@@ -124,8 +125,11 @@ def jit(function: Callable[..., Any] | None = None, **arguments: Any) -> Any:
     that cannot be traced or compiled, or whose arrays do not fit.
 
     device, cache, untrusted, options: as for `compile`.
+    audit: n has every n-th call trace again, and raises PycError (STALE_CAPTURES) if the program
+        is not the one that was compiled; 0 for none. Calls compare what docs/frontends.md lists of
+        the captured values; an audit finds changes of others.
     """
-    around = {name: arguments.pop(name) for name in _AROUND if name in arguments}
+    around = {name: arguments.pop(name) for name in _JIT_AROUND if name in arguments}
     given = _given(arguments.pop("options", None), arguments)
     return frontend.jit(function, compile=compile, options=given, **around)
 

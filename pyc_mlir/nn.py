@@ -26,7 +26,7 @@ from pyc_mlir.frontends.python.numpy_movement import as_shape
 from pyc_mlir.frontends.python.numpy_movement import linspace as _linspace
 from pyc_mlir.frontends.python.numpy_protocol import result_dtype
 from pyc_mlir.frontends.python.source import untraceable, user_point
-from pyc_mlir.frontends.python.specs import supported_dtype
+from pyc_mlir.frontends.python.specs import check_plain, supported_dtype
 from pyc_mlir.frontends.python.traced_array import TracedArray
 from pyc_mlir.frontends.python.tracer import Tracer, active
 
@@ -44,6 +44,7 @@ class _Eager(NumpyBuilder):
 
 
 def _builder(*operands: Any) -> Tracer | _Eager:
+    check_plain(operands)
     return next((x.tracer for x in operands if isinstance(x, TracedArray)), _Eager())
 
 

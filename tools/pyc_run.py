@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import SignatureEntry
+from pyc_mlir.artifact.signature import SignatureEntry, flat
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.dialects.util.files import require_writable, write_file
@@ -84,8 +84,7 @@ def _called(flags: argparse.Namespace, program: "Program") -> int:
     except PycError as error:
         serving(program).log.refused(error)
         raise
-    results = program(*arrays)
-    values = results if isinstance(results, tuple) else (results,)
+    values = flat(program(*arrays))
     named = dict(zip(result_names(program.signature.outputs), values, strict=True))
     if flags.output is None:
         print(shown(named), end="")

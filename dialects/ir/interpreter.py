@@ -14,7 +14,7 @@ from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS, OpDef, evaluate
-from pyc_mlir.dialects.types import is_float
+from pyc_mlir.dialects.types import is_float, require_plain
 
 Value = TypeVar("Value")
 
@@ -41,7 +41,10 @@ def interpret(
     function: str = "main",
     flush_denormals: bool = False,
 ) -> list[np.ndarray]:
-    """Run a pyc function on arrays. Raises PycError for ops that are not of the pyc dialect."""
+    """Run a pyc function on arrays.
+
+    Raises PycError for ops that are not of the pyc dialect, and for masked arrays (BAD_ARGUMENT).
+    """
 
     def step(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
         definition = op_definition(op)
@@ -50,6 +53,8 @@ def interpret(
         check_unstretched(op, [a.shape for a in operands], out.shape)
         return flush_subnormals(out) if flush_denormals else out
 
+    for number, array in enumerate(inputs):
+        require_plain(array, f"{function}: input {number}")
     return walk(module, list(map(np.asarray, inputs)), step, function)
 
 

@@ -134,7 +134,8 @@ def _seconds(value: Any) -> None:
 def _signature(value: Any) -> None:
     _require(isinstance(value, dict), "inputs and outputs")
     signature = Signature.from_json(value)
-    _require(set(value) <= {"inputs", "outputs", "ranges"}, "inputs, outputs and ranges")
+    known = {"inputs", "outputs", "ranges", "results"}
+    _require(set(value) <= known, "inputs, outputs, ranges and the results' structure")
     arguments = (*signature.inputs, *signature.outputs)
     _require(len(arguments) <= _MOST_ARGUMENTS, f"at most {_MOST_ARGUMENTS} arguments")
     for argument in arguments:

@@ -5,10 +5,15 @@ read out of bounds). A signature names dimensions: equal names must have equal s
 dimensions with a declared range must lie in it. One without a name goes by its place, ``x[0]``.
 
 Inputs that the front end took from a tree of tuples, lists and dicts are named by their paths,
-``params.0.weight``: by these a call's trees are brought into the order of the inputs.
+``params.0.weight``: by these a call's trees are brought into the order of the inputs. Results have
+a structure of their own:
+
+    text = encode({"y": 0, "parts": [1, 2]})    # on the module's function and in the manifest
+    filled(decode(text, 3), arrays)             # {"y": arrays[0], "parts": [arrays[1], arrays[2]]}
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -31,6 +36,10 @@ _SIZES = 1 << 63
 # The smallest and the largest size of a dimension.
 Range = tuple[int, int]
 Ranges = Mapping[str, Range]
+# The attribute of a function that holds the structure of its results.
+RESULTS = "pyc.results"
+_RESULT_KEYS = (str, int, float, bool, type(None))
+_LIST, _TUPLE, _DICT = "list", "tuple", "dict"
 
 
 @dataclass(frozen=True)
@@ -88,11 +97,15 @@ class SignatureEntry:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a program takes and gives, and the `ranges` that sizes are declared to keep."""
+    """What a program takes and gives, and the `ranges` that sizes are declared to keep.
+
+    results: the structure of the results, as `encode` writes it.
+    """
 
     inputs: tuple[SignatureEntry, ...]
     outputs: tuple[SignatureEntry, ...]
     ranges: Ranges = field(default_factory=dict)
+    results: str = ""
 
     @property
     def undeclared(self) -> list[tuple[str, str]]:
@@ -219,15 +232,19 @@ class Signature:
             "inputs": [a.to_json() for a in self.inputs],
             "outputs": [a.to_json() for a in self.outputs],
             **({"ranges": ranges} if ranges else {}),
+            **({"results": self.results} if self.results else {}),
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Signature":
         """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
         try:
+            results, count = data.get("results", ""), len(data["outputs"])
+            decode(results, count)
             return Signature(
                 tuple(SignatureEntry.from_json(a) for a in data["inputs"]),
                 tuple(SignatureEntry.from_json(a) for a in data["outputs"]),
+                results=results,
             ).with_ranges(data.get("ranges", {}))
         except (
             ArithmeticError,
@@ -349,3 +366,77 @@ def _bind(
                 ReasonCode.DIMENSION_MISMATCH,
                 f"dimension `{dim}`: expected {first} as on {where}, got {size} on {place}",
             )
+
+
+def encode(tree: Any) -> str:
+    """A tree, whose leaves are the numbers of results, as text.
+
+    Named tuples become tuples. Empty where the results come so without a text (one alone, several
+    as a tuple), and for dicts with keys that JSON lacks.
+    """
+    plain = isinstance(tree, tuple) and len(tree) > 1 and all(isinstance(e, int) for e in tree)
+    if isinstance(tree, int) or plain:
+        return ""
+    try:
+        return json.dumps(_data(tree))
+    except TypeError:
+        return ""
+
+
+def _data(tree: Any) -> Any:
+    """The tree as JSON. Raises TypeError for keys that it lacks."""
+    if isinstance(tree, dict):
+        if not all(isinstance(key, _RESULT_KEYS) for key in tree):
+            raise TypeError("a key that is no text or number")
+        return [_DICT, [[key, _data(value)] for key, value in tree.items()]]
+    if isinstance(tree, (list, tuple)):
+        return [_TUPLE if isinstance(tree, tuple) else _LIST, [_data(value) for value in tree]]
+    return tree
+
+
+def decode(text: str, count: int) -> Any:
+    """The tree of `count` results; None for an empty text. Raises ValueError for what is none."""
+    if not text:
+        return None
+    try:
+        tree = _tree(json.loads(text))
+    except (RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"expected a tree of results, got {text:.80} ({error})") from None
+    numbers = flat(tree)
+    if numbers != list(range(count)):
+        raise ValueError(f"expected a tree of {count} results, got {text:.80}")
+    return tree
+
+
+def _tree(data: Any) -> Any:
+    if type(data) is int:
+        return data
+    kind, entries = data
+    if kind == _DICT:
+        return {key: _tree(value) for key, value in entries}
+    if kind not in (_LIST, _TUPLE):
+        raise ValueError(f"no kind {kind!r}")
+    made = [_tree(value) for value in entries]
+    return tuple(made) if kind == _TUPLE else made
+
+
+def filled(tree: Any, values: Sequence[Any]) -> Any:
+    """The tree with values in place of their numbers."""
+    if isinstance(tree, dict):
+        return {key: filled(entry, values) for key, entry in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(filled(entry, values) for entry in tree)
+    return values[tree]
+
+
+def flat(results: Any) -> list[Any]:
+    """What a program's results hold, in order: the same for each structure."""
+    return list(_leaves(results))
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, (list, tuple, dict)):
+        for entry in tree.values() if isinstance(tree, dict) else tree:
+            yield from _leaves(entry)
+    else:
+        yield tree

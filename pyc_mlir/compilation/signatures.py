@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import RANGES, Ranges, Signature, SignatureEntry
+from pyc_mlir.artifact.signature import RANGES, RESULTS, Ranges, Signature, SignatureEntry, decode
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
@@ -28,10 +28,23 @@ def signature_of(function: ir.Operation) -> Signature:
 
 def _without_ranges(function: ir.Operation) -> Signature:
     type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    results = ""
+    if RESULTS in function.attributes:
+        results = ir.StringAttr(function.attributes[RESULTS]).value
+        _check_results(results, len(type_.results))
     return Signature(
         _arguments(function, "arg_attrs", type_.inputs, "arg"),
         _arguments(function, "res_attrs", type_.results, "result"),
+        results=results,
     )
+
+
+def _check_results(text: str, count: int) -> None:
+    """Raise PycError (INVALID_IR) for a structure that is not one of `count` results."""
+    try:
+        decode(text, count)
+    except ValueError as error:
+        raise PycError(ReasonCode.INVALID_IR, f"`{RESULTS}`: {error}") from None
 
 
 def _ranges(function: ir.Operation) -> dict[str, tuple[int, ...]]:
@@ -100,6 +113,7 @@ def refined(given: Signature, now: Signature) -> Signature:
         tuple(map(merge, given.inputs, now.inputs)),
         tuple(map(merge, given.outputs, now.outputs)),
         now.ranges,
+        given.results,
     )
 
 

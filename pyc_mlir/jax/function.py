@@ -21,6 +21,7 @@ from jax.core import Tracer  # pyright: ignore[reportMissingImports]
 from jax.dtypes import float0  # pyright: ignore[reportMissingImports]
 
 from pyc_mlir.api import compile as compile_program
+from pyc_mlir.artifact.signature import flat
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.frontends.jax.importer import (
@@ -240,9 +241,7 @@ def _as_array(leaf: Any) -> Any:
 def _run(program: Program, arrays: Sequence[Any]) -> list[jax.Array]:
     """Call a program with arrays, shared by DLPack where that is possible."""
     outputs = program(*(np.asarray(a) if isinstance(a, jax.Array) else a for a in arrays))
-    if not isinstance(outputs, (list, tuple)):
-        outputs = [outputs]
-    return [_to_jax(o) for o in outputs]
+    return [_to_jax(o) for o in flat(outputs)]
 
 
 def _to_jax(array: Any) -> jax.Array:

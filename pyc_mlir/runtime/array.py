@@ -13,7 +13,7 @@ from iree import runtime as rt
 from iree.runtime.dtypes import map_dtype_to_hal_element_type
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import dtype_name
+from pyc_mlir.dialects.types import dtype_name, require_plain
 from pyc_mlir.runtime.device import Device
 
 # DLPack's device codes: kDLCPU, kDLCUDA, kDLVulkan, kDLROCM.
@@ -262,9 +262,11 @@ def readable(source: Any, device: Device) -> np.ndarray | Array:
     """`source` as something with a shape and an element type, its memory left where it is.
 
     DLPack memory of the device's own kind, and bf16 on the host, which numpy does not read, is
-    shared with `device`. Raises PycError (BAD_ARGUMENT) for anything that is not an array.
+    shared with `device`. Raises PycError (BAD_ARGUMENT) for anything that is not an array, and for
+    masked arrays.
     """
     if isinstance(source, np.ndarray):
+        require_plain(source, "argument")
         return source
     if isinstance(source, Array):
         require_present(source)

@@ -15,7 +15,7 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import dtype_name
+from pyc_mlir.dialects.types import dtype_name, require_plain
 from pyc_mlir.runtime.arenas import ArenaCall, Launch
 from pyc_mlir.runtime.array import Array, Spec, overlap, reinterpreted, require_present
 
@@ -52,6 +52,7 @@ def on_host(out: Any, signature: Signature) -> tuple[Any, dict[int, np.ndarray]]
 
 def _check_host(expected: SignatureEntry, array: np.ndarray) -> None:
     where = f"out `{expected.name}`"
+    require_plain(array, where)
     if array.dtype != expected.dtype:
         raise _other_dtype(where, expected.dtype, array.dtype)
     sizes = zip(expected.shape, array.shape, strict=False)

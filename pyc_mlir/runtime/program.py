@@ -5,8 +5,9 @@
 Arguments are numpy arrays, our `Array`s, IREE's device arrays, anything with DLPack (torch's
 tensors, say), Python numbers and lists of them; by position, by name, or in the trees of tuples,
 lists and dicts that the compiled function takes. The rule for results: if any argument was on a
-device, results are `Array`s on the program's device, else numpy arrays. One result comes alone,
-several as a tuple. Guards run before anything else.
+device, results are `Array`s on the program's device, else numpy arrays. They come as the compiled
+function returns them, in lists, tuples and dicts (a named tuple as a tuple); of other models one
+result comes alone, several as a tuple. Guards run before anything else.
 
     program(a, b, out=c)  ->  c
 
@@ -35,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import Counts, current_report
-from pyc_mlir.artifact.signature import PLAIN
+from pyc_mlir.artifact.signature import PLAIN, decode, filled
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -86,6 +87,7 @@ class Program:
         "_other_runtime",
         "_plans",
         "_recent",
+        "_results",
         "_seconds",
         "_serving",
         "artifact",
@@ -110,6 +112,7 @@ class Program:
         manifest = artifact.manifest
         self.artifact = artifact
         self.signature = artifact.signature
+        self._results = decode(self.signature.results, len(self.signature.outputs))
         contract = Contract.from_json(manifest["contract"])
         # A budget counts what a call holds, not what an allocator keeps of earlier ones.
         recycles = contract.memory_budget_bytes is None
@@ -186,6 +189,8 @@ class Program:
             self._calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
+        if self._results is not None:
+            return filled(self._results, values)
         return values[0] if len(values) == 1 else tuple(values)
 
     def _general(

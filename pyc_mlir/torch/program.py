@@ -17,6 +17,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch.utils import _pytree as pytree  # pyright: ignore[reportMissingImports]
 
 import pyc_mlir.api as api
+from pyc_mlir.artifact.signature import flat
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.torch.export import TorchModel, from_torch
 from pyc_mlir.runtime.array import Array, overlap, to_device
@@ -76,8 +77,8 @@ class TorchProgram:
         if spec != self._in_spec:
             leaves = self._reordered(args, kwargs)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        out = self.program(*arrays_of(tensors), *self.state.values(), donate=self._donate)
-        results = list(out) if isinstance(out, tuple) else [out]
+        arrays = arrays_of(tensors)
+        results = flat(self.program(*arrays, *self.state.values(), donate=self._donate))
         count = len(results) - len(self._written)
         if self.state and not self._separate:
             results = _separated(results, count)

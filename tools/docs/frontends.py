@@ -36,14 +36,39 @@ that IREE's input stage accepts is compiled by IREE. JAX functions are described
 
 Captured arrays, globals and attributes are read when the function is traced and become constants
 of the program. A program that `compile` returned keeps these values. A `jit` function compares
-them at each call and compiles again if one has changed. It compares variables that were rebound,
-attributes and elements of captured objects, lists and dicts, the contents of the four smallest
-arrays of up to 1 KiB, and torch tensors. Each recompile is a log record of `pyc_mlir.jit`, the
-eighth one a warning. The comparison takes 1 us a call for a function with two arrays and 3 us for
-an object with 36 of them (the call itself takes about 50 us on the same machine). Contents of
-larger arrays, and everything that `pyc_mlir/util/captures.py` lists as not followed, are not
-compared: after such a change call `cache_clear()` of the `jit` function, or pass the changing
-value as an argument.
+them at each call: while it is traced, PyC notes which Python code runs, and each call compares
+what that code can reach by the names in it.
+
+- Globals, variables of enclosing functions, attributes of modules, context variables: whether they
+  are the same object, or a number or text of the same type and bits.
+- Objects of classes, dataclasses, slots and `SimpleNamespace` included: the attributes that the
+  code names, and all of them where it uses `vars`, `__dict__` or `getattr` with a computed name;
+  the object's class.
+- Classes and their bases: the attributes and methods that the code names or calls.
+- Lists, tuples, dicts, sets, `deque` and the other types of `collections`, subclasses included:
+  elements, keys and their order.
+- Functions and methods that ran, also below `functools.wraps`, `partial`, properties and special
+  methods (`__add__`, `__iter__`, `with`): code, default values, variables of enclosing functions;
+  of `lru_cache` whether it was cleared.
+- Arrays: whether they are the same object; the contents of the four smallest of up to 1 KiB.
+- `bytearray`, `array.array`, `memoryview`: contents of up to 1 KiB.
+
+If one of these has changed, the function is traced again, and compiled again if that gives another
+module. Each change is a log record of `pyc_mlir.jit`, the eighth one a warning. The comparison
+takes 1 to 1.5 us a call for a function with two arrays or a list of twelve, and 2.5 us for
+an object with twelve layers of two arrays (the call itself takes about 50 us on the same machine).
+
+Not compared are the contents of larger arrays and the shape of an array that is changed in place;
+files, the environment, clocks, random numbers and iterators that move; packages (numpy, torch, JAX,
+PyC, the standard library) and objects of their classes, other than the types named above; a class
+whose bases are replaced; containers of more than 1,024 elements, and what is beyond 4,096 values in
+all (a warning names these). After a change of such a value call `cache_clear()` of the `jit`
+function, or pass the value as an argument.
+
+`jit(audit=n)` finds out whether a function reads such state: every n-th call traces the function
+again and compares the module, its constants included, with the one that was compiled. If they
+differ, the call is an error (`STALE_CAPTURES`) that shows the first operation that differs and its
+line.
 
 Python's operators, indexing with integers, slices, `...` and `None`, and the arrays' methods are
 traced, and so are the functions listed below. Everything else is an error (`UNTRACEABLE`) that
@@ -51,6 +76,14 @@ shows the line, also if Python or a library rejects a traced array because of it
 that fails a check of PyC's own is refused with that check's code (`BAD_ARGUMENT`, `INVALID_IR`). A
 library that checks the type of a dynamic dimension's size (`np.fft.fftfreq(x.shape[0])`) may raise
 its own error. Using traced arrays in another thread is an error too.
+
+A program gives its results as the function returns them, in lists, tuples and dicts, also after
+`save` and `load`: `{{"y": x}}` stays a dict with one entry. A named tuple becomes a tuple. A dict
+with a key other than a text, a number, a bool or `None` does not keep its structure: one array
+comes alone, and several come as a tuple.
+
+Masked arrays (`np.ma`) and `np.matrix` are refused as arguments and as captured values
+(`BAD_ARGUMENT`): PyC would lose the mask, or take `*` for another operation.
 
 An integer index out of range (`x[5]`, `x[-1]`) is an error: while tracing, or when the program
 runs if the dimension is dynamic. Index arrays differ from numpy: if the index array is traced or

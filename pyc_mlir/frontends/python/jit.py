@@ -9,11 +9,14 @@ import inspect
 import threading
 from collections.abc import Callable, Hashable
 from functools import partial, update_wrapper
+from itertools import zip_longest
 from types import MethodType
 from typing import Any, NamedTuple, overload
 
-from pyc_mlir.dialects.errors import memory_errors
+from pyc_mlir.artifact.signature import flat
+from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.types import require_plain
 from pyc_mlir.frontends.python.specs import (
     annotated_specs,
     is_array,
@@ -31,16 +34,20 @@ from pyc_mlir.frontends.python.trace import (
     trace_bound,
 )
 from pyc_mlir.frontends.python.traced_array import TracedArray
-from pyc_mlir.util.captures import Captures
+from pyc_mlir.util.captures.captured import Captures
+from pyc_mlir.util.captures.ran import Recording
 from pyc_mlir.util.logs import JIT, logger
 
 Compiler = Callable[..., Callable[..., Any]]
 # From so many on, changes of captured values are told as a warning.
 _MANY_CHANGES = 8
 _CHANGED = (
-    "%s: captured `%s` has changed, so the function is compiled again (%d times so far); pass what "
-    "changes often as an argument"
+    "%s: captured `%s` has changed, so the function is traced again, and compiled again if that "
+    "gives another program (%d changes so far); pass what changes often as an argument"
 )
+_LEFT_OUT = "%s: calls do not compare captured %s, which is too large; pass it as an argument"
+# How many of these a warning names.
+_MOST_NAMED = 3
 
 
 class CacheInfo(NamedTuple):
@@ -53,7 +60,9 @@ class CacheInfo(NamedTuple):
 
 class _Compiled(NamedTuple):
     program: Callable[..., Any]
-    traced: Traced
+    results: Any
+    # The module that was compiled, without locations: its graph and its constants.
+    text: str
     captures: Captures
     # Kept so that no other object gets the identity that the key holds.
     instance: Any
@@ -68,18 +77,30 @@ class JitFunction:
     many threads.
 
     What the function captures from outside is a constant of its programs. Each call compares what
-    `pyc_mlir/util/captures.py` lists with what was traced, and compiles again where it has
-    changed: variables, attributes and small arrays. The contents of larger arrays are not
-    compared: after a change in place, call `cache_clear`, or pass the array as an argument.
+    docs/frontends.md lists with what it was at the trace. Where something has changed, the function
+    is traced again, and compiled again if that gives another module. What is not compared, such as
+    the contents of larger arrays: after such a change call `cache_clear`, or pass the value as an
+    argument. With `audit=n` every n-th call traces again in any case, and raises PycError
+    (STALE_CAPTURES) if the module is not the one that was compiled.
 
     On a method, `self` is captured too: each instance has programs of its own, which keep it alive
     until `cache_clear`.
     """
 
     def __init__(
-        self, function: Callable[..., Any], compile: Compiler, options: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        compile: Compiler,
+        options: dict[str, Any],
+        audit: int = 0,
     ) -> None:
+        if isinstance(audit, bool) or not isinstance(audit, int) or audit < 0:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"audit: expected 0 for none or n for every n-th call, got {audit!r}",
+            )
         self._function = function
+        self._audit = audit
         self._compile = compile
         self._options = options
         self._annotated = annotated_specs(function)
@@ -110,9 +131,7 @@ class JitFunction:
         arguments = dict(bound.arguments)
         compiled = self._find(function, instance, bound, self._specs(arguments))
         outputs = compiled.program(*(v for _, v in leaves(arguments) if is_array(v)))
-        if not isinstance(outputs, (list, tuple)):
-            outputs = [outputs]
-        return rebuild(compiled.traced.results, outputs)
+        return rebuild(compiled.results, flat(outputs))
 
     def trace(self, *args: Any, **kwargs: Any) -> ir.Module:
         """The module that a call with these arguments (arrays or specs) is compiled from."""
@@ -146,6 +165,7 @@ class JitFunction:
         for name, value in arguments.items():
             annotated = self._annotated.get(name)
             if annotated is not None and is_array(value):
+                require_plain(value, f"argument `{name}`")
                 out[name] = annotated
             else:
                 out[name] = map_leaves(lambda v: spec_of(v) if is_array(v) else v, value)
@@ -161,23 +181,50 @@ class JitFunction:
         with self._lock:
             found = self._programs.get(key)
             change = "" if found is None else found.captures.changed()
-            if found is not None and not change:
+            if found is not None and not change and not self._is_audited():
                 self._hits += 1
                 return found
             if change:
-                self._changes += 1
-                log = logger(JIT)
-                told = log.warning if self._changes == _MANY_CHANGES else log.info
-                told(_CHANGED, _title(function), change, self._changes)
-            bound.arguments = specs
-            with memory_errors():
-                traced = trace_bound(function, bound)
-            # Before the compile, during which others may change something.
-            captures = Captures.of(function)
+                self._tell(function, change)
+            traced, captures = self._trace(function, bound, specs)
+            text = _text(traced.module)
+            if found is not None and text == found.text:
+                self._hits += 1
+                self._programs[key] = found._replace(captures=captures)
+                return self._programs[key]
+            if found is not None and not change:
+                raise _stale(function, found.text, text, traced.module)
             program = self._compile(traced, **self._options)
             self._misses += 1
-            self._programs[key] = _Compiled(program, traced, captures, instance)
+            self._programs[key] = _Compiled(program, traced.results, text, captures, instance)
             return self._programs[key]
+
+    def _is_audited(self) -> bool:
+        """Whether this call of a known program is one of those that trace again."""
+        return bool(self._audit) and (self._hits + 1) % self._audit == 0
+
+    def _tell(self, function: Callable[..., Any], change: str) -> None:
+        """Log a change of captured state, one of many as a warning."""
+        self._changes += 1
+        log = logger(JIT)
+        told = log.warning if self._changes == _MANY_CHANGES else log.info
+        told(_CHANGED, _title(function), change, self._changes)
+
+    def _trace(
+        self, function: Callable[..., Any], bound: Any, specs: dict[str, Any]
+    ) -> tuple[Traced, Captures]:
+        bound.arguments = specs
+        with memory_errors(), Recording() as recording:
+            traced = trace_bound(function, bound)
+        bound.arguments = specs
+        # Before the compile, during which others may change something.
+        captures = Captures.of(function, recording.ran())
+        if captures.left_out:
+            named = ", ".join(f"`{name}`" for name in captures.left_out[:_MOST_NAMED])
+            more = len(captures.left_out) - _MOST_NAMED
+            named += f" and {more} more" if more > 0 else ""
+            logger(JIT).warning(_LEFT_OUT, _title(function), named)
+        return traced, captures
 
 
 class JitMethod:
@@ -209,6 +256,28 @@ class JitMethod:
         self._jitted.cache_clear()
 
 
+def _text(module: ir.Module) -> str:
+    """A module without locations. Large constants are named by a hash of what they hold."""
+    text = module.operation.get_asm(enable_debug_info=False, large_resource_limit=0)
+    return text.partition("\n{-#")[0]
+
+
+def _stale(function: Callable[..., Any], old: str, new: str, module: ir.Module) -> PycError:
+    """The error of an audit that found another module than the one that was compiled."""
+    lines = zip_longest(old.splitlines(), new.splitlines(), fillvalue="")
+    number, now = next((i, b.strip()) for i, (a, b) in enumerate(lines) if a != b)
+    # An op of the function is a line, behind those that begin the module and the function.
+    ops = list(module.body.operations[0].regions[0].blocks[0].operations)[number - 2 : number - 1]
+    place = f" at {str(ops[0].location)[4:-1]}" if ops and number >= 2 else ""
+    return PycError(
+        ReasonCode.STALE_CAPTURES,
+        f"{_title(function)}: expected the trace that was compiled, got another one, which differs "
+        f"first in `{now:.120}`{place}; the function reads state that calls do not compare "
+        "(docs/frontends.md lists it): pass it as an argument, or call `cache_clear()` after a "
+        "change",
+    )
+
+
 def _title(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
@@ -234,19 +303,21 @@ def _exact(value: Any) -> Hashable:
 
 
 @overload
-def jit(function: Callable[..., Any], *, compile: Compiler, **options: Any) -> JitFunction: ...
+def jit(
+    function: Callable[..., Any], *, compile: Compiler, audit: int = 0, **options: Any
+) -> JitFunction: ...
 @overload
 def jit(
-    function: None = None, *, compile: Compiler, **options: Any
+    function: None = None, *, compile: Compiler, audit: int = 0, **options: Any
 ) -> Callable[[Callable[..., Any]], JitFunction]: ...
 def jit(
-    function: Callable[..., Any] | None = None, *, compile: Compiler, **options: Any
+    function: Callable[..., Any] | None = None, *, compile: Compiler, audit: int = 0, **options: Any
 ) -> JitFunction | Callable[[Callable[..., Any]], JitFunction]:
     """Compile `function` on first use; as a decorator with or without options.
 
-    `compile` and `options` as in `JitFunction`. Raises PycError from tracing and compiling at the
-    call that needs them.
+    `compile`, `options` and `audit` as in `JitFunction`. Raises PycError from tracing and compiling
+    at the call that needs them.
     """
     if function is None:
-        return partial(JitFunction, compile=compile, options=options)
-    return JitFunction(function, compile, options)
+        return partial(JitFunction, compile=compile, options=options, audit=audit)
+    return JitFunction(function, compile, options, audit)

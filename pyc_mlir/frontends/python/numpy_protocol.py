@@ -16,6 +16,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float
 from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.source import recording, untraceable, user_point
+from pyc_mlir.frontends.python.specs import check_plain
 
 if TYPE_CHECKING:
     from pyc_mlir.frontends.python.tracer import Tracer
@@ -132,6 +133,7 @@ def call_ufunc(
     tracer: "Tracer", ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Record ``ufunc(*inputs)``. Raises PycError (UNTRACEABLE) for what has no counterpart."""
+    check_plain([*inputs, kwargs])
     if method == "reduce" and ufunc in REDUCTIONS:
         with recording(f"np.{ufunc.__name__}.reduce"):
             return REDUCTIONS[ufunc](inputs[0], **{"axis": 0, **kwargs})
@@ -219,6 +221,7 @@ def call_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: A
         inspect.signature(handler).bind(*args, **kwargs)
     except TypeError as error:
         raise untraceable(f"{name}: {error}", "leave the argument out", name) from None
+    check_plain([*args, kwargs])
     with recording(name):
         return handler(*args, **kwargs)
 

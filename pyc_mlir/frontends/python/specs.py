@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
+from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name, require_plain
+from pyc_mlir.frontends.python.source import user_point
 
 Entry = int | str | None
 # numpy's codes of types: a letter, perhaps a byte order and a number of bytes.
@@ -123,8 +124,22 @@ def spec(dtype: Any, shape: Sequence[Entry] = ()) -> TensorSpec:
 
 
 def spec_of(array: Any) -> TensorSpec:
-    """The spec of an example: anything with `dtype` and `shape`, torch's tensors included."""
+    """The spec of an example: anything with `dtype` and `shape`, torch's tensors included.
+
+    Raises PycError (BAD_ARGUMENT) for masked arrays and matrices, UNSUPPORTED_DTYPE.
+    """
+    require_plain(array, "argument")
     return TensorSpec(array.dtype, *array.shape)
+
+
+def check_plain(tree: Any) -> None:
+    """Check each array of a tree of operands.
+
+    Raises PycError (BAD_ARGUMENT), naming the line, for masked arrays and matrices.
+    """
+    for _, value in leaves(tree):
+        if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
+            require_plain(value, str(user_point()))
 
 
 def is_array(value: Any) -> bool:

@@ -7,8 +7,9 @@
 
 The function runs once on traced arrays; under `max_error` it also runs on numpy arrays, for a
 comparison. Arrays that it captures become constants. Arguments and results may be tuples, lists
-and dicts. The module's function carries `pyc.name` for each argument and result, and `pyc.dims`
-for each argument (the names of dynamic dimensions, "" for others). Each op has the location of the
+and dicts. The module's function carries `pyc.name` for each argument and result, `pyc.dims` for
+each argument (the names of dynamic dimensions, "" for others), and `pyc.results` for the structure
+of results that are neither one array nor a tuple of several. Each op has the location of the
 Python line that made it.
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.import_report import OPS, GraphBreak, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.signature import RESULTS, encode
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
@@ -88,7 +90,12 @@ def trace(
     BAD_ARGUMENT for specs that do not fit the function.
     """
     bound = bind(function, specs, {})
-    return trace_bound(function, bound, name=name, context=context).module
+    traced = trace_bound(function, bound, name=name, context=context)
+    if text := encode(traced.results):
+        with traced.module.context:
+            made = traced.module.body.operations[0]
+            made.operation.attributes[RESULTS] = ir.StringAttr.get(text)
+    return traced.module
 
 
 def bind(

@@ -17,6 +17,7 @@ from pyc_mlir.dialects.types import TensorType, dtype_name, is_float
 from pyc_mlir.frontends.python import numpy_protocol
 from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.source import recording, untraceable
+from pyc_mlir.frontends.python.specs import check_plain
 
 if TYPE_CHECKING:
     from pyc_mlir.frontends.python.tracer import Tracer
@@ -130,6 +131,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         return numpy_protocol.call_function(function, args, kwargs)
 
     def __getitem__(self, key: Any) -> "TracedArray":
+        check_plain(key)
         with recording("x[i]"):
             return numpy_protocol.FUNCTIONS[operator.getitem](self, key)
 

@@ -23,7 +23,7 @@ from pyc_mlir.dialects.ops.movement import END, copied
 from pyc_mlir.dialects.types import I64, TensorType, dtype_name, is_float
 from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.source import Untraceable, untraceable, user_point
-from pyc_mlir.frontends.python.specs import supported_dtype
+from pyc_mlir.frontends.python.specs import check_plain, supported_dtype
 from pyc_mlir.frontends.python.traced_array import TracedArray
 
 _SMALLEST_WITNESS = 1_000_003
@@ -124,6 +124,7 @@ class Tracer(Builder):
 
     def constant(self, value: np.ndarray) -> TracedArray:
         """A constant of the array's own dtype; a scalar's value stays known to the trace."""
+        check_plain(value)
         value = np.asarray(value)
         _check_dtype(value.dtype)
         made = super().constant(value)
@@ -150,6 +151,7 @@ class Tracer(Builder):
             same = operand.type.dtype == dtype
             return operand if same else self.cast(operand, dtype=self._supported(dtype))
         self._supported(dtype)
+        check_plain(operand)
         if isinstance(operand, DynamicDim):
             size = operand.value()
             return size if dtype == I64 else self.cast(size, dtype=dtype)

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.artifact import read
+from pyc_mlir.artifact.signature import flat
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.dialects.util.files import read_file, write_file
@@ -58,8 +59,7 @@ def _check(job: Mapping[str, Any], send: Send) -> None:
             program = Program(read(path), device)
             arguments = _arguments(job["arguments"], device)
             before = device.memory().live_bytes
-            results = program(*arguments)
-            results = results if isinstance(results, tuple) else (results,)
+            results = flat(program(*arguments))
             peak = device.memory().peak_bytes - before
             for place, result in enumerate(results):
                 # The parent knows the types: bf16 has no name in .npy files.

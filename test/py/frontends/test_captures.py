@@ -1,18 +1,31 @@
 """Captured values that change after the first call of a `jit` function: it is compiled again."""
 
 import logging
+import sys
+import weakref
 from functools import partial
+from typing import Any
 
 import numpy as np
+import pytest
 from test_jit import oracle
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.jit import jit
-from pyc_mlir.util import captures
-from pyc_mlir.util.captures import MOST_ARRAYS, MOST_BYTES, Captures
+from pyc_mlir.util.captures.captured import MOST_ARRAYS, MOST_BYTES, MOST_ELEMENTS, Captures
+from pyc_mlir.util.captures.code import names_of
+from pyc_mlir.util.captures.ran import Recording
 
 X = np.arange(4, dtype=np.float32)
 WEIGHT = np.ones(4, np.float32)
 SCALE = 2.0
+
+
+def captures_of(function) -> Captures:
+    """What a run of the function reads."""
+    with Recording() as recording:
+        function(X)
+    return Captures.of(function, recording.ran())
 
 
 def reads_globals(x):
@@ -114,9 +127,9 @@ def test_attributes_of_a_class(monkeypatch):
     np.testing.assert_array_equal(function(X), X)
     monkeypatch.setattr(Linear, "factor", 2)
     np.testing.assert_array_equal(function(X), X * 2)
-    monkeypatch.setattr(Linear, "factor", 2.0)  # of another type, which traces differently
-    function(X)
-    assert function.cache_info().misses == 3
+    monkeypatch.setattr(Linear, "factor", 2.0)  # of another type, which traces alike here
+    np.testing.assert_array_equal(function(X), X * 2)
+    assert function.cache_info() == (1, 2, 1)
 
 
 def test_what_a_called_function_reads():
@@ -139,7 +152,7 @@ class Counting:
 
 def test_torch_tensors_count_their_changes():
     weight = Counting()
-    found = Captures.of(lambda x: x + weight)
+    found = captures_of(lambda x: weight)
     assert found.changed() == ""
     weight._version += 1
     assert found.changed() == "weight"
@@ -157,7 +170,7 @@ def test_contents_of_large_arrays_are_not_compared():
 
 def test_the_smallest_arrays_are_compared():
     arrays = [np.zeros(n + 1, np.float32) for n in range(MOST_ARRAYS + 2)]
-    found = Captures.of(lambda x: x + arrays[0][0])
+    found = captures_of(lambda x: x + arrays[0][0])
     arrays[-1][0] = 1
     assert found.changed() == ""
     arrays[0][0] = 1
@@ -177,11 +190,13 @@ def test_what_a_trace_itself_changes_is_no_change():
     assert seen == {"traces": 1} and function.cache_info().misses == 1
 
 
-def test_too_many_values_are_not_watched():
-    many = [float(n) for n in range(captures.MOST_ELEMENTS + 1)]
-    found = Captures.of(lambda x: x + many[0])
+def test_what_is_too_large_to_compare_is_a_warning(caplog):
+    many = [float(n) for n in range(MOST_ELEMENTS + 1)]
+    function = jit(lambda x: x + many[0], compile=oracle)
+    function(X)
+    assert "captured `many`, which is too large" in caplog.text
     many[0] = 5.0
-    assert found.changed() == ""
+    np.testing.assert_array_equal(function(X), X)
 
 
 def test_frequent_changes_are_a_warning(caplog):
@@ -214,18 +229,30 @@ class Deep:
         return x
 
 
-def test_layers_are_compared_as_tuples():
-    """What a call reads of twelve layers: a tuple each, and no value by itself."""
+def test_layers_are_compared_whole():
+    """A check of twelve layers compares dicts; of the values it reads one by itself."""
     deep = Deep()
-    found = Captures.of(deep)
-    assert len(found._whole_values) == 1 + 12, "the list's elements, each layer's attributes"
-    assert len(found._each_values) == 2 + 1, "the list itself, which is read twice; the end"
-    assert len(found._content_values) == MOST_ARRAYS
+    found = captures_of(deep)
+    quick = found._quick
+    assert len(quick._holders) == 1 + 12 and len(quick._live) == 1, "objects; the list's elements"
+    assert (len(quick._one_values), len(quick._several_values)) == (1, 0), "the list itself"
+    assert len(found._values) == MOST_ARRAYS
     assert found.changed() == ""
     deep.layers[7].bias = np.zeros(4, np.float32)
     assert found.changed() == "self.layers[7].bias"
     deep.layers[7] = Layer()
-    assert Captures.of(deep).changed() == "" and found.changed() == "self.layers[7]"
+    assert captures_of(deep).changed() == "" and found.changed() == "self.layers[7]"
+
+
+def test_attributes_that_no_code_names_are_left_out_once_they_change():
+    deep = Deep()
+    found = captures_of(deep)
+    vars(deep.layers[3])["calls"] = 1
+    assert not found._quick.is_same() and found.changed() == ""
+    vars(deep.layers[3])["calls"] = 2
+    assert found._quick.is_same(), "what is compared at each call"
+    deep.layers[3].bias = np.ones(4, np.float32)
+    assert found.changed() == "self.layers[3].bias"
 
 
 def test_tuples_are_not_read_but_what_they_hold_is():
@@ -236,9 +263,8 @@ def test_tuples_are_not_read_but_what_they_hold_is():
             x = layer(x) * scales[0]
         return x
 
-    found = Captures.of(model)
-    assert len(found._whole_values) == 12, "each layer's attributes"
-    assert len(found._each_values) == 1 + 12 + 1, "the variable, the lists' elements, the end"
+    found = captures_of(model)
+    assert len(found._quick._holders) == 12 and len(found._quick._live) == 12
     assert found.changed() == ""
     layers[3][1][0] = 2.0
     assert found.changed() == "layers[3][1][0]"
@@ -251,7 +277,76 @@ def test_equal_values_of_other_types_and_arrays_of_one_element_are_changes():
         (np.ones(1), np.ones(1)), (np.ones(3), np.ones(3)), (np.ones(2), "no array"),
     ):  # fmt: skip
         holder = {"value": before, "other": "x"}
-        found = Captures.of(lambda x, holder=holder: x * holder["value"])
+        found = captures_of(lambda x, holder=holder: holder["value"])
         assert found.changed() == ""
         holder["value"] = after
         assert found.changed(), (before, after)
+
+
+def test_a_profiler_or_a_debugger_goes_on():
+    scale, seen = [2.0], []
+
+    def helper(x):
+        return x * scale[0]
+
+    def notes(frame, event, argument):
+        seen.append(event)
+
+    both: Any = ((sys.setprofile, sys.getprofile), (sys.settrace, sys.gettrace))
+    for begin, current in both:
+        before = current()
+        begin(notes)
+        try:
+            found = captures_of(lambda x: helper(x))
+            kept = current()
+        finally:
+            begin(before)
+        assert kept is notes and seen
+        scale[0] += 1
+        assert found.changed() == "scale[0]"
+
+
+def test_what_a_trace_makes_for_itself_is_not_kept():
+    made = []
+
+    def model(x):
+        temporary = Layer()
+        vars(temporary)["own"] = [temporary.weight]
+        made.append(weakref.ref(temporary))
+        return temporary(x)
+
+    captures_of(model)
+    assert made[0]() is None
+
+
+def test_computed_names_of_attributes():
+    def computed(function):
+        return names_of(function.__code__).computed
+
+    assert not computed(lambda x: getattr(x, "a"))  # noqa: B009
+    assert not computed(lambda x, y: getattr(x.b[0](y), "a", y + 1) if hasattr(x, "a") else 0)
+    assert computed(lambda x, y: getattr(x, y))
+    assert computed(lambda x, y: getattr(x, f"a{y}", None))
+    assert computed(lambda x: map(getattr, x, "ab"))
+    assert computed(lambda x: vars(x))
+    assert computed(lambda x: x.__dict__)
+
+
+def test_an_audit_traces_again(monkeypatch):
+    large = np.ones((MOST_BYTES, 4), np.float32)
+    function = jit(lambda x: np.abs(x) + large[0], compile=oracle, audit=3)
+    for _ in range(4):
+        function(X)
+    assert function.cache_info() == (3, 1, 1)
+    large[0] = 2
+    function(X)
+    function(X)
+    with pytest.raises(
+        PycError, match=r"`%1 = \"pyc.constant.*test_captures.py.*cache_clear"
+    ) as caught:
+        function(X)
+    assert caught.value.code is ReasonCode.STALE_CAPTURES
+    function.cache_clear()
+    np.testing.assert_array_equal(function(X), X + 2)
+    with pytest.raises(PycError, match="audit: expected"):
+        jit(lambda x: x, compile=oracle, audit=-1)

@@ -38,7 +38,7 @@ FOLDERS = (
     *under("pipelines/pyc", "", "canonicalize", "terms", "recognize", "fuse", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
-    *under("pyc_mlir", "util", "measure", "evidence", "evidence/database"),
+    *under("pyc_mlir", "util/captures", "util", "measure", "evidence", "evidence/database"),
     *under("pyc_mlir", "artifact", "profile", "runtime"),
     *under("pyc_mlir", "simulation"),
     *under("pyc_mlir/frontends", "python", "frame", "islands", "onnx/frame"),

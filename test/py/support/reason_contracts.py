@@ -1,5 +1,6 @@
 """Scenarios of reason codes: contracts, budgets, the cache (reason_table.py)."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ from pyc_mlir.compilation.stages import CHEAPEST, OFFERED
 from pyc_mlir.compilation.stages import SITE as COMPILE_STAGE
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
+from pyc_mlir.frontends.python.jit import jit
 from pyc_mlir.frontends.python.specs import spec
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision, Recipe
@@ -126,6 +128,19 @@ def _(here: Here) -> Codes:
 
     contract = Contract(max_error=ROUNDING)
     return reported(lambda: pyc_mlir.compile(two_faced, [spec("f32", (3,))], contract=contract))
+
+
+@provokes(ReasonCode.STALE_CAPTURES)
+def _(here: Here) -> Codes:
+    here.patch.setenv("PYC_TEST_SCALE", "2")
+    function = jit(
+        lambda x: x * float(os.environ["PYC_TEST_SCALE"]),
+        compile=lambda traced: lambda x: x,
+        audit=1,
+    )
+    function(np.ones(3, np.float32))
+    here.patch.setenv("PYC_TEST_SCALE", "3")
+    return reported(lambda: function(np.ones(3, np.float32)))
 
 
 @provokes(ReasonCode.FALLBACK_TAKEN)

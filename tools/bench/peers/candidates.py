@@ -16,6 +16,7 @@ import numpy as np
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
+from pyc_mlir.artifact.signature import flat
 from pyc_mlir.compilation.generate import SETTINGS as FUSION
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
@@ -67,8 +68,7 @@ def _prepared(program: Program, workload: BenchWorkload) -> PreparedWorkload:
     arrays = [to_device(a, device) for a in workload.inputs]
 
     def results() -> list[np.ndarray]:
-        out = program(*arrays)
-        return [r.numpy() for r in (out if isinstance(out, tuple) else (out,))]
+        return [r.numpy() for r in flat(program(*arrays))]
 
     peak = partial(_peak, artifact, workload.inputs)
     return PreparedWorkload(lambda: program(*arrays), results, peak)

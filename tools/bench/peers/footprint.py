@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.signature import flat
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable
@@ -48,8 +49,7 @@ def footprint(artifact: Artifact, arrays: Sequence[np.ndarray]) -> Footprint:
     spare = before.peak_bytes - before.live_bytes
     ballast = to_device(np.zeros(spare, np.int8), device) if spare else None
     pinned += spare
-    results = program(*inputs)
-    results = results if isinstance(results, tuple) else (results,)
+    results = flat(program(*inputs))
     peak = device.memory().peak_bytes - pinned
     del ballast
     copies = tuple(np.array(result.numpy()) for result in results)
