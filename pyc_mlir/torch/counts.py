@@ -13,7 +13,7 @@ class TorchStats:
     graphs: compiled, by kind: `inference`, `forward` and `backward`.
     recompiled: of them those for a frame that was compiled before, since a guard of torch failed:
         another size, element type or value. Size 1 always is a case of its own.
-    refrozen: compiled again since a frozen parameter was written.
+    refrozen: compiled again since a frozen weight was replaced or written.
     refused: graphs that PyC could not compile. `fallbacks` of them were left to torch, as
         ``options={"fallback": "eager"}`` asks.
     graph_breaks: places where torch itself cut a function, by its own count.

@@ -4,33 +4,44 @@
     made.module, made.arguments, made.results
 
 AOTAutograd's graphs are functional: weights and buffers are placeholders, mutations are results,
-sizes that the graph takes or gives are integers beside the tensors.
+sizes that the graph takes or gives are integers beside the tensors. Numbers that no tensor has as a
+size (Python numbers that change between calls, factors computed from sizes) become arguments of
+rank 0; those that the graph uses as sizes become arguments of that length.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
+
+import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64
+from pyc_mlir.frontends.frame.importer import Argument
 from pyc_mlir.frontends.frame.sizes import SymbolicSize
 from pyc_mlir.frontends.torch.frame.dtypes import numpy_view
 from pyc_mlir.frontends.torch.graph import GraphImport, Symbolic
+
+# An argument that the graph's placeholders have as a number, and how a call makes its array.
+_Added = tuple[Argument, Callable[[Sequence[Any]], np.ndarray]]
+_NUMBERS = {"SymInt": I64, "SymFloat": DTYPES["f64"], "SymBool": BOOL}
 
 
 @dataclass(frozen=True)
 class CompiledGraph:
     """A graph as a pyc module, and how a call's arguments and results belong to it.
 
-    arguments: for each of the program's inputs, its number among the graph's placeholders.
+    arguments: for each of the program's inputs, the number of the tensor among the graph's
+        placeholders, or a function of the call's arguments that makes the array.
     results: for each output of the graph a result's number, a plain value, or a function of the
         call's arguments (a size).
     """
 
     module: ir.Module
-    arguments: tuple[int, ...]
+    arguments: tuple[int | Callable[[Sequence[Any]], np.ndarray], ...]
     results: tuple[int | Callable[[Sequence[Any]], Any], ...]
 
 
@@ -57,57 +68,77 @@ class _Import:
 
     def run(self) -> CompiledGraph:
         """Build the module; raise UnsupportedModel after all nodes were tried."""
-        numbers, arguments, nodes = [], [], []
+        sources: list[int | Callable[[Sequence[Any]], np.ndarray]] = []
+        arguments, nodes = [], []
         for i, node in enumerate(self.placeholders):
             value = node.meta.get("val")
             if i in self.frozen:
                 self.graph.values[node] = numpy_view(self.frozen[i])
             elif hasattr(value, "dtype"):
-                numbers.append(i)
+                sources.append(i)
                 arguments.append(self.graph.argument(str(node.name), value))
                 nodes.append(node)
             else:
                 known = Symbolic(value) if hasattr(value, "node") else value
                 self.graph.values[node] = known
-        self._require_sized([d for a in arguments for d in a.dims])
-        body = partial(self._body, nodes)
+        sized = _names(arguments)
+        lengths = self._lengths(sized)
+        numbers = self._numbers(sized | _names([a for a, _ in lengths]))
+        added = [*lengths, *map(self._number, numbers)]
+        arguments += [argument for argument, _ in added]
+        sources += [source for _, source in added]
+        body = partial(self._body, nodes, numbers)
         module = self.graph.importer.function("main", arguments, body)
-        return CompiledGraph(module, tuple(numbers), tuple(self.results))
+        return CompiledGraph(module, tuple(sources), tuple(self.results))
 
-    def _require_sized(self, dims: Sequence[Any]) -> None:
-        """Raise PycError for a size that comes as a number and that no tensor has."""
-        sized = {a for d in dims if isinstance(d, SymbolicSize) for a in d.atoms}
-        for node in self.placeholders:
+    def _lengths(self, sized: set[str]) -> list[_Added]:
+        """Arguments for the numbers that the graph has as sizes and that no argument has."""
+        used: set[Any] = set()
+        for node in self._calls():
+            found = node.meta["val"]
+            for value in found if isinstance(found, (tuple, list)) else (found,):
+                used |= _symbols(getattr(value, "shape", ()))
+            used |= _symbols(_given_sizes(node))
+        made: list[_Added] = []
+        for i, node in enumerate(self.placeholders):
             value = node.meta.get("val")
-            size = self.graph.symbols.extent(value) if hasattr(value, "node") else 1
-            missing = set(size.atoms) - sized if isinstance(size, SymbolicSize) else set()
-            if missing:
-                raise PycError(
-                    ReasonCode.UNSUPPORTED_ATTRIBUTE,
-                    f"{self.graph.name}: argument `{node.name}`: expected a size of some tensor, "
-                    f"got a number that is computed from none ({', '.join(sorted(missing))}); "
-                    "pass it as a tensor, or compile with `dynamic=False`",
-                )
+            if hasattr(value, "node") and value.node.expr in used:
+                name = self.graph.symbols.name(value.node.expr)
+                if name not in sized:
+                    dims = (SymbolicSize(1, (name,)),)
+                    argument = Argument(str(node.name), DTYPES["i8"], dims)
+                    made.append((argument, partial(_length, i)))
+        return made
 
-    def _body(self, nodes: Sequence[Any], values: Sequence[ir.Value]) -> list[tuple[str, ir.Value]]:
-        self.graph.values.update(zip(nodes, values, strict=True))
-        outputs = self.graph.graph(self.module, self.graph.values)
-        self.graph.check()
-        emitted: list[tuple[str, ir.Value]] = []
-        for i, value in enumerate(outputs):
-            if value is None or isinstance(value, bool | int | float):
-                self.results.append(partial(_constant, value))
-            elif isinstance(value, Symbolic):
-                self.results.append(self._size(value.size))
-            else:
-                self.results.append(len(emitted))
-                emitted.append((f"out{i}", self.graph.emitted(value, f"out{i}")))
-        return emitted
+    def _numbers(self, sized: set[str]) -> list[Any]:
+        """The nodes of symbolic numbers that operators read and that are no sizes."""
+        found: dict[Any, None] = {}
+        known = set(self._places)
+        for node in self._calls():
+            for given in node.all_input_nodes:
+                value = given.meta.get("val")
+                symbols = _symbols((value,))
+                names = {self.graph.symbols.name(s) for s in symbols}
+                is_size = type(value).__name__ == "SymInt" and names <= sized
+                if symbols and symbols <= known and not is_size:
+                    found[given] = None
+        return list(found)
 
-    def _size(self, size: Any) -> Callable[[Sequence[Any]], Any]:
-        """How to compute a size from a call's arguments."""
-        import sympy  # pyright: ignore[reportMissingImports]
+    def _calls(self) -> list[Any]:
+        """The nodes that compute something with an operator of torch."""
+        nodes = self.module.graph.nodes
+        return [n for n in nodes if hasattr(n.target, "_schema") and n.meta.get("val") is not None]
 
+    def _number(self, node: Any) -> _Added:
+        """An argument for a symbolic number, and how a call makes it."""
+        value = node.meta["val"]
+        dtype = _NUMBERS[type(value).__name__]
+        compute = self._size(value)
+        return Argument(str(node.name), dtype, ()), lambda args: np.array(compute(args), dtype)
+
+    @cached_property
+    def _places(self) -> dict[Any, Callable[[Sequence[Any]], Any]]:
+        """How to find symbols and the sizes of tensors among a call's arguments."""
         found: dict[Any, Callable[[Sequence[Any]], Any]] = {}
         for i, node in enumerate(self.placeholders):
             value = node.meta.get("val")
@@ -116,12 +147,50 @@ class _Import:
             for axis, dim in enumerate(getattr(value, "shape", ())):
                 if hasattr(dim, "node"):
                     found.setdefault(dim.node.expr, partial(_dimension, i, axis))
+        return found
+
+    def _body(
+        self, nodes: Sequence[Any], numbers: Sequence[Any], values: Sequence[ir.Value]
+    ) -> list[tuple[str, ir.Value]]:
+        self.graph.values.update(zip(nodes, values, strict=False))
+        self.graph.numbers.update(zip(numbers, values[len(values) - len(numbers) :], strict=True))
+        outputs = self.graph.graph(self.module, self.graph.values)
+        tensors = {n: i for i, n in enumerate(self.placeholders)}
+        returned = self.module.graph.output_node().args[0]
+        self.graph.check()
+        emitted: list[tuple[str, ir.Value]] = []
+        for i, (value, output) in enumerate(zip(outputs, returned, strict=True)):
+            if value is None or isinstance(value, bool | int | float):
+                self.results.append(partial(_constant, value))
+            elif isinstance(value, Symbolic):
+                self.results.append(self._size(value.size))
+            elif output in tensors:
+                # What is saved for the backward graph, or handed back: the call's own tensor.
+                self.results.append(partial(_argument, tensors[output]))
+            else:
+                self.results.append(len(emitted))
+                emitted.append((f"out{i}", self.graph.emitted(value, f"out{i}")))
+        return emitted
+
+    def _size(self, size: Any) -> Callable[[Sequence[Any]], Any]:
+        """How to compute a symbolic number from a call's arguments."""
+        from torch.utils._sympy.interp import sympy_interp  # pyright: ignore[reportMissingImports]
+        from torch.utils._sympy.reference import (  # pyright: ignore[reportMissingImports]
+            PythonReferenceAnalysis,
+        )
+
         expression = size.node.expr
-        if expression in found:
-            return found[expression]
+        places = self._places
+        if expression in places:
+            return places[expression]
         symbols = sorted(expression.free_symbols, key=str)
-        evaluate = sympy.lambdify(symbols, expression)
-        return lambda args: int(evaluate(*(found[s](args) for s in symbols)))
+
+        @lru_cache(maxsize=256)
+        def evaluate(*values: Any) -> Any:
+            known = dict(zip(symbols, values, strict=True))
+            return sympy_interp(PythonReferenceAnalysis, known, expression)
+
+        return lambda args: evaluate(*(places[s](args) for s in symbols))
 
 
 def _constant(value: Any, args: Sequence[Any]) -> Any:
@@ -134,3 +203,34 @@ def _argument(index: int, args: Sequence[Any]) -> Any:
 
 def _dimension(index: int, axis: int, args: Sequence[Any]) -> Any:
     return args[index].shape[axis]
+
+
+def _length(index: int, args: Sequence[Any]) -> np.ndarray:
+    """An array whose length is a number among the arguments. Raises PycError if it is negative."""
+    if args[index] < 0:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            "call: expected a number of 0 or more where the graph has it as a size, got "
+            f"{args[index]}; compile with `dynamic=False`, which makes it a constant",
+        )
+    return np.zeros(args[index], np.int8)
+
+
+def _names(arguments: Iterable[Argument]) -> set[str]:
+    """The names that alone are a size of some argument, so that the program can read them."""
+    dims = (d for a in arguments for d in a.dims if isinstance(d, SymbolicSize))
+    return {d.atoms[0] for d in dims if d.factor == 1 and len(d.atoms) == 1}
+
+
+def _symbols(values: Iterable[Any]) -> set[Any]:
+    """The symbols in symbolic numbers; others have none."""
+    return {s for v in values if hasattr(v, "node") for s in v.node.expr.free_symbols}
+
+
+def _given_sizes(node: Any) -> list[Any]:
+    """The symbolic numbers of a call that its schema declares to be sizes."""
+    schema = node.target._schema.arguments
+    given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
+    named = (given.get(a.name) for a in schema if "SymInt" in str(a.real_type))
+    flat = [e for v in named for e in (v if isinstance(v, (list, tuple)) else (v,))]
+    return [e.meta.get("val") for e in flat if e is not None and hasattr(e, "meta")]

@@ -44,6 +44,8 @@ class GraphImport:
     def __init__(self, name: str, names: Mapping[str, str], weight_bytes: int = 0) -> None:
         self.name = name
         self.values: dict[Any, Any] = {}
+        # Nodes of symbolic numbers that are arguments of the program.
+        self.numbers: dict[Any, ir.Value] = {}
         self.place = 0
         self.importer = Importer(name, weight_bytes)
         self.symbols = Symbols(names, self.importer.b)
@@ -95,7 +97,7 @@ class GraphImport:
 
     def _handled(self, node: Any, target: str, site: SourceNode, values: dict[Any, Any]) -> Any:
         """The outputs of a node that has a handler."""
-        call = _Call(node, values, self.symbols)
+        call = _Call(node, values, self.symbols, self.numbers)
         if call.symbol is not None:
             self.importer.record(site, unsupported(call.symbol))
             return MISSING
@@ -202,12 +204,14 @@ class _Call:
     symbol: why the node cannot be imported for what it takes of symbolic numbers, or None.
     """
 
-    def __init__(self, node: Any, values: Mapping[Any, Any], symbols: Symbols) -> None:
+    def __init__(
+        self, node: Any, values: Mapping[Any, Any], symbols: Symbols, numbers: Mapping[Any, Any]
+    ) -> None:
         self.operands: list[Any] = []
         self.arguments: dict[str, Any] = {}
         self.metas: dict[str, Any] = {}
         self.symbol: str | None = None
-        self._values, self._symbols = values, symbols
+        self._values, self._symbols, self._numbers = values, symbols, numbers
         schema = node.target._schema.arguments
         given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
         for argument in schema:
@@ -221,7 +225,7 @@ class _Call:
             return [self._argument(v) for v in value]
         if not hasattr(value, "op"):
             return value
-        found = self._values[value]
+        found = self._numbers.get(value, self._values[value])
         if isinstance(found, Symbolic):
             if type(found.size).__name__ != "SymInt":
                 self.symbol = f"{value.name} is {found.size}: expected sizes that are integers"

@@ -1,5 +1,5 @@
 // Nothing is stored otherwise: no convolution, one that is NHWC already, a group, more transposes
-// than the convolution is worth.
+// than the convolution is worth, weights that the compiler does not know.
 // RUN: pyc-opt %s --pyc-layout='target=cpu-avx2' -o %t
 // RUN: pyc-opt %s -o %t.before
 // RUN: diff %t %t.before
@@ -26,4 +26,13 @@ func.func @cheap(%x: tensor<8x2x512x512xf32>) -> tensor<8x1x512x512xf32> {
   %w = "pyc.constant"() {value = dense<1.0> : tensor<1x2x1x1xf32>} : () -> tensor<1x2x1x1xf32>
   %0 = "pyc.conv2d"(%x, %w) : (tensor<8x2x512x512xf32>, tensor<1x2x1x1xf32>) -> tensor<8x1x512x512xf32>
   return %0 : tensor<8x1x512x512xf32>
+}
+
+func.func @weights_are_an_argument(%x: tensor<8x32x64x64xf32>, %w: tensor<64x32x3x3xf32>) -> tensor<8x64x1x1xf32> {
+  %0 = "pyc.conv2d"(%x, %w) : (tensor<8x32x64x64xf32>, tensor<64x32x3x3xf32>) -> tensor<8x64x62x62xf32>
+  %1 = "pyc.max_pool2d"(%0) {kernel = array<i64: 3, 3>} : (tensor<8x64x62x62xf32>) -> tensor<8x64x60x60xf32>
+  %2 = "pyc.max_pool2d"(%1) {kernel = array<i64: 5, 5>} : (tensor<8x64x60x60xf32>) -> tensor<8x64x56x56xf32>
+  %3 = "pyc.max_pool2d"(%2) {kernel = array<i64: 5, 5>} : (tensor<8x64x56x56xf32>) -> tensor<8x64x52x52xf32>
+  %4 = "pyc.reduce_mean"(%3) {axes = array<i64: 2, 3>, keepdims = true} : (tensor<8x64x52x52xf32>) -> tensor<8x64x1x1xf32>
+  return %4 : tensor<8x64x1x1xf32>
 }

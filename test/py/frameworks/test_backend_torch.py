@@ -6,7 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch._dynamo.testing import CompileCounter  # noqa: E402
+
 import pyc_mlir.torch as pyc_torch  # noqa: E402
+from pyc_mlir.dialects.errors import PycError  # noqa: E402
+from pyc_mlir.pipelines.choices.contract import Contract  # noqa: E402
 
 F = torch.nn.functional
 NO_CACHE = {"cache": False}
@@ -43,17 +47,6 @@ def test_sizes_become_dynamic_and_recompiles_are_counted():
     stats = pyc_torch.stats()
     # Size 3 alone, all others but 1 together, and 1, which is torch's own case.
     assert (stats.inference, stats.recompiled) == (3, 2)
-
-
-def test_a_frozen_parameter_that_is_written_is_read_again():
-    module = torch.nn.Linear(4, 4).eval()
-    model = compiled(module)
-    x = torch.randn(2, 4)
-    with torch.no_grad():
-        model(x)
-        module.weight.mul_(2)
-        torch.testing.assert_close(model(x), module(x), atol=2e-6, rtol=1e-5)
-    assert pyc_torch.stats().refrozen == 1
 
 
 def gradients(module, call, *inputs):
@@ -130,9 +123,23 @@ def test_a_fallback_is_asked_for_and_counted():
     assert pyc_torch.stats().fallbacks == 1
 
 
+def test_what_the_compile_refuses_after_the_import_falls_back_too():
+    module, x = mlp().eval(), torch.randn(2, 8)
+    contract = Contract(memory_budget_bytes=1)
+    with torch.no_grad():
+        with pytest.raises(PycError):
+            compiled(module, contract=contract)(x)
+        torch._dynamo.reset()
+        model = compiled(module, contract=contract, fallback="eager")
+        assert torch.equal(model(x), module(x)) and torch.equal(model(x), module(x))
+    assert (pyc_torch.stats().refused, pyc_torch.stats().fallbacks) == (2, 1)
+
+
 def test_unknown_options_are_refused():
     with pytest.raises(Exception, match="sideways"):
         compiled(mlp(), fallback="sideways")(torch.randn(2, 8))
+    with pytest.raises(Exception, match="sometimes"):
+        compiled(mlp(), freeze="sometimes")(torch.randn(2, 8))
     with pytest.raises(Exception, match="max-autotune"):
         torch.compile(mlp(), backend="pyc", mode="max-autotune")(torch.randn(2, 8))
 
@@ -147,3 +154,47 @@ def test_inputs_that_are_written_are_written():
         got = compiled(step)(x, y)
     assert torch.equal(x, torch.full((3,), 3.0))
     assert torch.equal(got, torch.full((3,), 6.0))
+
+
+WHOLE = torch.arange(192.0).reshape(8, 24)
+IMAGE = torch.arange(576.0).reshape(3, 3, 8, 8).remainder(7)
+LAST = {"memory_format": torch.channels_last}
+# What changes from call to call, and how often torch itself then compiles.
+SERIES = {
+    "numbers": (
+        lambda x, k, n: (x * k + (x > k), x[:n] - n),
+        [(WHOLE, k, n) for k, n in ((2, 3), (3, 4), (-5, 2), (0.5, 5), (1.5, 3), (-2.5, 4))],
+    ),
+    "strides": (
+        lambda x: (x * 2).sum(-1),
+        [(x,) for x in (WHOLE, WHOLE[:6, :4].T, WHOLE[::2, ::2], WHOLE[:, ::3], WHOLE[2:7, 3:8])],
+    ),
+    "layout": (
+        torch.nn.Conv2d(3, 4, 3),
+        [(x,) for x in (IMAGE[:1], IMAGE[:2].to(**LAST), IMAGE.to(**LAST))],
+    ),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SERIES)
+def test_what_changes_between_calls_compiles_as_often_as_torch_asks(name):
+    function, calls = SERIES[name]
+    counter = CompileCounter()
+    want = [torch.compile(function, backend=counter)(*args) for args in calls]
+    torch._dynamo.reset()
+    model = compiled(function)
+    for args, expected in zip(calls, want, strict=True):
+        torch.testing.assert_close(model(*args), expected, atol=1e-5, rtol=1e-4)
+    assert pyc_torch.stats().graphs == counter.frame_count
+
+
+def test_batch_norm_in_training_takes_every_batch():
+    ours, theirs = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+    model = compiled(ours)
+    for batch in (5, 7, 9):
+        x = torch.randn(batch, 3)
+        torch.testing.assert_close(model(x), theirs(x), atol=1e-5, rtol=1e-5)
+    for name, value in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, atol=1e-6, rtol=1e-6)
+    assert pyc_torch.stats().forward == 2

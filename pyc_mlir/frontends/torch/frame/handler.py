@@ -26,12 +26,12 @@ Handler = Callable[["AtenCall"], Any]
 HANDLERS: dict[str, Handler] = {}
 
 
-def aten(*overloads: str) -> Callable[[Handler], Handler]:
-    """Enter a handler under overloads of the namespace `aten`: ``aten("add.Tensor")``."""
+def aten(*overloads: str, namespace: str = "aten") -> Callable[[Handler], Handler]:
+    """Enter a handler under overloads of a namespace of torch: ``aten("add.Tensor")``."""
 
     def enter(handler: Handler) -> Handler:
         for overload in overloads:
-            name = f"aten.{overload}"
+            name = f"{namespace}.{overload}"
             assert name not in HANDLERS, name
             HANDLERS[name] = handler
         return handler

@@ -332,3 +332,9 @@ def clamp(n: AtenCall) -> Any:
 def convert(n: AtenCall) -> Any:
     """out = self in the element type of the result; floats truncate toward zero."""
     return n.x("self", n.dtype)
+
+
+@aten("convert_element_type.default", namespace="prims")
+def convert_number(n: AtenCall) -> Any:
+    """out = a in the element type of the result: a Python float that changes between calls."""
+    return n.x("a", n.dtype)

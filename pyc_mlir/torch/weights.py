@@ -1,0 +1,119 @@
+"""A module's tensors as arguments of a program, or watched while they are its constants.
+
+`Arguments` brings a call's tensors to the program. On CPUs it shares a weight's memory in place of
+copying it, so that every write is seen, by whatever way it came; the array over it is made anew
+when the module has another tensor in its place, or the tensor has other memory.
+
+`Watch` tells whether tensors that were compiled in as constants are still what they were, as far as
+identity, address, torch's version counter and a sample of their elements show it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.frontends.torch.frame.dtypes import numpy_view
+from pyc_mlir.runtime.array import Array, import_dlpack, to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.torch.tensors import array_of
+
+# Smaller tensors are copied in less time than sharing them takes.
+_SHARED_BYTES = 1 << 15
+# What IREE's CPU devices ask of shared memory.
+_ALIGNMENT = 64
+# A watched tensor of so many bytes is compared whole, of a larger one about so many elements.
+_WHOLE_BYTES, _SAMPLES = 1 << 10, 16
+
+Sources = Sequence[int | Callable[[Sequence[Any]], np.ndarray]]
+
+
+class Arguments:
+    """Makes a program's arguments of the tensors and numbers of a call.
+
+    sources: as `CompiledGraph.arguments`. static: which of the call's arguments are tensors of
+        the module, whose sizes and strides torch guards.
+    """
+
+    def __init__(self, sources: Sources, static: Iterable[int], device: Device) -> None:
+        kept = set(static) if device.is_cpu else set()
+        self._device = device
+        self._given = [(n, s) for n, s in enumerate(sources) if s not in kept]
+        self._kept = [(n, s) for n, s in enumerate(sources) if isinstance(s, int) and s in kept]
+        # By input: a tensor, its address, and the array that shares its memory. The array keeps
+        # the memory, so that no other tensor can come to lie there.
+        self._shared: list[tuple[Any, int, Any]] = [(None, 0, None)] * len(sources)
+
+    def __call__(self, args: Sequence[Any]) -> list[Array]:
+        """The arguments of one call. Raises PycError as `array_of`."""
+        out: list[Any] = [None] * len(self._shared)
+        for n, i in self._kept:
+            tensor = args[i]
+            held, address, array = self._shared[n]
+            same = tensor is held and tensor.data_ptr() == address
+            out[n] = array if same else self._keep(n, tensor)
+        device = self._device
+        for n, source in self._given:
+            given = source(args) if callable(source) else args[source]
+            out[n] = to_device(given, device) if callable(source) else _brought(given, device)
+        return out
+
+    def _keep(self, n: int, tensor: Any) -> Array:
+        array = _shared(tensor, self._device)
+        if array is None:
+            return to_device(array_of(tensor), self._device)
+        self._shared[n] = tensor, tensor.data_ptr(), array
+        return array
+
+
+def _brought(tensor: Any, device: Device) -> Array:
+    """A tensor on the device: shared if it is large, else copied."""
+    array = _shared(tensor, device) if tensor.nbytes >= _SHARED_BYTES else None
+    return to_device(array_of(tensor), device) if array is None else array
+
+
+def _shared(tensor: Any, device: Device) -> Array | None:
+    """A tensor's memory as an array of the device; None where it has to be copied."""
+    plain = tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj())
+    if not plain or not device.is_cpu or tensor.data_ptr() % _ALIGNMENT:
+        return None
+    try:
+        return import_dlpack(tensor.detach(), device)
+    except PycError:
+        return None
+
+
+class Watch:
+    """What frozen tensors were: by their numbers among a call's arguments."""
+
+    def __init__(self, tensors: Mapping[int, Any]) -> None:
+        self._seen = [(i, t, t.data_ptr(), _version(t), *_sample(t)) for i, t in tensors.items()]
+
+    def changed(self, args: Sequence[Any]) -> list[int]:
+        """The numbers of the tensors that are others now, or were written."""
+        return [
+            i
+            for i, tensor, address, version, view, content in self._seen
+            if args[i] is not tensor
+            or tensor.data_ptr() != address
+            or _version(tensor) != version
+            or view.tobytes() != content
+        ]
+
+
+def _version(tensor: Any) -> int:
+    """torch's count of writes; it counts none of tensors that were made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _sample(tensor: Any) -> tuple[np.ndarray, bytes]:
+    """A view of some of the elements, and what they are now; of small tensors all."""
+    extent = 1 + sum((d - 1) * s for d, s in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.numel() == 0:
+        extent = 0
+    flat = numpy_view(tensor.detach().as_strided((extent,), (1,), tensor.storage_offset()))
+    if flat.nbytes > _WHOLE_BYTES:
+        # An odd step, so that a matrix is not looked at in one column only.
+        flat = flat[:: extent // _SAMPLES | 1]
+    return flat, flat.tobytes()
