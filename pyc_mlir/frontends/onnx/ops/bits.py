@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.types import DTYPES, accumulator, is_unsigned
+from pyc_mlir.dialects.ir import divisions
+from pyc_mlir.dialects.types import accumulator
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node, pyc_dtype
 
@@ -30,16 +31,7 @@ def bit_cast(n: OnnxNode) -> Any:
 def modulo(n: OnnxNode) -> Any:
     """Remainder of the divisor's sign (fmod=0, integers), or of the dividend's (fmod=1)."""
     b, lhs, rhs = n.b, n.x(0), n.x(1)
-    dtype = n.type(0).dtype
-    if dtype == DTYPES["f64"]:
-        raise unsupported("element type f64: expected integers or smaller floats")
-    rest = b.rem(lhs, rhs)
-    if n.attr("fmod", 0) or is_unsigned(dtype):
-        return rest
-    zero = n.number(0)
-    signs = [b.compare(v, zero, predicate="lt") for v in (rest, rhs)]
-    wrong = b.and_(b.compare(rest, zero, predicate="ne"), b.compare(*signs, predicate="ne"))
-    return b.select(wrong, b.add(rest, rhs), rest)
+    return b.rem(lhs, rhs) if n.attr("fmod", 0) else divisions.remainder(b, lhs, rhs)
 
 
 # atan(t) / t on [0, tan(pi/8)] in powers of t^2, by least squares at Chebyshev points in f64: off

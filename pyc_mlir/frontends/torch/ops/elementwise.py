@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.types import BOOL, DTYPES, I64, is_float
+from pyc_mlir.dialects.ir import divisions, functions
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float
 from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 _FLOAT_OPS = ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "tanh", "erf", "sigmoid")
@@ -42,12 +42,7 @@ def rounding(n: AtenCall) -> Any:
 def trunc(n: AtenCall) -> Any:
     """out = x rounded toward zero."""
     x = n.x()
-    return truncated(n.b, x) if is_float(n.dtype) else x
-
-
-def truncated(b: Any, x: Any) -> Any:
-    """Floats rounded toward zero."""
-    return b.select(b.compare(x, b.scalar(0, x), predicate="lt"), b.ceil(x), b.floor(x))
+    return divisions.truncated(n.b, x) if is_float(n.dtype) else x
 
 
 @aten("abs.default")
@@ -131,49 +126,35 @@ def divide(n: AtenCall) -> Any:
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default", "floor_divide.Scalar")
 def rounded_divide(n: AtenCall) -> Any:
-    """out = self / other rounded down (floor) or toward zero (trunc)."""
-    b, dtype = n.b, n.dtype
-    mode = "floor" if n.op == "floor_divide" else n.arg("rounding_mode")
-    x, y = n.x("self", dtype), n.x("other", dtype)
-    if not is_float(dtype):
-        quotient = b.div(x, y)
-        if mode == "trunc":
-            return quotient
-        rest = b.sub(x, b.mul(quotient, y))
-        return b.sub(quotient, b.cast(_other_sign(b, rest, y), dtype=dtype))
-    if mode is None:
-        return b.div(x, y)
-    if mode == "trunc":
-        return truncated(b, b.div(x, y))
-    return b.floor(b.div(x, y))
+    """out = self / other rounded down (floor) or toward zero (trunc).
 
-
-def _other_sign(b: Any, rest: Any, divisor: Any) -> Any:
-    """i1: the remainder is not zero and has another sign than the divisor."""
-    zero = b.scalar(0, rest)
-    inexact = b.compare(rest, zero, predicate="ne")
-    negative = [b.compare(v, zero, predicate="lt") for v in (rest, divisor)]
-    return b.and_(inexact, b.compare(*negative, predicate="ne"))
-
-
-@aten(
-    "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "fmod.Tensor", "fmod.Scalar"
-)
-def remainder(n: AtenCall) -> Any:
-    """out = self - other * quotient; the quotient rounded down (remainder) or to zero (fmod).
-
-    In f64 for f32 and narrower, whose quotients could otherwise cross a whole number.
+    A number or a rank-0 tensor beside 16-bit floats is not rounded to their type, as in torch: the
+    quotient of 1 and 0.1 would cross 10.
     """
     b, dtype = n.b, n.dtype
-    wide = DTYPES["f64"] if is_float(dtype) else dtype
-    x, y = n.x("self", wide), n.x("other", wide)
+    mode = "floor" if n.op == "floor_divide" else n.arg("rounding_mode")
+    wide = accumulator(dtype)
+    x, y = b.convert(n.x("self", dtype), wide), n.x("other", wide)
+    if b.type_of(y).rank:
+        y = b.convert(n.x("other", dtype), wide)
+    if mode == "floor":
+        return b.convert(divisions.floor_divide(b, x, y), dtype)
     quotient = b.div(x, y)
-    if is_float(dtype):
-        quotient = truncated(b, quotient)
-    rest = b.sub(x, b.mul(quotient, y))
-    if n.op == "remainder":
-        rest = b.select(_other_sign(b, rest, y), b.add(rest, y), rest)
-    return b.convert(rest, dtype)
+    if mode == "trunc" and is_float(dtype):
+        quotient = divisions.truncated(b, quotient)
+    return b.convert(quotient, dtype)
+
+
+@aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(n: AtenCall) -> Any:
+    """out = self - other * floor(self / other), exactly, of the sign of other."""
+    return divisions.remainder(n.b, n.x("self", n.dtype), n.x("other", n.dtype))
+
+
+@aten("fmod.Tensor", "fmod.Scalar")
+def fmod(n: AtenCall) -> Any:
+    """out = self - other * trunc(self / other), exactly, of the sign of self."""
+    return n.b.rem(n.x("self", n.dtype), n.x("other", n.dtype))
 
 
 @aten("maximum.default", "minimum.default")
