@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir import functions
+from pyc_mlir.dialects.ir import angles, functions
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 
@@ -39,11 +39,6 @@ def cbrt(b: Any, x: Any) -> Any:
     root = b.pow(b.abs(wide), b.scalar(1 / 3, wide))
     negative = b.compare(wide, b.scalar(0, wide), predicate="lt")
     return b.convert(b.select(negative, b.neg(root), root), dtype)
-
-
-def erfc(b: Any, x: Any) -> Any:
-    """out = 1 - erf x."""
-    return b.sub(b.scalar(1, x), b.erf(x))
 
 
 def is_finite(b: Any, x: Any) -> Any:
@@ -128,6 +123,10 @@ POINTWISE: dict[str, Pointwise] = {
     **{name: _predicate(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{name: getattr(functions, name) for name in ("tan", "sinh", "cosh", "asinh", "acosh")},
     **{name: getattr(functions, name) for name in ("atanh", "log1p", "expm1", "exp2")},
+    "erfc": functions.erfc,
+    "nextafter": functions.nextafter,
+    "erf_inv": functions.erfinv,
+    **{name: getattr(angles, name) for name in ("atan", "asin", "acos", "atan2")},
     "add": _logical("add", "or"),
     "add_any": _logical("add", "or"),
     "mul": _logical("mul", "and"),
@@ -138,7 +137,6 @@ POINTWISE: dict[str, Pointwise] = {
     "xor": xor,
     "sign": sign,
     "cbrt": cbrt,
-    "erfc": erfc,
     "is_finite": is_finite,
     "logistic": _direct("sigmoid"),
     "square": lambda b, x: b.mul(x, x),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir import divisions, functions
+from pyc_mlir.dialects.ir import angles, divisions, functions
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float, is_unsigned
 from pyc_mlir.frontends.python.numpy_protocol import UFUNCS, Handler
 from pyc_mlir.frontends.python.source import untraceable, user_point
@@ -56,6 +56,12 @@ _COMPOSED = {
     np.arcsinh: functions.asinh,
     np.arccosh: functions.acosh,
     np.arctanh: functions.atanh,
+    np.arctan: angles.atan,
+    np.arcsin: angles.asin,
+    np.arccos: angles.acos,
+    np.arctan2: angles.atan2,
+    np.copysign: functions.copysign,
+    np.signbit: functions.is_negative,
     np.logaddexp: functions.logaddexp,
     np.hypot: functions.hypot,
 }
@@ -143,6 +149,13 @@ def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
         return rest
     zero = b.scalar(0, x)
     return b.select(b.compare(y, zero, predicate="eq"), zero, rest)
+
+
+@handles(np.nextafter)
+def _nextafter(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """The float after x on the way to y; of equal f16, zeros of two signs among them, x."""
+    out = functions.nextafter(b, x, y)
+    return b.select(b.compare(x, y, predicate="eq"), x, out) if x.dtype == _F16 else out
 
 
 @handles(np.left_shift)
