@@ -28,10 +28,14 @@ HANDLERS: dict[str, Handler] = {}
 
 def aten(*overloads: str) -> Callable[[Handler], Handler]:
     """Enter a handler under overloads of the namespace `aten`: ``aten("add.Tensor")``."""
+    return operators(*(f"aten.{overload}" for overload in overloads))
+
+
+def operators(*targets: str) -> Callable[[Handler], Handler]:
+    """Enter a handler under overloads of any namespace: ``operators("mylib.add.default")``."""
 
     def enter(handler: Handler) -> Handler:
-        for overload in overloads:
-            name = f"aten.{overload}"
+        for name in targets:
             assert name not in HANDLERS, name
             HANDLERS[name] = handler
         return handler

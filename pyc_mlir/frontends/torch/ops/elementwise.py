@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir import divisions, functions
+from pyc_mlir.dialects.ir import angles, divisions, functions
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float
 from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 _FLOAT_OPS = ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "tanh", "erf", "sigmoid")
 _FLOAT_FUNCTIONS = (
     "exp2", "log2", "log10", "log1p", "expm1", "tan", "cosh", "sinh", "asinh", "acosh", "atanh",
+    "erfc", "erfinv",
 )  # fmt: skip
+_ANGLES = ("atan", "asin", "acos")
 _ROUNDINGS = ("floor", "ceil", "round")
 _PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -31,11 +33,62 @@ def float_function(n: AtenCall) -> Any:
     return getattr(functions, n.op)(n.b, n.x("self", n.dtype))
 
 
+@aten(*(f"{name}.default" for name in _ANGLES))
+def angle(n: AtenCall) -> Any:
+    """The composition of `pyc_mlir.dialects.ir.angles`, in the type of the result."""
+    return getattr(angles, n.op)(n.b, n.x("self", n.dtype))
+
+
+@aten("atan2.default", "hypot.default", "nextafter.default")
+def float_function_of_two(n: AtenCall) -> Any:
+    """The angle of a point, the length of a vector, the next number on the way to another one."""
+    home = angles if n.op == "atan2" else functions
+    return getattr(home, n.op)(n.b, n.x("self", n.dtype), n.x("other", n.dtype))
+
+
+@aten("copysign.Tensor", "copysign.Scalar")
+def copysign(n: AtenCall) -> Any:
+    """out = |self| with the sign bit of other."""
+    return functions.copysign(n.b, n.x("self", n.dtype), n.x("other", n.dtype))
+
+
+@aten("angle.default")
+def phase(n: AtenCall) -> Any:
+    """out = the angle of real numbers: pi below 0, else 0; NaN stays."""
+    b, x = n.b, n.x("self", n.dtype)
+    zero = b.scalar(0, x)
+    out = b.select(b.compare(x, zero, predicate="lt"), b.scalar(np.pi, x), zero)
+    return b.select(b.compare(x, x, predicate="eq"), out, x)
+
+
+@aten("signbit.default")
+def sign_bit(n: AtenCall) -> Any:
+    """out = the sign bit: self < 0, and -0.0."""
+    b, x = n.b, n.x()
+    dtype = b.type_of(x).dtype
+    if is_float(dtype):
+        return functions.is_negative(b, x)
+    x = b.cast(x, dtype=DTYPES["i8"]) if dtype == BOOL else x
+    return b.compare(x, b.scalar(0, x), predicate="lt")
+
+
 @aten(*(f"{name}.default" for name in _ROUNDINGS))
 def rounding(n: AtenCall) -> Any:
     """One pyc op; integers stay."""
     x = n.x()
     return getattr(n.b, n.op)(x) if is_float(n.dtype) else x
+
+
+@aten("round.decimals")
+def round_decimals(n: AtenCall) -> Any:
+    """out = x rounded to 10^-decimals, as torch does: by scaling, so that it is not exact."""
+    b, x, decimals = n.b, n.x(), n.static("decimals")
+    if not is_float(n.dtype):
+        return x
+    scale = b.scalar(10.0 ** abs(decimals), x)
+    if decimals < 0:
+        return b.mul(b.round(b.div(x, scale)), scale)
+    return b.div(b.round(b.mul(x, scale)), scale) if decimals else b.round(x)
 
 
 @aten("trunc.default")
