@@ -5,6 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from random_torch_functions import through_compile  # noqa: E402
 from torch_cases import EQUAL, evaluated  # noqa: E402
 
 from pyc_mlir import TensorSpec  # noqa: E402
@@ -125,3 +126,12 @@ def test_the_grouped_product_of_transformers_has_its_own_name():
     model = from_torch(torch.ops.transformers.grouped_mm_fallback, tuple(given))
     found = evaluated(model, given, [_grouped(*given)])
     assert found.kind == EQUAL, found
+
+
+@pytest.mark.parametrize("name", ["jacfwd", "jacrev", "hessian"])
+def test_jacobians_write_diagonals_in_place(name):
+    """As torch.compile records them: torch's decomposition of such a write is not functional."""
+    derived = getattr(torch.func, name)(lambda x: torch.mm(torch.prod(x) + x, x.sum() * x).sum())
+    x = torch.arange(1, 10, dtype=torch.float32).reshape(3, 3) / 10
+    (got,) = through_compile(lambda x: (derived(x),), [x])
+    torch.testing.assert_close(got, derived(x.double()).float(), rtol=1e-4, atol=1e-4)

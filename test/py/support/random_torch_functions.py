@@ -159,7 +159,7 @@ def outcome_of(seed: int) -> Outcome:
     try:
         if _exported(seed):
             return evaluated(from_torch(function, tuple(tensors)), tensors, want)
-        got = _through_compile(function, tensors)
+        got = through_compile(function, tensors)
     except PycError as error:
         return Outcome(UNEXPORTED, error.message)
     except torch._dynamo.exc.BackendCompilerFailed as error:
@@ -171,7 +171,7 @@ def outcome_of(seed: int) -> Outcome:
     return Outcome(wrong[0] if wrong else EQUAL)
 
 
-def _through_compile(function: Callable[..., Any], tensors: list[Any]) -> list[Any]:
+def through_compile(function: Callable[..., Any], tensors: list[Any]) -> list[Any]:
     """The results of a function whose graphs torch.compile hands over, evaluated."""
     from torch._dynamo.backends.common import (  # pyright: ignore[reportMissingImports]
         aot_autograd,
