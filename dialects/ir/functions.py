@@ -6,13 +6,13 @@ floats are computed in f32 and rounded once. docs/numerics.md has the errors.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.ops.elementwise import accumulated
-from pyc_mlir.dialects.types import accumulator, is_float, is_unsigned
+from pyc_mlir.dialects.types import DTYPES, accumulator, is_float, is_unsigned
 
 
 def _in_accumulator(
@@ -38,6 +38,43 @@ def sign(b: Any, x: Any) -> Any:
     if not is_unsigned(dtype):
         below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), below)
     return b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
+
+
+def _bits(b: Any, x: Any) -> Any:
+    """The bits of floats as signed integers."""
+    return b.bitcast(x, dtype=DTYPES[f"i{8 * b.type_of(x).dtype.itemsize}"])
+
+
+def is_negative(b: Any, x: Any) -> Any:
+    """out = the sign bit of floats, which -0.0 and some NaNs have too."""
+    bits = _bits(b, x)
+    return b.compare(bits, b.scalar(0, bits), predicate="lt")
+
+
+def copysign(b: Any, x: Any, y: Any) -> Any:
+    """out = |x| with the sign bit of y."""
+    size = b.abs(x)
+    return b.select(is_negative(b, y), b.neg(size), size)
+
+
+def nextafter(b: Any, x: Any, y: Any) -> Any:
+    """The float after x on the way to y; y itself if they are equal, NaN if either is.
+
+    Of x = 0 the least subnormal number, which arithmetic takes for 0.
+    """
+    dtype = b.type_of(x).dtype
+    zero, bits = b.scalar(0, x), _bits(b, x)
+    # Of both signs, the integer of the bits without the sign grows with the magnitude.
+    up, positive = b.compare(x, y, predicate="lt"), b.compare(x, zero, predicate="gt")
+    away = b.compare(up, positive, predicate="eq")
+    moved = b.add(bits, b.select(away, b.scalar(1, bits), b.scalar(-1, bits)))
+    sign = -(1 << (8 * dtype.itemsize - 1))
+    least = b.select(up, b.scalar(1, bits), b.scalar(sign + 1, bits))
+    moved = b.select(b.compare(x, zero, predicate="eq"), least, moved)
+    out = b.bitcast(moved, dtype=dtype)
+    out = b.select(b.compare(x, y, predicate="eq"), y, out)
+    unordered = b.or_(*(b.compare(v, v, predicate="ne") for v in (x, y)))
+    return b.select(unordered, b.add(x, y), out)
 
 
 def exp2(b: Any, x: Any) -> Any:
@@ -212,3 +249,71 @@ def hypot(b: Any, x: Any, y: Any) -> Any:
     length = b.mul(most, b.sqrt(b.add(one, b.mul(ratio, ratio))))
     infinite = b.or_(*(b.compare(v, infinity, predicate="eq") for v in (x, y)))
     return b.select(infinite, infinity, length)
+
+
+def erfc(b: Any, x: Any) -> Any:
+    """1 - erf x."""
+    return accumulated(b, x, lambda x: b.sub(b.scalar(1, x), b.erf(x)))
+
+
+# Numerator and denominator of Wichura's AS 241 (PPND16), the constant first: of 0.180625 - q^2 in
+# the middle, of r - 1.6 in the tails, and of r - 5 far out.
+_QUANTILE = (
+    (
+        (3.3871328727963666080, 1.3314166789178437745e2, 1.9715909503065514427e3,
+         1.3731693765509461125e4, 4.5921953931549871457e4, 6.7265770927008700853e4,
+         3.3430575583588128105e4, 2.5090809287301226727e3),
+        (1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3,
+         2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4,
+         5.2264952788528545610e3),
+    ),
+    (
+        (1.42343711074968357734, 4.63033784615654529590, 5.76949722146069140550,
+         3.64784832476320460504, 1.27045825245236838258, 2.41780725177450611770e-1,
+         2.27238449892691845833e-2, 7.74545014278341407640e-4),
+        (1.0, 2.05319162663775882187, 1.67638483018380384940, 6.89767334985100004550e-1,
+         1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4,
+         1.05075007164441684324e-9),
+    ),
+    (
+        (6.65790464350110377720, 5.46378491116411436990, 1.78482653991729133580,
+         2.96560571828504891230e-1, 2.65321895265761230930e-2, 1.24266094738807843860e-3,
+         2.71155556874348757815e-5, 2.01033439929228813265e-7),
+        (1.0, 5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.48753612908506148525e-2,
+         7.86869131145613259100e-4, 1.84631831751005468180e-5, 1.42151175831644588870e-7,
+         2.04426310338993978564e-15),
+    ),
+)  # fmt: skip
+
+
+def erfinv(b: Any, x: Any) -> Any:
+    """The number whose erf is x: the normal quantile of (1 + x) / 2, over sqrt 2.
+
+    Wichura, "Algorithm AS 241", 1988. Infinite at 1 and -1, NaN beyond.
+    """
+
+    def ratio(t: Any, tables: Sequence[Sequence[float]]) -> Any:
+        sums = []
+        for table in tables:
+            total = b.scalar(table[-1], t)
+            for c in reversed(table[:-1]):
+                total = b.add(b.mul(total, t), b.scalar(c, t))
+            sums.append(total)
+        return b.div(*sums)
+
+    def formula(x: Any) -> Any:
+        half = b.mul(x, b.scalar(0.5, x))
+        inner = b.sub(b.scalar(0.180625, x), b.mul(half, half))
+        middle = b.mul(half, ratio(inner, _QUANTILE[0]))
+        share = b.mul(b.sub(b.scalar(1, x), b.abs(x)), b.scalar(0.5, x))
+        r = b.sqrt(b.neg(b.log(share)))
+        near = ratio(b.sub(r, b.scalar(1.6, x)), _QUANTILE[1])
+        far = ratio(b.sub(r, b.scalar(5, x)), _QUANTILE[2])
+        tail = b.select(b.compare(r, b.scalar(5, x), predicate="le"), near, far)
+        # The quotient of two infinities would be NaN.
+        tail = b.select(b.compare(r, b.scalar(math.inf, x), predicate="eq"), r, tail)
+        inside = b.compare(b.abs(half), b.scalar(0.425, x), predicate="le")
+        out = b.select(inside, middle, copysign(b, tail, x))
+        return b.mul(out, b.scalar(math.sqrt(0.5), x))
+
+    return accumulated(b, x, formula)

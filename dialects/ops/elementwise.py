@@ -15,7 +15,6 @@ from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.shapes import broadcast_shapes, require, same_dtype
 from pyc_mlir.dialects.types import (
     BOOL,
-    DTYPES,
     FLOATS,
     INTEGERS,
     TensorType,
@@ -196,10 +195,9 @@ def _outside(count: np.ndarray) -> np.ndarray:
 
 Rem = _primitive(
     "rem",
-    "out = lhs - trunc(lhs / rhs) * rhs, exactly, of the sign of lhs (integers: x % 0 = x). Not of "
-    "f64: IREE's CPU code has no such function.",
+    "out = lhs - trunc(lhs / rhs) * rhs, exactly, of the sign of lhs (integers: x % 0 = x).",
     remainder,
-    NUMBER - {DTYPES["f64"]},
+    NUMBER,
     "lhs rhs",
 )
 ShiftLeft = _primitive(

@@ -1,8 +1,9 @@
 """The signature of a program, and the check of a call's arguments against it.
 
 IREE checks element types and static dimensions, but not that dynamic dimensions agree (it would
-read out of bounds). A signature names dimensions: equal names must have equal sizes, and sizes of
-dimensions with a declared range must lie in it. One without a name goes by its place, ``x[0]``.
+read out of bounds). A signature names dimensions: equal names must have equal sizes, one that is
+named as a product of others (``2*d``) must have that size, and sizes of dimensions with a declared
+range must lie in it. One without a name goes by its place, ``x[0]``.
 
 Inputs that the front end took from a tree of tuples, lists and dicts are named by their paths,
 ``params.0.weight``: by these a call's trees are brought into the order of the inputs. Results have
@@ -16,6 +17,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -154,7 +156,27 @@ class Signature:
             _check_argument(expected, shape, dtype)
             _bind(expected, shape, bound)
             _check_ranges(expected, shape, self.ranges)
+        for name, number, factors in self._products:
+            wanted, (size, where) = number * prod(bound[f][0] for f in factors), bound[name]
+            if size != wanted:
+                raise PycError(
+                    ReasonCode.DIMENSION_MISMATCH,
+                    f"dimension `{name}`: expected {wanted} for the sizes of the other inputs, got "
+                    f"{size} on {where}",
+                )
         return {name: size for name, (size, _) in bound.items()}
+
+    @cached_property
+    def _products(self) -> list[tuple[str, int, list[str]]]:
+        """Dimensions whose name is a product of others, ``2*d``: name, number, other factors."""
+        names = {d for a in self.inputs for d in a.shape if isinstance(d, str)}
+        found = []
+        for name in sorted(n for n in names if "*" in n):
+            factors = name.split("*")
+            number = int(factors.pop(0)) if factors[0].isdecimal() else 1
+            if all(f in names for f in factors):
+                found.append((name, number, factors))
+        return found
 
     @cached_property
     def _groups(self) -> tuple[list[str], frozenset[str]]:

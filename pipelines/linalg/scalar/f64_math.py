@@ -1,10 +1,11 @@
-"""f64 functions that IREE's CPU code generation lacks: tanh and erf.
+"""f64 functions that IREE's CPU code generation lacks: tanh, erf and the exact remainder.
 
-Rational and polynomial approximations with the published coefficients of the Cephes library
-(Moshier, 1989). Greatest error against the C library: 4e-16 absolute. NaN in, NaN out; both are
-exact at the infinities.
+tanh and erf: rational and polynomial approximations with the published coefficients of the Cephes
+library (Moshier, 1989). Greatest error against the C library: 4e-16 absolute. NaN in, NaN out; both
+are exact at the infinities.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.ir.bindings import ir
@@ -132,7 +133,100 @@ def erf(x: Scalar) -> Scalar:
     return _select(_less(_op("math.absf", x), _number(1.0)), near, far)
 
 
+# An f64 is [sign, 11 bits of exponent, 52 bits of fraction]; a significand has 53 bits.
+# The exponent _SPECIAL marks infinities and NaNs.
+_FRACTION, _BIAS, _SPECIAL = 52, 1023, 0x7FF
+# Bits that a significand can be shifted by in 64.
+_CHUNK = 11
+# Predicates of arith.cmpi.
+_EQUAL, _LESS = 0, 2
+
+
+def remainder(x: Scalar, y: Scalar) -> Scalar:
+    """C's fmod: x - trunc(x / y) * y exactly, by long division of the significands.
+
+    Each step brings down 11 bits of the quotient, so that the steps grow with the difference of
+    the exponents (one up to quotients of 2^11, 187 at most). Subnormal numbers are 0.
+    """
+    bits_x, bits_y = (_op("arith.bitcast", v, result=_i64()) for v in (x, y))
+    size_x, size_y = (_op("arith.andi", v, _whole(2**63 - 1)) for v in (bits_x, bits_y))
+    power_x, power_y = (_op("arith.shrui", v, _whole(_FRACTION)) for v in (size_x, size_y))
+    shift = _op("arith.maxsi", _op("arith.subi", power_x, power_y), _whole(0))
+    dividend, divisor = _significand(size_x), _significand(size_y)
+    rest = _long_division(_op("arith.remui", dividend, divisor), divisor, shift)
+    near = _in_last_places(rest, power_y)
+    near = _op("arith.select", _whole_compare(_LESS, size_x, size_y), size_x, near, result=_i64())
+    normal = _whole_compare(_LESS, _whole(2**_FRACTION - 1), near)
+    near = _op("arith.select", normal, near, _whole(0), result=_i64())
+    signed = _op("arith.ori", near, _op("arith.andi", bits_x, _whole(-(2**63))))
+    undefined = _whole_compare(_EQUAL, power_y, _whole(0))
+    infinite = _whole(_SPECIAL << _FRACTION)
+    for case in (
+        _whole_compare(_EQUAL, power_x, _whole(_SPECIAL)),
+        _whole_compare(_LESS, infinite, size_y),
+    ):
+        undefined = _op("arith.ori", undefined, case)
+    return _select(undefined, _number(math.nan), _op("arith.bitcast", signed, result=x.type))
+
+
+def _significand(size: Scalar) -> Scalar:
+    """The 53 bits of a normal number's bits without the sign."""
+    fraction = _op("arith.andi", size, _whole(2**_FRACTION - 1))
+    return _op("arith.ori", fraction, _whole(2**_FRACTION))
+
+
+def _in_last_places(count: Scalar, power: Scalar) -> Scalar:
+    """The bits of `count` last places of a number with that exponent; 0 or less if subnormal."""
+    bits = _op("arith.bitcast", _op("arith.uitofp", count, result=ir.F64Type.get()), result=_i64())
+    moved = _op("arith.subi", power, _whole(_BIAS + _FRACTION))
+    bits = _op("arith.addi", bits, _op("arith.shli", moved, _whole(_FRACTION)))
+    none = _whole_compare(_EQUAL, count, _whole(0))
+    return _op("arith.select", none, _whole(0), bits, result=_i64())
+
+
+def _long_division(rest: Scalar, divisor: Scalar, shift: Scalar) -> Scalar:
+    """(rest * 2^shift) mod divisor for rest < divisor < 2^53."""
+    index = ir.IndexType.get()
+    zero, one = constant_scalar(0, index), constant_scalar(1, index)
+    chunk = constant_scalar(_CHUNK, rest.type)
+    chunks = _op("arith.ceildivsi", shift, chunk)
+    count = _op("arith.index_cast", chunks, result=index)
+    loop = ir.Operation.create(
+        "scf.for",
+        results=[rest.type, rest.type],
+        operands=[zero, count, one, rest, shift],
+        regions=1,
+    )
+    body = loop.regions[0].blocks.append(index, rest.type, rest.type)
+    with ir.InsertionPoint(body):
+        held, left = body.arguments[1], body.arguments[2]
+        step = _op("arith.minsi", left, chunk)
+        held = _op("arith.remui", _op("arith.shli", held, step), divisor)
+        left = _op("arith.subi", left, step)
+        ir.Operation.create("scf.yield", operands=[held, left])
+    return loop.results[0]
+
+
+def _i64() -> ir.Type:
+    return ir.IntegerType.get_signless(64)
+
+
+def _whole(value: int) -> Scalar:
+    return constant_scalar(value, _i64())
+
+
+def _whole_compare(predicate: int, a: Scalar, b: Scalar) -> Scalar:
+    attr = ir.IntegerAttr.get(_i64(), predicate)
+    return ir.Operation.create(
+        "arith.cmpi",
+        results=[ir.IntegerType.get_signless(1)],
+        operands=[a, b],
+        attributes={"predicate": attr},
+    ).result
+
+
 FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "tanh": tanh,
     "erf": erf,
+    "rem": remainder,
 }

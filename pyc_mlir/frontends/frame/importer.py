@@ -103,10 +103,12 @@ class Argument:
 
 
 def _dimension_name(extent: Extent) -> str:
-    """The name of a dynamic dimension that the source names; "#" marks one that it does not."""
-    return (
-        extent.atoms[0] if isinstance(extent, SymbolicSize) and "#" not in extent.atoms[0] else ""
-    )
+    """The name of a dynamic dimension that the source names, as ``d`` or ``2*d``.
+
+    "#" marks one that it does not.
+    """
+    named = isinstance(extent, SymbolicSize) and not any("#" in a for a in extent.atoms)
+    return str(extent) if named else ""
 
 
 class Importer:

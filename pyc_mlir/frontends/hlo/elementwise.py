@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
+from pyc_mlir.dialects.ir import angles, functions
+from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 
 Pointwise = Callable[..., Any]
@@ -33,11 +32,6 @@ def cbrt(b: Any, x: Any) -> Any:
     return b.convert(b.select(negative, b.neg(root), root), dtype)
 
 
-def erfc(b: Any, x: Any) -> Any:
-    """out = 1 - erf x."""
-    return b.sub(b.scalar(1, x), b.erf(x))
-
-
 def is_finite(b: Any, x: Any) -> Any:
     """out = |x| < infinity."""
     return b.compare(b.abs(x), b.scalar(np.inf, x), predicate="lt")
@@ -56,28 +50,6 @@ def divide(b: Any, x: Any, y: Any) -> Any:
         return b.div(x, y)
     zero = b.scalar(0, y)
     return b.select(b.compare(y, zero, predicate="eq"), b.not_(zero), b.div(x, y))
-
-
-def remainder(b: Any, x: Any, y: Any) -> Any:
-    """The remainder of the quotient rounded toward zero; x of integers where y is 0.
-
-    Floats of up to 32 bits are computed in f64, exactly for quotients below 2^28. Raises PycError
-    (UNSUPPORTED_DTYPE) for f64, where a rounded quotient may cross an integer.
-    """
-    dtype = b.type_of(x).dtype
-    if not is_float(dtype):
-        return b.sub(x, b.mul(b.div(x, y), y))
-    if dtype == _F64:
-        why = f"remainder of {dtype_name(dtype)}: expected f32 or a narrower type"
-        raise unsupported(why, ReasonCode.UNSUPPORTED_DTYPE)
-    wide, divisor = b.convert(x, _F64), b.convert(y, _F64)
-    quotient = b.div(wide, divisor)
-    negative = b.compare(quotient, b.scalar(0, wide), predicate="lt")
-    whole = b.select(negative, b.ceil(quotient), b.floor(quotient))
-    rest = b.sub(wide, b.mul(whole, divisor))
-    finite = b.compare(b.abs(divisor), b.scalar(np.inf, wide), predicate="eq")
-    keeps = b.and_(finite, is_finite(b, wide))
-    return b.convert(b.select(keeps, wide, rest), dtype)
 
 
 def round_away(b: Any, x: Any) -> Any:
@@ -159,7 +131,7 @@ def _total(name: str) -> Pointwise:
 
 _SAME = (
     "sub", "pow", "neg", "abs", "floor", "ceil", "exp", "log", "sin", "cos", "sqrt", "rsqrt",
-    "tanh", "erf", "and", "or", "not",
+    "tanh", "erf", "rem", "and", "or", "not",
 )  # fmt: skip
 POINTWISE: dict[str, Pointwise] = {
     **{name: _direct(name) for name in _SAME},
@@ -167,18 +139,20 @@ POINTWISE: dict[str, Pointwise] = {
     **{f"{name}_to": _total(name) for name in ("eq", "lt", "le")},
     **{name: getattr(functions, name) for name in ("tan", "sinh", "cosh", "asinh", "acosh")},
     **{name: getattr(functions, name) for name in ("atanh", "log1p", "expm1", "exp2")},
+    "erfc": functions.erfc,
+    "nextafter": functions.nextafter,
+    "erf_inv": functions.erfinv,
+    **{name: getattr(angles, name) for name in ("atan", "asin", "acos", "atan2")},
     "add": _logical("add", "or"),
     "add_any": _logical("add", "or"),
     "mul": _logical("mul", "and"),
     "max": _logical("maximum", "or"),
     "min": _logical("minimum", "and"),
     "div": divide,
-    "rem": remainder,
     "pow": power,
     "xor": xor,
     "sign": functions.sign,
     "cbrt": cbrt,
-    "erfc": erfc,
     "is_finite": is_finite,
     "logistic": _direct("sigmoid"),
     "square": lambda b, x: b.mul(x, x),

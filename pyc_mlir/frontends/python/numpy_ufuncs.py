@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
+from pyc_mlir.dialects.ir import angles, divisions, functions
+from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
 from pyc_mlir.frontends.python.numpy_protocol import UFUNCS, Handler
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
@@ -56,6 +56,12 @@ _COMPOSED = {
     np.arcsinh: functions.asinh,
     np.arccosh: functions.acosh,
     np.arctanh: functions.atanh,
+    np.arctan: angles.atan,
+    np.arcsin: angles.asin,
+    np.arccos: angles.acos,
+    np.arctan2: angles.atan2,
+    np.copysign: functions.copysign,
+    np.signbit: functions.is_negative,
     np.logaddexp: functions.logaddexp,
     np.hypot: functions.hypot,
 }
@@ -115,59 +121,41 @@ def _positive(b: Tracer, x: TracedArray) -> TracedArray:
 
 @handles(np.floor_divide)
 def _floor_divide(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """The truncated quotient, less one where a remainder has the other sign."""
-    if is_float(x.dtype):
-        return _float_divmod(b, x, y)[0]
-    quotient = b.div(x, y)
-    remainder = b.sub(x, b.mul(quotient, y))
-    return b.sub(quotient, b.cast(_off_by_one(b, remainder, y), dtype=x.dtype))
+    """Python's floor division; 0 for integers divided by 0."""
+    return divisions.floor_divide(b, x, y)
 
 
 @handles(np.remainder)
 def _remainder(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """With the sign of the divisor; x % 0 = 0 as in numpy."""
-    if is_float(x.dtype):
-        return _float_divmod(b, x, y)[1]
-    remainder = b.sub(x, b.mul(b.div(x, y), y))
-    moved = b.select(_off_by_one(b, remainder, y), b.add(remainder, y), remainder)
-    zero = b.scalar(0, x)
-    return b.select(b.compare(y, zero, predicate="eq"), zero, moved)
+    """Python's remainder, with the sign of the divisor; x % 0 = 0 for integers."""
+    return _divmod(b, x, y)[1]
 
 
-def _float_divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray]:
-    """Python's floor division and remainder of floats, by the exact remainder of C's fmod.
+@handles(np.divmod)
+def _divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray]:
+    quotient, modulus = divisions.floor_divmod(b, x, y)
+    if not is_float(x.dtype):
+        return quotient, modulus
+    zero = b.scalar(0, y)
+    below = b.select(b.compare(y, zero, predicate="lt"), b.scalar(-0.0, y), zero)
+    return quotient, b.select(b.compare(modulus, zero, predicate="eq"), below, modulus)
 
-    The remainder has the divisor's sign, and the quotient belongs to it: 1.0 // 0.1 is 9.
-    16-bit floats are divided in f32, as numpy does.
-    """
-    dtype = x.dtype
-    x, y = (b.convert(v, accumulator(dtype)) for v in (x, y))
-    zero = b.scalar(0, x)
+
+@handles(np.fmod)
+def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """With the sign of the dividend; 0 for integers divided by 0."""
     rest = b.rem(x, y)
-    moved = b.and_(
-        b.compare(rest, zero, predicate="ne"),
-        b.compare(*(b.compare(v, zero, predicate="lt") for v in (rest, y)), predicate="ne"),
-    )
-    quotient = b.div(b.sub(x, rest), y)
-    quotient = b.select(moved, b.sub(quotient, b.scalar(1, x)), quotient)
-    near = b.floor(quotient)
-    above = b.compare(b.sub(quotient, near), b.scalar(0.5, x), predicate="gt")
-    near = b.select(above, b.add(near, b.scalar(1, x)), near)
-    ratio = b.div(x, y)
-    none = b.compare(quotient, zero, predicate="eq")
-    floored = b.select(none, _signed_zero(b, ratio), near)
-    floored = b.select(b.compare(y, zero, predicate="eq"), ratio, floored)
-    below = b.select(b.compare(y, zero, predicate="lt"), b.scalar(-0.0, x), zero)
-    modulus = b.select(b.compare(rest, zero, predicate="eq"), below, rest)
-    modulus = b.select(moved, b.add(rest, y), modulus)
-    return b.convert(floored, dtype), b.convert(modulus, dtype)
-
-
-def _signed_zero(b: Tracer, x: TracedArray) -> TracedArray:
-    """0 with the sign of x."""
+    if is_float(x.dtype):
+        return rest
     zero = b.scalar(0, x)
-    below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-0.0, x), zero)
-    return b.select(b.compare(x, zero, predicate="eq"), x, below)
+    return b.select(b.compare(y, zero, predicate="eq"), zero, rest)
+
+
+@handles(np.nextafter)
+def _nextafter(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """The float after x on the way to y; of equal f16, zeros of two signs among them, x."""
+    out = functions.nextafter(b, x, y)
+    return b.select(b.compare(x, y, predicate="eq"), x, out) if x.dtype == _F16 else out
 
 
 @handles(np.left_shift)
@@ -182,39 +170,9 @@ def _right_shift(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
     return b.shift_right(x, y)
 
 
-def _off_by_one(b: Tracer, remainder: TracedArray, divisor: TracedArray) -> TracedArray:
-    """Where truncated and floored quotients differ (never for a zero divisor).
-
-    Compared one by one: the product of remainder and divisor may wrap around to 0.
-    """
-    zero = b.scalar(0, divisor)
-    inexact = b.and_(*(b.compare(v, zero, predicate="ne") for v in (remainder, divisor)))
-    negative = [b.compare(v, zero, predicate="lt") for v in (remainder, divisor)]
-    return b.and_(inexact, b.compare(*negative, predicate="ne"))
-
-
-@handles(np.divmod)
-def _divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray]:
-    if is_float(x.dtype):
-        return _float_divmod(b, x, y)
-    return _floor_divide(b, x, y), _remainder(b, x, y)
-
-
-@handles(np.fmod)
-def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """With the sign of the dividend."""
-    if is_float(x.dtype):
-        return b.rem(x, y)
-    zero = b.scalar(0, x)
-    remainder = b.sub(x, b.mul(b.div(x, y), y))
-    return b.select(b.compare(y, zero, predicate="eq"), zero, remainder)
-
-
 @handles(np.trunc, np.fix) if isinstance(np.fix, np.ufunc) else handles(np.trunc)
 def _trunc(b: Tracer, x: TracedArray) -> TracedArray:
-    if not is_float(x.dtype):
-        return x
-    return b.select(b.compare(x, b.scalar(0, x), predicate="lt"), b.ceil(x), b.floor(x))
+    return divisions.truncated(b, x) if is_float(x.dtype) else x
 
 
 @handles(np.power)

@@ -36,7 +36,7 @@ _ELEMENTWISE = {
     "cosine": "cos", "divide": "div", "exponential": "exp", "exponential_minus_one": "expm1",
     "floor": "floor", "is_finite": "is_finite", "log": "log", "log_plus_one": "log1p",
     "logistic": "logistic", "maximum": "max", "minimum": "min", "multiply": "mul", "negate": "neg",
-    "not": "not", "or": "or", "power": "pow", "remainder": "rem",
+    "atan2": "atan2", "not": "not", "or": "or", "power": "pow", "remainder": "rem",
     "round_nearest_afz": "round_away", "round_nearest_even": "round_even", "rsqrt": "rsqrt",
     "sign": "sign", "sine": "sin", "sqrt": "sqrt", "subtract": "sub", "tan": "tan", "tanh": "tanh",
     "xor": "xor",

@@ -165,7 +165,8 @@ class GraphImport:
         name = f"{path}/{node.name}" if path and not path.startswith("_") else node.name
         file, line = _user_line(node.meta.get("stack_trace") or "")
         place = ir.Location.file(file, line, 1) if file else None
-        return SourceNode(name, target, self.place, place and ir.Location.name(name, place))
+        op = _called(node, target)
+        return SourceNode(name, op, self.place, place and ir.Location.name(name, place))
 
     def emitted(self, value: Any, name: str) -> ir.Value:
         """A result as an MLIR value."""
@@ -248,6 +249,12 @@ def _agreeing(found: Sequence[Any], dims: Sequence[Any]) -> list[Any]:
 def _with_family(finding: GraphBreak) -> GraphBreak:
     family = finding.op.split(".")[0]
     return GraphBreak(finding.node, finding.op, finding.code, finding.why, finding.place, family)
+
+
+def _called(node: Any, target: str) -> str:
+    """The operator that the user called where torch decomposed it into primitives of its own."""
+    original = node.meta.get("original_aten")
+    return target if original is None or not target.startswith("prims.") else str(original)
 
 
 def _user_line(trace: str) -> tuple[str, int]:

@@ -132,13 +132,15 @@ class _Import:
 
     def _declare_ranges(self, module: ir.Module, arguments: Sequence[Argument]) -> None:
         """Write the bounds that torch knows of named dimensions on the function."""
-        named = {d.atoms[0] for a in arguments for d in a.dims if isinstance(d, SymbolicSize)}
+        named = {d for a in arguments for d in a.dims if isinstance(d, SymbolicSize)}
         found = {}
         for symbol, bounds in self.program.range_constraints.items():
             name = self.graph.symbols.name(symbol)
-            if name in named and bounds.upper.is_finite and bounds.upper < _MAX_SIZE:
-                ends = [max(0, int(bounds.lower)), int(bounds.upper)]
-                found[name] = ir.DenseI64ArrayAttr.get(ends)
+            if not bounds.upper.is_finite or bounds.upper >= _MAX_SIZE:
+                continue
+            for dim in (d for d in named if d.atoms == (name,)):
+                ends = [max(0, int(e)) * dim.factor for e in (bounds.lower, bounds.upper)]
+                found[str(dim)] = ir.DenseI64ArrayAttr.get(ends)
         if found:
             function = module.body.operations[0]
             function.attributes[RANGES] = ir.DictAttr.get(found)

@@ -9,7 +9,9 @@ import pyc_mlir  # noqa: E402
 import pyc_mlir.torch as pyc_torch  # noqa: E402
 from pyc_mlir import PycError, ReasonCode, TensorSpec  # noqa: E402
 from pyc_mlir.artifact.import_report import UnsupportedModel  # noqa: E402
-from pyc_mlir.dialects.ir.interpreter import interpret  # noqa: E402
+from pyc_mlir.compilation.signatures import signature_of  # noqa: E402
+from pyc_mlir.dialects.ir.interpreter import entry_function, interpret  # noqa: E402
+from pyc_mlir.frontends.torch.export import from_torch  # noqa: E402
 from pyc_mlir.frontends.torch.importer import import_torch  # noqa: E402
 
 F = torch.nn.functional
@@ -180,3 +182,36 @@ def test_archives_of_torch_are_not_read(tmp_path):
     with pytest.raises(PycError) as caught:
         pyc_mlir.compile(path, cache=False)
     assert caught.value.code is ReasonCode.BAD_MODEL
+
+
+def test_a_size_that_is_a_multiple_of_another_one_has_its_own_name():
+    """And its bounds; a call whose sizes are not in that relation is refused."""
+    size = torch.export.Dim("size", min=1, max=64)
+
+    class Halves(torch.nn.Module):
+        def forward(self, a, b):
+            return a.view(2, -1) + b
+
+    shapes = {"a": {0: 2 * size}, "b": {0: size}}
+    given = torch.ones(8), torch.ones(4)
+    model = from_torch(torch.export.export(Halves(), given, dynamic_shapes=shapes))
+    module = import_torch(model)
+    signature = signature_of(entry_function(module))
+    name = signature.inputs[1].shape[0]
+    assert signature.inputs[0].shape == (f"2*{name}",)
+    assert signature.ranges == {name: (1, 64), f"2*{name}": (2, 128)}
+    f32 = np.dtype(np.float32)
+    for n in (4, 3, 7):
+        assert signature.check([((2 * n,), f32), ((n,), f32)]) == {name: n, f"2*{name}": 2 * n}
+        (got,) = evaluate(model, torch.ones(2 * n), torch.ones(n))
+        np.testing.assert_array_equal(got, np.full((2, n), 2))
+    with pytest.raises(PycError, match=r"expected 6 for the sizes .* got 8") as caught:
+        signature.check([((8,), f32), ((3,), f32)])
+    assert caught.value.code is ReasonCode.DIMENSION_MISMATCH
+
+
+def test_a_refusal_names_the_operator_that_the_user_called():
+    """Not one of the primitives that torch's decompositions make of it."""
+    with pytest.raises(UnsupportedModel) as caught:
+        import_torch(from_torch(lambda x: torch.special.bessel_j0(x) + 1, (torch.ones(3),)))
+    assert [b.op for b in caught.value.report.breaks] == ["aten.special_bessel_j0.default"]

@@ -54,6 +54,13 @@ def test_a_primitive_equals_jax_through_its_jaxpr(name: str) -> None:
     check(pyc_mlir.interpret(from_jaxpr(case), list(case.arrays)), case)
 
 
+@pytest.mark.parametrize("road", [from_jaxpr, from_stablehlo])
+def test_a_remainder_is_exact_however_large_its_quotient(road: Any) -> None:
+    arrays = np.array([1e17, -7, 5], np.float32), np.array([3, np.inf, 0.1], np.float32)
+    case = Case("rem-large", jax.lax.rem, arrays, 0)
+    check(pyc_mlir.interpret(road(case), list(arrays)), case)
+
+
 @pytest.mark.parametrize("name", sample(sorted(CASES.keys() - ONLY_AS_JAXPR), 40))
 def test_a_primitive_equals_jax_through_stablehlo(name: str) -> None:
     case = CASES[name]

@@ -277,10 +277,12 @@ def test_unsupported_forms(op: str, constants: list, attributes: dict, expected:
     assert expected in str(error)
 
 
-def test_mod_of_doubles_is_refused() -> None:
-    error = refused(node_model("Mod", [np.zeros(3)] * 2, [], {"fmod": 1}))
-    assert error.code is ReasonCode.UNSUPPORTED_ATTRIBUTE
-    assert "element type f64: expected integers" in str(error)
+@pytest.mark.parametrize(("fmod", "formula"), [(0, np.remainder), (1, np.fmod)])
+def test_mod_of_doubles_is_exact(fmod: int, formula: np.ufunc) -> None:
+    x, y = np.array([1.0, -5.0, 1e300, np.inf, 7.0]), np.array([0.1, 0.1, 3.0, 2.0, np.inf])
+    module = import_onnx(node_model("Mod", [x, y], [], {"fmod": fmod}))
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(interpret(module, [x, y])[0], formula(x, y))
 
 
 def test_what_a_newer_version_adds_is_not_passed_over() -> None:

@@ -26,12 +26,16 @@ Handler = Callable[["AtenCall"], Any]
 HANDLERS: dict[str, Handler] = {}
 
 
-def aten(*overloads: str, namespace: str = "aten") -> Callable[[Handler], Handler]:
-    """Enter a handler under overloads of a namespace of torch: ``aten("add.Tensor")``."""
+def aten(*overloads: str) -> Callable[[Handler], Handler]:
+    """Enter a handler under overloads of the namespace `aten`: ``aten("add.Tensor")``."""
+    return operators(*(f"aten.{overload}" for overload in overloads))
+
+
+def operators(*targets: str) -> Callable[[Handler], Handler]:
+    """Enter a handler under overloads of any namespace: ``operators("mylib.add.default")``."""
 
     def enter(handler: Handler) -> Handler:
-        for overload in overloads:
-            name = f"{namespace}.{overload}"
+        for name in targets:
             assert name not in HANDLERS, name
             HANDLERS[name] = handler
         return handler

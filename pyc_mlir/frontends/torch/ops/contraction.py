@@ -1,10 +1,16 @@
-"""Matrix products."""
+"""Matrix products, and those of groups of rows with a matrix each (mixtures of experts)."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from pyc_mlir.dialects.types import is_float
-from pyc_mlir.frontends.frame.shaping import product, reshape_to, swap_last
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+import numpy as np
+
+from pyc_mlir.dialects.ops.movement import END
+from pyc_mlir.dialects.types import I64, is_float
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import product, reshape_to, swap_last, take, vector
+from pyc_mlir.frontends.frame.sizes import Extent
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten, operators
 
 
 @aten("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default", "vdot.default")
@@ -25,15 +31,18 @@ def linear(n: AtenCall) -> Any:
     return n.b.add(out, n.x("bias")) if n.has("bias") else out
 
 
-@aten("addmm.default", "addmv.default", "baddbmm.default")
+@aten("addmm.default", "addmv.default", "baddbmm.default", "addbmm.default")
 def addmm(n: AtenCall) -> Any:
-    """out = beta * self + alpha * (a @ b)."""
+    """out = beta * self + alpha * (a @ b); addbmm adds the products of a batch."""
     first, second = {
         "addmm": ("mat1", "mat2"),
         "addmv": ("mat", "vec"),
         "baddbmm": ("batch1", "batch2"),
+        "addbmm": ("batch1", "batch2"),
     }[n.op]
     b, made = n.b, n.b.matmul(n.x(first), n.x(second))
+    if n.op == "addbmm":
+        made = b.reduce_sum(made, axes=(0,))
     alpha, beta = n.static("alpha", 1), n.static("beta", 1)
     if alpha != 1:
         made = b.mul(made, b.scalar(alpha, made))
@@ -78,3 +87,105 @@ def trilinear(n: AtenCall) -> Any:
             factor = b.expand_dims(factor, axis)
         factors.append(factor)
     return b.reduce_sum(b.mul(b.mul(factors[0], factors[1]), factors[2]), axes=sums)
+
+
+# Rows of a block where their number is dynamic.
+_BLOCK = 32
+
+
+@aten("_grouped_mm.default")
+def grouped_mm(n: AtenCall) -> Any:
+    """out[m] = self[m] @ mat2[g], g being the first group with m < offs[g]; 0 behind the last one.
+
+    self: [rows, k], mat2: [groups, k, n], offs: [groups]. Without `offs`, a batched product.
+    """
+    ranks = n.rank("self"), n.rank("mat2")
+    if n.has("bias") or (ranks, n.has("offs")) not in (((2, 3), True), ((3, 3), False)):
+        raise unsupported(
+            f"a grouped product of ranks {ranks}: expected groups of rows, [rows, k] and "
+            "[groups, k, n] with `offs`, without a bias"
+        )
+    if not n.has("offs"):
+        return n.b.convert(n.b.matmul(n.x("self"), n.x("mat2")), n.dtype)
+    return _by_groups(n, n.x("self"), n.x("mat2"))
+
+
+@operators("transformers.grouped_mm_fallback.default")
+def grouped_mm_fallback(n: AtenCall) -> Any:
+    """The same under the name of transformers, for types that torch's operator lacks."""
+    return _by_groups(n, n.x("input"), n.x("weight"))
+
+
+def _by_groups(n: AtenCall, x: Any, weights: Any) -> Any:
+    rows, groups = n.b.dims(x)[0], n.b.dims(weights)[0]
+    if not isinstance(groups, int):
+        raise unsupported("a dynamic number of groups: expected a static one")
+    return n.b.convert(_blockwise(n.b, x, weights, n.x("offs"), rows, groups), n.dtype)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """i64 vectors with an entry for each group: its first row and block, and the ends of both."""
+
+    starts: Any
+    ends: Any
+    first_blocks: Any
+    block_ends: Any
+
+
+def _blockwise(b: Any, x: Any, weights: Any, offs: Any, rows: Extent, groups: int) -> Any:
+    """The products of each row with its group's matrix.
+
+    Which rows belong to which group is known when the program runs, so that no size may depend on
+    it. Each group is cut into blocks of as many rows, the last of them partly used: of r rows in g
+    groups there are at most r / block + g blocks. The blocks and their groups' matrices are
+    gathered, and one batched product computes them. Gale et al., "MegaBlocks", 2023.
+    """
+    block = max(1, -(-rows // groups)) if isinstance(rows, int) else _BLOCK
+    size = b.constant(np.array(block))
+    found = _groups(b, b.convert(offs, I64), size, groups)
+    # Every block's group, and its rows.
+    blocks = _blocks(b, rows, block, groups)
+    group = _group_of(b, blocks, found.block_ends)
+    first = b.add(
+        b.gather(found.starts, group, axis=0),
+        b.mul(b.sub(blocks, b.gather(found.first_blocks, group, axis=0)), size),
+    )
+    within = b.constant(np.arange(block)[None])
+    held = b.gather(x, b.add(b.expand_dims(first, 1), within), axis=0)
+    products = b.matmul(held, b.gather(weights, group, axis=0))
+    # Every row's place among the blocks.
+    row = vector(b, rows)
+    group = _group_of(b, row, found.ends)
+    inside = b.sub(row, b.gather(found.starts, group, axis=0))
+    number = b.add(b.gather(found.first_blocks, group, axis=0), b.div(inside, size))
+    place = b.add(b.mul(number, size), b.rem(inside, size))
+    flat = reshape_to(b, products, (product(b.dims(products)[:2]), b.dims(weights)[2]))
+    out = b.gather(flat, place, axis=0)
+    known = b.compare(group, b.constant(np.array(groups)), predicate="lt")
+    return b.select(b.expand_dims(known, 1), out, b.scalar(0, out))
+
+
+def _groups(b: Any, ends: Any, size: Any, groups: int) -> _Groups:
+    none = b.constant(np.zeros(1, np.int64))
+    starts = b.concat(none, take(b, ends, 0, 0, groups - 1), axis=0) if groups > 1 else none
+    counts = b.sub(ends, starts)
+    number = b.div(b.add(counts, b.sub(size, b.constant(np.array(1)))), size)
+    block_ends = b.cumulative(number, axis=0, reduction="add")
+    return _Groups(starts, ends, b.sub(block_ends, number), block_ends)
+
+
+def _blocks(b: Any, rows: Extent, block: int, groups: int) -> Any:
+    """0, 1, ... for as many blocks as there may be."""
+    if isinstance(rows, int):
+        return b.constant(np.arange(min(rows, rows // block + groups)))
+    most = b.concat(
+        take(b, vector(b, rows), 0, 0, END, block), b.constant(np.zeros(groups, np.int64)), axis=0
+    )
+    return b.iota_like(most, 0)
+
+
+def _group_of(b: Any, places: Any, ends: Any) -> Any:
+    """The number of ends at or below each place."""
+    behind = b.compare(b.expand_dims(places, 1), b.expand_dims(ends, 0), predicate="ge")
+    return b.reduce_sum(b.cast(behind, dtype=I64), axes=(1,))

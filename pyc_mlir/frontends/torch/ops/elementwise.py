@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.types import BOOL, DTYPES, I64, is_float
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.dialects.ir import angles, divisions, functions
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten, operators
 
 _FLOAT_OPS = ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "tanh", "erf", "sigmoid")
 _FLOAT_FUNCTIONS = (
     "exp2", "log2", "log10", "log1p", "expm1", "tan", "cosh", "sinh", "asinh", "acosh", "atanh",
+    "erfc", "erfinv",
 )  # fmt: skip
+_ANGLES = ("atan", "asin", "acos")
 _ROUNDINGS = ("floor", "ceil", "round")
 _PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -31,6 +33,45 @@ def float_function(n: AtenCall) -> Any:
     return getattr(functions, n.op)(n.b, n.x("self", n.dtype))
 
 
+@aten(*(f"{name}.default" for name in _ANGLES))
+def angle(n: AtenCall) -> Any:
+    """The composition of `pyc_mlir.dialects.ir.angles`, in the type of the result."""
+    return getattr(angles, n.op)(n.b, n.x("self", n.dtype))
+
+
+@aten("atan2.default", "hypot.default", "nextafter.default")
+def float_function_of_two(n: AtenCall) -> Any:
+    """The angle of a point, the length of a vector, the next number on the way to another one."""
+    home = angles if n.op == "atan2" else functions
+    return getattr(home, n.op)(n.b, n.x("self", n.dtype), n.x("other", n.dtype))
+
+
+@aten("copysign.Tensor", "copysign.Scalar")
+def copysign(n: AtenCall) -> Any:
+    """out = |self| with the sign bit of other."""
+    return functions.copysign(n.b, n.x("self", n.dtype), n.x("other", n.dtype))
+
+
+@aten("angle.default")
+def phase(n: AtenCall) -> Any:
+    """out = the angle of real numbers: pi below 0, else 0; NaN stays."""
+    b, x = n.b, n.x("self", n.dtype)
+    zero = b.scalar(0, x)
+    out = b.select(b.compare(x, zero, predicate="lt"), b.scalar(np.pi, x), zero)
+    return b.select(b.compare(x, x, predicate="eq"), out, x)
+
+
+@aten("signbit.default")
+def sign_bit(n: AtenCall) -> Any:
+    """out = the sign bit: self < 0, and -0.0."""
+    b, x = n.b, n.x()
+    dtype = b.type_of(x).dtype
+    if is_float(dtype):
+        return functions.is_negative(b, x)
+    x = b.cast(x, dtype=DTYPES["i8"]) if dtype == BOOL else x
+    return b.compare(x, b.scalar(0, x), predicate="lt")
+
+
 @aten(*(f"{name}.default" for name in _ROUNDINGS))
 def rounding(n: AtenCall) -> Any:
     """One pyc op; integers stay."""
@@ -38,16 +79,23 @@ def rounding(n: AtenCall) -> Any:
     return getattr(n.b, n.op)(x) if is_float(n.dtype) else x
 
 
+@aten("round.decimals")
+def round_decimals(n: AtenCall) -> Any:
+    """out = x rounded to 10^-decimals, as torch does: by scaling, so that it is not exact."""
+    b, x, decimals = n.b, n.x(), n.static("decimals")
+    if not is_float(n.dtype):
+        return x
+    scale = b.scalar(10.0 ** abs(decimals), x)
+    if decimals < 0:
+        return b.mul(b.round(b.div(x, scale)), scale)
+    return b.div(b.round(b.mul(x, scale)), scale) if decimals else b.round(x)
+
+
 @aten("trunc.default")
 def trunc(n: AtenCall) -> Any:
     """out = x rounded toward zero."""
     x = n.x()
-    return truncated(n.b, x) if is_float(n.dtype) else x
-
-
-def truncated(b: Any, x: Any) -> Any:
-    """Floats rounded toward zero."""
-    return b.select(b.compare(x, b.scalar(0, x), predicate="lt"), b.ceil(x), b.floor(x))
+    return divisions.truncated(n.b, x) if is_float(n.dtype) else x
 
 
 @aten("abs.default")
@@ -129,49 +177,35 @@ def divide(n: AtenCall) -> Any:
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default", "floor_divide.Scalar")
 def rounded_divide(n: AtenCall) -> Any:
-    """out = self / other rounded down (floor) or toward zero (trunc)."""
-    b, dtype = n.b, n.dtype
-    mode = "floor" if n.op == "floor_divide" else n.arg("rounding_mode")
-    x, y = n.x("self", dtype), n.x("other", dtype)
-    if not is_float(dtype):
-        quotient = b.div(x, y)
-        if mode == "trunc":
-            return quotient
-        rest = b.sub(x, b.mul(quotient, y))
-        return b.sub(quotient, b.cast(_other_sign(b, rest, y), dtype=dtype))
-    if mode is None:
-        return b.div(x, y)
-    if mode == "trunc":
-        return truncated(b, b.div(x, y))
-    return b.floor(b.div(x, y))
+    """out = self / other rounded down (floor) or toward zero (trunc).
 
-
-def _other_sign(b: Any, rest: Any, divisor: Any) -> Any:
-    """i1: the remainder is not zero and has another sign than the divisor."""
-    zero = b.scalar(0, rest)
-    inexact = b.compare(rest, zero, predicate="ne")
-    negative = [b.compare(v, zero, predicate="lt") for v in (rest, divisor)]
-    return b.and_(inexact, b.compare(*negative, predicate="ne"))
-
-
-@aten(
-    "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "fmod.Tensor", "fmod.Scalar"
-)
-def remainder(n: AtenCall) -> Any:
-    """out = self - other * quotient; the quotient rounded down (remainder) or to zero (fmod).
-
-    In f64 for f32 and narrower, whose quotients could otherwise cross a whole number.
+    A number or a rank-0 tensor beside 16-bit floats is not rounded to their type, as in torch: the
+    quotient of 1 and 0.1 would cross 10.
     """
     b, dtype = n.b, n.dtype
-    wide = DTYPES["f64"] if is_float(dtype) else dtype
-    x, y = n.x("self", wide), n.x("other", wide)
+    mode = "floor" if n.op == "floor_divide" else n.arg("rounding_mode")
+    wide = accumulator(dtype)
+    x, y = b.convert(n.x("self", dtype), wide), n.x("other", wide)
+    if b.type_of(y).rank:
+        y = b.convert(n.x("other", dtype), wide)
+    if mode == "floor":
+        return b.convert(divisions.floor_divide(b, x, y), dtype)
     quotient = b.div(x, y)
-    if is_float(dtype):
-        quotient = truncated(b, quotient)
-    rest = b.sub(x, b.mul(quotient, y))
-    if n.op == "remainder":
-        rest = b.select(_other_sign(b, rest, y), b.add(rest, y), rest)
-    return b.convert(rest, dtype)
+    if mode == "trunc" and is_float(dtype):
+        quotient = divisions.truncated(b, quotient)
+    return b.convert(quotient, dtype)
+
+
+@aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(n: AtenCall) -> Any:
+    """out = self - other * floor(self / other), exactly, of the sign of other."""
+    return divisions.remainder(n.b, n.x("self", n.dtype), n.x("other", n.dtype))
+
+
+@aten("fmod.Tensor", "fmod.Scalar")
+def fmod(n: AtenCall) -> Any:
+    """out = self - other * trunc(self / other), exactly, of the sign of self."""
+    return n.b.rem(n.x("self", n.dtype), n.x("other", n.dtype))
 
 
 @aten("maximum.default", "minimum.default")
@@ -334,7 +368,7 @@ def convert(n: AtenCall) -> Any:
     return n.x("self", n.dtype)
 
 
-@aten("convert_element_type.default", namespace="prims")
+@operators("prims.convert_element_type.default")
 def convert_number(n: AtenCall) -> Any:
     """out = a in the element type of the result: a Python float that changes between calls."""
     return n.x("a", n.dtype)

@@ -10,6 +10,7 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import (
     chain,
     expand_to,
+    merge,
     product,
     reshape_to,
     take,
@@ -125,6 +126,31 @@ def write_slice(n: AtenCall) -> Any:
     order = np.arange(size)
     order[list(places)] = size + np.arange(len(places))
     return b.gather(b.concat(x, source, axis=axis), b.constant(order), axis=axis)
+
+
+@aten("diagonal_scatter.default")
+def write_diagonal(n: AtenCall) -> Any:
+    """x with a diagonal of two dimensions replaced by `src`, whose last dimension it is."""
+    b, x, source = n.b, n.x(), n.x("src", n.dtype)
+    rank = n.rank()
+    first, second = n.axis("dim1", 0), n.axis("dim2", 1)
+    turn = (*(a for a in range(rank) if a not in (first, second)), first, second)
+    x = b.transpose(x, permutation=turn)
+    dims, (rows, columns) = b.dims(x), b.type_of(x).shape[-2:]
+    if rows is None or columns is None:
+        raise unsupported("a diagonal of dynamic dimensions: expected static ones")
+    places = diagonal_places(rows, columns, n.static("offset", 0))
+    order = np.arange(rows * columns)
+    order[places] = rows * columns + np.arange(len(places))
+    both = b.concat(merge(b, x, rank - 2), source, axis=rank - 2)
+    out = reshape_to(b, b.gather(both, b.constant(order), axis=rank - 2), dims)
+    return b.transpose(out, permutation=tuple(turn.index(i) for i in range(rank)))
+
+
+def diagonal_places(rows: int, columns: int, offset: int) -> np.ndarray:
+    """Linear indices of a diagonal of a matrix; `offset` columns above the main one, or below."""
+    count = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
+    return np.arange(count) * (columns + 1) + max(offset, 0) - min(offset, 0) * columns
 
 
 @aten("copy.default")

@@ -20,6 +20,7 @@ from pyc_mlir.frontends.frame.shaping import (
 )
 from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.frontends.torch.ops.indexing import diagonal_places
 
 
 @aten("alias.default", "clone.default", "contiguous.default", "detach.default",
@@ -272,10 +273,8 @@ def diagonal(n: AtenCall) -> Any:
     rows, columns = b.type_of(x).shape[-2:]
     if rows is None or columns is None:
         raise unsupported("a diagonal of dynamic dimensions: expected static ones")
-    offset = n.static("offset", 0)
-    count = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
-    places = np.arange(count) * (columns + 1) + max(offset, 0) - min(offset, 0) * columns
-    return b.gather(merge(b, x, len(rest)), b.constant(places.astype(np.int64)), axis=len(rest))
+    places = diagonal_places(rows, columns, n.static("offset", 0))
+    return b.gather(merge(b, x, len(rest)), b.constant(places), axis=len(rest))
 
 
 @aten("unfold.default")

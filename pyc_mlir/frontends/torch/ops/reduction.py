@@ -1,4 +1,4 @@
-"""Reductions, running sums, and positions of extrema."""
+"""Reductions, running results, and positions of extrema."""
 
 import math
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import take
@@ -196,3 +197,32 @@ def logsumexp(n: AtenCall) -> Any:
     if not _keeps(n):
         out = b.reduce_sum(out, axes=axes)
     return b.convert(out, dtype)
+
+
+@aten("cummax.default", "cummin.default")
+def running_extremum(n: AtenCall) -> Any:
+    """The running extremum along `dim`, and the last index so far that has it."""
+    b, x = n.b, n.x()
+    if not n.rank():
+        return x, b.constant(np.zeros((), np.int64))
+    axis, reduction = n.axis(), n.op.removeprefix("cum")
+    keys = b.cast(x, dtype=DTYPES["i8"]) if n.dtype == BOOL else x
+    values = b.cumulative(keys, axis=axis, reduction=reduction)
+    # A NaN is no equal of itself.
+    new = b.or_(b.compare(keys, values, predicate="eq"), b.compare(keys, keys, predicate="ne"))
+    ramp = b.iota_like(x, axis)
+    places = b.select(new, ramp, b.scalar(0, ramp))
+    return b.convert(values, n.dtype), b.cumulative(places, axis=axis, reduction="max")
+
+
+@aten("logcumsumexp.default")
+def running_logsumexp(n: AtenCall) -> Any:
+    """out[i] = ln(e^x[0] + ... + e^x[i]) along `dim`."""
+    b, x = n.b, n.x("self", n.dtype)
+    if not n.rank():
+        return x
+
+    def join(x: Any, y: Any) -> Any:
+        return functions.logaddexp(b, x, y)
+
+    return scan(b, x, n.axis(), join, -math.inf)

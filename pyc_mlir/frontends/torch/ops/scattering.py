@@ -1,10 +1,10 @@
-"""Writing at indices, and sorting: pyc.scatter and pyc.argsort under torch's rules."""
+"""Writing at indices, sorting, and elements by their place in the order: medians, searches."""
 
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.indexing import scatter_along, take_along, wrapped
 from pyc_mlir.frontends.frame.shaping import expand_to, product, reshape_to, take
@@ -133,6 +133,47 @@ def _shrunk(b: Any, source: Any, shape: tuple[Extent, ...]) -> Any:
     return source
 
 
+@aten("masked_scatter.default")
+def masked_scatter(n: AtenCall) -> Any:
+    """x with the elements under the mask replaced by those of `source` in order."""
+    b, x = n.b, n.x()
+    mask = expand_to(b, n.x("mask", BOOL), n.out_dims)
+    x = expand_to(b, x, n.out_dims)
+    ones = b.cast(b.reshape(mask, shape=(-1,)), dtype=I64)
+    rank = b.cumulative(ones, axis=0, reduction="add")
+    place = reshape_to(b, b.sub(rank, b.scalar(1, rank)), n.out_dims)
+    source = b.reshape(n.x("source", n.dtype), shape=(-1,))
+    return b.select(mask, b.gather(source, b.maximum(place, b.scalar(0, place)), axis=0), x)
+
+
+@aten("histc.default")
+def histogram(n: AtenCall) -> Any:
+    """How many elements lie in each of `bins` equal parts of [min, max]; none outside of it.
+
+    Of min = max, the least and the greatest element, or one to each side where those are equal.
+    """
+    b, bins, dtype = n.b, n.static("bins", 100), n.dtype
+    low, high = float(n.static("min", 0)), float(n.static("max", 0))
+    x = b.convert(b.reshape(n.x(), shape=(-1,)), accumulator(dtype))
+    first, last = b.scalar(low, x), b.scalar(high, x)
+    if low == high:
+        first, last = b.reduce_min(x, axes=(0,)), b.reduce_max(x, axes=(0,))
+        same, one = b.compare(first, last, predicate="eq"), b.scalar(1, x)
+        first, last = (
+            b.select(same, moved, end)
+            for moved, end in ((b.sub(first, one), first), (b.add(last, one), last))
+        )
+    width = b.sub(last, first)
+    place = b.div(b.mul(b.sub(x, first), b.scalar(bins, x)), width)
+    place = b.minimum(b.cast(b.floor(place), dtype=I64), b.constant(np.array(bins - 1)))
+    inside = b.and_(b.compare(x, first, predicate="ge"), b.compare(x, last, predicate="le"))
+    # Updates of rows that there are not are dropped.
+    place = b.select(inside, place, b.constant(np.array(bins)))
+    ones = expand_to(b, b.constant(np.ones((), accumulator(dtype))), b.dims(x))
+    none = b.constant(np.zeros(bins, accumulator(dtype)))
+    return b.convert(b.scatter(none, place, ones, reduction="add"), dtype)
+
+
 @aten("sort.default", "sort.stable", "topk.default", "argsort.default", "argsort.stable")
 def sort(n: AtenCall) -> Any:
     """Values and their indices in order; equal ones keep theirs, NaN is the greatest."""
@@ -147,3 +188,85 @@ def sort(n: AtenCall) -> Any:
     keys = b.cast(x, dtype=DTYPES["i8"]) if b.type_of(x).dtype == BOOL else x
     index = b.argsort(keys, axis=axis, descending=descending, count=count)
     return index if n.op == "argsort" else (take_along(b, x, index, axis), index)
+
+
+@aten("median.default", "nanmedian.default")
+def median(n: AtenCall) -> Any:
+    """The lower median of all elements; NaN if any is, without them for nanmedian."""
+    return n.b.squeeze(_median(n, n.b.reshape(n.x(), shape=(-1,)), 0)[0], 0)
+
+
+@aten("median.dim", "nanmedian.dim", "kthvalue.default")
+def ranked(n: AtenCall) -> Any:
+    """The lower median, or the k-th smallest element, along `dim`, and its index.
+
+    NaN is the greatest number. A median is the first NaN if there is one.
+    """
+    b, x = n.b, n.x()
+    if not n.rank():
+        return x, b.constant(np.zeros((), np.int64))
+    axis = n.axis("dim", -1)
+    if n.op == "kthvalue":
+        order = b.argsort(x, axis=axis, descending=False, count=int(n.static("k")))
+        found = _at_end(b, x, order, axis)
+    else:
+        found = _median(n, x, axis)
+    return tuple(reshape_to(b, v, n.dims_of(n.results[0].shape)) for v in found)
+
+
+def _at_end(b: Any, x: Any, order: Any, axis: int) -> tuple[Any, Any]:
+    """The element of x, with size 1 along `axis`, whose index is last in `order`."""
+    last = b.constant(np.array([-1], np.int64))
+    index = b.gather(order, b.add(last, b.size(order, axis)), axis=axis)
+    return take_along(b, x, index, axis), index
+
+
+def _median(n: AtenCall, x: Any, axis: int) -> tuple[Any, Any]:
+    """The median and its index, with size 1 along `axis`."""
+    b, (size, dtype) = n.b, (n.b.type_of(x).shape[axis], n.b.type_of(x).dtype)
+    if not size:
+        raise unsupported(f"a median of {size or 'a dynamic number of'} elements: expected some")
+    middle = (size - 1) // 2
+    if not is_float(dtype) or n.op == "median":
+        order = b.argsort(x, axis=axis, descending=False, count=middle + 1)
+        value, index = _at_end(b, x, order, axis)
+    if not is_float(dtype):
+        return value, index
+    nans = b.cast(b.compare(x, x, predicate="ne"), dtype=I64)
+    count = b.reduce_sum(nans, axes=(axis,), keepdims=True)
+    none = b.scalar(0, count)
+    if n.op == "nanmedian":
+        order = b.argsort(x, axis=axis, descending=False, count=-1)
+        left = b.sub(b.scalar(size - 1, count), count)
+        place = b.maximum(b.div(left, b.scalar(2, count)), none)
+        index = take_along(b, order, place, axis)
+    else:
+        first = b.argmax(nans, axis=axis, keepdims=True)
+        index = b.select(b.compare(count, none, predicate="eq"), index, first)
+    return take_along(b, x, index, axis), index
+
+
+@aten("searchsorted.Tensor", "searchsorted.Scalar", "bucketize.Tensor", "bucketize.Scalar")
+def search(n: AtenCall) -> Any:
+    """How many elements of the sorted last dimension are below each value (right: or equal).
+
+    Counted, not searched for: the sequences that programs search are short.
+    """
+    b = n.b
+    if n.op == "bucketize":
+        dtype = n.common_dtype("self", "boundaries")
+        edges, values = n.x("boundaries", dtype), n.x("self", dtype)
+    else:
+        dtype = n.common_dtype("sorted_sequence", "self")
+        edges, values = n.x("sorted_sequence", dtype), n.x("self", dtype)
+        if n.has("sorter"):
+            edges = take_along(b, edges, n.x("sorter"), b.type_of(edges).rank - 1)
+    right = bool(n.arg("right", False)) or n.arg("side") == "right"
+    rank = b.type_of(edges).rank
+    one = b.expand_dims(values, b.type_of(values).rank)
+    edges = b.expand_dims(edges, rank - 1) if rank > 1 else edges
+    below = b.compare(edges, one, predicate="le" if right else "lt")
+    if is_float(dtype):
+        # Every number is below NaN.
+        below = b.or_(below, b.compare(one, one, predicate="ne"))
+    return b.reduce_sum(b.cast(below, dtype=n.dtype), axes=(b.type_of(below).rank - 1,))

@@ -27,14 +27,14 @@ arith.addf arith.addi arith.andi arith.bitcast arith.ceildivsi arith.cmpf arith.
 arith.constant arith.divf arith.divsi arith.divui arith.extf arith.extsi arith.extui
 arith.floordivsi arith.fptosi arith.fptoui arith.index_cast arith.index_castui arith.maximumf
 arith.maxsi arith.maxui arith.minimumf arith.minsi arith.minui arith.mulf arith.muli
-arith.negf arith.ori arith.remf arith.select arith.shli arith.shrsi
+arith.negf arith.ori arith.remf arith.remui arith.select arith.shli arith.shrsi
 arith.shrui arith.sitofp arith.subf arith.subi arith.truncf arith.trunci arith.uitofp arith.xori
 cf.assert func.func func.return linalg.batch_matmul linalg.conv_2d_nchw_fchw
 linalg.conv_2d_nhwc_hwcf linalg.fill linalg.generic linalg.index linalg.matmul linalg.yield
 math.absf math.absi math.ceil math.copysign math.erf math.exp math.floor math.log math.roundeven
-math.rsqrt math.sqrt math.tanh tensor.cast tensor.collapse_shape tensor.dim tensor.empty
-tensor.expand_shape tensor.extract tensor.extract_slice tensor.from_elements tensor.insert_slice
-tensor.pad tensor.yield
+math.rsqrt math.sqrt math.tanh scf.for scf.yield tensor.cast tensor.collapse_shape tensor.dim
+tensor.empty tensor.expand_shape tensor.extract tensor.extract_slice tensor.from_elements
+tensor.insert_slice tensor.pad tensor.yield
 """.split()  # noqa: SIM905  (a list of words reads best as words)
 # Of a cast every pair of types is another op.
 CASES = {"cast": 80}
