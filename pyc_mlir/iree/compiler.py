@@ -19,6 +19,7 @@ from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSession, check_phase
 from pyc_mlir.iree.sources import FORMED, name_sources
 from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
+from pyc_mlir.iree.workarounds.own_results import keep_returned_arguments
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
 from pyc_mlir.iree.workarounds.scalar_stores import flatten_stores
 from pyc_mlir.iree.workarounds.slice_views import share_parts
@@ -121,6 +122,7 @@ def opened(
             check_dtypes(session.module, target, places)
             separate_readers(session.module, gpu=target.device != "local")
             share_parts(session.module)
+            keep_returned_arguments(session.module)
             if dump_phases is not None:
                 session.dump_phases(Path(dump_phases))
             yield session
