@@ -20,6 +20,7 @@ from pyc_mlir.pipelines.streams.ir import (
     group,
     ir,
     maker,
+    number_of,
     operations,
     resources,
     storage_of,
@@ -96,7 +97,7 @@ def _memory(value: Any) -> Any:
         value = storage_of(value)
         op = maker(value)
         if op is not None and op.name == _AWAIT:
-            value = op.operands[ir.OpResult(value).result_number]
+            value = op.operands[number_of(value)]
         elif op is not None and op.name in _HANDED_ON:
             value = op.operands[0]
         else:
@@ -152,7 +153,7 @@ def _awaited(value: Any) -> Any:
     """What an operand of an export is before the host waited for it."""
     op = maker(value)
     while op is not None and op.name in (_AWAIT, *_HANDED_ON):
-        value = op.operands[ir.OpResult(value).result_number]
+        value = op.operands[number_of(value)]
         op = maker(value)
     return value
 
@@ -188,7 +189,7 @@ def _with_copies(
         for value, size in zip(map(_awaited, sources), sizes, strict=True):
             inside = captured.get(value)
             if maker(value) == region:
-                inside = yielded[ir.OpResult(value).result_number]
+                inside = yielded[number_of(value)]
             elif inside is None:
                 captured[value] = inside = block.add_argument(value.type, region.location)
                 parts[0].append(value)
