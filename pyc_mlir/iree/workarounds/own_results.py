@@ -112,7 +112,7 @@ def _is_given(memory: Any) -> bool:
 
 def _copy(returned: Any, numbers: Sequence[int]) -> None:
     """Return copies of these results, made at the end of the last execution region."""
-    exports = [maker(returned.operands[n]) for n in numbers]
+    exports: list[Any] = [maker(returned.operands[n]) for n in numbers]
     sources = [e.operands[0] for e in exports]
     sizes = [e.operands[len(e.operands) - 1] for e in exports]
     with returned.location, ir.InsertionPoint(returned):

@@ -1,5 +1,6 @@
 """Reading at indices: embeddings, gathers, advanced indexing; writing slices; strides."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -150,7 +151,7 @@ def as_strided_scatter(n: AtenCall) -> Any:
     b, places = n.b, _places(n)
     if np.unique(places).size != places.size:
         raise unsupported("places that are written twice: expected strides without overlaps")
-    size = product(n.dims())
+    size = math.prod(n.metas["self"].shape)
     if np.array_equal(places.ravel(), np.arange(size)):
         return reshape_to(b, n.x("src"), n.out_dims)
     index = b.constant(places.ravel())
@@ -171,7 +172,7 @@ def _places(n: AtenCall) -> np.ndarray:
     places = np.full((), offset, np.int64)
     for size, stride in zip(n.ints("size"), n.ints("stride"), strict=True):
         places = places[..., None] + np.arange(size, dtype=np.int64) * stride
-    limit = product(n.dims())
+    limit = math.prod(x.shape)
     if places.size and (places.min() < 0 or places.max() >= limit):
         raise unsupported(f"places {places.min()} to {places.max()}: expected 0 to below {limit}")
     return places
