@@ -24,11 +24,13 @@ __all__ = [
     "find",
     "function_of",
     "group",
+    "in_group",
     "index_constant",
     "ir",
     "is_resource",
     "leaves",
     "maker",
+    "number_of",
     "operations",
     "resources",
     "result_sizes",
@@ -120,6 +122,17 @@ def group(op: Any, number: int) -> list[Any]:
     return [op.operands[i] for i in range(start, start + sizes[number])]
 
 
+def in_group(op: Any, number: int, place: int) -> Any:
+    """One operand of a variadic group, as `group` counts them, without making all of them."""
+    sizes = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+    return op.operands[sum(sizes[: number % len(sizes)]) + place]
+
+
+def number_of(result: Any) -> int:
+    """Which of its op's results a resource is: resources stand before timepoints."""
+    return ir.OpResult(result).result_number
+
+
 def result_sizes(op: Any) -> list[Any]:
     """The sizes of the op's resource results, in bytes, as values."""
     if op.name in (DISPATCH, CONCURRENT, EXECUTE):
@@ -133,9 +146,10 @@ def size_value(value: Any) -> Any:
     """The size of a resource within an execution region, in bytes, as a value."""
     op = maker(value)
     if op is not None:
-        return result_sizes(op)[resources(op.results).index(value)]
-    block = value.owner
-    return group(block.owner.operation, 1)[resources(block.arguments).index(value)]
+        if op.name in _SIZE_GROUPS:
+            return in_group(op, _SIZE_GROUPS[op.name], number_of(value))
+        return result_sizes(op)[0]
+    return in_group(value.owner.owner.operation, 1, ir.BlockArgument(value).arg_number)
 
 
 # The last group of an execution region are the timepoints that it awaits.
@@ -169,11 +183,11 @@ def storage_of(value: Any) -> Any:
             region = value.owner.owner.operation
             if region.name not in (EXECUTE, CONCURRENT):
                 return value
-            value = group(region, 0)[ir.BlockArgument(value).arg_number]
+            value = in_group(region, 0, ir.BlockArgument(value).arg_number)
             continue
         if op.name in (EXECUTE, CONCURRENT):
-            handed_out = operations(op.regions[0].blocks[0])[-1].operands
-            value = resources(handed_out)[resources(op.results).index(value)]
+            # What is handed out stands before its sizes.
+            value = op.regions[0].blocks[0].operations[-1].operands[number_of(value)]
             continue
         before = [operand for result, operand in ties(op) if result == value]
         if not before:

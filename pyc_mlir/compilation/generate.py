@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from pyc_mlir.artifact.memory_report import MemoryReport
 from pyc_mlir.compilation.plan_memory import Planning, PlanRequest
 from pyc_mlir.iree.compiler import opened, run
-from pyc_mlir.iree.memory.arena_choice import ArenaEntry, ArenaRoute
+from pyc_mlir.iree.memory.arena_choice import ArenaEntry
 from pyc_mlir.iree.memory.range_checks import assert_ranges
+from pyc_mlir.iree.memory.versions import iree_alone, to_async
 from pyc_mlir.iree.workarounds.unfused import unfuse
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 from pyc_mlir.pipelines.streams.ranges import Ranges
@@ -102,7 +103,7 @@ class Request:
     def _run(self, setting: str, *, with_code: bool) -> Generated:
         flags = (*_FLAGS[setting], *self.flags)
         planning = None if self.plans is None else Planning(self.target, self.plans, self.ranges)
-        way = _iree_alone() if planning is None else ArenaRoute(planning.run, from_async=True)
+        to_stream = iree_alone if planning is None else planning.run
         # What comes of one setting is no part of what is asked of the next one.
         arena = None if self.arena is None else replace(self.arena)
         vmfb = b""
@@ -112,9 +113,10 @@ class Request:
             run(session, self.target, to="flow")
             assert_ranges(session, "main" if arena is None else arena.function, self.ranges)
             if arena is None:
-                way.whole(session)
+                to_async(session)
+                to_stream(session)
             else:
-                arena.compile(session, way)
+                arena.compile(session, to_stream)
             if with_code:
                 run(session, self.target, start="stream")
                 vmfb = session.vmfb()
@@ -122,8 +124,3 @@ class Request:
             return Generated(vmfb, arena)
         made = planning.decisions, planning.report, planning.added_seconds
         return Generated(vmfb, arena, *made)
-
-
-def _iree_alone() -> ArenaRoute:
-    """From the end of phase `flow` to that of `stream`: IREE's own."""
-    return ArenaRoute(lambda session: session.run(start="flow", to="stream"))

@@ -148,7 +148,7 @@ class Planning:
     added_seconds: float = 0.0
 
     def run(self, session: IreeSession) -> None:
-        """Take the session's module from TO_ASYNC to the end of phase `stream`."""
+        """Take the session's module from `to_async` to the end of phase `stream`."""
         start = session.module
         reference = self._carried(session, start, {})
         answers = Choices(self.request.policy, self.request.recipe)

@@ -18,7 +18,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSession, check_phase
 from pyc_mlir.iree.sources import FORMED, WORKGROUPS, name_sources
+from pyc_mlir.iree.workarounds.long_chains import part_long_chains
 from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
+from pyc_mlir.iree.workarounds.own_results import keep_returned_arguments
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
 from pyc_mlir.iree.workarounds.repeated_terms import BEFORE_CONSTANTS, FOLDING, keep_repeats
 from pyc_mlir.iree.workarounds.scalar_stores import flatten_stores
@@ -147,6 +149,8 @@ def opened(
             check_dtypes(session.module, target, places)
             separate_readers(session.module, gpu=target.device != "local")
             share_parts(session.module)
+            part_long_chains(session.module)
+            keep_returned_arguments(session.module)
             if dump_phases is not None:
                 session.dump_phases(Path(dump_phases))
             yield session

@@ -144,8 +144,8 @@ class ArenaFacts:
     """What the entry needs: `arena_bytes` of scratch, or None where the function `query` tells it.
 
     `outputs` are the shapes of the results: sizes and [input, axis] pairs, None where the shape
-    is not known before the call or an input is handed back. `buffers` are the numbers of those
-    that take buffers. `donations` are pairs (input, output): the input's memory may be the buffer.
+    is not known before the call. `buffers` are the numbers of those that take buffers. `donations`
+    are pairs (input, output): the input's memory may be the buffer.
     """
 
     arena_bytes: int | None

@@ -125,8 +125,7 @@ def _check_spec(where: str, array: Any, spec: Spec | None, entry: ArenaCall) -> 
     if spec is None:
         raise PycError(
             ReasonCode.NO_ARENA_ENTRY,
-            f"{where}: expected None, since its size is not known before the call or it is an "
-            "input handed back, got an array",
+            f"{where}: expected None, since its size is not known before the call, got an array",
         )
     if not isinstance(array, Array) or array.device is not spec[2]:
         raise _not_here(where, array, entry)

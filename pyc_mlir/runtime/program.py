@@ -488,10 +488,3 @@ def _stand_in(artifact: Artifact, device: Device) -> Run:
     """The code of another artifact of the same program."""
     program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
     return program._serving.run
-
-
-def has_separate_results(program: Program) -> bool:
-    """Whether no result can be the view of another one, in every mode."""
-    arenas = [mode.arena for mode in program._plans.modes.values()]
-    count = len(program.signature.outputs)
-    return all(a is not None and len(a.facts.buffers) == count for a in arenas)

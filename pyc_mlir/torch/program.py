@@ -20,8 +20,8 @@ import pyc_mlir.api as api
 from pyc_mlir.artifact.signature import flat
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.torch.export import TorchModel, from_torch
-from pyc_mlir.runtime.array import Array, overlap, to_device
-from pyc_mlir.runtime.program import Program, has_separate_results
+from pyc_mlir.runtime.array import Array, to_device
+from pyc_mlir.runtime.program import Program
 from pyc_mlir.torch.tensors import array_of, arrays_of, tensor_of
 
 
@@ -69,7 +69,6 @@ class TorchProgram:
         }
         count = len(program.signature.inputs)
         self._donate = program.donatable(range(count - len(self.state), count))
-        self._separate = has_separate_results(program)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's results. Raises PycError as a program's call, BAD_ARGUMENT for trees."""
@@ -80,8 +79,6 @@ class TorchProgram:
         arrays = arrays_of(tensors)
         results = flat(self.program(*arrays, *self.state.values(), donate=self._donate))
         count = len(results) - len(self._written)
-        if self.state and not self._separate:
-            results = _separated(results, count)
         self._write(leaves, results[count:])
         values = iter(results[:count])
         users = [
@@ -115,16 +112,6 @@ class TorchProgram:
                 self.state[target] = value
             else:
                 leaves[self._inputs.index(target)].copy_(tensor_of(_on_host(value)))
-
-
-def _separated(results: Sequence[Any], count: int) -> list[Any]:
-    """The results, those from `count` on in memory of their own, which a call may overwrite."""
-    out = list(results)
-    for number in range(count, len(out)):
-        value = out[number]
-        if any(overlap(value, other) for other in (*out[:number], *results[number + 1 :])):
-            out[number] = to_device(value.numpy().copy(), value.device)
-    return out
 
 
 def _on_host(value: Any) -> np.ndarray:

@@ -113,7 +113,8 @@ def _close_wave(ops: Sequence[Any]) -> None:
     """Wrap neighbouring ops in one ``stream.async.concurrent`` that yields all their results."""
     results = [r for op in ops for r in resources(op.results)]
     captured = list(dict.fromkeys(v for op in ops for v in resources(op.operands)))
-    tied = {result: captured.index(operand) for op in ops for result, operand in ties(op)}
+    place = {value: i for i, value in enumerate(captured)}
+    tied = {result: place[operand] for op in ops for result, operand in ties(op)}
     sizes = [size_value(v) for v in captured], [size_value(v) for v in results]
     index = ir.IndexType.get()
     attributes = {

@@ -27,6 +27,7 @@ from pyc_mlir.pipelines.streams.ir import (
     find,
     function_of,
     group,
+    in_group,
     ir,
     is_resource,
     leaves,
@@ -227,17 +228,18 @@ class _Reader:
             return ()
         bindings = [*read, *fresh]
         proven = self._bodies(symbol_of(op))
-        pairs = [(bindings[w], r) for w, r in proven if w >= len(read) and self._reads_all(op, r)]
+        whole = [(w, r) for w, r in proven if w >= len(read)]
+        pairs = [(bindings[w], r) for w, r in whole if self._reads_all(op, r, read[r])]
         return tuple(
             (written, read[r])
             for written, r in sorted(pairs)
             if read.count(read[r]) == 1 and self._bytes[written] == self._bytes[read[r]]
         )
 
-    def _reads_all(self, op: Any, operand: int) -> bool:
+    def _reads_all(self, op: Any, operand: int, buffer: int) -> bool:
         """Whether the dispatch is given the whole of a resource operand, of a known size."""
-        offset, length = (group(op, g)[operand] for g in (_OFFSETS, _LENGTHS))
-        size = self._bytes[self._numbers[resources(op.operands)[operand]]]
+        offset, length = (in_group(op, g, operand) for g in (_OFFSETS, _LENGTHS))
+        size = self._bytes[buffer]
         return constant_of(offset) == 0 and size.known and constant_of(length) == size.constant
 
     def _reads(self, op: Any) -> Operands:

@@ -132,6 +132,10 @@ def _choose(
         prefixes = (reach[:n] for n in range(len(reach), 1, -1))
         grown = [_with_producers(graph, c, claimed, max_ops) for c in prefixes]
         legal = [c for c in grown if graph.escapes(c) == [c[-1]]]
+        if len(reach) == max_ops:
+            # Cut off by the limit: a part that has its producers first, as the terms of a sum,
+            # which would else be a group, and an input, each.
+            legal.sort(key=lambda c: len(c) == max_ops and _lacks(graph, c, claimed))
     if graph.names[start] != "concat":  # Its parts are copied one by one.
         legal = [c for c in legal if graph.reads(c) <= _MOST_READ]
     if not legal and len(reach) == 1 and not _next(graph, start):
@@ -257,6 +261,11 @@ def _with_producers(
             inside.add(i)
             pending.extend(graph.producers[i])
     return tuple(sorted(inside))
+
+
+def _lacks(graph: FusionGraph, members: tuple[int, ...], claimed: set[int]) -> bool:
+    """Whether a group of the largest size leaves out an op that only it reads."""
+    return len(_with_producers(graph, members, claimed, len(members) + 1)) > len(members)
 
 
 def _label(graph: FusionGraph, members: Sequence[int]) -> str:

@@ -23,7 +23,7 @@ from pyc_mlir.iree.memory.call_memory import (
     call_bytes,
     read_call,
 )
-from pyc_mlir.iree.memory.versions import TO_ASYNC, held_bytes
+from pyc_mlir.iree.memory.versions import held_bytes, to_async
 from pyc_mlir.iree.session import CompileError, IreeSession
 from pyc_mlir.pipelines.streams.ir import constant_of, find, ir, maker, operations, storage_of
 from pyc_mlir.pipelines.streams.ranges import Ranges
@@ -36,21 +36,8 @@ _ALIGNMENT = 64
 _QUERY = "iree.abi.transients.size"
 
 
-@dataclass(frozen=True)
-class ArenaRoute:
-    """How a session comes to the end of phase `stream`.
-
-    `to_stream` begins at the end of phase `flow`, or after TO_ASYNC if `from_async`.
-    """
-
-    to_stream: Callable[[IreeSession], None]
-    from_async: bool = False
-
-    def whole(self, session: IreeSession) -> None:
-        """Go all the way, from the end of phase `flow`."""
-        if self.from_async:
-            session.run_passes(TO_ASYNC)
-        self.to_stream(session)
+# Goes from where `to_async` ends to the end of phase `stream`.
+ToStream = Callable[[IreeSession], None]
 
 
 @dataclass
@@ -106,29 +93,32 @@ class ArenaEntry:
         reasons += [f"outputs that a buffer would cost a copy: {fresh}"] if fresh else []
         return "; ".join(reasons)
 
-    def compile(self, session: IreeSession, way: ArenaRoute) -> None:
+    def compile(self, session: IreeSession, to_stream: ToStream) -> None:
         """Take a session from the end of phase `flow` to that of `stream`, with the entry or not.
 
-        Raises as `way` does without the entry.
+        Raises as `to_stream` does without the entry.
         """
         start = session.module
         for into_buffers in (True, False) if self.wanted else ():
-            if self._made(session, start, into_buffers, way):
+            if self._made(session, start, into_buffers, to_stream):
                 return
             if not self.twin:
                 break
         session.use(start)
-        way.whole(session)
+        to_async(session)
+        to_stream(session)
         self._read(session)
 
-    def _made(self, session: IreeSession, start: Any, into_buffers: bool, way: ArenaRoute) -> bool:
+    def _made(
+        self, session: IreeSession, start: Any, into_buffers: bool, to_stream: ToStream
+    ) -> bool:
         """Try it once; whether there is an entry that needs no more than `main`."""
         before = len(session.diagnostics)
         try:
-            self.missing = self._add(session, start, into_buffers, way)
+            self.missing = self._add(session, start, into_buffers)
             if self.missing:
                 return False
-            way.to_stream(session)
+            to_stream(session)
         except BudgetNotKept as error:
             if not error.optional:
                 raise
@@ -147,10 +137,10 @@ class ArenaEntry:
             return False
         return True
 
-    def _add(self, session: IreeSession, start: Any, into_buffers: bool, way: ArenaRoute) -> str:
+    def _add(self, session: IreeSession, start: Any, into_buffers: bool) -> str:
         """Add the entry, without buffers for outputs that IREE would copy there.
 
-        Leaves the session where `way` begins. Returns why there can be no entry, or nothing.
+        Leaves the session where `to_async` does. Returns why there can be no entry, or nothing.
         """
         left_out = set() if into_buffers else set(range(_results(session, start, self.function)))
         while True:
@@ -160,16 +150,11 @@ class ArenaEntry:
                 added = [add_entry(session.module, self.function, n, left_out) for n in names]
             if missing := next(filter(None, added), ""):
                 return missing
-            flow = session.module
-            if not way.from_async:
-                session.use(flow.clone())
-            session.run_passes(TO_ASYNC)
+            to_async(session)
             with session.context:
                 copied = copied_outputs(function_named(session.module, self.name))
             if copied <= left_out:
                 self.left_out = tuple(sorted(left_out))
-                if not way.from_async:
-                    session.use(flow)
                 return ""
             left_out |= copied
 
@@ -231,7 +216,7 @@ def _arena_size(module: Any, twin: Any, sized: Sized) -> ByteSize:
 def copied_outputs(twin: Any) -> set[int]:
     """The results whose whole value is made elsewhere and then copied into a caller's buffer.
 
-    Read after TO_ASYNC. A copy of what is there before the call (an input, say) costs no memory.
+    Read after `to_async`. A copy of what is there before the call (an input, say) costs no memory.
     """
     found = set()
     for op in find(twin, _UPDATE):

@@ -22,11 +22,12 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from pyc_mlir.iree.workarounds.own_results import BARRIER
 from pyc_mlir.pipelines.streams.ir import ir, maker, operations
 
 SUFFIX = "$arena"
 OUTPUTS, BUFFERS, DONATIONS = "pyc.outputs", "pyc.buffers", "pyc.donations"
-_RESHAPE, _DISPATCH = "flow.tensor.reshape", "flow.dispatch"
+_RESHAPE, _DISPATCH, _ALIAS = "flow.tensor.reshape", "flow.dispatch", "hal.tensor.alias"
 # Dimensions of an output: a size, or the input and its axis that have it. None: not known.
 Shape = list[int | list[int]] | None
 
@@ -88,50 +89,74 @@ def _redirect(
 ) -> dict[str, list[Any]]:
     """Let results be made in memory of the caller, which new arguments of `block` take.
 
-    Returns what the reflection says. A value that is returned twice takes one buffer.
+    Returns what the reflection says. A value that is returned twice takes two buffers.
     """
     shapes: list[Shape] = []
     buffers: list[int] = []
-    seen: list[Any] = []
-    for number, value in enumerate(returned):
-        export = _export(value)
+    exports = _exports(returned)
+    made = [_origin(export.operands[0]) for export in exports if export is not None]
+    again = len(set(made)) < len(made)
+    for number, export in enumerate(exports):
         if export is None:
             shapes.append(None)
             continue
         tensor, *dims = export.operands
         shapes.append(_shape(tensor, dims))
-        made = _origin(tensor)
-        if shapes[-1] is not None and number not in left_out and made not in seen:
+        if shapes[-1] is not None and number not in left_out:
             buffers.append(number)
-            made = _emplace(made, tensor, dims, export, block)
-        if export not in seen:
-            _mark(export, arena)
-        seen += [made, export]
+            _emplace(tensor, dims, export, block)
+    end = operations(block)[-1]
+    for export in filter(None, exports):
+        if again:
+            # IREE keeps another copy of what is read after it was handed out.
+            export.move_before(end)
+        _mark(export, arena)
     return {OUTPUTS: shapes, BUFFERS: buffers}
 
 
-def _emplace(made: Any, tensor: Any, dims: list[Any], export: Any, block: Any) -> Any:
-    """Have the value of an output written into a new argument of `block`; returns what holds it.
+def _exports(returned: Any) -> list[Any | None]:
+    """The export of each result, one of its own; None where an argument is handed back."""
+    exports: list[Any | None] = []
+    seen: set[Any] = set()
+    for number, value in enumerate(returned):
+        export = _export(value)
+        if export is not None and export in seen:
+            export = export.clone(ip=ir.InsertionPoint(export))
+            returned[number] = export.results[0]
+        seen.add(export)
+        exports.append(export)
+    return exports
+
+
+def _emplace(tensor: Any, dims: list[Any], export: Any, block: Any) -> None:
+    """Have the value of an output written into a new argument of `block`.
 
     A dispatch's result is in the buffer from the start, and whoever else reads it reads it there:
     else IREE would make it elsewhere and copy it.
     """
     buffer = block.add_argument(_buffer(), ir.Location.unknown())
+    made = _origin(tensor)
     maker_ = maker(made)
     static = made == tensor or ir.RankedTensorType(made.type).has_static_shape
     if maker_ is None or maker_.name != _DISPATCH or not static:
-        alias = _alias(tensor, dims, buffer, ir.InsertionPoint(export))
+        alias = _alias(_unbarred(tensor), dims, buffer, ir.InsertionPoint(export))
         export.operands[0] = alias.result
-        return alias.result
-    ops = operations(block)
-    last = max((maker_, *filter(None, map(maker, dims))), key=ops.index)
-    after = ir.InsertionPoint(ops[ops.index(last) + 1])
-    alias = _alias(made, dims if made == tensor else [], buffer, after)
+        return
+    last = maker_
+    for op in filter(None, map(maker, dims)):
+        last = op if last.is_before_in_block(op) else last
+    alias = _alias(made, dims if made == tensor else [], buffer, ir.InsertionPoint(export))
+    alias.move_after(last)
     for use in list(made.uses):
         user = use.owner.operation
-        if user != alias and ops.index(_in_block(user, block)) > ops.index(last):
+        if user != alias and last.is_before_in_block(_in_block(user, block)):
             user.operands[use.operand_number] = alias.result
-    return alias.result
+
+
+def _unbarred(tensor: Any) -> Any:
+    """A returned argument without the barrier that keeps it apart from its result."""
+    op = maker(tensor)
+    return tensor if op is None or op.name != BARRIER else op.operands[0]
 
 
 def _in_block(op: Any, block: Any) -> Any:
@@ -144,7 +169,7 @@ def _in_block(op: Any, block: Any) -> Any:
 def _alias(tensor: Any, dims: list[Any], buffer: Any, place: Any) -> Any:
     groups = ir.DenseI32ArrayAttr.get([1, len(dims), 1, 0])
     return ir.Operation.create(
-        "hal.tensor.alias",
+        _ALIAS,
         results=[tensor.type],
         operands=[tensor, *dims, buffer],
         attributes={"operandSegmentSizes": groups},

@@ -9,10 +9,11 @@ for it, and those that the host makes after having waited for it. Never too smal
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from pyc_mlir.iree.memory.arena_entry import BUFFERS
-from pyc_mlir.pipelines.streams.ir import find, ir, maker, operations, resources
+from pyc_mlir.pipelines.streams.ir import find, ir, maker, number_of, operations
 from pyc_mlir.pipelines.streams.sizes import ByteSize, size_of
 
 _ALLOCATIONS = ("stream.resource.alloca", "stream.resource.alloc")
@@ -175,12 +176,17 @@ def takes_buffers(function: Any) -> bool:
     return _handed_memory(function) is not None
 
 
-def _handed_memory(function: Any) -> list[int] | None:
+def _handed_memory(function: Any) -> tuple[int, ...] | None:
     """The results that a function takes buffers for; None where it is not handed its scratch."""
     if "iree.reflection" not in function.attributes:
         return None
     reflection = ir.DictAttr(function.attributes["iree.reflection"])
-    return json.loads(ir.StringAttr(reflection[BUFFERS]).value) if BUFFERS in reflection else None
+    return _numbers(ir.StringAttr(reflection[BUFFERS]).value) if BUFFERS in reflection else None
+
+
+@lru_cache(maxsize=8)
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(json.loads(text))
 
 
 def _is_buffer(op: Any) -> bool:
@@ -258,7 +264,7 @@ def _place(value: Any) -> tuple[Any, ...]:
         if op.name == _SUBVIEW:
             offsets.append(op.operands[_SUBVIEW_OFFSET])
         # A wait hands on what it is given, in that order; the others what they are given first.
-        value = resources(op.operands)[resources(op.results).index(value)]
+        value = op.operands[number_of(value) if op.name == _AWAIT else 0]
         op = maker(value)
     return (value, *offsets)
 

@@ -1,9 +1,9 @@
 """Run IREE's stream phase under given plans and measure the sizes that result.
 
-Comes in: a module at the end of phase `flow`. IREE's stream phase is taken apart: TO_ASYNC runs up
-to the point where dispatches are final and each execution region is a planning problem; `carry_out`
-puts plans in and runs the rest. Without plans it makes IREE's own version, the reference. No code
-is generated for either, so several can be compared.
+Comes in: a module at the end of phase `flow`. IREE's stream phase is taken apart: `to_async` runs
+up to the point where dispatches are final and each execution region is a planning problem;
+`carry_out` puts plans in and runs the rest. Without plans it makes IREE's own version, the
+reference. No code is generated for either, so several can be compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,7 @@ from pyc_mlir.iree.memory.call_memory import (
     takes_buffers,
 )
 from pyc_mlir.iree.session import IreeSession
+from pyc_mlir.iree.workarounds.own_results import separate_results
 from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
 from pyc_mlir.pipelines.memory.on_stream.apply import (
@@ -112,6 +113,22 @@ class Version:
         )
 
 
+def to_async(session: IreeSession) -> None:
+    """Go from the end of phase `flow` to the point where plans begin; each result has own memory.
+
+    Raises CompileError (PASS_FAILED).
+    """
+    session.run_passes(TO_ASYNC)
+    with session.context:
+        separate_results(session.module)
+        session.module.verify()
+
+
+def iree_alone(session: IreeSession) -> None:
+    """Go on from there to the end of phase `stream` by IREE's own plan. Raises as `to_async`."""
+    session.run_passes(f"{ALLOCATE},{LAY_OUT},{TO_END}")
+
+
 def carry_out(
     session: IreeSession,
     start: Any,
@@ -122,7 +139,7 @@ def carry_out(
     *,
     at_largest: bool = False,
 ) -> Version:
-    """A copy of `start` (after TO_ASYNC) as far as LAY_OUT, with `plans` by region.
+    """A copy of `start` (after `to_async`) as far as LAY_OUT, with `plans` by region.
 
     `ranges` are those that dimensions of the arguments are declared with; with `at_largest` plans
     are packed for the largest sizes, whatever a call's are. Raises CompileError (PASS_FAILED).
@@ -179,7 +196,7 @@ def _note_donations(module: Any, target: Target) -> None:
 def regions_of(
     module: Any, target: Target, ranges: Ranges | None = None, *, every: bool = False
 ) -> list[StreamRegion]:
-    """The planning problems of a module after TO_ASYNC, with the target's costs and alignment.
+    """The planning problems of a module after `to_async`, with the target's costs and alignment.
 
     every: as of `read_regions`.
     """

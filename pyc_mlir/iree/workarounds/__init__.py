@@ -1,1 +1,1 @@
-"""Rewrites that avoid defects of the pinned IREE release."""
+"""Rewrites around what the pinned IREE release does otherwise than a program says."""

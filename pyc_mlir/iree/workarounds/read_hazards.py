@@ -198,10 +198,16 @@ def barrier(value: Any, before: Any) -> Any:
     # An op of a dialect that is not loaded yet would be taken for another one later.
     before.context.get_dialect_descriptor("iree_tensor_ext")
     with ir.InsertionPoint(before), before.location:
-        sizes = [_size(value, axis) for axis, s in enumerate(_shape(value)) if s is None]
         return ir.Operation.create(
-            "iree_tensor_ext.compute_barrier.start", results=[value.type], operands=[value, *sizes]
+            "iree_tensor_ext.compute_barrier.start",
+            results=[value.type],
+            operands=[value, *dynamic_sizes(value)],
         ).result
+
+
+def dynamic_sizes(value: Any) -> list[Any]:
+    """The dynamic sizes of a tensor in order, at the current insertion point."""
+    return [_size(value, axis) for axis, s in enumerate(_shape(value)) if s is None]
 
 
 def _store_sources(op: Any) -> int:

@@ -199,3 +199,36 @@ def test_batch_norm_in_training_takes_every_batch():
     for name, value in theirs.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], value, atol=1e-6, rtol=1e-6)
     assert pyc_torch.stats().forward == 2
+
+
+def _add_then_read(whole, part):
+    whole.add_(100)
+    return part * 2, whole + 1
+
+
+def _write_the_part(whole, part):
+    part.mul_(2)
+    return whole + 1, part[0] * 3
+
+
+@pytest.mark.parametrize("function", [_add_then_read, _write_the_part])
+@pytest.mark.parametrize("part", [lambda t: t[1:], lambda t: t[:, 1:3]])
+def test_arguments_that_overlap_are_written_as_in_eager_code(function, part):
+    wholes = [torch.arange(24.0).reshape(4, 6) for _ in range(2)]
+    with torch.no_grad():
+        want = function(wholes[0], part(wholes[0]))
+        got = compiled(function)(wholes[1], part(wholes[1]))
+    for value, expected in zip((*got, wholes[1]), (*want, wholes[0]), strict=True):
+        torch.testing.assert_close(value, expected, rtol=0, atol=0)
+
+
+def test_results_that_are_one_value_are_apart():
+    def function(x):
+        return x + 1, x + 1, (x + 1).clone(), torch.zeros(3), torch.zeros(3), x.clone(), x.clone()
+
+    x = torch.ones(3)
+    with torch.no_grad():
+        got = compiled(function)(x)
+    for number, value in enumerate(got):
+        value.fill_(number + 10)
+    assert [v[0].item() for v in got] == list(range(10, 17)) and x[0] == 1

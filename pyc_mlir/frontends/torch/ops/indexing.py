@@ -1,5 +1,6 @@
-"""Reading at indices: embeddings, gathers, advanced indexing; and writing slices."""
+"""Reading at indices: embeddings, gathers, advanced indexing; writing slices; strides."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -157,3 +158,47 @@ def diagonal_places(rows: int, columns: int, offset: int) -> np.ndarray:
 def copy(n: AtenCall) -> Any:
     """`src` in the shape and the element type of x."""
     return expand_to(n.b, n.x("src", n.dtype), n.out_dims)
+
+
+@aten("as_strided.default", "as_strided_copy.default")
+def as_strided(n: AtenCall) -> Any:
+    """out[i, j, ...] = the element at storage_offset + i stride[0] + j stride[1] + ... of x."""
+    b, places = n.b, _places(n)
+    flat = reshape_to(b, n.x(), (product(n.dims()),))
+    first, count = int(places.min(initial=0)), places.size
+    if np.array_equal(places.ravel(), np.arange(first, first + count)):
+        return reshape_to(b, take(b, flat, 0, first, first + count), n.out_dims)
+    return b.gather(flat, b.constant(places), axis=0)
+
+
+@aten("as_strided_scatter.default")
+def as_strided_scatter(n: AtenCall) -> Any:
+    """x with the elements of `src` written where `as_strided` would read them."""
+    b, places = n.b, _places(n)
+    if np.unique(places).size != places.size:
+        raise unsupported("places that are written twice: expected strides without overlaps")
+    size = math.prod(n.metas["self"].shape)
+    if np.array_equal(places.ravel(), np.arange(size)):
+        return reshape_to(b, n.x("src"), n.out_dims)
+    index = b.constant(places.ravel())
+    flat = reshape_to(b, n.x(), (size, 1))
+    values = reshape_to(b, n.x("src"), (places.size, 1))
+    return reshape_to(b, b.scatter(flat, index, values, reduction="none"), n.out_dims)
+
+
+def _places(n: AtenCall) -> np.ndarray:
+    """The places in the memory of x, by the index of the result or of `src`."""
+    x = n.metas["self"]
+    if any(not isinstance(d, int) for d in n.dims()):
+        raise unsupported("strides over dynamic dimensions: expected static ones")
+    start = int(x.storage_offset())
+    if not x.is_contiguous():
+        raise unsupported("strides over a tensor that is not contiguous: expected a contiguous one")
+    offset = int(n.static("storage_offset", start)) - start
+    places = np.full((), offset, np.int64)
+    for size, stride in zip(n.ints("size"), n.ints("stride"), strict=True):
+        places = places[..., None] + np.arange(size, dtype=np.int64) * stride
+    limit = math.prod(x.shape)
+    if places.size and (places.min() < 0 or places.max() >= limit):
+        raise unsupported(f"places {places.min()} to {places.max()}: expected 0 to below {limit}")
+    return places
