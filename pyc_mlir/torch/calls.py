@@ -18,8 +18,7 @@ import pyc_mlir.api as api
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import Source
 from pyc_mlir.frontends.torch.compiled import CompiledGraph, import_compiled
-from pyc_mlir.runtime.array import Array, overlap, to_device
-from pyc_mlir.runtime.program import has_separate_results
+from pyc_mlir.runtime.array import Array
 from pyc_mlir.torch.counts import count
 from pyc_mlir.torch.tensors import tensor_of
 from pyc_mlir.torch.weights import Arguments, Watch
@@ -137,22 +136,12 @@ def call_of(made: CompiledGraph, static: Iterable[int], settings: Settings) -> C
     with _disable_current_modes():
         program = api.compile(Source(made.module, name=_NAME), **settings.compile)
     arguments = Arguments(made.arguments, static, program.device)
-    separate = has_separate_results(program)
 
     def call(args: Sequence[Any]) -> list[Any]:
         arrays = arguments(args)
         out = program(*arrays)
         several = out if isinstance(out, tuple) else (out,)
-        if arrays and not separate:
-            several = [_apart(o, arrays) for o in several]
         tensors = [tensor_of(o.host() if isinstance(o, Array) else o) for o in several]
         return [r(args) if callable(r) else tensors[r] for r in results]
 
     return call
-
-
-def _apart(result: Array, arguments: Sequence[Array]) -> Array:
-    """A result in memory that is no argument's, which may be a weight's own."""
-    if any(overlap(result, a) for a in arguments):
-        return to_device(result.numpy().copy(), result.device)
-    return result

@@ -1,6 +1,7 @@
 """Functions of an ONNX model's own: written out, with the attributes that a call gives."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ from pyc_mlir.frontends.onnx.importer import import_onnx
 IMPORTS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 
 
-def called(call: onnx.NodeProto, functions: Sequence[onnx.FunctionProto], x: np.ndarray) -> object:
+def called(call: onnx.NodeProto, functions: Sequence[onnx.FunctionProto], x: np.ndarray) -> Any:
     """What a model of one call gives for x."""
     proto = node_model("Relu", [x], [], {})
     proto.graph.node[0].CopyFrom(call)

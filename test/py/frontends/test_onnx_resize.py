@@ -78,7 +78,10 @@ def _declared(x: np.ndarray, sizes: Sequence[int], scales: Any, **attributes: An
     del tensor.shape.dim[:]
     for size in ("n", *sizes):
         dim = tensor.shape.dim.add()
-        dim.dim_param, dim.dim_value = (size, 0) if size == "n" else ("", size)
+        if isinstance(size, str):
+            dim.dim_param = size
+        else:
+            dim.dim_value = size
     return proto
 
 

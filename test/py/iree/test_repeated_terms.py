@@ -85,7 +85,7 @@ PROGRAMS = {
 def run(vmfb: bytes) -> list[int]:
     executable = Executable(vmfb, Device("local-sync"))
     result = TensorType((5,), DTYPES["i32"])
-    (out,) = run_function(executable, "main", [X, np.int32([5])], [result])
+    (out,) = run_function(executable, "main", [X, np.array([5], np.int32)], [result])
     return out.reshape(-1).tolist()
 
 

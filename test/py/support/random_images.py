@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import numpy as np
 import onnx
@@ -32,7 +33,7 @@ class Network:
         rng = np.random.default_rng(self.random.getrandbits(32))
         return self.constant((rng.normal(size=shape) * scale).astype(np.float32))
 
-    def add(self, op: str, *inputs: str, **attributes: object) -> str:
+    def add(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Add a node; return the name of its result."""
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
