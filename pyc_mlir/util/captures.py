@@ -19,6 +19,7 @@ read.
 
 import dis
 import inspect
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -34,6 +35,16 @@ MOST_ARRAYS, MOST_BYTES = 4, 1024
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _PACKAGES = frozenset({"numpy", "pyc_mlir", "torch", "jax", "ml_dtypes"}) | sys.stdlib_module_names
 _READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+# Instructions that write what may be seen from outside of a function.
+_WRITES = {
+    "STORE_GLOBAL": "writes the global `{}`",
+    "DELETE_GLOBAL": "deletes the global `{}`",
+    "STORE_ATTR": "writes the attribute `{}`",
+    "DELETE_ATTR": "deletes the attribute `{}`",
+    "STORE_SUBSCR": "writes elements",
+    "DELETE_SUBSCR": "deletes elements",
+}
+_GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
 _END = object()
 _GONE = (LookupError, AttributeError, ValueError)
 # What arrays of other packages raise where they are compared.
@@ -68,10 +79,20 @@ class _Content(NamedTuple):
 
 
 class Captures:
-    """The captured values of one function, as they are when this is made."""
+    """The captured values of one function, as they are when this is made.
 
-    def __init__(self, watched: Sequence[_Watched], contents: Sequence[_Content]) -> None:
+    effects: what its code does, as far as it shows, beside computing results: it writes globals,
+    attributes or elements, or holds a generator of random numbers.
+    """
+
+    def __init__(
+        self,
+        watched: Sequence[_Watched],
+        contents: Sequence[_Content],
+        effects: Sequence[str] = (),
+    ) -> None:
         self._watched, self._contents = watched, contents
+        self.effects = tuple(effects)
         self._content_reads = [c.read for c in contents]
         self._content_values = [c.value for c in contents]
         self._update()
@@ -93,7 +114,8 @@ class Captures:
             search = _Search(names)
             search.visit(function, "self" if not isinstance(function, FunctionType) else "")
             if search.names == names:
-                return Captures(search.watched, [*search.small_arrays(), *search.counters])
+                contents = [*search.small_arrays(), *search.counters]
+                return Captures(search.watched, contents, search.effects)
             # More code was found, and with it names of attributes that were passed by.
             names = frozenset(search.names)
 
@@ -166,6 +188,7 @@ class _Search:
         self.names = set(names)
         self.watched: list[_Watched] = []
         self.counters: list[_Content] = []
+        self.effects: list[str] = []
         self._arrays: list[tuple[str, np.ndarray]] = []
         self._seen: dict[int, Any] = {}
         self._room = MOST_WATCHED
@@ -182,7 +205,9 @@ class _Search:
             return
         self._seen[id(value)] = value
         value = inspect.unwrap(value) if callable(value) else value
-        if isinstance(value, np.ndarray):
+        if isinstance(value, _GENERATORS):
+            self.effects.append(f"draws random numbers from `{name}`")
+        elif isinstance(value, np.ndarray):
             self._arrays.append((name, value))
         elif isinstance(getattr(value, "_version", None), int):
             self.counters.append(_Content(lambda: value._version, name, value._version))
@@ -207,6 +232,7 @@ class _Search:
             return
         code = function.__code__
         self.names |= set(_names(code))
+        self.effects += _effects(code, frozenset(code.co_freevars))
         cells = [c for c in function.__closure__ or () if _is_full(c)]
         closure = zip(code.co_freevars, function.__closure__ or (), strict=True)
         free = [name for name, cell in closure if _is_full(cell)]
@@ -271,6 +297,18 @@ def _globals(code: CodeType) -> list[str]:
     names = {i.argval for i in dis.get_instructions(code) if i.opname in _READS_GLOBAL}
     inner = (_globals(c) for c in code.co_consts if isinstance(c, CodeType))
     return sorted(names.union(*inner))
+
+
+def _effects(code: CodeType, free: frozenset[str]) -> Iterator[str]:
+    """What code writes, that which is defined in it too. `free`: variables of other functions."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _WRITES:
+            yield _WRITES[instruction.opname].format(instruction.argval)
+        elif instruction.opname == "STORE_DEREF" and instruction.argval in free:
+            yield f"writes the variable `{instruction.argval}`"
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _effects(constant, free & frozenset(constant.co_freevars))
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -5,11 +5,11 @@
 
     module = trace(model)
 
-The function runs once on traced arrays; under `max_error` it also runs on numpy arrays, for a
-comparison. Arrays that it captures become constants. Arguments and results may be tuples, lists
-and dicts. The module's function carries `pyc.name` for each argument and result, and `pyc.dims`
-for each argument (the names of dynamic dimensions, "" for others). Each op has the location of the
-Python line that made it.
+The function runs once on traced arrays; a comparison also runs it on arrays of numpy. Arrays that
+it captures become constants. Arguments and results may be tuples, lists and dicts. The module's
+function carries `pyc.name` for each argument and result, and `pyc.dims` for each argument (the
+names of dynamic dimensions, "" for others). Each op has the location of the Python line that made
+it.
 """
 
 import inspect
@@ -44,6 +44,7 @@ from pyc_mlir.frontends.python.specs import (
 )
 from pyc_mlir.frontends.python.traced_array import TracedArray
 from pyc_mlir.frontends.python.tracer import Tracer, active
+from pyc_mlir.util.captures import Captures
 from pyc_mlir.util.logs import TRACE, logger
 
 # What breaks of a trace are counted under, by the beginning of the construct; else Python.
@@ -66,12 +67,29 @@ class Traced:
     """What a trace gives: the module, the names of its arguments, the tree of its results.
 
     call: runs the function itself on numpy arrays, one for each argument; its results' leaves.
+    effects: what the function did besides, as `Effects.found`.
     """
 
     module: ir.Module
     names: tuple[str, ...]
     results: Any
     call: NumpyCall
+    effects: str = ""
+
+
+class Effects:
+    """What a run of a function does beside computing results, from what was there before it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._captures = Captures.of(function)
+        self._random = _random_states()
+
+    def found(self) -> str:
+        """The first effect of a run since: `draws random numbers`; empty if none is known."""
+        if self._random != _random_states():
+            return "draws random numbers"
+        changed = self._captures.changed()
+        return f"changes `{changed}`" if changed else next(iter(self._captures.effects), "")
 
 
 def trace(
@@ -147,6 +165,7 @@ def trace_bound(
     tree = _specs(bound)
     for path, leaf in leaves(tree):
         check_argument(function, path, leaf)
+    effects = Effects(function)
     call = by_numpy(function, bound)  # before the recorder binds traced arrays
     where = context if context is not None else new_context()
     load(where)
@@ -156,7 +175,7 @@ def trace_bound(
         with ir.InsertionPoint(recorder.block):
             results = recorder.run(function, bound)
         module.operation.verify()
-    return Traced(module, tuple(recorder.names), results, call)
+    return Traced(module, tuple(recorder.names), results, call, effects.found())
 
 
 def _specs(bound: inspect.BoundArguments) -> dict[str, Any]:
