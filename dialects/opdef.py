@@ -58,6 +58,9 @@ class OpDef:
     family: ClassVar[str]
     # Whether the two operands may change places without another result.
     commutative: ClassVar[bool] = False
+    # Whether compiled code agrees with the reference for finite operands alone: where it computes
+    # several results together, NaN and infinities reach more of them.
+    finite_operands: ClassVar[bool] = False
 
     def __init_subclass__(
         cls, *, name: str = "", operands: str = "", optional: str | None = None

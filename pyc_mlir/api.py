@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.lookup import compiled
-from pyc_mlir.cache.verifications import Verifications, noted
+from pyc_mlir.cache.verifications import Verifications, noted, recalled
 from pyc_mlir.compilation.build import build_here
 from pyc_mlir.compilation.compile_options import CompileOptions, documentation
 from pyc_mlir.compilation.contract_check import check_cached
 from pyc_mlir.compilation.options import Options, resolve, with_recipe
-from pyc_mlir.compilation.own_function import agreement, numpy_call
+from pyc_mlir.compilation.reference.own_function import OwnFunction, agreement, own_function
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
@@ -209,7 +210,7 @@ def build(
 ) -> Artifact:
     """Compile to an artifact; no device is needed. Raises as `compile`.
 
-    A function's samples are compared with what numpy makes of the function itself.
+    What the references answer to samples is compared with what numpy makes of a function itself.
 
     stage: a context manager around each step, called with what the step does.
     cache: is asked first, and keeps what is compiled.
@@ -217,17 +218,38 @@ def build(
     spent: seconds of a limit of the contract that are over already.
     """
     began = time.monotonic() - spent
-    call = numpy_call(source, inputs) if options.contract.compares else None
+    compares = options.contract.compares
+    function = own_function(source, inputs) if compares or options.check else None
     source = source.module if isinstance(source, Traced) else source
     source = with_islands(source, options.islands)
     made = _build(source, inputs, options, stage, cache, untrusted, spent)
     _log(made, time.monotonic() - began)
-    if call is None:
+    made = _with_function(made, function, compares)
+    return made if function is None else in_time(made, options.contract, time.monotonic() - began)
+
+
+def _with_function(made: Artifact, function: OwnFunction | None, compares: bool) -> Artifact:
+    """The artifact once the function itself was compared; what that needed is dropped.
+
+    Raises PycError (TRACE_MISMATCH).
+    """
+    evidence = made.evidence or Evidence()
+    if function is not None and compares:
+        samples = Samples.from_bytes(made.samples, made.signature).samples
+        found = agreement(function.call, made.signature, samples)
+        return replace(made, evidence=replace(evidence, function=found))
+    expected, check = evidence.expected, evidence.check
+    if expected is None or check is None:
         return made
-    made = replace(
-        made, evidence=replace(made.evidence or Evidence(), function=agreement(call, made))
-    )
-    return in_time(made, options.contract, time.monotonic() - began)
+    if function is not None and check.unchecked is None:
+        effects = function.effects()
+        found = (
+            f"the function itself was not called, since it {effects}"
+            if effects
+            else agreement(function.call, made.signature, expected.samples.samples)
+        )
+        check = replace(check, function=found)
+    return replace(made, evidence=replace(evidence, expected=None, check=check))
 
 
 def _log(made: Artifact, seconds: float) -> None:
@@ -278,4 +300,4 @@ def _build(
         return noted(found, records)
     # What was compiled elsewhere is tried here.
     again = partial(_build, source, inputs, stage=stage, cache=cache)
-    return check_cached(found, options, again, records)
+    return recalled(check_cached(found, options, again, records), records)

@@ -25,6 +25,7 @@ SUITES: dict[str, str] = {
     "compare": "pyc_mlir.tools.bench.report.compare:run",
     "tooling": "pyc_mlir.tools.bench.compile.tooling:run",
     "compile": "pyc_mlir.tools.bench.compile.compile_time:run",
+    "self-check": "pyc_mlir.tools.bench.compile.self_check:run",
     "latency": "pyc_mlir.tools.bench.latency.suite:run",
     "demo-latency": "pyc_mlir.tools.bench.latency.demo:run",
     "gemm": "pyc_mlir.tools.bench.latency.gemm:run",

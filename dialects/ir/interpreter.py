@@ -4,7 +4,7 @@ Input: a module whose function holds pyc ops; output: the arrays that it returns
 `flush_denormals` the results are flushed as IREE's CPU drivers do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -82,7 +82,11 @@ def _run_block(
     values: dict[ir.Value, Value],
     step: Callable[[ir.Operation, list[Value]], Value],
 ) -> list[Value]:
-    """Evaluate a block's ops in order; return the operands of its terminator."""
+    """Evaluate a block's ops in order; return the operands of its terminator.
+
+    Values are forgotten after their last use.
+    """
+    ends = _last_uses(block)
     for op in block.operations:
         operation = op.operation
         name = operation.name
@@ -95,7 +99,31 @@ def _run_block(
         else:
             result = step(operation, [values[v] for v in operation.operands])
         values[operation.result] = result
+        for value in ends.get(operation, ()):
+            del values[value]
     raise AssertionError("a verified block ends in a terminator")
+
+
+def _last_uses(block: ir.Block) -> dict[ir.Operation, list[ir.Value]]:
+    """The values of a block that are read last by each of its ops, or inside of it."""
+    own, last = set(block.arguments), {}
+    for op in block.operations:
+        for value in _read(op.operation):
+            if value in own:
+                last[value] = op.operation
+        own.update(op.operation.results)
+    ends: dict[ir.Operation, list[ir.Value]] = {}
+    for value, operation in last.items():
+        ends.setdefault(operation, []).append(value)
+    return ends
+
+
+def _read(operation: ir.Operation) -> Iterator[ir.Value]:
+    """What an op reads, and what the ops of its regions read."""
+    yield from operation.operands
+    for region in operation.regions:
+        for op in region.blocks[0].operations:
+            yield from _read(op.operation)
 
 
 def op_definition(op: ir.Operation) -> type[OpDef]:

@@ -36,11 +36,13 @@ class Uncertain:
     def exact(value: np.ndarray) -> "Uncertain":
         """A value that every correct program has, but that subnormal numbers may be zero."""
         value = np.asarray(value)
-        deviation = np.zeros(value.shape)
         if is_float(value.dtype) and value.dtype.itemsize >= 4:
-            tiny = float(np.finfo(value.dtype).tiny)
-            deviation[(np.abs(value) < tiny) & (value != 0)] = tiny
-        return Uncertain(value, deviation)
+            tiny = np.finfo(value.dtype).tiny
+            subnormal = (np.abs(value) < tiny) & (value != 0)
+            if subnormal.any():
+                return Uncertain(value, np.where(subnormal, float(tiny), 0.0))
+        # One zero for all elements: constants are large.
+        return Uncertain(value, np.broadcast_to(0.0, value.shape))
 
     @property
     def tolerance(self) -> np.ndarray:

@@ -12,6 +12,7 @@ from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import Builder
 from pyc_mlir.dialects.ir.interpreter import check_unstretched, op_definition, walk
+from pyc_mlir.dialects.numerics.budget import ReferenceBudget
 from pyc_mlir.dialects.numerics.rounding import Uncertain
 from pyc_mlir.dialects.numerics.rules import KERNELS, RULES
 from pyc_mlir.dialects.opdef import OpDef, evaluate
@@ -26,8 +27,14 @@ class UncertainBuilder(Builder):
     its deviation is infinite.
     """
 
+    def __init__(self, budget: ReferenceBudget | None = None) -> None:
+        """Take the work of each op from a budget, if there is one."""
+        self._budget = budget
+
     def emit(self, op: type[OpDef], operands: Sequence[Uncertain], params: dict[str, Any]) -> Any:
-        """The reference's value with its deviation."""
+        """The reference's value with its deviation. Raises OverBudget."""
+        if self._budget is not None:
+            self._budget.take(op, [self.type_of(o) for o in operands], params)
         value = evaluate(op, [o.value for o in operands], **params)
         with np.errstate(all="ignore"):
             if (rule := RULES.get(op.name)) is not None:
@@ -50,13 +57,18 @@ class UncertainBuilder(Builder):
 
 
 def interpret_uncertain(
-    module: ir.Module, inputs: Sequence[np.ndarray], *, function: str = "main"
+    module: ir.Module,
+    inputs: Sequence[np.ndarray],
+    *,
+    function: str = "main",
+    budget: ReferenceBudget | None = None,
 ) -> list[Uncertain]:
     """Run a pyc function on arrays, which are taken as exact.
 
-    Raises PycError: as `interpret`, and INVALID_IR for dynamic sizes that do not fit together.
+    Raises PycError: as `interpret`, and INVALID_IR for dynamic sizes that do not fit together;
+    OverBudget if there is a budget.
     """
-    builder = UncertainBuilder()
+    builder = UncertainBuilder(budget)
 
     def step(op: ir.Operation, operands: list[Uncertain]) -> Uncertain:
         definition = op_definition(op)

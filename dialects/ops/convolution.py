@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.contraction import product
 from pyc_mlir.dialects.ops.elementwise import FLOAT, NUMBER, require_dtype
 from pyc_mlir.dialects.ops.reduction import lowest
 from pyc_mlir.dialects.ops.shapes import agree, require, same_dtype, show
@@ -111,6 +112,7 @@ class Conv2d(OpDef, name="conv2d", operands="x weight"):
     dilations: tuple[int, ...] = (1, 1)
     groups: int = 1
     layout: str = "NCHW"
+    finite_operands = True  # minimal filtering computes tiles
 
     @staticmethod
     def infer(
@@ -147,9 +149,10 @@ class Conv2d(OpDef, name="conv2d", operands="x weight"):
         filters = filters.reshape(groups, f // groups, depth, *kernel)
         out: Any = 0
         for i, j, view in taps(data, kernel, window["strides"], window["dilations"]):
-            blocks = view.reshape(n, groups, depth, *view.shape[2:])
-            out = out + np.einsum("ngchw,gfc->ngfhw", blocks, filters[..., i, j])
-        out = out.reshape(n, f, *out.shape[3:])
+            blocks = view.reshape(n, groups, depth, view.shape[2] * view.shape[3])
+            rows, columns = view.shape[2:]
+            out = out + product(filters[..., i, j], blocks)
+        out = out.reshape(n, f, rows, columns)
         return from_nchw(out, layout)
 
     @classmethod
@@ -158,6 +161,17 @@ class Conv2d(OpDef, name="conv2d", operands="x weight"):
         weight = inputs[1]
         filters = weight.shape[0] if params["layout"] == "NCHW" else weight.shape[3]
         return 2 * out.elements * weight.elements // max(1, filters or 0)
+
+    @classmethod
+    def evaluation_work(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """The reference also takes a view of x and adds to the result for each kernel position."""
+        x, weight = inputs
+        nchw = params["layout"] == "NCHW"
+        kernel = weight.shape[2:] if nchw else weight.shape[:2]
+        filters, channels = out.shape[1 if nchw else 3], x.shape[1 if nchw else 3]
+        read = out.elements // max(1, filters or 0) * (channels or 0)
+        moved = math.prod(k or 0 for k in kernel) * (read + 2 * out.elements)
+        return super().evaluation_work(inputs, out, **params) + cls.element_work // 2 * moved
 
 
 class Pooling(OpDef):

@@ -172,6 +172,7 @@ class Batchnorm(OpDef, name="batchnorm", operands="x scale bias mean variance"):
 
     axis: int = 1
     epsilon: float = 1e-5
+    finite_operands = True
 
     @staticmethod
     def infer(

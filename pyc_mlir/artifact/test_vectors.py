@@ -27,6 +27,10 @@ SIZES = (5, 18, 1, 4, 16, 8, 2, 3)
 # Of all combinations of them.
 MOST_TRIES = 64
 _END_OF_HEAD = b"\n"
+# Seeds of samples with edge values, the second without NaN and infinities.
+EDGES, FINITE_EDGES = 3, 5
+# How many edge values an input has: few, as NaN spreads.
+_EDGE_COUNT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +125,9 @@ def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> li
     (`SignatureEntry.dynamic`).
 
     Even seeds give f32-like values in [-2, 2), odd ones multiples of 1/4 in [-4, 4], where ties,
-    zeros and whole numbers are common. Integers lie in [-4, 28), to serve as indices too.
+    zeros and whole numbers are common. Integers lie in [-4, 28), to serve as indices too. `EDGES`
+    and `FINITE_EDGES` add edge values to those: both zeros, NaN, infinities, the ends of an integer
+    type. Subnormal numbers are none, since a function may have a step between them and 0.
     """
     arrays = []
     for i, argument in enumerate(signature.inputs):
@@ -132,7 +138,10 @@ def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> li
         _require_memory(shape, argument)
         stream = np.random.PCG64([seed, i])
         raw = np.asarray(stream.random_raw(int(np.prod(shape, dtype=int))), np.uint64)
-        arrays.append(_values(raw.reshape(shape), argument.dtype, seed))
+        values = _values(raw, argument.dtype, seed)
+        if seed in (EDGES, FINITE_EDGES) and raw.size:
+            _add_edges(values, raw, seed == FINITE_EDGES)
+        arrays.append(values.reshape(shape))
     return arrays
 
 
@@ -156,6 +165,20 @@ def _values(raw: np.ndarray, dtype: np.dtype, seed: int) -> np.ndarray:
     if seed % 2:
         return (((raw >> np.uint64(40)) % np.uint64(33)).astype(np.float64) / 4 - 4).astype(dtype)
     return ((raw >> np.uint64(11)).astype(np.float64) * 2.0**-51 - 2).astype(dtype)
+
+
+def _add_edges(values: np.ndarray, raw: np.ndarray, finite: bool) -> None:
+    """Put some edge values of the type in the place of others."""
+    dtype = values.dtype
+    if dtype == BOOL:
+        return
+    if is_float(dtype):
+        made = np.array([0.0, -0.0, *(() if finite else (np.nan, np.inf, -np.inf))]).astype(dtype)
+    else:
+        ends = np.iinfo(dtype)
+        made = np.array([0, 1, ends.min, ends.max], dtype)
+    picked = raw[:_EDGE_COUNT]
+    values[(picked >> np.uint64(8)) % np.uint64(values.size)] = made[picked % np.uint64(len(made))]
 
 
 def candidate_sizes(signature: Signature) -> list[Mapping[str, int]]:

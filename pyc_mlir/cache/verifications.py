@@ -4,21 +4,28 @@ A program of the cache that was compared with its samples here before need not b
 Here means under the same runtime, on the same kind of device and CPU: the side file is named after
 that, and the verification record in it says so once more, with the hash of program and samples
 (verification.py). Whatever cannot be read is no verification record: the samples are computed then.
+
+The outcome of a compile's check of itself stands there too. It holds for the entry, whose key names
+the CPU and whether the check was on, so that a program from the cache is not checked again.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import CacheRecord
-from pyc_mlir.artifact.verification import Verification
+from pyc_mlir.artifact.verification import Evidence, SelfCheck, Unchecked, Verification
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import side_name
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.runtime.device import Device, environment_of
 
-KIND = "verification"
+KIND, CHECK_KIND = "verification", "self-check"
+# The entry's key says all that the outcome of a check depends on.
+_CHECK_NAME = side_name(CHECK_KIND, {})
 
 
 @dataclass(frozen=True)
@@ -46,16 +53,43 @@ class Verifications:
 
     def keep(self, verification: Verification) -> None:
         """Keep what a comparison found; of one that failed nothing is kept."""
-        name = side_name(KIND, verification.environment)
-        data = json.dumps(verification.to_json(), sort_keys=True).encode()
-        store = self.cache.store
-        if verification.passed and store.read_side(self.key, name) != data:
+        if verification.passed:
+            self._write(side_name(KIND, verification.environment), verification.to_json())
+
+    def keep_check(self, check: SelfCheck) -> None:
+        """Keep the outcome of a compile's check of itself."""
+        self._write(_CHECK_NAME, check.to_json())
+
+    def known_check(self) -> SelfCheck:
+        """The outcome that was kept; else that there is no record."""
+        data = self.cache.store.read_side(self.key, _CHECK_NAME)
+        try:
+            if data is not None:
+                return SelfCheck.from_json(parse_json(data))
+        except (PycError, AttributeError, KeyError, TypeError, ValueError):
+            pass
+        return SelfCheck.without(Unchecked.NO_RECORD)
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        data, store = json.dumps(content, sort_keys=True).encode(), self.cache.store
+        if store.read_side(self.key, name) != data:
             self.cache.note(store.write_side(self.key, name, data))
 
 
 def noted(artifact: Artifact, verifications: Verifications | None) -> Artifact:
     """An artifact that was compiled here, whose verification record is kept beside its entry."""
     evidence = artifact.evidence
-    if verifications is not None and evidence is not None and evidence.verification is not None:
-        verifications.keep(evidence.verification)
+    if verifications is not None and evidence is not None:
+        if evidence.verification is not None:
+            verifications.keep(evidence.verification)
+        if evidence.check is not None:
+            verifications.keep_check(evidence.check)
     return artifact
+
+
+def recalled(artifact: Artifact, verifications: Verifications | None) -> Artifact:
+    """A program from the cache with the outcome of the check of its compile."""
+    if verifications is None:
+        return artifact
+    evidence = artifact.evidence or Evidence()
+    return replace(artifact, evidence=replace(evidence, check=verifications.known_check()))

@@ -44,8 +44,8 @@ from pyc_mlir.compilation.generate import (
 from pyc_mlir.compilation.generate import SITE as FUSION_SITE
 from pyc_mlir.compilation.lower import Lowered, lower, structure_of_parts
 from pyc_mlir.compilation.options import Options
-from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
+from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.compilation.stages import record_stage, stage_of_recipe
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
@@ -118,7 +118,7 @@ def _first_of(
                 choices.record_fallback(BUDGET_SITE, attempt.way, reasons)
             with stage("PyC lowers to linalg"):
                 own = isinstance(source, Lowered)
-                lowered = source if own else lower(source, inputs, attempt.options)
+                lowered = source if own else _lowered(source, inputs, attempt.options)
                 begun = begin(lowered, attempt, choices.log)
         setting = attempt.setting or begun.setting
         with stage(f"IREE compiles for {attempt.options.target.name}"):
@@ -131,6 +131,11 @@ def _first_of(
                 continue
             return complete(begun, made, setting, failures)
     raise refusal(failures)
+
+
+def _lowered(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
+    # Under `max_error` the contract's own samples are compared.
+    return lower(source, inputs, options, options.check and not options.contract.compares)
 
 
 @dataclass(frozen=True)
@@ -231,7 +236,7 @@ def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Fai
         lowered.pyc_text.encode(),
         memory,
         samples.to_bytes() if samples.samples else b"",
-        Evidence(begun.oracle),
+        Evidence(begun.oracle, expected=lowered.expected),
     )
 
 

@@ -149,6 +149,15 @@ class CompileOptions:
             "decisions",
         ),
     )
+    check: bool | None = field(
+        default=None,
+        metadata=_option(
+            "compare the program with the numpy references on small samples before it is returned, "
+            "within a budget of about a tenth of the compile's seconds; default: unless the "
+            "variable PYC_CHECK is 0",
+            "--check",
+        ),
+    )
     dims: Ranges | None = field(
         default=None,
         metadata=_option(

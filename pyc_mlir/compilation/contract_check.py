@@ -16,8 +16,17 @@ import numpy as np
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import STRICT_RUNS, latency
 from pyc_mlir.artifact.test_vectors import Samples, candidate_sizes, make_inputs
-from pyc_mlir.artifact.verification import Evidence, VerificationStore
+from pyc_mlir.artifact.verification import (
+    Evidence,
+    Expectation,
+    SelfCheck,
+    Unchecked,
+    VerificationStore,
+)
+from pyc_mlir.compilation.blame import ORACLE as SITE
+from pyc_mlir.compilation.blame import WrongResult, blamed
 from pyc_mlir.compilation.options import NO_KERNELS, Options
+from pyc_mlir.compilation.reference.self_check import self_check
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import (
@@ -31,7 +40,6 @@ from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program, serving
 
-SITE = "oracle"
 _EVIDENCE_CHARACTERS = 300
 _LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
 
@@ -50,9 +58,17 @@ def check_contract(
     """
     artifact, contract = _replay_stand_in(options, build) or build(options), options.contract
     _refuse_fallbacks(contract, artifact.decisions)
-    if not needs_runs(contract):
+    expected = _expected(artifact)
+    runs = needs_runs(contract)
+    has_samples = expected is not None and expected.unchecked is None
+    device = _device_for(artifact) if runs or has_samples else None
+    if expected is not None:
+        check = _self_checked(artifact, expected, device, options, build)
+        artifact = _with_evidence(artifact, check=check)
+    elif not options.check and not contract.compares:
+        artifact = _with_evidence(artifact, check=SelfCheck.without(Unchecked.OFF))
+    if not runs:
         return artifact
-    device = _device_for(artifact)
     if device is None:
         if contract.latency_binding:
             raise uncheckable(
@@ -73,6 +89,44 @@ def check_contract(
     if contract.latency_goal_seconds is not None:
         clauses.append(_check_latency(artifact, contract))
     return _with_evidence(artifact, clauses=tuple(clauses))
+
+
+def _expected(artifact: Artifact) -> Expectation | None:
+    """What the references say of a program that was compiled just now, if they were asked."""
+    return None if artifact.evidence is None else artifact.evidence.expected
+
+
+def _self_checked(
+    artifact: Artifact,
+    expected: Expectation,
+    device: Device | None,
+    options: Options,
+    build: Callable[[Options], Artifact],
+) -> SelfCheck:
+    """The outcome of a program's own check. Raises WrongResult with the decisions to blame.
+
+    Under a limit of seconds there is no time to look for those.
+    """
+    try:
+        return self_check(artifact, expected, device)
+    except PycError as error:
+        if error.code is ReasonCode.OUT_OF_MEMORY:
+            return SelfCheck.without(Unchecked.NO_DEVICE, error.message)
+        if error.code is not ReasonCode.WRONG_RESULT:
+            raise
+        refused = error
+
+    def is_wrong(other: Artifact) -> bool:
+        try:
+            self_check(other, expected, device)
+        except PycError as error:
+            return error.code is ReasonCode.WRONG_RESULT
+        return False
+
+    searched = options.contract.max_compile_seconds is None
+    raise WrongResult(
+        refused.message, blamed(artifact, options, build, is_wrong) if searched else ()
+    )
 
 
 def _replay_stand_in(options: Options, build: Callable[[Options], Artifact]) -> Artifact | None:

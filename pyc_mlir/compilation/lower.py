@@ -6,13 +6,15 @@ signature, decisions, graph id, and where each op came from.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import Any
 
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.artifact.verification import Expectation, Unchecked
 from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
+from pyc_mlir.compilation.reference.self_check import expectation
 from pyc_mlir.compilation.signatures import (
     RANGES,
     declare_ranges,
@@ -29,7 +31,7 @@ from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.frontends.graph_report import graph_report
-from pyc_mlir.frontends.sources import Source, load_source, with_islands
+from pyc_mlir.frontends.sources import Source, copied, load_source, with_islands
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices.choices import (
@@ -57,6 +59,9 @@ from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
 
 
+_NO_REFERENCE = Expectation(
+    unchecked=Unchecked.NO_REFERENCE, why="the program enters at IREE; `max_error` asks vmvx"
+)
 # The choice whether a foreign program is raised to pyc, and its two answers.
 _RAISE = Site("raise", "module")
 _RAISED, _AS_IT_IS = "pyc", "iree"
@@ -90,6 +95,8 @@ class Lowered:
     imported: ImportReport = field(default_factory=ImportReport)
     # The graph's id blind to the contents of constants, for evidence and recipes of other programs.
     structure_id: str = ""
+    # What the references expect of it, for the self-check; None where that was not asked for.
+    expected: Expectation | None = None
 
 
 def context_of(options: Options) -> PassContext:
@@ -123,17 +130,24 @@ def context_of(options: Options) -> PassContext:
     )
 
 
-def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
-    """Run front end and pyc passes. Raises PycError."""
+def lower(
+    source: Any, inputs: Sequence[Any] | None, options: Options, expect: bool = False
+) -> Lowered:
+    """Run front end and pyc passes. Raises PycError.
+
+    expect: whether the references are asked what the program should answer, for the self-check.
+    """
     with new_context() as context, ir.Location.unknown():
         loaded = load_source(with_islands(source, options.islands), inputs, context)
         if loaded.module is None:
-            return _foreign(loaded, options)
+            return replace(_foreign(loaded, options), expected=_NO_REFERENCE if expect else None)
         with loaded.module.context, ir.Location.unknown():
             refine = None if callable(source) else inputs
             if loaded.foreign and not _is_raised(loaded, options):
-                return _foreign(loaded, options)
-            return _lower_pyc(loaded.module, refine, options, loaded.foreign != b"")
+                return replace(
+                    _foreign(loaded, options), expected=_NO_REFERENCE if expect else None
+                )
+            return _lower_pyc(loaded.module, refine, options, loaded.foreign != b"", expect)
 
 
 def _is_raised(source: Source, options: Options) -> bool:
@@ -175,7 +189,11 @@ def _foreign(source: Source, options: Options) -> Lowered:
 
 
 def _lower_pyc(
-    module: ir.Module, inputs: Sequence[Any] | None, options: Options, raised: bool = False
+    module: ir.Module,
+    inputs: Sequence[Any] | None,
+    options: Options,
+    raised: bool = False,
+    expect: bool = False,
 ) -> Lowered:
     context = context_of(options)
     if raised:
@@ -191,6 +209,7 @@ def _lower_pyc(
     graph_id, structure_id = _identified(function, options, context)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
+    before = copied(module) if expect else None
     _optimize(module, options, context)
     function = entry_function(module)
     ids = OpIds(function)
@@ -206,6 +225,7 @@ def _lower_pyc(
     known = constant_work(module)
     seconds = predicted_seconds(module, options.target)
     signature = refined(given, signature_of(function))
+    expected = None if before is None else expectation(before, entry, signature)
     run_pipeline(module, TO_LINALG, context)
     _drop_argument_attributes(module)
     decisions = context.choices.log
@@ -224,6 +244,7 @@ def _lower_pyc(
         reference,
         imported,
         structure_id,
+        expected,
     )
 
 

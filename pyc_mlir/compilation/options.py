@@ -68,6 +68,8 @@ class Options(ReplayOptions):
     calibration: Calibration | None = None
     # Kernels and parts are chosen together under the budget (attempts.py).
     co_selected: bool = False
+    # The program is compared with its references before it is returned (self_check.py).
+    check: bool = False
 
     @property
     def replayed(self) -> dict[str, Any]:
@@ -129,6 +131,26 @@ def _require_named_parts(options: Options, overrides: Iterable[str]) -> None:
         raise conflict(strict, f"the variable `{name}`", "what code it has take part is in no log")
 
 
+_CHECK_SWITCH = "PYC_CHECK"
+
+
+def checks_itself(requested: bool | None, environment: Mapping[str, str]) -> bool:
+    """Whether a compile checks itself: as requested, else unless `PYC_CHECK` is 0.
+
+    Raises PycError (BAD_ARGUMENT) for another value of the variable.
+    """
+    if requested is not None:
+        return requested
+    value = environment.get(_CHECK_SWITCH) or "1"
+    if value not in ("0", "1"):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{_CHECK_SWITCH}: expected 0 (compiles do not check their programs) or 1, got "
+            f"{value!r}",
+        )
+    return value == "1"
+
+
 # IREE's flags that change what a program needs of its CPU.
 _CPU_FLAGS = "iree-llvmcpu-target-cpu"
 
@@ -166,6 +188,7 @@ def resolve(
         ranges={name: checked_range(name, ends) for name, ends in (given.dims or {}).items()},
         node_names=given.node_names,
         islands=given.islands,
+        check=checks_itself(given.check, environment),
     )
     if recipe is not None:
         options = with_recipe(options, recipe)

@@ -17,15 +17,14 @@ from pyc_mlir.artifact.artifact import Artifact, write
 from pyc_mlir.artifact.compile_log import CompileLog
 from pyc_mlir.artifact.test_vectors import Samples, compare, make_inputs
 from pyc_mlir.cache.key import differences
+from pyc_mlir.compilation.blame import differing, mixed
 from pyc_mlir.compilation.build import oracle_of
-from pyc_mlir.compilation.contract_check import SITE as ORACLE_SITE
 from pyc_mlir.compilation.contract_check import call_seconds, some_inputs
+from pyc_mlir.compilation.culprits import Culprits, NothingToFind, find_culprits
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import Options
-from pyc_mlir.compilation.oracles import make_samples
-from pyc_mlir.debug.culprits import Culprits, NothingToFind, find_culprits
+from pyc_mlir.compilation.reference.oracles import make_samples
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.calibration_choice import SITE as CALIBRATION_SITE
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.runtime.array import to_device
@@ -57,10 +56,7 @@ class Bisection:
 
 def differing_sites(good: CompileLog, bad: CompileLog) -> list[str]:
     """The sites of choices that differ, those of the bad log first, in its order."""
-    before, after = good.recipe.choices, bad.recipe.choices
-    apart = (CALIBRATION_SITE.key, f"{ORACLE_SITE}:")
-    sites = [s for s in dict.fromkeys((*after, *before)) if before.get(s) != after.get(s)]
-    return [s for s in sites if not s.startswith(apart)]
+    return differing(good.recipe.choices, bad.recipe.choices)
 
 
 @dataclass
@@ -80,12 +76,7 @@ class _Mixing:
 
     def recipe(self, applied: Sequence[str]) -> Recipe:
         """The good choices, but for the sites in `applied`, and what both chose alike."""
-        mixed = {s: c for s, c in self.bad.choices.items() if self.good.choices.get(s) == c}
-        for site in self.sites:
-            chosen = (self.bad if site in applied else self.good).choices.get(site)
-            if chosen is not None:
-                mixed[site] = chosen
-        return Recipe(mixed, tolerant=True)
+        return mixed(self.good.choices, self.bad.choices, self.sites, applied)
 
     def is_bad(self, applied: Sequence[str]) -> bool | None:
         """Compile and check; None where it does not compile."""
@@ -96,8 +87,8 @@ class _Mixing:
             answer, why = None, f" ({error.code.name})"
         else:
             chosen = {d.site.key: d.chosen for d in artifact.decisions}
-            mixed = [s for s in self.sites if s in recipe.choices]
-            self.vanished |= {s for s in mixed if chosen.get(s) != recipe.choices[s]}
+            asked = [s for s in self.sites if s in recipe.choices]
+            self.vanished |= {s for s in asked if chosen.get(s) != recipe.choices[s]}
             answer, why = self.check(artifact), ""
         self.tries += 1
         verdict = {True: "bad", False: "good", None: "cannot be told"}[answer]
@@ -162,7 +153,7 @@ def unchecked(options: Options) -> Options:
     kept = Contract(
         memory_budget_bytes=contract.memory_budget_bytes, max_concurrency=contract.max_concurrency
     )
-    return replace(options, contract=kept)
+    return replace(options, contract=kept, check=False)
 
 
 # What can be asked of a program.

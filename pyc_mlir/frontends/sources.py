@@ -76,9 +76,9 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
     """
     if isinstance(source, Source):
         # A program may be lowered more than once, and lowering changes the module.
-        return source if source.module is None else replace(source, module=_copied(source.module))
+        return source if source.module is None else replace(source, module=copied(source.module))
     if isinstance(source, ir.Module):
-        return Source(_copied(source))
+        return Source(copied(source))
     if isinstance(source, WithIslands):
         name = source.model.stem if isinstance(source.model, Path) else Source.name
         return Source(_onnx(source.model, context, islands=True), name=name)
@@ -143,7 +143,7 @@ def is_text(source: str) -> bool:
     return (begins or lines) and not os.path.exists(source)
 
 
-def _copied(module: ir.Module) -> ir.Module:
+def copied(module: ir.Module) -> ir.Module:
     """A module of its own to be lowered: the caller's stays as it is."""
     with module.context, module.operation.location:
         copy = ir.Module.create()

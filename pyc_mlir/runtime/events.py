@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.import_report import ImportReport
+from pyc_mlir.artifact.verification import SelfCheck
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
 from pyc_mlir.pipelines.choices.log import RUN, Event, Reason
@@ -103,7 +104,8 @@ class ProgramStats:
     each clause; `comparisons` counts calls that were compared with the reference (which is no part
     of their times), `wrong_results` samples and calls that differed, and `fallbacks` are those that
     were taken. `imported` is how much of the program PyC compiles, `cache` what the compile cache
-    did for it, if it was asked. `other_runtime` says which release of IREE's runtime the program
+    did for it, if it was asked, `check` how it compared with its references when this process
+    compiled it. `other_runtime` says which release of IREE's runtime the program
     was compiled for, if this is another one (RUNTIME_DIFFERS)."""
 
     calls: int
@@ -126,6 +128,7 @@ class ProgramStats:
     fallbacks: "tuple[Fallback, ...]"
     imported: ImportReport
     cache: CacheRecord | None = None
+    check: SelfCheck | None = None
     other_runtime: str = ""
 
     def __repr__(self) -> str:
@@ -148,6 +151,8 @@ class ProgramStats:
         }
         if self.mode:
             shown["mode"] = self.mode
+        if self.check is not None:
+            shown["self-check"] = str(self.check)
         if self.wrong_results or self.fallbacks:
             shown["wrong results"] = str(self.wrong_results)
             shown["fallbacks"] = "; ".join(map(str, self.fallbacks)) or "none"

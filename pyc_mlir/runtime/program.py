@@ -434,6 +434,7 @@ class Program:
             fallbacks=() if self._monitor is None else tuple(self._monitor.taken),
             imported=self.artifact.imported,
             cache=self.artifact.cached,
+            check=None if self.artifact.evidence is None else self.artifact.evidence.check,
             other_runtime=self._other_runtime,
         )
 

@@ -7,8 +7,10 @@ from typing import Any
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.artifact.verification import Evidence, Oracle, Verification
-from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
+from pyc_mlir.artifact.test_vectors import Samples
+from pyc_mlir.artifact.verification import Evidence, Expectation, Oracle, SelfCheck, Verification
+from pyc_mlir.compilation.blame import WrongResult
+from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.frontends.python.source import SourcePoint, Untraceable
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
@@ -38,15 +40,19 @@ def artifact_frame(artifact: Artifact) -> Frame:
         "verification": None if verification is None else verification.to_json(),
         "clauses": [c.to_json() for c in evidence.clauses],
         "oracle": oracle,
+        "check": None if evidence.check is None else evidence.check.to_json(),
     }
-    parts = (artifact.vmfb, artifact.module, artifact.memory, artifact.samples, code)
+    # The function itself, which is compared with them, is in the parent.
+    expected = b"" if evidence.expected is None else evidence.expected.samples.to_bytes()
+    parts = (artifact.vmfb, artifact.module, artifact.memory, artifact.samples, code, expected)
     return Frame(header, parts)
 
 
 def artifact_of(frame: Frame) -> Artifact:
     """The artifact of a frame. Raises KeyError, TypeError, ValueError or PycError."""
     data = frame.header
-    vmfb, module, memory, samples, code = map(bytes, frame.blobs)
+    vmfb, module, memory, samples, code, expected = map(bytes, frame.blobs)
+    signature = Signature.from_json(data["manifest"]["signature"])
     verification = (
         None if data["verification"] is None else Verification.from_json(data["verification"])
     )
@@ -54,6 +60,8 @@ def artifact_of(frame: Frame) -> Artifact:
         _oracle(data["oracle"], code),
         verification,
         tuple(map(ClauseReport.from_json, data["clauses"])),
+        expected=Expectation(Samples.from_bytes(expected, signature)) if expected else None,
+        check=None if data["check"] is None else SelfCheck.from_json(data["check"]),
     )
     decisions = tuple(map(Decision.from_json, data["decisions"]))
     return Artifact(vmfb, data["manifest"], decisions, module, memory, samples, evidence)
@@ -129,6 +137,12 @@ _KINDS: Mapping[type[PycError], Mapping[str, _Codec]] = {
         "diagnostics": (
             lambda found: [asdict(d) for d in found],
             lambda data: tuple(map(_diagnostic, data)),
+        )
+    },
+    WrongResult: {
+        "blamed": (
+            lambda found: [d.to_json() for d in found],
+            lambda data: tuple(map(Decision.from_json, data)),
         )
     },
     BudgetRefused: {"smallest": _PLAIN, "seconds": _PLAIN, "bound": _PLAIN},

@@ -9,7 +9,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.lookup import compiled
-from pyc_mlir.cache.verifications import Verifications, noted
+from pyc_mlir.cache.verifications import Verifications, noted, recalled
 from pyc_mlir.compilation.contract_check import with_requested_options
 from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.pipelines.choices.contract import IREE_CODE
@@ -62,4 +62,4 @@ def _through(
     if made.evidence is not None:
         # What keeping the program took counts.
         return job.with_time(noted(made, records))
-    return job.checked(made, records)
+    return recalled(job.checked(made, records), records)

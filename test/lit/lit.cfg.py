@@ -15,4 +15,5 @@ config.environment["PATH"] = os.pathsep.join(  # noqa: F821
     [os.path.dirname(sys.executable), os.environ.get("PATH", "")]
 )
 config.environment["PYC_CACHE"] = "0"  # noqa: F821
+config.environment["PYC_CHECK"] = "0"  # noqa: F821
 config.substitutions.append(("%python", sys.executable))  # noqa: F821

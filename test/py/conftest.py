@@ -24,6 +24,8 @@ BUILD = Path(__file__).resolve().parents[2] / "build"
 FULL = os.environ.get("PYC_FULL") == "1"
 # Tests compile what they test, here and in child processes; those of the cache have folders.
 os.environ["PYC_CACHE"] = "0"
+# Tests compare what they compile on their own; those of the self-check have it on.
+os.environ.setdefault("PYC_CHECK", "0")
 # Where Python is told to leave no bytecode beside sources, it keeps it in the build folder: each
 # of the many child processes would compile hundreds of modules again.
 if sys.dont_write_bytecode:

@@ -15,6 +15,7 @@ from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.compile_log import head_of, read_compile_log, refusal_of
 from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
+from pyc_mlir.artifact.verification import SelfCheck
 from pyc_mlir.cache.cache import choose
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import Options, resolve
@@ -120,7 +121,8 @@ def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
     """A program with its log: the conditions first, what the cache did last."""
     data = to_bytes(artifact)
     events = () if artifact.cached is None else (artifact.cached.event,)
-    log = (head_of(artifact, data), *artifact.decisions, *events)
+    checked = () if (check := check_of(artifact)) is None else (check.event,)
+    log = (head_of(artifact, data), *artifact.decisions, *events, *checked)
     text = summary(path, len(data), artifact, progress.seconds)
     return Output(data, log, text, contract_report(artifact))
 
@@ -174,6 +176,7 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
         ("outputs", _arguments(signature.outputs)),
         *([("memory", memory)] if (memory := memory_line(artifact)) else []),
         *([("cache", cache_line(artifact.cached))] if artifact.cached else []),
+        *([("self-check", str(check))] if (check := check_of(artifact)) else []),
         ("decisions", f"{len(artifact.decisions)} (-v shows them, --log FILE writes them)"),
         *([("recipe", str(used))] if used != Coverage() else []),
         *([("explored", explored)] if (explored := explored_line(artifact)) else []),
@@ -185,6 +188,11 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
         f"in {quantity(seconds, 's')}\n"
     )
     return head + "".join(f"  {name:<10} {text}\n" for name, text in rows)
+
+
+def check_of(artifact: Artifact) -> SelfCheck | None:
+    """How the program compared with its references; None where a contract compares it."""
+    return None if artifact.evidence is None else artifact.evidence.check
 
 
 def explored_line(artifact: Artifact) -> str:

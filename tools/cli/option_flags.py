@@ -30,6 +30,10 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+# Options that are on or off, and neither by default.
+_SWITCHES = ("check",)
+
+
 def flags_of_options() -> dict[str, str]:
     """The flag of each option that has one, by the option's name."""
     return {name: option.flag for name, option in texts().items() if option.flag}
@@ -45,6 +49,15 @@ def add_option_flags(parser: argparse.ArgumentParser) -> dict[str, argparse._Arg
         if option.group and option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
         group = groups[option.group] if option.group else parser
+        if defaults[name] is None and name in _SWITCHES:
+            group.add_argument(
+                option.flag,
+                dest=name,
+                action=argparse.BooleanOptionalAction,
+                default=None,
+                help=option.text,
+            )
+            continue
         if defaults[name] is False:
             group.add_argument(option.flag, dest=name, action="store_true", help=option.text)
             continue

@@ -5,8 +5,8 @@
 
     module = trace(model)
 
-The function runs once on traced arrays; under `max_error` it also runs on numpy arrays, for a
-comparison. Arrays that it captures become constants. Arguments and results may be tuples, lists
+The function runs once on traced arrays; a comparison also runs it on numpy arrays (self-check and
+`max_error`). Arrays that it captures become constants. Arguments and results may be tuples, lists
 and dicts. The module's function carries `pyc.name` for each argument and result, `pyc.dims` for
 each argument (the names of dynamic dimensions, "" for others), and `pyc.results` for the structure
 of results that are neither one array nor a tuple of several. Each op has the location of the
@@ -14,7 +14,6 @@ Python line that made it.
 """
 
 import inspect
-import random
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -46,6 +45,7 @@ from pyc_mlir.frontends.python.specs import (
 )
 from pyc_mlir.frontends.python.traced_array import TracedArray
 from pyc_mlir.frontends.python.tracer import Tracer, active
+from pyc_mlir.util.captures.effects import Effects, random_states
 from pyc_mlir.util.logs import TRACE, logger
 
 # What breaks of a trace are counted under, by the beginning of the construct; else Python.
@@ -68,12 +68,14 @@ class Traced:
     """What a trace gives: the module, the names of its arguments, the tree of its results.
 
     call: runs the function itself on numpy arrays, one for each argument; its results' leaves.
+    effects: what the function did besides, as `Effects.found`.
     """
 
     module: ir.Module
     names: tuple[str, ...]
     results: Any
     call: NumpyCall
+    effects: str = ""
 
 
 def trace(
@@ -154,6 +156,7 @@ def trace_bound(
     tree = _specs(bound)
     for path, leaf in leaves(tree):
         check_argument(function, path, leaf)
+    effects = Effects(function)
     call = by_numpy(function, bound)  # before the recorder binds traced arrays
     where = context if context is not None else new_context()
     load(where)
@@ -163,7 +166,7 @@ def trace_bound(
         with ir.InsertionPoint(recorder.block):
             results = recorder.run(function, bound)
         module.operation.verify()
-    return Traced(module, tuple(recorder.names), results, call)
+    return Traced(module, tuple(recorder.names), results, call, effects.found())
 
 
 def _specs(bound: inspect.BoundArguments) -> dict[str, Any]:
@@ -186,12 +189,6 @@ def by_numpy(function: Callable[..., Any], bound: inspect.BoundArguments) -> Num
             running.reset(token)
 
     return call
-
-
-def _random_states() -> tuple[Any, ...]:
-    """The states of the generators that all of a process share, numpy's and Python's."""
-    state: Any = np.random.get_state(legacy=True)
-    return (state[2], state[3], state[1].tobytes(), random.getstate())
 
 
 def _definition(function: Callable[..., Any]) -> ir.Location:
@@ -221,7 +218,7 @@ class _Recorder:
             lambda v: next(arguments) if isinstance(v, TensorSpec) else v, self.tree
         )
         token = active.set(self.tracer)
-        drawn = _random_states()
+        drawn = random_states()
         try:
             results = function(*bound.args, **bound.kwargs)
             outputs = [self._output(path, leaf) for path, leaf in leaves(results)]
@@ -236,7 +233,7 @@ class _Recorder:
         finally:
             active.reset(token)
             self.tracer.closed = True
-        if drawn != _random_states():
+        if drawn != random_states():
             self.tracer.notes["random"] = f"{_title(function)}: {_BAKED}"
         for text in self.tracer.notes.values():
             logger(TRACE).warning("%s", text)

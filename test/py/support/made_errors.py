@@ -1,15 +1,18 @@
 """One error of each kind, with all of its fields."""
 
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
+from pyc_mlir.compilation.blame import WrongResult
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.frontends.python.source import SourcePoint, Untraceable
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
 from pyc_mlir.iree.session import CompileError, IreeDiagnostic
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.driver.pipeline_text import PipelineError
 from pyc_mlir.pipelines.memory.planner.planner import BudgetRefused
 
 POINT = SourcePoint("model.py", 3, 7)
 BREAK = GraphBreak("model.py:3", "Foo", ReasonCode.UNSUPPORTED_OP, "no rule", 1)
+DECISION = Decision(Site("pyc-fuse", "add.1"), "keep", (Alternative("keep"),), "heuristic")
 ERRORS: list[PycError] = [
     PycError(ReasonCode.BAD_ARGUMENT, "x: expected 1, got 2"),
     VerificationError("pyc.add: expected 2 operands, got 1"),
@@ -20,6 +23,7 @@ ERRORS: list[PycError] = [
     ),
     CompileError(ReasonCode.PASS_FAILED, "passes", [IreeDiagnostic("error", "no", "a.mlir:1:1")]),
     PipelineError("a,b", 2, "unknown pass"),
+    WrongResult("program: expected 1, got 2", [DECISION]),
 ]
 
 

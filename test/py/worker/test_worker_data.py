@@ -16,7 +16,7 @@ from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, Unsupporte
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import Evidence, Verification
 from pyc_mlir.compilation.options import Options, make_options
-from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
+from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle
 from pyc_mlir.compilation.stages import CHEAPEST, DEFAULT, FewestSteps, at_stage, stages_below
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.iree.memory.budget import BudgetNotKept
@@ -134,6 +134,7 @@ def options() -> Options:
         parts_for="balanced",
         passes="cse",
         co_selected=True,
+        check=True,
     )
 
 

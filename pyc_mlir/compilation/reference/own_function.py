@@ -1,48 +1,58 @@
 """Compare a traced program with the function that it was made of, run by numpy.
 
 The numpy references judge a program from the pyc module on: a front end that records something else
-than the function computes is right by them. So a compile under `max_error` gives the inputs of the
-artifact's samples to the function itself too, and its answers are compared with those of the
-references, within the tolerances of dialects/numerics/rounding.py; integers and booleans must be
-equal.
+than the function computes is right by them. So a compile gives the inputs of its samples to the
+function itself too, and its answers are compared with those of the references, within the
+tolerances of dialects/numerics/rounding.py; integers and booleans must be equal.
 
 The function runs once for each sample, and a second time where it disagrees: one that does not
-repeat itself is no reference. What it does besides happens as often.
+repeat itself is no reference. Under `max_error`, what it does besides happens as often; a
+self-check leaves out a function with such effects.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.test_vectors import ExpectedResult, Sample, Samples, compare, make_inputs
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.artifact.test_vectors import ExpectedResult, Sample, compare, make_inputs
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, accumulator
 from pyc_mlir.frontends.python.trace import NumpyCall, Traced, bind, by_numpy
 from pyc_mlir.frontends.sources import is_torch
+from pyc_mlir.util.captures.effects import Effects
 
 _BF16 = DTYPES["bf16"]
 _MESSAGE_CHARACTERS = 200
 
 
-def numpy_call(source: Any, inputs: Sequence[Any] | None) -> NumpyCall | None:
-    """How numpy runs a source of `compile`; None for one that is no function of arrays."""
+@dataclass(frozen=True)
+class OwnFunction:
+    """A function of arrays that a program is made of: how numpy runs it.
+
+    effects: gives, once it was traced, what a run does beside computing results; '' for nothing.
+    """
+
+    call: NumpyCall
+    effects: Callable[[], str]
+
+
+def own_function(source: Any, inputs: Sequence[Any] | None) -> OwnFunction | None:
+    """The function that is a source of `compile`; None for one that is no function of arrays."""
     if isinstance(source, Traced):
-        return source.call
-    if is_torch(source):
+        return OwnFunction(source.call, lambda: source.effects)
+    if is_torch(source) or not callable(source):
         return None
-    return by_numpy(source, bind(source, inputs or (), {})) if callable(source) else None
+    return OwnFunction(by_numpy(source, bind(source, inputs or (), {})), Effects(source).found)
 
 
-def agreement(call: NumpyCall, artifact: Artifact) -> str:
-    """What the comparison with the artifact's samples found, as a sentence of evidence.
+def agreement(call: NumpyCall, signature: Signature, samples: Sequence[Sample]) -> str:
+    """What the comparison with samples of the references found, as a sentence of evidence.
 
     Raises PycError (TRACE_MISMATCH) where function and trace differ.
     """
-    signature = artifact.signature
-    samples = Samples.from_bytes(artifact.samples, signature).samples
     others: list[str] = []
     for sample in samples:
         inputs = make_inputs(signature, sample.seed, sample.sizes)

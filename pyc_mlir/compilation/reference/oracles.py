@@ -6,7 +6,7 @@ a target's (`ForeignOracle`). An oracle is asked about the program as it came in
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle, islice
@@ -27,6 +27,7 @@ from pyc_mlir.artifact.verification import Oracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.numerics.budget import ReferenceBudget
 from pyc_mlir.dialects.numerics.rounding import LAMBDA, roundoff
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.dialects.types import accumulator, is_float
@@ -48,16 +49,28 @@ class PycOracle:
     def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
         """Results, with the tolerances of dialects/numerics/rounding.py."""
         with new_context() as context, ir.Location.unknown():
-            module = ir.Module.parse(self.code, context)
-            try:
-                found = interpret_uncertain(module, inputs, function=self.entry)
-            except (ValueError, IndexError) as error:
-                # Dynamic sizes that no reference can work with, such as those of a reshape.
-                raise PycError(
-                    ReasonCode.DIMENSION_MISMATCH,
-                    f"{self.entry}: expected dynamic dimensions that fit together, got: {error}",
-                ) from None
-        return [ExpectedResult(u.value, _single(u.tolerance)) for u in found]
+            return expected_of(ir.Module.parse(self.code, context), self.entry, inputs)
+
+
+def expected_of(
+    module: ir.Module,
+    entry: str,
+    inputs: Sequence[np.ndarray],
+    budget: ReferenceBudget | None = None,
+) -> list[ExpectedResult]:
+    """What the numpy references of a pyc module give, with tolerances, in the current context.
+
+    Raises PycError (DIMENSION_MISMATCH) for sizes that do not fit, OverBudget.
+    """
+    try:
+        found = interpret_uncertain(module, inputs, function=entry, budget=budget)
+    except (ValueError, IndexError) as error:
+        # Dynamic sizes that no reference can work with, such as those of a reshape.
+        raise PycError(
+            ReasonCode.DIMENSION_MISMATCH,
+            f"{entry}: expected dynamic dimensions that fit together, got: {error}",
+        ) from None
+    return [ExpectedResult(u.value, _single(u.tolerance)) for u in found]
 
 
 def _single(tolerance: np.ndarray) -> np.ndarray:
@@ -105,32 +118,27 @@ def _normwise(value: np.ndarray, count: int) -> np.ndarray:
     return _single(np.full(value.shape, LAMBDA * math.sqrt(2) * u * greatest))
 
 
-def make_samples(oracle: Oracle, signature: Signature, count: int = SAMPLES) -> Samples:
-    """What the oracle answers to seeded inputs, with different sizes of dynamic dimensions.
+def samples_of(oracle: Oracle, signature: Signature, seeds: Sequence[int]) -> Iterator[Sample]:
+    """What the oracle answers to inputs of the seeds, with different sizes of dynamic dimensions.
 
-    Raises PycError (NO_ORACLE) if there is nothing to compare: no sizes that fit together, values
-    that no memory holds, or results that rounding decides.
+    Raises what `expect` raises but for sizes that it refuses: the next ones are tried then.
+    Raises PycError (NO_ORACLE) if no sizes fit together.
     """
-    found: list[Sample] = []
+    found = 0
     refused: PycError | None = None
     for sizes in islice(cycle(candidate_sizes(signature)), MOST_TRIES):
         try:
-            inputs = make_inputs(signature, len(found), sizes)
+            inputs = make_inputs(signature, seeds[found], sizes)
             outputs = oracle.expect(inputs)
         except PycError as error:
-            if error.code is ReasonCode.NO_ORACLE:
+            if error.code in (ReasonCode.NO_ORACLE, ReasonCode.UNSUPPORTED_OP):
                 raise
             refused = error
             continue
-        except MemoryError as error:
-            raise PycError(
-                ReasonCode.NO_ORACLE,
-                "contract clause `max_error`: expected a program whose values a memory holds, got "
-                f"{error or 'one that needs more'}; drop the clause",
-            ) from None
-        found.append(Sample(len(found), sizes, tuple(outputs)))
-        if len(found) == count:
-            break
+        yield Sample(seeds[found], sizes, tuple(outputs))
+        found += 1
+        if found == len(seeds):
+            return
     if not found:
         raise PycError(
             ReasonCode.NO_ORACLE,
@@ -138,6 +146,22 @@ def make_samples(oracle: Oracle, signature: Signature, count: int = SAMPLES) -> 
             f"takes, found none near {SIZES}: {refused.message if refused else 'no sizes'}; "
             "compile with static shapes, or drop the clause",
         )
+
+
+def make_samples(oracle: Oracle, signature: Signature, count: int = SAMPLES) -> Samples:
+    """So many samples, by the first seeds.
+
+    Raises PycError (NO_ORACLE) if there is nothing to compare: no sizes that fit together, values
+    that no memory holds, or results that rounding decides.
+    """
+    try:
+        found = list(samples_of(oracle, signature, range(count)))
+    except MemoryError as error:
+        raise PycError(
+            ReasonCode.NO_ORACLE,
+            "contract clause `max_error`: expected a program whose values a memory holds, got "
+            f"{error or 'one that needs more'}; drop the clause",
+        ) from None
     _require_compared(found)
     return Samples(tuple(found))
 

@@ -1,0 +1,208 @@
+"""Every compile checks its own program: what is compared, what is not, what a difference does."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import wrong_kernels
+
+import pyc_mlir
+from pyc_mlir import nn
+from pyc_mlir.api import build
+from pyc_mlir.artifact.artifact import Artifact, to_bytes
+from pyc_mlir.artifact.verification import SelfCheck, Unchecked
+from pyc_mlir.cache.cache import Cache
+from pyc_mlir.cache.store import CacheStore
+from pyc_mlir.compilation import contract_check
+from pyc_mlir.compilation.blame import WrongResult
+from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options, resolve
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.frontends.python.trace import Effects, trace
+from pyc_mlir.pipelines.choices.choices import Alternative, Site
+from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
+from pyc_mlir.tools import pyc_compile, pyc_explain
+from pyc_mlir.util.captures import Captures
+
+ON = make_options(check=True)
+X = np.ones((4, 8), np.float32)
+FOREIGN = """func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+  %0 = math.tanh %x : tensor<?xf32>
+  return %0 : tensor<?xf32>
+}"""
+PYC = """func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %0 = "pyc.tanh"(%x) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %0 : tensor<4x8xf32>
+}"""
+drawn: list[int] = []
+generator = np.random.default_rng(0)
+
+
+def rows(x: Any) -> Any:
+    return nn.softmax(x * 2 + 1)
+
+
+def check_of(artifact: Artifact) -> SelfCheck:
+    assert artifact.evidence is not None and artifact.evidence.check is not None
+    return artifact.evidence.check
+
+
+def refused(code: ReasonCode, call: Callable[[], object], text: str | None = None) -> PycError:
+    with pytest.raises(PycError, match=text) as caught:
+        call()
+    assert caught.value.code is code
+    return caught.value
+
+
+def test_it_is_on_by_default_and_can_be_switched_off():
+    asked = (None, True, False)
+    for variable, wanted in (("", (True, True, False)), ("0", (False, True, False))):
+        environment = {"PYC_CHECK": variable}
+        got = tuple(resolve(CompileOptions(check=c), None, environment).check for c in asked)
+        assert got == wanted
+    bad = {"PYC_CHECK": "no"}
+    refused(ReasonCode.BAD_ARGUMENT, lambda: resolve(CompileOptions(), None, bad), "PYC_CHECK")
+
+
+def test_the_program_is_compared_and_its_bytes_are_the_same():
+    made, without = (build(rows, [X], make_options(check=c)) for c in (True, False))
+    check = check_of(made)
+    assert (check.unchecked, check.done, len(check.sizes)) == (None, 3, 3) and 0 <= check.worst < 1
+    assert "agrees with 3 of 3 samples" in check.function
+    assert check_of(without).unchecked is Unchecked.OFF
+    assert to_bytes(made) == to_bytes(without)
+    assert made.evidence is not None and made.evidence.expected is None, "not kept"
+    assert SelfCheck.from_json(check.to_json()) == check
+
+
+def test_dynamic_dimensions_have_several_sizes():
+    program = pyc_mlir.compile(rows, [TensorSpec("f32", "n", 8)], check=True)
+    check = program.stats().check
+    assert check is not None and [s["n"] for s in check.sizes] == [5, 18, 1]
+    assert "n = 5; n = 18" in str(check) and "self-check" in repr(program.stats())
+
+
+@dataclass(frozen=True)
+class TakesWrong:
+    """A policy that takes kernels that compute the wrong thing."""
+
+    name: str = "takes-wrong"
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """Those of the family `wrong` first."""
+        names = [a.name for a in alternatives]
+        return next((n for n in names if n.startswith(wrong_kernels.NAME)), names[0])
+
+
+def test_a_wrong_program_is_refused_with_the_decision_to_blame(monkeypatch):
+    wrong_kernels.register(monkeypatch)
+    x = np.ones((8, 64), np.float32)
+    wrong = make_options(check=True, policy=TakesWrong())
+    error = refused(ReasonCode.WRONG_RESULT, lambda: build(nn.softmax, [x], wrong), "check=False")
+    assert isinstance(error, WrongResult)
+    assert [d.chosen for d in error.blamed] == ["wrong:softmax"] and "wrong:softmax" in str(error)
+    unchecked = build(nn.softmax, [x], make_options(check=False, policy=TakesWrong()))
+    assert "wrong:softmax" in [d.chosen for d in unchecked.decisions]
+
+
+def expected(source: Any, inputs: Sequence[Any] | None = None) -> Any:
+    found = lower(source, inputs, ON, expect=True).expected
+    assert found is not None
+    return found
+
+
+def test_what_is_not_checked_says_why():
+    w = np.zeros((2048, 2048), np.float32)
+    large = TensorSpec("f32", 5000, 5000)
+    for function, inputs in ((lambda x: (x @ w) @ w, [w]), (lambda x: x + 1, [large])):
+        found = expected(function, inputs)
+        assert found.unchecked is Unchecked.OVER_BUDGET and found.work == 0 and found.why
+    assert expected(FOREIGN).unchecked is Unchecked.NO_REFERENCE
+    assert lower(rows, [X], ON).expected is None, "only where it is asked for"
+    elsewhere = build(rows, [X], make_options(check=True, target="cpu-neon"))
+    assert str(check_of(elsewhere)) == "not checked: no device for the target (cpu-neon)"
+    contract = Contract(max_error=ROUNDING)
+    compared = build(rows, [X], make_options(check=True, contract=contract)).evidence
+    assert compared is not None and compared.check is None and compared.verification is not None
+
+
+def draws(x: Any) -> Any:
+    return x + generator.normal()
+
+
+def notes(x: Any) -> Any:
+    drawn.append(1)
+    return x + 1
+
+
+def test_a_function_with_effects_is_not_called(monkeypatch):
+    for function, text in ((notes, "changes `drawn`"), (draws, "random numbers from `generator`")):
+        check = check_of(build(function, [X], ON))
+        assert check.done == 3 and text in check.function
+    assert len(drawn) == 1, "it was traced"
+    count = 0
+
+    def counts(x: Any) -> Any:
+        nonlocal count
+        count += 1
+        return x
+
+    def assigns(x: Any) -> Any:
+        counts.last = x
+        return x
+
+    def draws_globally(x: Any) -> Any:
+        return x + np.random.normal()
+
+    def own_lists(x: Any) -> Any:
+        made = []
+        made.append(x)
+        return made
+
+    for function, text in ((counts, "`count`"), (assigns, "`last`"), (draws_globally, "random")):
+        effects = Effects(function)
+        trace(function, X)
+        assert text in effects.found()
+    assert not Captures.of(own_lists).effects and not Captures.of(rows).effects
+
+
+def test_a_function_that_is_traced_otherwise_is_refused():
+    def odd(x: Any) -> Any:
+        return x + 1 if isinstance(x, np.ndarray) else x
+
+    refused(ReasonCode.TRACE_MISMATCH, lambda: build(odd, [X], ON))
+
+
+def test_a_cache_entry_is_checked_once(tmp_path, monkeypatch):
+    first = build(rows, [X], ON, cache=Cache(CacheStore(tmp_path)))
+    monkeypatch.setattr(contract_check, "self_check", None)
+    found = build(rows, [X], ON, cache=Cache(CacheStore(tmp_path)))
+    assert found.cached is not None and found.cached.outcome == "hit"
+    kept = check_of(found)
+    assert (kept.done, kept.worst) == (3, check_of(first).worst)
+    for side in tmp_path.rglob("*self-check-*"):
+        side.unlink()
+    found = build(rows, [X], ON, cache=Cache(CacheStore(tmp_path)))
+    assert check_of(found).unchecked is Unchecked.NO_RECORD
+
+
+def test_a_worker_checks_what_is_not_trusted(monkeypatch):
+    monkeypatch.setattr(contract_check, "self_check", None)
+    assert check_of(build(rows, [X], ON, untrusted=True)).done == 3
+
+
+def test_the_tools_tell_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.mlir").write_text(PYC)
+    line = ["m.mlir", "--log", "m.jsonl", "-v", "-o"]
+    assert pyc_compile.run([*line, "checked.vmfb", "--check"]) == 0
+    assert "self-check checked: 3 of 3 samples agree" in capsys.readouterr().out
+    assert pyc_explain.main(["m.jsonl"]) == 0
+    assert "3 of 3 samples agree with the numpy references" in capsys.readouterr().out
+    assert pyc_compile.run([*line, "other.vmfb", "--no-check"]) == 0
+    assert "not checked: switched off" in capsys.readouterr().out
+    assert (tmp_path / "checked.vmfb").read_bytes() == (tmp_path / "other.vmfb").read_bytes()
