@@ -22,11 +22,11 @@ from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.frontends.python.trace import Effects, trace
+from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.tools import pyc_compile, pyc_explain
-from pyc_mlir.util.captures import Captures
+from pyc_mlir.util.captures.effects import Effects
 
 ON = make_options(check=True)
 X = np.ones((4, 8), np.float32)
@@ -167,7 +167,7 @@ def test_a_function_with_effects_is_not_called(monkeypatch):
         effects = Effects(function)
         trace(function, X)
         assert text in effects.found()
-    assert not Captures.of(own_lists).effects and not Captures.of(rows).effects
+    assert not Effects(own_lists).found() and not Effects(rows).found()
 
 
 def test_a_function_that_is_traced_otherwise_is_refused():
