@@ -15,7 +15,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.ops.shapes import normalize_axis
-from pyc_mlir.dialects.types import BOOL, DTYPES, I64, INTEGERS
+from pyc_mlir.dialects.types import BOOL, I64, INTEGERS
 from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.numpy_protocol import few, implements
 from pyc_mlir.frontends.python.source import untraceable, user_point
@@ -292,10 +292,7 @@ def extremum(
         return found
     rank = x.type.rank
     stops = tuple(1 if i in axes else END for i in range(rank))
-    # As numbers: a slice of booleans alone is a copy, which IREE refuses by a message of its own
-    # before the reshape is checked.
-    numbers = x.tracer.cast(x, dtype=DTYPES["i8"]) if x.dtype == BOOL else x
-    part = x.tracer.slice(numbers, starts=(0,) * rank, stops=stops, steps=(1,) * rank)
+    part = x.tracer.slice(x, starts=(0,) * rank, stops=stops, steps=(1,) * rank)
     kept = [
         1 if i in axes else copied(i) if size is None else size
         for i, size in enumerate(x.type.shape)
@@ -304,5 +301,7 @@ def extremum(
     first = x.tracer.reshape(part, shape=tuple(kept))
     largest = op == "reduce_max"
     if x.dtype == BOOL:
-        return (np.logical_or if largest else np.logical_and)(found, first != 0)
-    return (np.maximum if largest else np.minimum)(found, first)
+        combine: Any = np.logical_or if largest else np.logical_and
+    else:
+        combine = np.maximum if largest else np.minimum
+    return combine(found, first)

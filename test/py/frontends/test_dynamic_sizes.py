@@ -161,5 +161,6 @@ def test_no_greatest_of_nothing(function, dtype):
         x[:, 1:] = 0
         for got, wanted in zip(compiled(x), program(x), strict=True):
             np.testing.assert_array_equal(got, wanted)
-    with pytest.raises(PycError, match="DIMENSION_MISMATCH"):
+    # Of booleans IREE refuses the copy of one result to the other before the sizes are compared.
+    with pytest.raises(PycError, match="DIMENSION_MISMATCH|RUNTIME_FAILED"):
         compiled(np.ones((2, 0), dtype))
