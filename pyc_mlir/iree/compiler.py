@@ -50,6 +50,12 @@ _TARGET_FLAGS = (
 # An op's id as it stands in MLIR's locations, and as IREE prints it before a diagnostic.
 _OP_ID = re.compile(r'"pyc:([^"]+)"|\bpyc:([^":\s]+):1:1\b')
 _SAID_LIMIT = 1200
+# IREE refers to the linker's command line, which its library writes to the console.
+_LINKER = "failed to link executable"
+_LINKING = (
+    "the linker that IREE starts failed on generated code, so there is no program; see that the "
+    "folder for temporary files has room and that memory is left, and compile again"
+)
 
 
 def compile_module(
@@ -239,7 +245,8 @@ def located(error: CompileError, target: Target, locations: Mapping[str, str]) -
     place = _place(_where(chosen), locations) or chosen.location or "module"
     noise = ("see current operation", "called from")
     notes = [n for n in chosen.notes if not any(word in n for word in noise)]
-    message = "; ".join([chosen.message, *notes])[:_SAID_LIMIT]
+    said = _LINKING if chosen.message.startswith(_LINKER) else chosen.message
+    message = "; ".join([said, *notes])[:_SAID_LIMIT]
     expected = (
         "a module that IREE can read"
         if error.code is ReasonCode.INVALID_IR

@@ -108,6 +108,14 @@ def test_extra_flags_win():
     assert b"f64" not in text
 
 
+def test_a_linker_that_fails_is_told_without_its_command_line():
+    flags = ["--iree-llvmcpu-embedded-linker-path=/bin/false"]
+    with pytest.raises(PycError, match="the linker that IREE starts failed") as caught:
+        compile_module(add_text(), CPU, flags)
+    assert "above" not in caught.value.message
+    assert "-flavor" not in caught.value.message
+
+
 def test_assertions_of_the_program_are_kept():
     assert b"too long" in compile_module(CHECKED, CPU, compile_to="vm")
 
