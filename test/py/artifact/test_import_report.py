@@ -74,7 +74,9 @@ def recurrent(batch: int | str = 2) -> onnx.ModelProto:
         helper.make_node("MatMul", ["x", "m"], ["p"], "product"),
     ]
     inputs = {"x": [STEPS, batch, 3], "w": [1, 16, 3], "r": [1, 16, 4], "m": [3, 7]}
-    return onnx_model(nodes, inputs, {"q": [STEPS, 1, batch, 4], "p": [STEPS, batch, 7]})
+    made = onnx_model(nodes, inputs, {"q": [STEPS, 1, batch, 4], "p": [STEPS, batch, 7]})
+    made.graph.output.append(helper.make_tensor_value_info("z", TensorProto.INT64, [3, "found"]))
+    return made
 
 
 # What compiles.
