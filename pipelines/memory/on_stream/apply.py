@@ -34,6 +34,7 @@ Slice = tuple[int, int, int]
 Packer = Callable[[Sequence[Slice], int], tuple[list[int], int]]
 # Pairs (written, read) of bindings that share storage, for each dispatch in the plan's order.
 Shared = Sequence[tuple[tuple[int, int], ...]]
+_CONSTANT = "stream.async.constant"
 _CMD_DISPATCH = "stream.cmd.dispatch"
 # The group of a ``stream.cmd.dispatch`` that holds the offset of each binding.
 _BINDING_OFFSETS = 4
@@ -55,8 +56,13 @@ def apply_plan(region: StreamRegion, plan: SchedulePlan) -> None:
     for place, buffer in region.leaving:
         end.operands[place] = region.values[buffer]
     for wave in plan.waves:
-        if len(wave) > 1:
-            _close_wave([ops[step] for step in wave])
+        together = [ops[step] for step in wave if ops[step].name != _CONSTANT]
+        for step in wave:
+            # IREE uploads constants of the region itself, and drops those inside of a wave.
+            if ops[step].name == _CONSTANT and together:
+                ops[step].move_before(together[0])
+        if len(together) > 1:
+            _close_wave(together)
 
 
 def _op_of(region: StreamRegion, step: TaskStep, end: Any) -> Any:

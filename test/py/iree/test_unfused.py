@@ -1,11 +1,14 @@
 """What IREE fuses and cannot generate code for is compiled op by op, and answers as numpy."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 import pyc_mlir
 from pyc_mlir.compilation.generate import SITE, UNFUSED
-from pyc_mlir.pipelines.choices.choices import FALLBACK
+from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Site
 
 # IREE turns the transpose around the whole reduction, whose values nothing reads.
 TURNED_ARGMAX = """func.func @main(%x: tensor<?x3x?xf32>) -> tensor<?x3xi64> {
@@ -24,3 +27,26 @@ def test_a_program_that_only_compiles_op_by_op():
     assert (decision.chosen, decision.decided_by) == (UNFUSED, FALLBACK)
     assert [a.name for a in decision.alternatives][-1] == UNFUSED
     assert decision.evidence[0].startswith("CODEGEN_FALLBACK: aggressive: 'linalg.yield' op")
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """Takes the last resort at once."""
+
+    name: str = "unfused"
+    planner_modes: tuple[str, ...] = ("latency_first", "balanced", "memory_first")
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        names = [a.name for a in alternatives]
+        return UNFUSED if UNFUSED in names else names[0]
+
+
+def test_constants_that_a_plan_puts_beside_other_work_are_uploaded():
+    """IREE drops a constant of an initializer inside of a wave: the product read zeros."""
+    w = np.random.default_rng(0).normal(size=(16, 5)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(2, 8, 16)).astype(np.float32)
+    program = pyc_mlir.compile(lambda x: np.sort(x @ w), [x], policy=Unfused())
+    assert ("iree-fusion", UNFUSED) in {
+        (d.site.pass_name, d.chosen) for d in program.artifact.decisions
+    }
+    np.testing.assert_allclose(program(x), np.sort(x @ w), atol=1e-4)

@@ -79,6 +79,7 @@ CHANGES: dict[str, Any] = {
     "calibration": calibration(),
     "co_selected": True,
     "islands": True,
+    "check": True,
 }
 REFUSED: dict[str, Any] = {
     "dump_phases": Path("phases"),
