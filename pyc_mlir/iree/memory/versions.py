@@ -22,6 +22,7 @@ from pyc_mlir.iree.memory.call_memory import (
     takes_buffers,
 )
 from pyc_mlir.iree.session import IreeSession
+from pyc_mlir.iree.workarounds.late_clones import advance_clones
 from pyc_mlir.iree.workarounds.own_results import separate_results
 from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
@@ -120,6 +121,7 @@ def to_async(session: IreeSession) -> None:
     """
     session.run_passes(TO_ASYNC)
     with session.context:
+        advance_clones(session.module)
         separate_results(session.module)
         session.module.verify()
 
