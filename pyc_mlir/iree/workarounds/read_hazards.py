@@ -1,4 +1,4 @@
-"""Keep IREE from fusing in three cases where it would then read wrong values.
+"""Keep IREE from reading wrong values in four cases, three of them by fusion.
 
 **A row reduction read in two orders.** IREE 3.13 fuses a reduction with the op that reads its
 result, and computes the result tile by tile. An op that reads it along two of its loops, as
@@ -18,6 +18,10 @@ dimension other than the innermost and then uses the result for whole columns, a
 **A slice or reshape read at computed places.** A ``tensor.extract`` whose source is a view of a
 part is folded with it into one access of the whole, which the back end then cannot translate
 ("failed to translate the MLIR LLVM dialect"). The view is made to stand in memory first.
+
+**A slice inserted into its own tensor**, as ``x[1:] = x[:-1]``. IREE copies it within the tensor's
+memory, element by element, so that what was overwritten is read where the two meet. A
+``util.optimization_barrier`` gives the slice memory of its own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +64,9 @@ def _separate(block: Any, gpu: bool) -> int:
             inserted += _visit_structured(operation, ways, columns) + _store_sources(operation)
         elif operation.name in _RESHAPES:
             ways[operation.results[0]] = _through_view(operation, ways)
+        elif operation.name == "tensor.insert_slice" and _is_part_of_itself(operation):
+            operation.operands[0] = _held(operation.operands[0], operation)
+            inserted += 1
         elif operation.name == "tensor.cast":
             ways[operation.results[0]] = ways.get(operation.operands[0], {})
     return inserted
@@ -205,6 +212,22 @@ def barrier(value: Any, before: Any) -> Any:
         ).result
 
 
+def _held(value: Any, before: Any) -> Any:
+    """`value` in memory of its own when the op `before` begins."""
+    before.context.get_dialect_descriptor("util")
+    before.context.get_dialect_descriptor("flow")
+    with ir.InsertionPoint(before), before.location:
+        sizes = dynamic_sizes(value)
+        held = ir.Operation.create(
+            "util.optimization_barrier", results=[value.type], operands=[value]
+        ).result
+        if not sizes:
+            return held
+        return ir.Operation.create(
+            "flow.tensor.tie_shape", results=[value.type], operands=[held, *sizes]
+        ).result
+
+
 def dynamic_sizes(value: Any) -> list[Any]:
     """The dynamic sizes of a tensor in order, at the current insertion point."""
     return [_size(value, axis) for axis, s in enumerate(_shape(value)) if s is None]
@@ -219,6 +242,38 @@ def _store_sources(op: Any) -> int:
             inner.operands[0] = barrier(source, op)
             inserted += 1
     return inserted
+
+
+def _is_part_of_itself(insert: Any) -> bool:
+    """Whether an op inserts a slice of the tensor that it inserts into, at places that may meet."""
+    source, target = insert.operands[0], insert.operands[1]
+    direct = True
+    while isinstance(owner := source.owner, ir.Operation | ir.OpView):
+        op = owner.operation
+        if op.name not in (*_VIEWS, "tensor.cast"):
+            return False
+        source = op.operands[0]
+        if source == target and op.name == "tensor.extract_slice":
+            return not (direct and _are_apart(_ranges(op), _ranges(insert)))
+        direct = False
+    return False
+
+
+def _ranges(op: Any) -> list[range | None]:
+    """The places of each dimension that a slice covers; None where they are not known."""
+    parts = ("static_offsets", "static_sizes", "static_strides")
+    known = zip(*(ir.DenseI64ArrayAttr(op.attributes[name]) for name in parts), strict=True)
+    dynamic = ir.ShapedType.get_dynamic_size()
+    return [
+        None if dynamic in part else range(part[0], part[0] + part[1] * part[2], part[2])
+        for part in known
+    ]
+
+
+def _are_apart(one: Sequence[range | None], other: Sequence[range | None]) -> bool:
+    """Whether some dimension keeps two slices apart."""
+    pairs = zip(one, other, strict=True)
+    return any(a and b and (a[-1] < b[0] or b[-1] < a[0]) for a, b in pairs)
 
 
 def _is_view_of_part(value: Any) -> bool:

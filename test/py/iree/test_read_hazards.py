@@ -16,6 +16,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.iree import compiler
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
@@ -249,3 +250,34 @@ def test_sums_of_what_repeats_one_value(shape, axes):
         executable = compile_and_load(module)
     for got, want in zip(run_function(executable, "main", [x], results), wanted, strict=True):
         assert_close(got, want, str(OpCall("reduce_sum", (x,))))
+
+
+SHIFT = """func.func @main(%a: tensor<32x16xf32>, %b: tensor<16x24xf32>) -> tensor<32x24xf32> {{
+  %y = "pyc.matmul"(%a, %b) : (tensor<32x16xf32>, tensor<16x24xf32>) -> tensor<32x24xf32>
+  %s = "pyc.slice"(%y) {{starts = array<i64: 0, 0>, stops = array<i64: {stop}, 12>,
+      steps = array<i64: {step}, 1>}} : (tensor<32x24xf32>) -> tensor<8x12xf32>
+  %p = "pyc.constant"() {{value = dense<[{row}, {column}]> : tensor<2xi64>}} : () -> tensor<2xi64>
+  %r = "pyc.update_slice"(%y, %s, %p)
+      : (tensor<32x24xf32>, tensor<8x12xf32>, tensor<2xi64>) -> tensor<32x24xf32>
+  return %r : tensor<32x24xf32>
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "step", "meets"),
+    [(4, 2, 1, True), (1, 0, 1, True), (4, 2, 2, True), (8, 0, 1, False), (2, 12, 1, False)],
+)
+def test_a_slice_that_is_inserted_into_its_own_tensor(row, column, step, meets, monkeypatch):
+    inserted, honest = [], compiler.separate_readers
+    monkeypatch.setattr(
+        compiler,
+        "separate_readers",
+        lambda *a, **k: inserted.append(honest(*a, **k)) or inserted[-1],
+    )
+    text = SHIFT.format(row=row, column=column, step=step, stop=8 * step)
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, s).astype(np.float32) for s in ((32, 16), (16, 24)))
+    want = a @ b
+    want[row : row + 8, column : column + 12] = (a @ b)[: 8 * step : step, :12]
+    np.testing.assert_array_equal(compile(text)(a, b), want)
+    assert bool(sum(inserted)) == meets
