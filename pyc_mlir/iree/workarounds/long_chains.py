@@ -6,7 +6,6 @@ a module before IREE's first phase. Where more than MOST_STEPS steps of scalar a
 become one dispatch, barriers part them, as `unfuse` does for all ops.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from iree.compiler import ir
@@ -18,36 +17,36 @@ MOST_STEPS = 4096
 _STEPS_OF_FUNCTION = 8
 
 
-@dataclass
 class _Parts:
-    """Sets of ops that may become one dispatch, merged as they are found (union-find).
+    """Sets of ops, by number, that may become one dispatch: merged as found (union-find)."""
 
-    steps: of each set, by its first member.
-    """
+    def __init__(self) -> None:
+        self._first: list[int] = []
+        # Of each set, at the place of its first member.
+        self._steps: list[int] = []
 
-    first: dict[Any, Any] = field(default_factory=dict)
-    steps: dict[Any, int] = field(default_factory=dict)
+    def add(self, steps: int) -> int:
+        """Begin a set of one op; return the op's number."""
+        self._first.append(len(self._first))
+        self._steps.append(steps)
+        return self._first[-1]
 
-    def add(self, op: Any) -> None:
-        """Begin a set."""
-        self.first[op], self.steps[op] = op, _steps(op)
-
-    def of(self, op: Any) -> Any:
-        """The first member of the op's set."""
-        while self.first[op] != op:
-            self.first[op] = self.first[self.first[op]]
-            op = self.first[op]
+    def of(self, op: int) -> int:
+        """Return the first member of the op's set."""
+        while self._first[op] != op:
+            self._first[op] = self._first[self._first[op]]
+            op = self._first[op]
         return op
 
-    def join(self, one: Any, other: Any) -> bool:
-        """Merge two sets unless they are too large together."""
+    def join(self, one: int, other: int) -> bool:
+        """Merge two sets; return whether they are one now, and not too large for that."""
         one, other = self.of(one), self.of(other)
         if one == other:
             return True
-        if self.steps[one] + self.steps[other] > MOST_STEPS:
+        if self._steps[one] + self._steps[other] > MOST_STEPS:
             return False
-        self.first[other] = one
-        self.steps[one] += self.steps[other]
+        self._first[other] = one
+        self._steps[one] += self._steps[other]
         return True
 
 
@@ -58,23 +57,24 @@ def part_long_chains(module: Any) -> int:
 
 def _part(block: Any) -> int:
     parts = _Parts()
+    # By the value that an op makes: an op's own hash changes with its operands.
+    numbers: dict[Any, int] = {}
     fused: dict[Any, bool] = {}
     barriers = 0
     for op in [o.operation for o in block.operations]:
         if not _is_pointwise(op):
             continue
-        parts.add(op)
+        number = parts.add(_steps(op))
         for i, value in enumerate(list(op.operands)):
-            made = value.owner
-            maker = None if isinstance(made, ir.Block) else made.operation
-            if maker not in parts.first:
+            if value not in numbers:
                 continue
-            if maker not in fused:
+            if value not in fused:
                 # What others read too stands in memory in any case.
-                fused[maker] = all(_is_pointwise(u.owner.operation) for u in value.uses)
-            if fused[maker] and not parts.join(maker, op):
+                fused[value] = all(_is_pointwise(u.owner.operation) for u in value.uses)
+            if fused[value] and not parts.join(numbers[value], number):
                 op.operands[i] = barrier(value, op)
                 barriers += 1
+        numbers.update(dict.fromkeys(op.results, number))
     return barriers
 
 
