@@ -48,6 +48,9 @@ GOALS: Mapping[str, Goal] = {
         ("co-selection",),
     ),
     "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
+    "self-check": Goal(
+        "what the check of a compile by itself costs, and what it reaches", ("self-check",)
+    ),
     "compile-time": Goal("time of a compile and of the tools", ("compile", "tooling")),
     "reproducibility": Goal("replays that make the same bytes", ("replay",)),
     "evidence": Goal(
