@@ -184,7 +184,8 @@ def through_compile(function: Callable[..., Any], tensors: list[Any]) -> list[An
         def call(args: list[Any]) -> list[Any]:
             found: Any = interpret(made.module, [array_of(args[i]) for i in made.arguments])
             arrays: Any = found if isinstance(found, (list, tuple)) else [found]
-            return [tensor_of(arrays[r]) if isinstance(r, int) else r(args) for r in made.results]
+            results: Any = made.results
+            return [r(args) if callable(r) else tensor_of(arrays[r]) for r in results]
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
