@@ -182,10 +182,10 @@ def through_compile(function: Callable[..., Any], tensors: list[Any]) -> list[An
             made = import_compiled(gm, "graph", {})
 
         def call(args: list[Any]) -> list[Any]:
-            found: Any = interpret(made.module, [array_of(args[i]) for i in made.arguments])
-            arrays: Any = found if isinstance(found, (list, tuple)) else [found]
-            results: Any = made.results
-            return [r(args) if callable(r) else tensor_of(arrays[r]) for r in results]
+            given = [a(args) if callable(a) else array_of(args[a]) for a in made.arguments]
+            found = interpret(made.module, given)
+            arrays = found if isinstance(found, (list, tuple)) else [found]
+            return [r(args) if callable(r) else tensor_of(arrays[r]) for r in made.results]
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
