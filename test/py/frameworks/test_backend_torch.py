@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch._dynamo.testing import CompileCounter  # noqa: E402
+from torch._dynamo.testing import CompileCounter  # noqa: E402  # pyright: ignore
 
 import pyc_mlir.torch as pyc_torch  # noqa: E402
 from pyc_mlir.dialects.errors import PycError  # noqa: E402
