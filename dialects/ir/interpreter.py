@@ -119,7 +119,7 @@ def _last_uses(block: ir.Block) -> dict[ir.Operation, list[ir.Value]]:
 
 
 def _read(operation: ir.Operation) -> Iterator[ir.Value]:
-    """What an op reads, and what the ops of its regions read."""
+    """Return what an op reads, and what the ops of its regions read."""
     yield from operation.operands
     for region in operation.regions:
         for op in region.blocks[0].operations:

@@ -452,7 +452,7 @@ def filled(tree: Any, values: Sequence[Any]) -> Any:
 
 
 def flat(results: Any) -> list[Any]:
-    """What a program's results hold, in order: the same for each structure."""
+    """Return what a program's results hold, in order: the same for each structure."""
     return list(_leaves(results))
 
 

@@ -153,7 +153,7 @@ class CompileOptions:
         default=None,
         metadata=_option(
             "compare the program with the numpy references on small samples before it is returned, "
-            "within a budget of about a tenth of the compile's seconds; default: unless the "
+            "within a budget of work counted in operations; default: unless the "
             "variable PYC_CHECK is 0",
             "--check",
         ),

@@ -135,7 +135,7 @@ _CHECK_SWITCH = "PYC_CHECK"
 
 
 def checks_itself(requested: bool | None, environment: Mapping[str, str]) -> bool:
-    """Whether a compile checks itself: as requested, else unless `PYC_CHECK` is 0.
+    """Return whether a compile checks itself: as requested, else unless `PYC_CHECK` is 0.
 
     Raises PycError (BAD_ARGUMENT) for another value of the variable.
     """

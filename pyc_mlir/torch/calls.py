@@ -89,7 +89,7 @@ class InferenceCalls:
         return call(args)
 
     def _chosen(self, args: Sequence[Any]) -> Call:
-        """What runs a call, compiled if need be."""
+        """Return what runs a call, compiled if need be."""
         asked = self._settings.freeze
         if torch.is_inference_mode_enabled() if asked is None else asked:
             if self._frozen is None:

@@ -264,7 +264,7 @@ def _with_producers(
 
 
 def _lacks(graph: FusionGraph, members: tuple[int, ...], claimed: set[int]) -> bool:
-    """Whether a group of the largest size leaves out an op that only it reads."""
+    """Return whether a group of the largest size leaves out an op that only it reads."""
     return len(_with_producers(graph, members, claimed, len(members) + 1)) > len(members)
 
 

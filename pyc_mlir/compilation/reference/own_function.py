@@ -49,7 +49,7 @@ def own_function(source: Any, inputs: Sequence[Any] | None) -> OwnFunction | Non
 
 
 def agreement(call: NumpyCall, signature: Signature, samples: Sequence[Sample]) -> str:
-    """What the comparison with samples of the references found, as a sentence of evidence.
+    """Return what the comparison with samples of the references found, as a sentence of evidence.
 
     Raises PycError (TRACE_MISMATCH) where function and trace differ.
     """

@@ -60,7 +60,7 @@ class _Metered:
 
 
 def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectation:
-    """What the references of a pyc module expect, for as many samples as the budget allows.
+    """Return what the references of a pyc module expect, for as many samples as the budget allows.
 
     The module is in the current context.
     """
@@ -106,7 +106,7 @@ def _require_affordable(block: ir.Block, budget: ReferenceBudget) -> None:
 
 
 def _compares(found: Sequence[Sample]) -> bool:
-    """Whether some element of every result is compared."""
+    """Return whether some element of every result is compared."""
     results = zip(*(s.outputs for s in found), strict=True)
     return all(
         any(r.compared.any() for r in of) or not any(r.value.size for r in of) for of in results

@@ -200,7 +200,7 @@ class JitFunction:
             return self._programs[key]
 
     def _is_audited(self) -> bool:
-        """Whether this call of a known program is one of those that trace again."""
+        """Return whether this call of a known program is one of those that trace again."""
         return bool(self._audit) and (self._hits + 1) % self._audit == 0
 
     def _tell(self, function: Callable[..., Any], change: str) -> None:

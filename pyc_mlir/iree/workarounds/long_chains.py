@@ -84,7 +84,7 @@ def _steps(op: Any) -> int:
 
 
 def _is_pointwise(op: Any) -> bool:
-    """Whether an op is a generic without reductions."""
+    """Return whether an op is a generic without reductions."""
     if op.name != "linalg.generic":
         return False
     return all("parallel" in str(a) for a in ir.ArrayAttr(op.attributes["iterator_types"]))

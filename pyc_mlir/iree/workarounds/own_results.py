@@ -105,7 +105,7 @@ def _memory(value: Any) -> Any:
 
 
 def _is_given(memory: Any) -> bool:
-    """Whether memory is an argument's, as a caller sees it: not a buffer for a result."""
+    """Return whether memory is an argument's, as a caller sees it: not a buffer for a result."""
     op = maker(memory)
     return op is not None and op.name == _IMPORT and str(op.operands[0].type) == "!hal.buffer_view"
 
@@ -150,7 +150,7 @@ def _last_region(returned: Any, needed: Sequence[Any]) -> Any | None:
 
 
 def _awaited(value: Any) -> Any:
-    """What an operand of an export is before the host waited for it."""
+    """Return what an operand of an export is before the host waited for it."""
     op = maker(value)
     while op is not None and op.name in (_AWAIT, *_HANDED_ON):
         value = op.operands[number_of(value)]

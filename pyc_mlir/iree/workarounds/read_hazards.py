@@ -271,7 +271,7 @@ def _ranges(op: Any) -> list[range | None]:
 
 
 def _are_apart(one: Sequence[range | None], other: Sequence[range | None]) -> bool:
-    """Whether some dimension keeps two slices apart."""
+    """Return whether some dimension keeps two slices apart."""
     pairs = zip(one, other, strict=True)
     return any(a and b and (a[-1] < b[0] or b[-1] < a[0]) for a, b in pairs)
 

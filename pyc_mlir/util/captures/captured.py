@@ -260,7 +260,7 @@ class _Search:
             self.left_out.append(name)
 
     def _referents(self, value: Any, name: str) -> None:
-        """What an object that is written in C holds."""
+        """Return what an object that is written in C holds."""
         if not isinstance(value, (FrameType, TracebackType)):
             self._todo.extend((found, name) for found in gc.get_referents(value))
 

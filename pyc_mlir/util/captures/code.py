@@ -24,7 +24,7 @@ class Names(NamedTuple):
 
 @lru_cache(_KEPT)
 def names_of(code: CodeType) -> Names:
-    """What code names itself; the code that is defined in it is not looked into."""
+    """Return what code names itself; the code that is defined in it is not looked into."""
     found = list(dis.get_instructions(code))
     loaded = frozenset(i.argval for i in found if i.opname in _LOADS)
     modules = frozenset(i.argval for i in found if i.opname == "IMPORT_NAME")
@@ -41,7 +41,7 @@ def _constant_names(instructions: list[dis.Instruction]) -> Iterator[bool]:
 
 
 def _second_is_text(instructions: list[dis.Instruction]) -> bool:
-    """Whether the second argument of a call is a text, from the code behind its function.
+    """Return whether the second argument of a call is a text, from the code behind its function.
 
     `depth` counts the values on the stack: 1 after the first argument.
     """

@@ -78,7 +78,7 @@ class Recording:
         self._restore()
 
     def ran(self) -> Ran:
-        """What was noted; objects that the trace made and dropped are left out."""
+        """Return what was noted; objects that the trace made and dropped are left out."""
         _drop_unused(self._objects)
         return Ran(self._code, self._library, tuple(self._objects.values()))
 
@@ -107,7 +107,7 @@ class Recording:
         return True
 
     def _is_called(self, caller: FrameType | None, kind: str) -> bool:
-        """Whether a call of a library is the user's, and not one of a package for itself."""
+        """Return whether a call of a library is the user's, and not one of a package for itself."""
         if caller is None or self._kind(caller) is _OWN:
             return True
         code, module = caller.f_code, str(caller.f_globals.get("__name__", ""))
@@ -137,7 +137,7 @@ def holds_state(kind: type) -> bool:
 
 
 def is_own(module: Any) -> bool:
-    """Whether a module, by name, is neither a package nor a part of the standard library."""
+    """Return whether a module, by name, is neither a package nor a part of the standard library."""
     first = module.partition(".")[0] if isinstance(module, str) else ""
     return first not in PACKAGES and first not in sys.stdlib_module_names
 

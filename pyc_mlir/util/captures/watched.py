@@ -278,7 +278,7 @@ class Quick:
         self._several_values.extend(values)
 
     def is_same(self) -> bool:
-        """Whether all values are what they were; False where that is not clear."""
+        """Return whether all values are what they were; False where that is not clear."""
         try:
             if self._holders:
                 if [*map(type, self._objects)] != self._types:
@@ -314,7 +314,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def reads_itself(kind: type) -> bool:
-    """Whether Python code of a class reads its attributes."""
+    """Return whether Python code of a class reads its attributes."""
     return any(isinstance(vars(c).get("__getattribute__"), FunctionType) for c in kind.__mro__)
 
 
@@ -335,7 +335,7 @@ def by_identity(value: Any) -> bool:
 
 
 def alike(new: Any, old: Any) -> bool:
-    """Whether two values trace alike: one object, or plain values of equal type and bits."""
+    """Return whether two values trace alike: one object, or plain values of equal type and bits."""
     if new is old:
         return True
     if type(new) is not type(old):

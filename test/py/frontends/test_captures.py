@@ -22,7 +22,7 @@ SCALE = 2.0
 
 
 def captures_of(function) -> Captures:
-    """What a run of the function reads."""
+    """Return what a run of the function reads."""
     with Recording() as recording:
         function(X)
     return Captures.of(function, recording.ran())

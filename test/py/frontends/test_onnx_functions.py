@@ -16,7 +16,7 @@ IMPORTS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 
 
 def called(call: onnx.NodeProto, functions: Sequence[onnx.FunctionProto], x: np.ndarray) -> Any:
-    """What a model of one call gives for x."""
+    """Return what a model of one call gives for x."""
     proto = node_model("Relu", [x], [], {})
     proto.graph.node[0].CopyFrom(call)
     proto.opset_import.append(IMPORTS[1])

@@ -137,7 +137,7 @@ def test_a_cheaper_program_stands_in(degraded, asked, stage):
 
 @pytest.mark.full
 def test_a_program_that_comes_late_breaks_its_clause_or_is_refused(monkeypatch):
-    """What this process does, no limit ends."""
+    """No limit ends what this process does."""
     with_clock(monkeypatch, Clock(1, 601, lambda job: job._first.done))
     clause = Program(compiled(contract=LONG)).stats().contract["max_compile_seconds"]
     assert (clause.status, clause.code) == (Status.BROKEN, "COMPILE_TIMEOUT")

@@ -96,7 +96,7 @@ def _value(attribute: onnx.AttributeProto) -> Any:
 
 
 def _default(proto: onnx.NodeProto, name: str) -> Any:
-    """What ONNX takes for an attribute that is left out; None if it has no such default."""
+    """Return what ONNX takes for an attribute that is left out; None if it has no such default."""
     kind = proto.op_type, onnx.defs.onnx_opset_version(), proto.domain
     stated = onnx.defs.get_schema(*kind).attributes.get(name) if onnx.defs.has(*kind) else None
     value = stated.default_value if stated is not None else None
