@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyc_mlir.dialects.ir.interpreter import interpret
     from pyc_mlir.frontends.python.specs import Tensor, TensorSpec, spec
     from pyc_mlir.frontends.python.trace import trace
+    from pyc_mlir.lab.simulation.simulator import simulate
     from pyc_mlir.pipelines.choices.choices import Recipe
     from pyc_mlir.pipelines.choices.contract import Contract
     from pyc_mlir.pipelines.target.target import Target
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.device import Device
     from pyc_mlir.runtime.load import load
     from pyc_mlir.runtime.program import Program
-    from pyc_mlir.simulation.simulator import simulate
 
     __version__: str
 
@@ -70,7 +70,7 @@ _HOMES = {
     "interpret": "pyc_mlir.dialects.ir.interpreter",
     "jit": "pyc_mlir.api",
     "load": "pyc_mlir.runtime.load",
-    "simulate": "pyc_mlir.simulation.simulator",
+    "simulate": "pyc_mlir.lab.simulation.simulator",
     "spec": "pyc_mlir.frontends.python.specs",
     "trace": "pyc_mlir.frontends.python.trace",
 }

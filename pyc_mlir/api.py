@@ -270,7 +270,7 @@ def _explored(source: Any, inputs: Sequence[Any] | None, options: Options, stage
     if not isinstance(policy, Explore) or options.recipe is not None or policy.require_evidence:
         return options
     # The explorer and the simulator are needed here alone.
-    from pyc_mlir.explore.programs import explore
+    from pyc_mlir.lab.explore.programs import explore
 
     with stage("PyC explores executions"):
         found = explore(source, inputs, options, policy.wisdom)

@@ -16,12 +16,12 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log, recipe_at
 from pyc_mlir.debug.diff import diff
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.lab.simulation.comparison import comparison
+from pyc_mlir.lab.simulation.residuals import Residuals
+from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.profile.profile import Profile
-from pyc_mlir.simulation.comparison import comparison
-from pyc_mlir.simulation.residuals import Residuals
-from pyc_mlir.simulation.simulator import Simulator
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.explain import diff as explain_diff
 from pyc_mlir.tools.explain import text_page as explain_text

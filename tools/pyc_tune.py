@@ -32,14 +32,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
-from pyc_mlir.evidence.states import LANES, STABLE
+from pyc_mlir.lab.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli.database import VARIABLE, default_url
 from pyc_mlir.tools.tune import probe, profile
 from pyc_mlir.tools.tune.study_flags import TUNE, add_study_commands, with_command
 
 if TYPE_CHECKING:
-    from pyc_mlir.evidence.database.store import EvidenceStore
+    from pyc_mlir.lab.evidence.database.store import EvidenceStore
 
 TOOL = "pyc-tune"
 _KEPT_TOOLCHAINS = 3
@@ -195,7 +195,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if flags.command == probe.COMMAND:
         return probe.run(flags)
     # SQLAlchemy takes 0.3 s to import, which --help need not wait for.
-    from pyc_mlir.evidence.database.store import EvidenceStore
+    from pyc_mlir.lab.evidence.database.store import EvidenceStore
 
     with EvidenceStore.open(url) as store:
         return _COMMANDS[flags.command](store, flags)
@@ -217,8 +217,8 @@ def _look(store: "EvidenceStore", flags: argparse.Namespace) -> int:
 
 
 def _export(store: "EvidenceStore", flags: argparse.Namespace) -> int:
-    from pyc_mlir.evidence.database.exchange import export_wisdom
-    from pyc_mlir.evidence.environment import current_place
+    from pyc_mlir.lab.evidence.database.exchange import export_wisdom
+    from pyc_mlir.lab.evidence.environment import current_place
 
     here = current_place() if flags.here else None
     keep = (here.hardware, here.toolchain) if here else ("", "")
@@ -229,7 +229,7 @@ def _export(store: "EvidenceStore", flags: argparse.Namespace) -> int:
 
 
 def _import(store: "EvidenceStore", flags: argparse.Namespace) -> int:
-    from pyc_mlir.evidence.database.exchange import import_wisdom
+    from pyc_mlir.lab.evidence.database.exchange import import_wisdom
     from pyc_mlir.pipelines.choices.wisdom import Wisdom
 
     wisdom = Wisdom.load(flags.file)
@@ -239,7 +239,7 @@ def _import(store: "EvidenceStore", flags: argparse.Namespace) -> int:
 
 
 def _verify(store: "EvidenceStore", flags: argparse.Namespace) -> int:
-    from pyc_mlir.evidence.database.upkeep import problems
+    from pyc_mlir.lab.evidence.database.upkeep import problems
 
     damaged = 0
     for problem in problems(store):
@@ -250,7 +250,7 @@ def _verify(store: "EvidenceStore", flags: argparse.Namespace) -> int:
 
 
 def _collect(store: "EvidenceStore", flags: argparse.Namespace) -> int:
-    from pyc_mlir.evidence.database.upkeep import collect
+    from pyc_mlir.lab.evidence.database.upkeep import collect
 
     if flags.keep_toolchains < 0:
         raise _usage(f"expected a number of toolchains, got {flags.keep_toolchains}")
@@ -261,7 +261,7 @@ def _collect(store: "EvidenceStore", flags: argparse.Namespace) -> int:
 
 
 def _report(store: "EvidenceStore", flags: argparse.Namespace) -> int:
-    from pyc_mlir.evidence.rows import Study
+    from pyc_mlir.lab.evidence.rows import Study
     from pyc_mlir.tools.tune.look import named
     from pyc_mlir.tools.tune.machine import machine_model
     from pyc_mlir.tools.tune.study_facts import facts_of

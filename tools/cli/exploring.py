@@ -12,7 +12,7 @@ from typing import Any
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.environment import current_place
+from pyc_mlir.lab.evidence.environment import current_place
 from pyc_mlir.pipelines.choices.fastest import Explore
 from pyc_mlir.tools.cli.common import Parser, Progress
 from pyc_mlir.tools.cli.database import VARIABLE, default_url
@@ -60,10 +60,10 @@ def with_measured(
     if flags.explore_budget is None:
         return options
     # SQLAlchemy and the measuring library are needed here alone.
-    from pyc_mlir.evidence.database.exchange import export_wisdom
-    from pyc_mlir.evidence.database.store import EvidenceStore
-    from pyc_mlir.measure.sessions.local import LocalMeasurer
-    from pyc_mlir.measure.survey.survey import Survey, Surveyed
+    from pyc_mlir.lab.evidence.database.exchange import export_wisdom
+    from pyc_mlir.lab.evidence.database.store import EvidenceStore
+    from pyc_mlir.lab.sessions.local import LocalMeasurer
+    from pyc_mlir.lab.survey.survey import Survey, Surveyed
 
     policy = options.policy
     assert isinstance(policy, Explore), "checked with the flags"

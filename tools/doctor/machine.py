@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 
-from pyc_mlir.evidence.environment import Environments, current_place
 from pyc_mlir.iree.inventory import Driver, compiler_targets, runtime_drivers
+from pyc_mlir.lab.evidence.environment import Environments, current_place
 from pyc_mlir.measure.environment import PROJECT, Environment, installed, probe
 
 # What PyC calls a target, IREE's back end that compiles for it and the driver kinds that run it.

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.exchange import Measured, measured
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.database.trials import STATES
-from pyc_mlir.evidence.rows import Graph, Implementation, Session, Study, Trace, Verdict
+from pyc_mlir.lab.evidence.database.exchange import Measured, measured
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.database.trials import STATES
+from pyc_mlir.lab.evidence.rows import Graph, Implementation, Session, Study, Trace, Verdict
 from pyc_mlir.util.units import quantity
 
 _SHORT = 16

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyc_mlir.dialects.util.files import require_writable
+from pyc_mlir.lab.tune.verdict import Judgement, Rounds, VerdictKind, judge
 from pyc_mlir.tools.cli import common as cli
-from pyc_mlir.tune.verdict import Judgement, Rounds, VerdictKind, judge
 
 if TYPE_CHECKING:
+    from pyc_mlir.lab.survey.probes import ProbeSession
     from pyc_mlir.measure.records import Record, Report
-    from pyc_mlir.measure.survey.probes import ProbeSession
 
 COMMAND, SUITE = "probe", "noise"
 SESSIONS, ROUNDS, PROCESSES = 60, 15, 6
@@ -54,8 +54,8 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
 def run(flags: argparse.Namespace) -> int:
     """Probe; a line for each session, last how often each difference was found."""
-    from pyc_mlir.measure.sessions.session import SessionPlan
-    from pyc_mlir.measure.survey.probes import probe_sessions
+    from pyc_mlir.lab.sessions.session import SessionPlan
+    from pyc_mlir.lab.survey.probes import probe_sessions
 
     if flags.json:
         require_writable(flags.json, "a file for the samples (`--json`)")
@@ -141,7 +141,7 @@ def _nanoseconds(times: np.ndarray) -> list[str]:
 
 def sessions_of(stored: "Report") -> "list[ProbeSession]":
     """The sessions of a stored report."""
-    from pyc_mlir.measure.survey.probes import ProbeSession
+    from pyc_mlir.lab.survey.probes import ProbeSession
 
     found: dict[str, ProbeSession] = {}
     for r in stored.records:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.rows import COLD, CONSTANTS, WARM
+from pyc_mlir.lab.evidence.rows import COLD, CONSTANTS, WARM
 from pyc_mlir.tools.cli import common as cli
 
 if TYPE_CHECKING:
-    from pyc_mlir.evidence.database.store import EvidenceStore
-    from pyc_mlir.measure.sessions.session import Measurer, SessionPlan
-    from pyc_mlir.measure.survey.survey import Surveyed
+    from pyc_mlir.lab.evidence.database.store import EvidenceStore
+    from pyc_mlir.lab.sessions.session import Measurer, SessionPlan
+    from pyc_mlir.lab.survey.survey import Surveyed
 
 COMMAND = "profile"
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -63,8 +63,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     """Measure the works of the models; a line for each session."""
-    from pyc_mlir.measure.sessions.local import LocalMeasurer
-    from pyc_mlir.measure.survey.survey import Surveyed
+    from pyc_mlir.lab.sessions.local import LocalMeasurer
+    from pyc_mlir.lab.survey.survey import Surveyed
 
     programs = [Surveyed(model, model) for model in flags.models]
     return survey(store, flags, programs, LocalMeasurer(f"pyc-tune {COMMAND}"))
@@ -77,7 +77,7 @@ def survey(
     measurer: "Measurer",
 ) -> int:
     """Survey programs as the flags request. Status 1 where not one program could be surveyed."""
-    from pyc_mlir.measure.survey.survey import Survey
+    from pyc_mlir.lab.survey.survey import Survey
 
     made = Survey(store, measurer, plan_of(flags), constants_of(flags.constants), whole=flags.whole)
     for line in made.run(programs, seconds_of(flags.budget)):
@@ -87,7 +87,7 @@ def survey(
 
 def plan_of(flags: argparse.Namespace) -> "SessionPlan":
     """The plan of each session. Raises PycError (BAD_ARGUMENT)."""
-    from pyc_mlir.measure.sessions.session import SessionPlan
+    from pyc_mlir.lab.sessions.session import SessionPlan
 
     return SessionPlan(flags.rounds, flags.processes, threads=flags.threads, quiet=flags.quiet_only)
 

@@ -122,7 +122,8 @@ import sys
 import pyc_mlir
 from pyc_mlir.frontends.python.specs import spec
 pyc_mlir.compile(lambda x: x + 1, [spec("f32", (4,))])
-print(sorted(n for n in sys.modules if n.startswith(("pyc_mlir.explore", "pyc_mlir.simulation"))))
+lab = ("pyc_mlir.lab.explore", "pyc_mlir.lab.simulation")
+print(sorted(n for n in sys.modules if n.startswith(lab)))
 """
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

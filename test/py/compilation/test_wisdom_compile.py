@@ -21,7 +21,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.plugins import registered
-from pyc_mlir.evidence.environment import current_hashes, current_place
+from pyc_mlir.lab.evidence.environment import current_hashes, current_place
 from pyc_mlir.pipelines.choices import wisdom as wisdom_module
 from pyc_mlir.pipelines.choices.choices import Coverage, Recipe, coverage
 from pyc_mlir.pipelines.choices.policies import load_policy
@@ -189,7 +189,7 @@ program = pyc_mlir.compile(nn.softmax, [np.ones((2, 3), np.float32)], policy="fa
                            wisdom=sys.argv[1], cache=False)
 program(np.ones((2, 3), np.float32))
 loaded = [m for m in sys.modules if m.startswith(("sqlalchemy", "sqlite3", "psycopg",
-                                                  "pyc_mlir.evidence.database"))]
+                                                  "pyc_mlir.lab.evidence.database"))]
 assert loaded == [], loaded
 """
 
@@ -204,11 +204,11 @@ def test_a_compile_never_opens_a_database(wisdom, tmp_path):
 
 # What measures, searches and promotes; compiles import none of it (test/py/lint/test_layers.py).
 ROOMS_WITH_A_DATABASE = (
-    "pyc_mlir/evidence/",
-    "pyc_mlir/lanes/",
-    "pyc_mlir/measure/sessions/recording.py",
-    "pyc_mlir/measure/survey/",
-    "pyc_mlir/tune/",
+    "pyc_mlir/lab/evidence/",
+    "pyc_mlir/lab/lanes/",
+    "pyc_mlir/lab/sessions/recording.py",
+    "pyc_mlir/lab/survey/",
+    "pyc_mlir/lab/tune/",
 )
 
 

@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from databases import postgres_server
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database import engine, migrations
-from pyc_mlir.evidence.database.engine import file_system
-from pyc_mlir.evidence.database.store import APPEND_ONLY, EvidenceStore
-from pyc_mlir.evidence.database.tables import METADATA
-from pyc_mlir.evidence.database.trials import DONE, FAILED, LEASED, MAX_ATTEMPTS, WAITING
-from pyc_mlir.evidence.environment import Environments
-from pyc_mlir.evidence.rows import (
+from pyc_mlir.lab.evidence.database import engine, migrations
+from pyc_mlir.lab.evidence.database.engine import file_system
+from pyc_mlir.lab.evidence.database.store import APPEND_ONLY, EvidenceStore
+from pyc_mlir.lab.evidence.database.tables import METADATA
+from pyc_mlir.lab.evidence.database.trials import DONE, FAILED, LEASED, MAX_ATTEMPTS, WAITING
+from pyc_mlir.lab.evidence.environment import Environments
+from pyc_mlir.lab.evidence.rows import (
     COLD,
     CRASH,
     ROWS,
@@ -38,7 +38,7 @@ from pyc_mlir.evidence.rows import (
     Workload,
     samples,
 )
-from pyc_mlir.evidence.states import (
+from pyc_mlir.lab.evidence.states import (
     CANDIDATE,
     EXPERIMENTAL,
     PROMOTED,

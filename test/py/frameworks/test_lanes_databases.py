@@ -7,11 +7,11 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 from lane_sessions import BETTER, DEFAULT, EQUAL, LARGE, OTHER, SMALL, Bench, place
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.exchange import export_wisdom
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.database.upkeep import problems
-from pyc_mlir.evidence.rows import CRASH, WRONG, Verdict
-from pyc_mlir.evidence.states import (
+from pyc_mlir.lab.evidence.database.exchange import export_wisdom
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.database.upkeep import problems
+from pyc_mlir.lab.evidence.rows import CRASH, WRONG, Verdict
+from pyc_mlir.lab.evidence.states import (
     EXPERIMENTAL,
     MEASURED,
     PROMOTED,
@@ -22,14 +22,14 @@ from pyc_mlir.evidence.states import (
     VERIFIED,
     Scope,
 )
-from pyc_mlir.lanes.baselines import freeze, reports_of, rows_of
-from pyc_mlir.lanes.conditions import RecipeLimits
-from pyc_mlir.lanes.promotion import Wanted, promote, quarantined, standing, state_of
+from pyc_mlir.lab.lanes.baselines import freeze, reports_of, rows_of
+from pyc_mlir.lab.lanes.conditions import RecipeLimits
+from pyc_mlir.lab.lanes.promotion import Wanted, promote, quarantined, standing, state_of
+from pyc_mlir.lab.tune.verdict import ALPHA
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
 from pyc_mlir.pipelines.choices.wisdom import NO_RECIPE, Wisdom
 from pyc_mlir.tools import pyc_bench, pyc_tune
-from pyc_mlir.tune.verdict import ALPHA
 
 HERE = place()
 SCOPE = Scope("s1-structure", "", HERE.hardware, HERE.toolchain)

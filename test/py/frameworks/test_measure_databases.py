@@ -17,11 +17,11 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 from pyc_mlir import nn
 from pyc_mlir.api import build
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.evidence.database.exchange import export_wisdom
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.database.upkeep import problems
-from pyc_mlir.evidence.environment import current_place
-from pyc_mlir.evidence.rows import (
+from pyc_mlir.lab.evidence.database.exchange import export_wisdom
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.database.upkeep import problems
+from pyc_mlir.lab.evidence.environment import current_place
+from pyc_mlir.lab.evidence.rows import (
     COLD,
     OK,
     REFUSED,
@@ -34,15 +34,15 @@ from pyc_mlir.evidence.rows import (
     Trace,
     Workload,
 )
-from pyc_mlir.evidence.states import QUARANTINED
-from pyc_mlir.measure.sessions.local import ALLOCATOR
-from pyc_mlir.measure.sessions.recording import record
-from pyc_mlir.measure.sessions.session import MeasuredChoice, MeasuredProgram, SessionPlan
-from pyc_mlir.measure.sessions.simulated import Failed, Simulated
-from pyc_mlir.measure.survey.survey import Survey, Surveyed
-from pyc_mlir.measure.survey.wanted import KERNELS, Enough, wanted_works
-from pyc_mlir.simulation.estimate import Estimate
-from pyc_mlir.simulation.residuals import Width
+from pyc_mlir.lab.evidence.states import QUARANTINED
+from pyc_mlir.lab.sessions.local import ALLOCATOR
+from pyc_mlir.lab.sessions.recording import record
+from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram, SessionPlan
+from pyc_mlir.lab.sessions.simulated import Failed, Simulated
+from pyc_mlir.lab.simulation.estimate import Estimate
+from pyc_mlir.lab.simulation.residuals import Width
+from pyc_mlir.lab.survey.survey import Survey, Surveyed
+from pyc_mlir.lab.survey.wanted import KERNELS, Enough, wanted_works
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune import profile
 
@@ -199,7 +199,7 @@ def test_the_whole_way_with_real_times(store, tmp_path, capsys, monkeypatch):
     )
     monkeypatch.setattr("pyc_mlir.measure.machine.token_path", lambda: tmp_path / "token")
     monkeypatch.setattr("pyc_mlir.measure.machine.disturbances", lambda *a, **k: ())
-    monkeypatch.setattr("pyc_mlir.measure.sessions.local.MOST_APART", 1e9)
+    monkeypatch.setattr("pyc_mlir.lab.sessions.local.MOST_APART", 1e9)
     flags = ["--db", store.url, "profile", str(path), "--rounds", "2", "--processes", "3"]
     assert pyc_tune.main(flags) == 0
     out = capsys.readouterr().out
@@ -217,9 +217,9 @@ KILLED = """
 import sys, time
 sys.path[:0] = [sys.argv[2]]
 from test_measure_databases import HERE, PLAN, PROGRAM, slow_kernels
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.measure.sessions.simulated import Simulated
-from pyc_mlir.measure.survey.survey import Survey
+from pyc_mlir.lab.evidence.database.store import Store
+from pyc_mlir.lab.sessions.simulated import Simulated
+from pyc_mlir.lab.survey.survey import Survey
 
 with Store.open(sys.argv[1]) as store:
     survey = Survey(store, Simulated(slow_kernels, place=HERE), PLAN, place=HERE)

@@ -9,8 +9,8 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 
 from lane_sessions import DEFAULT, GRAPH, SMALL, place
 
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.rows import (
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.rows import (
     Graph,
     Implementation,
     Prediction,

@@ -14,11 +14,11 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 from simulated_studies import Costs, known_of, prepared, setting_of, studied, work
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.measure.sessions.simulated import Simulated
-from pyc_mlir.tune.studies.driver import drive
-from pyc_mlir.tune.studies.pools import pool
-from pyc_mlir.tune.studies.run import agenda_of
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.sessions.simulated import Simulated
+from pyc_mlir.lab.tune.studies.driver import drive
+from pyc_mlir.lab.tune.studies.pools import pool
+from pyc_mlir.lab.tune.studies.run import agenda_of
 
 WORKS = tuple(map(work, range(3)))
 SUPPORT = str(Path(__file__).parents[1] / "support")
@@ -124,7 +124,7 @@ def test_a_cluster_that_is_away_is_told(monkeypatch):
     pytest.importorskip(
         "distributed", reason="distributed is not installed: pip install '.[cluster]'"
     )
-    monkeypatch.setattr("pyc_mlir.tune.studies.pools._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("pyc_mlir.lab.tune.studies.pools._CONNECT_SECONDS", 0.5)
     with (
         pytest.raises(PycError, match="expected a Dask scheduler at localhost:1"),
         pool("dask://localhost:1", 1),

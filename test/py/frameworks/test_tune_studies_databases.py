@@ -19,16 +19,16 @@ import simulated_studies
 from simulated_studies import Costs, known_of, prepared, setting_of, studied, work
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.database.trials import DONE, LEASED, WAITING
-from pyc_mlir.evidence.database.upkeep import problems
-from pyc_mlir.evidence.environment import Environments
-from pyc_mlir.evidence.rows import Trace, Verdict
-from pyc_mlir.evidence.states import MEASURED, QUARANTINED
-from pyc_mlir.measure.sessions.simulated import Simulated
-from pyc_mlir.tune.studies.run import results_of, run_study
-from pyc_mlir.tune.studies.study import StudyBudget, TrialStage
-from pyc_mlir.tune.studies.worker import require_alike, work_once
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.database.trials import DONE, LEASED, WAITING
+from pyc_mlir.lab.evidence.database.upkeep import problems
+from pyc_mlir.lab.evidence.environment import Environments
+from pyc_mlir.lab.evidence.rows import Trace, Verdict
+from pyc_mlir.lab.evidence.states import MEASURED, QUARANTINED
+from pyc_mlir.lab.sessions.simulated import Simulated
+from pyc_mlir.lab.tune.studies.run import results_of, run_study
+from pyc_mlir.lab.tune.studies.study import StudyBudget, TrialStage
+from pyc_mlir.lab.tune.studies.worker import require_alike, work_once
 
 WORKS = tuple(map(work, range(3)))
 
@@ -121,7 +121,7 @@ def test_killed_at_random_moments(url, uninterrupted, tmp_path):
 
 
 def _trials(store):
-    from pyc_mlir.evidence.rows import Study
+    from pyc_mlir.lab.evidence.rows import Study
 
     return [trial for study in store.find(Study) for trial in store.trials(study.id)]
 
@@ -141,7 +141,7 @@ def test_an_interrupt_gives_the_trial_back(url):
 
 
 def _first():
-    from pyc_mlir.tune.studies.agenda import asked_of
+    from pyc_mlir.lab.tune.studies.agenda import asked_of
 
     return asked_of(WORKS[0], TrialStage.SEARCH, ("iree",)).to_json()
 

@@ -13,20 +13,20 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 from pyc_mlir import compile as compile_program
 from pyc_mlir import nn
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.exchange import export_wisdom
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.environment import current_place
-from pyc_mlir.evidence.rows import WRONG, Study, Verdict
-from pyc_mlir.evidence.states import MEASURED, QUARANTINED, RETIRED
-from pyc_mlir.measure.sessions.simulated import Failed, Simulated
+from pyc_mlir.lab.evidence.database.exchange import export_wisdom
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.environment import current_place
+from pyc_mlir.lab.evidence.rows import WRONG, Study, Verdict
+from pyc_mlir.lab.evidence.states import MEASURED, QUARANTINED, RETIRED
+from pyc_mlir.lab.sessions.simulated import Failed, Simulated
+from pyc_mlir.lab.tune.studies.program import program_of, with_known
+from pyc_mlir.lab.tune.studies.study import EFFORTS, StudyBudget, budget_of
+from pyc_mlir.lab.tune.studies.tuner import Bench, tune_program
+from pyc_mlir.lab.tune.verdict import VerdictKind
 from pyc_mlir.pipelines.choices.space import split_variant
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune.study_flags import with_command
 from pyc_mlir.tools.tune.tuning import result_lines
-from pyc_mlir.tune.studies.program import program_of, with_known
-from pyc_mlir.tune.studies.study import EFFORTS, StudyBudget, budget_of
-from pyc_mlir.tune.studies.tuner import Bench, tune_program
-from pyc_mlir.tune.verdict import VerdictKind
 
 RNG = np.random.default_rng(0)
 WEIGHTS = [RNG.normal(size=(64, 64)).astype(np.float32) for _ in range(2)]

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.evidence.environment import Environments
-from pyc_mlir.evidence.rows import (
+from pyc_mlir.lab.evidence.environment import Environments
+from pyc_mlir.lab.evidence.rows import (
     OK,
     Graph,
     Implementation,

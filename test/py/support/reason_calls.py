@@ -35,8 +35,8 @@ from pyc_mlir.compilation import plan_memory as planned
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.frontends.mlir_text import parse_mlir
+from pyc_mlir.lab.evidence.environment import current_place
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.measure.records import Report, compare
@@ -319,15 +319,15 @@ def _(here: Here) -> Codes:
     from importlib import import_module
 
     return reported(
-        lambda: import_module("pyc_mlir.evidence.database.engine").connect("mysql://host/name")
+        lambda: import_module("pyc_mlir.lab.evidence.database.engine").connect("mysql://host/name")
     )
 
 
 def _study(here: Here) -> Any:
     """An open database with a study of one trial, its rows, and the trial's trace."""
     pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
-    from pyc_mlir.evidence import rows
-    from pyc_mlir.evidence.database.store import EvidenceStore
+    from pyc_mlir.lab.evidence import rows
+    from pyc_mlir.lab.evidence.database.store import EvidenceStore
 
     store, place = EvidenceStore.open(f"sqlite:///{here.folder}/pyc.db"), current_place()
     graph, load = rows.Graph("w1-a", "work", "w1-a", "text", 1), rows.Workload("w1-a")
@@ -350,8 +350,8 @@ def _(here: Here) -> Codes:
 @provokes(ReasonCode.NOT_PROMOTED)
 def _(here: Here) -> Codes:
     store, study, _ = _study(here)
-    from pyc_mlir.evidence.rows import Implementation
-    from pyc_mlir.lanes.promotion import Wanted, promote
+    from pyc_mlir.lab.evidence.rows import Implementation
+    from pyc_mlir.lab.lanes.promotion import Wanted, promote
 
     candidate, default = (Implementation(study.graph_id, {"pass": c}) for c in ("new", "old"))
     store.add(candidate, default)

@@ -15,16 +15,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.rows import WRONG, Graph, Workload
-from pyc_mlir.measure.sessions.session import MeasuredChoice, MeasuredProgram
-from pyc_mlir.measure.sessions.simulated import SIMULATED_PLACE, Failed, Simulated
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.rows import WRONG, Graph, Workload
+from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram
+from pyc_mlir.lab.sessions.simulated import SIMULATED_PLACE, Failed, Simulated
+from pyc_mlir.lab.tune.sites import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
+from pyc_mlir.lab.tune.studies.ledger import Ledger
+from pyc_mlir.lab.tune.studies.run import Setting, keep_results, results_of, run_study
+from pyc_mlir.lab.tune.studies.study import EFFORTS, StudyBudget, WorkResult
+from pyc_mlir.lab.tune.studies.worker import TrialJob
 from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
-from pyc_mlir.tune.sites import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
-from pyc_mlir.tune.studies.ledger import Ledger
-from pyc_mlir.tune.studies.run import Setting, keep_results, results_of, run_study
-from pyc_mlir.tune.studies.study import EFFORTS, StudyBudget, WorkResult
-from pyc_mlir.tune.studies.worker import TrialJob
 
 PASS = "pyc-select-kernels"
 KNOBS = KnobSpace(

@@ -33,10 +33,7 @@ class Slice:
 
 
 _KERNELS, _ROBUST = "pipelines/kernels", "robustness"
-_HOUSE = (
-    "artifact", "evidence", "explore", "lanes", "lint", "measure", "profile", "simulation", "tune",
-    "worker",
-)  # fmt: skip
+_HOUSE = ("artifact", "lab", "lint", "measure", "profile", "worker")
 _ALL = ("dialects", "pipelines", "pyc_mlir")
 
 LIT = Slice("lit", ("../lit",), ("dialects", "pipelines", "tools/pyc_opt.py"))

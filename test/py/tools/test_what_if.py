@@ -16,9 +16,9 @@ from pyc_mlir.compilation.build import build_here
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.python.specs import spec
+from pyc_mlir.lab.simulation.residuals import PROGRAM, Residual, Residuals
+from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
-from pyc_mlir.simulation.residuals import PROGRAM, Residual, Residuals
-from pyc_mlir.simulation.simulator import Simulator
 from pyc_mlir.tools.cli import exploring
 from pyc_mlir.tools.pyc_explain import main
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pyc_mlir.evidence.database.exchange import measured
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.rows import Graph, Implementation, Session, Trace, Workload, samples
+from pyc_mlir.lab.evidence.database.exchange import measured
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.rows import Graph, Implementation, Session, Trace, Workload, samples
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.evidence.writers import PLACE, WRITERS, claims_per_second, kill_writers
 from pyc_mlir.tools.bench.report.suite import note

@@ -32,9 +32,9 @@ def run(arguments: Sequence[str]) -> int:
     flags.whole = True
     names = flags.only or (list(cpu.ROWS)[:1] if flags.quick else list(cpu.ROWS))
     # The database's package is optional, and the list of suites is shown without it.
-    from pyc_mlir.evidence.database.store import EvidenceStore
-    from pyc_mlir.measure.sessions.local import LocalMeasurer
-    from pyc_mlir.measure.survey.survey import Surveyed
+    from pyc_mlir.lab.evidence.database.store import EvidenceStore
+    from pyc_mlir.lab.sessions.local import LocalMeasurer
+    from pyc_mlir.lab.survey.survey import Surveyed
 
     made = ((name, cpu.make(name, flags.quick)) for name in names)
     programs = [Surveyed(name, load.source, load.specs) for name, load in made]

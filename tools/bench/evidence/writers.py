@@ -18,11 +18,11 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.database.trials import DONE
-from pyc_mlir.evidence.database.upkeep import problems
-from pyc_mlir.evidence.environment import Environments
-from pyc_mlir.evidence.rows import Graph, Implementation, Session, Study, Trace, Workload
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.database.trials import DONE
+from pyc_mlir.lab.evidence.database.upkeep import problems
+from pyc_mlir.lab.evidence.environment import Environments
+from pyc_mlir.lab.evidence.rows import Graph, Implementation, Session, Study, Trace, Workload
 
 PLACE = Environments({"cpu": "bench"}, {"source": "bench"}, {"threads": 1}, "bench")
 GRAPH = Graph("bench", "program", "bench", "a graph of no ops", 0)

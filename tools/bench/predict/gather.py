@@ -12,13 +12,13 @@ from pyc_mlir.compilation.build import plan_only
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.measure.sessions.session import ChoiceResult, MeasuredChoice, Measurer, SessionPlan
-from pyc_mlir.measure.sessions.subjects import subject_of_program, subject_of_work
-from pyc_mlir.measure.survey.wanted import WantedWork, choice_recipe, wanted_works
+from pyc_mlir.lab.sessions.session import ChoiceResult, MeasuredChoice, Measurer, SessionPlan
+from pyc_mlir.lab.sessions.subjects import subject_of_program, subject_of_work
+from pyc_mlir.lab.simulation.evidence import on_threads
+from pyc_mlir.lab.simulation.program import Priced, priced, priced_parts
+from pyc_mlir.lab.survey.wanted import WantedWork, choice_recipe, wanted_works
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
-from pyc_mlir.simulation.evidence import on_threads
-from pyc_mlir.simulation.program import Priced, priced, priced_parts
 from pyc_mlir.tools.bench.predict.observed import Observed, ObservedChoice, ObservedRecipe
 from pyc_mlir.tools.bench.report.suite import note
 from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload

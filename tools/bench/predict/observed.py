@@ -10,14 +10,14 @@ from functools import cached_property
 from typing import Any
 
 from pyc_mlir.artifact.account import Account
+from pyc_mlir.lab.simulation.evidence import Here
+from pyc_mlir.lab.simulation.program import Priced, PricedSite
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.choices import Site
 from pyc_mlir.pipelines.choices.wisdom import Wisdom, WisdomRow
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.simulation.evidence import Here
-from pyc_mlir.simulation.program import Priced, PricedSite
 
 WORK, CALL = "kernel", "call"
 # What a call takes that computes next to nothing: its workload.

@@ -23,7 +23,7 @@ from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 from pyc_mlir.tools.cli.common import Parser
 
 if TYPE_CHECKING:
-    from pyc_mlir.measure.sessions.session import Measurer, SessionPlan
+    from pyc_mlir.lab.sessions.session import Measurer, SessionPlan
 
 SUITE = "policies"
 HEURISTIC, FASTEST, EXPLORE, EXHAUSTIVE = "heuristic", "fastest", "explore", "exhaustive"
@@ -34,12 +34,12 @@ _ROUNDS, _BUDGET, _QUICK_BUDGET = 20, 600.0, 20.0
 def run(arguments: Sequence[str]) -> int:
     """Programs by `fastest`, `explore` and exhaustive search, against `heuristic`."""
     # The measuring library compiles, and the list of suites is shown without it.
-    from pyc_mlir.evidence.database.exchange import export_wisdom
-    from pyc_mlir.evidence.database.store import EvidenceStore
-    from pyc_mlir.evidence.environment import current_place
-    from pyc_mlir.measure.sessions.local import LocalMeasurer
-    from pyc_mlir.measure.sessions.session import SessionPlan
-    from pyc_mlir.measure.survey.survey import Survey, Surveyed
+    from pyc_mlir.lab.evidence.database.exchange import export_wisdom
+    from pyc_mlir.lab.evidence.database.store import EvidenceStore
+    from pyc_mlir.lab.evidence.environment import current_place
+    from pyc_mlir.lab.sessions.local import LocalMeasurer
+    from pyc_mlir.lab.sessions.session import SessionPlan
+    from pyc_mlir.lab.survey.survey import Survey, Surveyed
     from pyc_mlir.tools.bench.predict.programs import programs
 
     parser = Parser(SUITE, "")
@@ -66,8 +66,8 @@ def compared(
     program: BenchWorkload, wisdom: Wisdom, measurer: "Measurer", plan: "SessionPlan"
 ) -> Iterator[Record]:
     """A record for each policy; the quickest combination stands for exhaustive search."""
-    from pyc_mlir.measure.sessions.session import MeasuredChoice
-    from pyc_mlir.measure.sessions.subjects import subject_of_program
+    from pyc_mlir.lab.sessions.session import MeasuredChoice
+    from pyc_mlir.lab.sessions.subjects import subject_of_program
 
     candidates = [
         MeasuredChoice(recipe, label) for label, recipe in recipes(program, wisdom).items()
@@ -93,7 +93,7 @@ def recipes(program: BenchWorkload, wisdom: Wisdom) -> Mapping[str, Mapping[str,
     """What each policy chooses for a program, as {site: choice}."""
     from pyc_mlir.compilation.lower import lower
     from pyc_mlir.compilation.options import make_options
-    from pyc_mlir.explore.programs import explore
+    from pyc_mlir.lab.explore.programs import explore
 
     options = make_options()
     kernels = [

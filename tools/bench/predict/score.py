@@ -12,10 +12,10 @@ from itertools import combinations
 
 import numpy as np
 
-from pyc_mlir.simulation.estimate import Estimate
-from pyc_mlir.simulation.evidence import Overheads
-from pyc_mlir.simulation.residuals import CALL, PROGRAM, Residual, Residuals, family_of
-from pyc_mlir.simulation.simulator import Simulator
+from pyc_mlir.lab.simulation.estimate import Estimate
+from pyc_mlir.lab.simulation.evidence import Overheads
+from pyc_mlir.lab.simulation.residuals import CALL, PROGRAM, Residual, Residuals, family_of
+from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.tools.bench.predict.observed import HERE, NOTHING, Observed, ObservedRecipe
 
 ROWS_KNOWN, ROWS_UNKNOWN = "its rows known", "no row of its works known"

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pyc_mlir.dialects.util.files import write_file
+from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.measure.records import Record, Report, record
-from pyc_mlir.simulation.simulator import Simulator
 from pyc_mlir.tools.bench.predict.observed import HERE, Observed
 from pyc_mlir.tools.bench.predict.score import (
     ROWS_KNOWN,
@@ -55,8 +55,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _measured(rounds: int, quick: bool) -> Iterator[Observed]:
     # The measuring library compiles, and the list of suites is shown without it.
-    from pyc_mlir.measure.sessions.local import LocalMeasurer
-    from pyc_mlir.measure.sessions.session import SessionPlan
+    from pyc_mlir.lab.sessions.local import LocalMeasurer
+    from pyc_mlir.lab.sessions.session import SessionPlan
     from pyc_mlir.tools.bench.predict.gather import observe
     from pyc_mlir.tools.bench.predict.programs import nothing, programs
 

@@ -17,10 +17,10 @@ from statistics import NormalDist
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.lab.tune.verdict import ALPHA, Interval, VerdictKind, student
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.tools.cli.common import Parser
 from pyc_mlir.tools.cli.database import default_url
-from pyc_mlir.tune.verdict import ALPHA, Interval, VerdictKind, student
 
 MIN_SESSIONS = 3
 # Standard deviation of the logarithm of a program's time between processes: medians of fresh
@@ -160,8 +160,8 @@ def load_baseline(name: str) -> list[Report]:
     """
     if Path(name).is_file() or name.endswith(".json"):
         return [Report.load(name)]
-    from pyc_mlir.evidence.database.store import EvidenceStore
-    from pyc_mlir.lanes.baselines import reports_of
+    from pyc_mlir.lab.evidence.database.store import EvidenceStore
+    from pyc_mlir.lab.lanes.baselines import reports_of
 
     with EvidenceStore.open(default_url(os.environ)) as store:
         return reports_of(store, name)

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from pyc_mlir.evidence.database.store import EvidenceStore
-from pyc_mlir.evidence.rows import Graph, Workload
-from pyc_mlir.measure.sessions.session import MeasuredChoice, MeasuredProgram, SessionPlan
-from pyc_mlir.measure.sessions.simulated import SIMULATED_PLACE, Simulated
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.rows import Graph, Workload
+from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram, SessionPlan
+from pyc_mlir.lab.sessions.simulated import SIMULATED_PLACE, Simulated
+from pyc_mlir.lab.tune.sites import BLOCK, WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
+from pyc_mlir.lab.tune.studies.pools import pool
+from pyc_mlir.lab.tune.studies.run import Setting, run_study
+from pyc_mlir.lab.tune.studies.study import Effort, StudyBudget, TrialStage
+from pyc_mlir.lab.tune.studies.worker import TrialJob
 from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
-from pyc_mlir.tune.sites import BLOCK, WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
-from pyc_mlir.tune.studies.pools import pool
-from pyc_mlir.tune.studies.run import Setting, run_study
-from pyc_mlir.tune.studies.study import Effort, StudyBudget, TrialStage
-from pyc_mlir.tune.studies.worker import TrialJob
 
 # Of a study for each worker, with `BLOCK` trials each: every run takes as long.
 WORKS = 2

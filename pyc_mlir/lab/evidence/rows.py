@@ -1,0 +1,375 @@
+"""The rows of the benchmark database as frozen data; nothing here needs a database.
+
+    Graph --< Implementation --< Trace >-- Session >-- Place
+      |             |              |
+      +--< Workload +--------------+          (a trace: one process's samples of one implementation)
+
+Rows are facts: they are added, never changed. An id is the SHA-256 of what makes a row that row
+(`identity`); adding a row again changes nothing, adding another one under its id is refused. Times
+are seconds; moments are UTC as ISO texts. Samples are f64, by the wall clock and as CPU time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.lab.evidence.environment import canonical, digest
+
+WARM, COLD = "warm", "cold"
+CONSTANTS = (WARM, COLD)
+# Of a trace: measured; wrong results; the process ended; it took too long; nothing was made.
+OK, WRONG, CRASH, TIMEOUT, REFUSED = "ok", "wrong", "crash", "timeout", "refused"
+STATUSES = (OK, WRONG, CRASH, TIMEOUT, REFUSED)
+# In the probe of a session's end: 1 where the machine was no place to measure.
+DISTURBED = "disturbed"
+# Of a verdict, as `pyc_mlir/lab/tune/verdict.py` gives them.
+ANSWERS = ("faster", "slower", "unclear")
+
+Samples = np.ndarray
+
+
+def samples(values: Any = ()) -> Samples:
+    """Seconds as an f64 array that cannot be written to."""
+    array = np.array(values, dtype="<f8").reshape(-1)
+    array.flags.writeable = False
+    return array
+
+
+class EvidenceRow:
+    """Base of the rows: `table` names where they lie, `identity` the fields that make the id."""
+
+    table: ClassVar[str]
+    identity: ClassVar[tuple[str, ...]]
+
+    @cached_property
+    def id(self) -> str:
+        """SHA-256 of the identity, in hex."""
+        return digest([self.table, *(getattr(self, name) for name in self.identity)])
+
+
+@dataclass(frozen=True)
+class Graph(EvidenceRow):
+    """A program or a kernel's work by its canonical text.
+
+    graph_id: `OpIds.graph_id` of a program, `work_id` of a work. kind: ``program`` or ``work``.
+    structure_id: of a program with constants by type; of a work its own id again.
+    """
+
+    table: ClassVar[str] = "canonical_graphs"
+    identity: ClassVar[tuple[str, ...]] = ("graph_id", "normalizer")
+
+    graph_id: str
+    kind: str
+    structure_id: str
+    text: str
+    ops: int
+    normalizer: int = 1
+
+    @property
+    def id(self) -> str:  # type: ignore[override]
+        """The graph's own id."""
+        return self.graph_id
+
+
+@dataclass(frozen=True)
+class Workload(EvidenceRow):
+    """What a graph is run on: sizes of dynamic dimensions, types, and how data are made.
+
+    data: such as ``{"seed": 0, "distribution": "normal"}``. cluster: workloads of one name count
+    together when recipes are promoted.
+    """
+
+    table: ClassVar[str] = "workloads"
+    identity: ClassVar[tuple[str, ...]] = ("graph_id", "normalizer", "dims", "dtypes", "data")
+
+    graph_id: str
+    dims: Mapping[str, int] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+    cluster: str = ""
+    normalizer: int = 1
+
+
+@dataclass(frozen=True)
+class Implementation(EvidenceRow):
+    """A way to compile a graph: its recipe, {site or pass: choice}, and what it came to.
+
+    knobs: as the kernel's alternative names them. parent: the implementation that it was made from.
+    origin: who proposed it (``heuristic``, ``tuner``, ``wisdom <hash>``).
+    artifact_key: in the cache.
+    """
+
+    table: ClassVar[str] = "implementations"
+    identity: ClassVar[tuple[str, ...]] = ("graph_id", "normalizer", "recipe")
+
+    graph_id: str
+    recipe: Mapping[str, str]
+    knobs: str = ""
+    parent: str | None = None
+    origin: str = ""
+    artifact_key: str = ""
+    compile_seconds: float | None = None
+    arena_bytes: int | None = None
+    constant_bytes: int | None = None
+    normalizer: int = 1
+
+
+@dataclass(frozen=True)
+class Session(EvidenceRow):
+    """Measurements that were interleaved in one sitting; only within it are times comparable.
+
+    protocol: version of how rounds are done. probe: what an A/A probe measured before. nonce: any
+    text that no other session has.
+    """
+
+    table: ClassVar[str] = "sessions"
+    identity: ClassVar[tuple[str, ...]] = ("env_id", "nonce")
+
+    env_id: str
+    nonce: str
+    protocol: int
+    rounds: int
+    order_seed: int
+    processes: int
+    started: str
+    probe: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SessionEnd(EvidenceRow):
+    """How a session ended: the probe again, the share of stolen time, the load.
+
+    A session without this row was killed: its traces stand, its second probe is missing.
+    """
+
+    table: ClassVar[str] = "session_ends"
+    identity: ClassVar[tuple[str, ...]] = ("session_id",)
+
+    session_id: str
+    ended: str
+    probe: Mapping[str, float] = field(default_factory=dict)
+    steal: float = 0.0
+    load: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Trace(EvidenceRow):
+    """The samples of one process: seconds of each of `n` timings of `calls` calls.
+
+    process: its number in the session. constants: ``warm`` or ``cold``. reason: why there is no
+    number where `status` is not ``ok``.
+
+    Raises PycError (BAD_ARGUMENT) for samples that are none.
+    """
+
+    table: ClassVar[str] = "benchmark_traces"
+    identity: ClassVar[tuple[str, ...]] = (
+        "session_id",
+        "impl_id",
+        "workload_id",
+        "process",
+        "constants",
+    )
+
+    session_id: str
+    impl_id: str
+    workload_id: str
+    process: int = 0
+    constants: str = WARM
+    status: str = OK
+    reason: str = ""
+    calls: int = 1
+    wall: Samples = field(default_factory=samples)
+    cpu: Samples = field(default_factory=samples)
+    peak_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("wall", "cpu"):
+            object.__setattr__(self, name, samples(getattr(self, name)))
+        both = (self.wall, self.cpu)
+        wrong = (
+            f"constants {self.constants!r}" if self.constants not in CONSTANTS
+            else f"status {self.status!r}" if self.status not in STATUSES
+            else "samples that are no seconds" if any(_unreal(s) for s in both)
+            else f"{len(self.cpu)} CPU times of {len(self.wall)} samples"
+            if len(self.cpu) not in (0, len(self.wall))
+            else "no samples" if self.status == OK and not len(self.wall)
+            else f"{self.calls} calls" if self.calls < 1
+            else ""
+        )  # fmt: skip
+        if wrong:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"trace: expected one of {', '.join(STATUSES)} with as many wall as CPU times (or "
+                f"no CPU times), got {wrong}",
+            )
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Quantiles of seconds for one call, for queries; None without samples."""
+        wall, cpu = self.wall / self.calls, self.cpu / self.calls
+        quantiles = [float(q) for q in np.quantile(wall, (0.5, 0.9, 0.95))] if len(wall) else []
+        p50, p90, p95 = quantiles or (None, None, None)
+        return {
+            "n": len(wall),
+            "p50": p50,
+            "p90": p90,
+            "p95": p95,
+            "min": float(wall.min()) if len(wall) else None,
+            "cpu_p50": float(np.median(cpu)) if len(cpu) else None,
+        }
+
+
+def _unreal(times: Samples) -> bool:
+    return bool(len(times)) and not bool(np.isfinite(times).all() and (times >= 0).all())
+
+
+@dataclass(frozen=True)
+class Study(EvidenceRow):
+    """A search: for which graph and workloads, where, by which strategy, over which space.
+
+    budget: limits such as ``{"seconds": 600, "evaluations": 128}``. space_hash: of the legal
+    configurations. nonce: distinguishes studies of equal settings; empty continues an earlier one.
+    """
+
+    table: ClassVar[str] = "studies"
+    identity: ClassVar[tuple[str, ...]] = (
+        "graph_id",
+        "normalizer",
+        "workloads",
+        "env_id",
+        "objective",
+        "space_hash",
+        "strategy",
+        "seed",
+        "nonce",
+    )
+
+    graph_id: str
+    workloads: tuple[str, ...]
+    env_id: str
+    objective: str
+    space_hash: str
+    strategy: str
+    seed: int
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    nonce: str = ""
+    normalizer: int = 1
+
+
+@dataclass(frozen=True)
+class Prediction(EvidenceRow):
+    """A model's prediction for an implementation before its measurement, with a 90 % interval."""
+
+    table: ClassVar[str] = "predictions"
+    identity: ClassVar[tuple[str, ...]] = ("model", "impl_id", "workload_id", "env_id")
+
+    model: str
+    impl_id: str
+    workload_id: str
+    env_id: str
+    seconds: float
+    lo: float
+    hi: float
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict(EvidenceRow):
+    """Whether a candidate is faster than an incumbent: candidate seconds / incumbent seconds.
+
+    sessions: those that were compared. rule: the test's name and version. alpha: its error.
+    """
+
+    table: ClassVar[str] = "verdicts"
+    identity: ClassVar[tuple[str, ...]] = (
+        "candidate",
+        "incumbent",
+        "workload_id",
+        "hardware",
+        "toolchain",
+        "sessions",
+        "rule",
+        "alpha",
+    )
+
+    candidate: str
+    incumbent: str
+    workload_id: str
+    hardware: str
+    toolchain: str
+    sessions: tuple[str, ...]
+    ratio: float
+    lo: float
+    hi: float
+    alpha: float
+    rule: str
+    answer: str
+
+    def __post_init__(self) -> None:
+        if self.answer not in ANSWERS:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"verdict: expected one of {', '.join(ANSWERS)}, got {self.answer!r}",
+            )
+
+
+@dataclass(frozen=True)
+class Baseline(EvidenceRow):
+    """Named numbers that later runs are compared with; `version` counts up."""
+
+    table: ClassVar[str] = "baselines"
+    identity: ClassVar[tuple[str, ...]] = ("name", "version", "impl_id", "workload_id", "env_id")
+
+    name: str
+    version: int
+    impl_id: str
+    workload_id: str
+    env_id: str
+    numbers: Mapping[str, float]
+    frozen: str
+
+
+@dataclass(frozen=True)
+class Feedback(EvidenceRow):
+    """Times of calls in service, in a window; `histogram` is of the collector's own format."""
+
+    table: ClassVar[str] = "feedback"
+    identity: ClassVar[tuple[str, ...]] = ("impl_id", "cluster", "env_id", "window")
+
+    impl_id: str
+    cluster: str
+    env_id: str
+    window: str
+    count: int
+    low: Mapping[str, float]
+    cpu: float | None = None
+    rejected: int = 0
+    histogram: bytes = b""
+
+
+# Fields that are stored as canonical JSON, and those that are stored as bytes of f64.
+JSON = frozenset(
+    ("dims", "dtypes", "data", "recipe", "probe", "workloads", "budget", "sessions", "numbers",
+     "low", "config", "facts")
+)  # fmt: skip
+SAMPLED = frozenset(("wall", "cpu"))
+ROWS: tuple[type[EvidenceRow], ...] = (
+    Graph, Workload, Implementation, Session, SessionEnd, Trace, Study, Prediction,
+    Verdict, Baseline, Feedback,
+)  # fmt: skip
+
+
+def to_columns(row: EvidenceRow) -> dict[str, Any]:
+    """The fields of a row as a database keeps them."""
+    made: dict[str, Any] = {}
+    for f in fields(row):  # type: ignore[arg-type]
+        value = getattr(row, f.name)
+        if isinstance(value, np.ndarray):
+            value = value.tobytes()
+        made[f.name] = canonical(value) if f.name in JSON else value
+    return made

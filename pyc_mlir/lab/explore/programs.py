@@ -1,0 +1,408 @@
+"""The executions of a pyc program that no other one beats, as recipes that `compile` accepts.
+
+    explored = explore(model, inputs, options, wisdom)
+    explored.best.to_bytes()                    # a file for compile(recipe=...)
+
+Comes in: what `lower` takes, and evidence. Goes out: recipes of the Pareto set on (seconds, bytes).
+Three searches stand one within the other, each lazy:
+
+1. Structure: which composites stay whole, what is fused, in which layout regions lie, how regions
+   are cut. Another choice there gives other sites further on, so the program is lowered again: best
+   first by what is predicted, each structure once, at most `ExploreLimits.lowerings` times.
+2. Kernels of one lowered program: `search.frontier` over its sites. Seconds are the simulator's,
+   measured where wisdom has rows. Bytes are what kernels are predicted to keep: they rank.
+3. Memory: the planner's modes on the quickest and the smallest of those, by IREE's phases up to the
+   plan, without code generation: exact bytes.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from pyc_mlir.artifact.memory_report import MemoryReport, from_bytes
+from pyc_mlir.compilation.build import plan_only
+from pyc_mlir.compilation.lower import Lowered, lower
+from pyc_mlir.compilation.options import Options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.lab.explore.search import Execution, Path, Residence, Transfer, frontier
+from pyc_mlir.lab.simulation.estimate import Estimate
+from pyc_mlir.lab.simulation.evidence import MEASURED, PREDICTED
+from pyc_mlir.lab.simulation.program import NOTES, Priced, PricedSite, priced, priced_parts
+from pyc_mlir.lab.simulation.residuals import Residuals
+from pyc_mlir.lab.simulation.simulator import Simulator
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe, policy_mark
+from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.policies import PLANNER_MODES
+from pyc_mlir.pipelines.choices.recipe_file import ExpectedCall, RecipeFile
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
+
+EXPLORE = "explore"
+# Passes whose choices decide which kernels there are. What IREE is told has no price.
+STRUCTURE = ("pyc-recognize", "pyc-fold-norms", "pyc-layout", "pyc-chunk", "pyc-fuse")
+
+# By how much another recipe has to be quicker than the compile's own.
+MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class ExploreLimits:
+    """How far to look: programs lowered, programs whose memory is planned, labels a site keeps."""
+
+    lowerings: int = 12
+    plans: int = 2
+    width: int = 64
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What was found: recipes by ascending seconds, none beaten by another on (seconds, bytes).
+
+    own: what the compile chooses by itself. unknown: works without a row of here, those first on
+    which most predicted seconds rest. complete: whether every structure was looked at. lowerings,
+    plans: how many there were.
+    """
+
+    recipes: tuple[RecipeFile, ...]
+    own: RecipeFile
+    unknown: tuple[str, ...]
+    complete: bool
+    lowerings: int
+    plans: int
+
+    @property
+    def best(self) -> RecipeFile:
+        """The quickest."""
+        return self.recipes[0]
+
+    def chosen(self, budget: int | None = None) -> RecipeFile:
+        """The quickest of at most so many bytes, or else the smallest.
+
+        `own` stands as long as it fits, unless another one is clearly quicker (`_is_clear`).
+        """
+        fitting = [r for r in self.recipes if _fits(r, budget)]
+        best = fitting[0] if fitting else self.recipes[-1]
+        if not _fits(self.own, budget):
+            return best
+        return best if _is_clear(best, self.own) else self.own
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One structure: its choices, the lowered program, and its quickest kernels."""
+
+    structure: Mapping[str, str]
+    lowered: Lowered
+    simulator: Simulator
+    kernels: Mapping[str, str]
+    smallest: Mapping[str, str]
+    seconds: float
+
+
+@dataclass
+class Explorer:
+    """The searches over one program; `lowerings` and `plans` count what was done."""
+
+    source: Any
+    inputs: Sequence[Any] | None
+    options: Options
+    wisdom: Wisdom = field(default_factory=Wisdom)
+    residuals: Residuals = field(default_factory=Residuals)
+    effort: ExploreLimits = field(default_factory=ExploreLimits)
+    lowerings: int = 0
+    plans: int = 0
+    complete: bool = False
+
+    def variants(self) -> Iterator[Variant]:
+        """Structures, best first: the compile's own, then those that differ in one choice more."""
+        first = self._variant({})
+        number, seen = count(), {_key(first.structure)}
+        waiting = [(first.seconds, next(number), first)]
+        asked: set[tuple[tuple[str, str], ...]] = {()}
+        while waiting:
+            _, _, variant = heapq.heappop(waiting)
+            yield variant
+            for structure in _neighbours(variant):
+                if _key(structure) in asked or _key(structure) in seen:
+                    continue
+                if self.lowerings >= self.effort.lowerings:
+                    return
+                asked.add(_key(structure))
+                found = self._variant(structure)
+                if _key(found.structure) not in seen:
+                    seen.add(_key(found.structure))
+                    heapq.heappush(waiting, (found.seconds, next(number), found))
+        self.complete = True
+
+    def _variant(self, structure: Mapping[str, str]) -> Variant:
+        """Lower the program under these choices of structure; the policy makes the others."""
+        self.lowerings += 1
+        recipe = Recipe(dict(structure), tolerant=True)
+        lowered = lower(self.source, self.inputs, replace(self.options, recipe=recipe))
+        simulator = self._simulator(priced(lowered, self.options.target))
+        paths = frontier(Kernels(simulator), width=self.effort.width).paths
+        quickest = _choices(frontier(Kernels(simulator, clear=True)).paths[0])
+        smallest = _choices(paths[-1])
+        return Variant(
+            {d.site.key: d.chosen for d in lowered.decisions if d.site.pass_name in STRUCTURE},
+            lowered,
+            simulator,
+            quickest,
+            smallest,
+            simulator.estimate(quickest).seconds,
+        )
+
+    def _simulator(self, program: Priced) -> Simulator:
+        return Simulator.of(program, self.wisdom, self.residuals)
+
+    def planned(self, variant: Variant, kernels: Mapping[str, str]) -> Iterator[RecipeFile]:
+        """A recipe for each memory plan of a program with these kernels, with its exact bytes."""
+        self.plans += 1
+        recipe = Recipe({**variant.structure, **kernels}, tolerant=True)
+        options = replace(self.options, recipe=recipe)
+        modes = tuple(dict.fromkeys((*options.planner_modes, *PLANNER_MODES)))
+        if options.planner_modes:
+            options = replace(options, planner_modes=modes)
+        lowered = lower(self.source, self.inputs, options)
+        try:
+            made = plan_only(lowered, options)
+        except PycError as error:
+            if error.code is not ReasonCode.TARGET_COMPILE_FAILED:
+                raise
+            yield self._file(lowered, lowered.decisions, priced(lowered, options.target), {})
+            return
+        report = from_bytes(made.memory) if made.memory else MemoryReport()
+        decisions, target = made.decisions, options.target
+        program = priced_parts(lowered.graph_id, decisions, made.account, report, target)
+        # First the compile's own plan.
+        yield self._file(lowered, decisions, program, {})
+        for choice in dict.fromkeys(n for site in program.plans for n in site.costs):
+            plans = {s.site.key: choice for s in program.plans if choice in s.costs}
+            if any(s.chosen != choice for s in program.plans if s.site.key in plans):
+                yield self._file(lowered, decisions, program, plans)
+
+    def _file(
+        self,
+        lowered: Lowered,
+        decisions: Sequence[Decision],
+        program: Priced,
+        plans: Mapping[str, str],
+    ) -> RecipeFile:
+        estimate = self._simulator(program).estimate(plans)
+        made = [d for d in decisions if d.site.pass_name not in NOTES]
+        choices = {d.site.key: plans.get(d.site.key, d.chosen) for d in made}
+        chosen = [replace(d, chosen=choices[d.site.key]) for d in made]
+        return RecipeFile(
+            lowered.graph_id,
+            choices,
+            Recipe.from_log(chosen).works,
+            EXPLORE,
+            self._grounds(made, estimate),
+            ExpectedCall(
+                estimate.seconds,
+                estimate.lo,
+                estimate.hi,
+                estimate.measured,
+                estimate.bytes,
+                estimate.exact,
+            ),
+            self.wisdom.label if self.wisdom.rows else "",
+        )
+
+    def _grounds(
+        self, decisions: Iterable[Decision], estimate: Estimate
+    ) -> dict[str, tuple[str, ...]]:
+        """What each choice between several rests on, as a log says it."""
+        prices = {site.site: site.price for site in estimate.sites}
+        total = f"explored {self.lowerings} structures: {estimate.seconds:.4g} s"
+        found = {}
+        for decision in decisions:
+            if len(decision.alternatives) < 2:
+                continue
+            price = prices.get(decision.site.key)
+            told = total if price is None else f"{price.grounds} {price.seconds:.4g} s: {price.why}"
+            found[decision.site.key] = (f"{policy_mark(EXPLORE)}{told}",)
+        return found
+
+
+def explore(
+    source: Any,
+    inputs: Sequence[Any] | None,
+    options: Options,
+    wisdom: Wisdom | None = None,
+    residuals: Residuals | None = None,
+    effort: ExploreLimits | None = None,
+) -> Explored:
+    """The Pareto set of executions of a program on (seconds, bytes), as recipes.
+
+    source, inputs: as of `compile`; options: of the compile that the recipes are for, without one.
+    wisdom, residuals: what seconds rest on, see `simulate`. Deterministic; nothing is measured, and
+    no code is generated. Raises as a compile up to its memory plan.
+    """
+    asked = Explorer(
+        source,
+        inputs,
+        replace(options, recipe=None),
+        wisdom or Wisdom(),
+        residuals or Residuals(),
+        effort or ExploreLimits(),
+    )
+    variants = list(asked.variants())
+    own, *_ = found = list(asked.planned(variants[0], {}))
+    variants.sort(key=lambda v: v.seconds)
+    for variant in variants[: asked.effort.plans]:
+        for kernels in _distinct(variant.kernels, variant.smallest):
+            found += asked.planned(variant, kernels)
+    return Explored(
+        tuple(_undominated(found)),
+        own,
+        _unknown(variants),
+        asked.complete,
+        asked.lowerings,
+        asked.plans,
+    )
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of one lowered program as a `search.ExecutionSpace`: one op a site, one place for
+    all.
+
+    clear: only choices that the policy `fastest` may take: a row that is not beyond the interval of
+    another one decides nothing.
+    """
+
+    simulator: Simulator
+    clear: bool = False
+
+    @property
+    def _sites(self) -> tuple[PricedSite, ...]:
+        return self.simulator.program.kernels
+
+    @property
+    def ops(self) -> int:
+        """The number of sites."""
+        return len(self._sites)
+
+    @property
+    def users(self) -> Mapping[str, frozenset[int]]:
+        """No value is read: the memory planner knows lives."""
+        return {}
+
+    @property
+    def inputs(self) -> Mapping[str, Residence]:
+        """None."""
+        return {}
+
+    @property
+    def outputs(self) -> Mapping[str, Residence]:
+        """None."""
+        return {}
+
+    def executions(self, op: int) -> Iterator[Execution]:
+        """One for each alternative: its seconds, and the bytes that it is predicted to keep."""
+        site = self._sites[op]
+        for choice in self._choices(site):
+            seconds = self.simulator.price(site, choice).seconds
+            cost = site.costs[choice.partition("[")[0]]
+            kept = cost.constant_bytes + cost.workspace_bytes
+            written = ((site.site.key, Residence()),)
+            yield Execution(choice, (op,), (), written, seconds, kept=kept)
+
+    def _choices(self, site: PricedSite) -> Iterable[str]:
+        """What is offered, and variants that were measured here; or those that are clear."""
+        here = self.simulator.here
+        judge = Fastest(self.simulator.wisdom, here.hardware, here.toolchain)
+        variants = [v for v in judge.variants(site.site) if v.partition("[")[0] in site.costs]
+        choices = list(dict.fromkeys((*site.costs, *variants)))
+        judged = judge.judge(site.site, [Alternative(choice) for choice in choices])
+        rows = any(self.simulator.price(site, c).grounds == MEASURED for c in choices)
+        return (judged.chosen,) if self.clear and rows else choices
+
+    def conversions(self, value: str, place: Residence) -> Iterator[Transfer]:
+        """None: programs run on one device, and layouts are part of the structure."""
+        return iter(())
+
+    def nbytes(self, value: str, place: Residence) -> int:
+        """None: see `users`."""
+        return 0
+
+
+def _key(structure: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(structure.items()))
+
+
+def _neighbours(variant: Variant) -> Iterator[dict[str, str]]:
+    """Structures that differ in one choice, those first whose choice is predicted to cost least."""
+    found = []
+    for site in variant.simulator.program.structure:
+        if site.site.pass_name in STRUCTURE:
+            before = site.costs[site.chosen]
+            for choice, cost in site.costs.items():
+                if choice != site.chosen:
+                    more = (
+                        cost.seconds - before.seconds,
+                        cost.traffic_bytes - before.traffic_bytes,
+                    )
+                    found.append((more, site.site.key, choice))
+    return ({**variant.structure, key: choice} for _, key, choice in sorted(found))
+
+
+def _choices(path: Path) -> dict[str, str]:
+    """{site: choice} of a path through `Kernels`."""
+    return {e.writes[0][0]: e.name for e in path.executions}
+
+
+def _distinct(*some: Mapping[str, str]) -> list[Mapping[str, str]]:
+    return list({_key(one): one for one in some}.values())
+
+
+def _seconds(file: RecipeFile) -> float:
+    assert file.estimate is not None
+    return file.estimate.seconds
+
+
+def _is_clear(file: RecipeFile, own: RecipeFile) -> bool:
+    """Whether a recipe is expected to be quicker than the compile's own beyond doubt.
+
+    Of predictions by one model differences below `MARGIN` are within their error. Where `own` rests
+    on measurements for a larger share, errors are independent: the intervals must not touch.
+    """
+    new, old = file.estimate, own.estimate
+    assert new is not None
+    assert old is not None
+    if new.measured * old.seconds < old.measured * new.seconds:
+        return new.hi < old.lo
+    return new.seconds < (1 - MARGIN) * old.seconds
+
+
+def _fits(file: RecipeFile, budget: int | None) -> bool:
+    size = None if file.estimate is None else file.estimate.bytes
+    return budget is None or (size is not None and size <= budget)
+
+
+def _undominated(files: Iterable[RecipeFile]) -> list[RecipeFile]:
+    """By ascending seconds, each with fewer bytes than those before; unknown bytes are the most."""
+
+    def point(file: RecipeFile) -> tuple[float, float]:
+        assert file.estimate is not None
+        size = file.estimate.bytes
+        return _seconds(file), float("inf") if size is None else size
+
+    kept: list[RecipeFile] = []
+    for file in sorted(files, key=lambda f: (point(f), _key(f.choices))):
+        if not kept or point(file)[1] < point(kept[-1])[1]:
+            kept.append(file)
+    return kept
+
+
+def _unknown(variants: Sequence[Variant]) -> tuple[str, ...]:
+    """Works of the quickest structures without a row, the one of most seconds first."""
+    seconds: dict[str, float] = {}
+    for variant in variants:
+        estimate = variant.simulator.estimate(variant.kernels)
+        for site in estimate.sites:
+            if site.price.grounds == PREDICTED and site.work:
+                seconds[site.work] = max(seconds.get(site.work, 0.0), site.price.seconds)
+    return tuple(sorted(seconds, key=lambda work: (-seconds[work], work)))

@@ -1,0 +1,219 @@
+"""Estimates of a program under recipes: sums of its kernels' seconds, and its bytes.
+
+    simulate(artifact, {"pyc-select-kernels:matmul.07b2a4fa968f2466": "iree"}) -> Estimate
+
+Comes in: a compiled or lowered program, a recipe, wisdom. Goes out: an `Estimate`. Nothing is
+compiled or measured. For many recipes of one program make one `Simulator`: it prices each
+alternative once. docs/simulation.md says what is exact, and how good estimates were found to be.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.lab.evidence.environment import current_place
+from pyc_mlir.lab.simulation.bytes import Bytes, bytes_of
+from pyc_mlir.lab.simulation.estimate import Estimate, SiteEstimate, Total
+from pyc_mlir.lab.simulation.evidence import PREDICTED, Here, Overheads, Price, Prices
+from pyc_mlir.lab.simulation.program import NOTES, LoweredProgram, Priced, PricedSite, priced
+from pyc_mlir.lab.simulation.residuals import COVERAGE, Residuals, Width
+from pyc_mlir.pipelines.choices.choices import Recipe
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
+
+# Wider intervals say nothing, and their ends are no numbers any more.
+_WIDEST = 100.0
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """Estimates for one program.
+
+    here: whose rows are answers; coverage: of the intervals. A recipe's sites may be given as
+    ``pass:op``, as ``pass:work`` or as ``pass``, in which case all sites of the pass that offer the
+    choice take it.
+    """
+
+    program: Priced
+    wisdom: Wisdom = field(default_factory=Wisdom)
+    here: Here = field(default_factory=Here)
+    residuals: Residuals = field(default_factory=Residuals)
+    overheads: Overheads = field(default_factory=Overheads)
+    coverage: float = COVERAGE
+
+    @staticmethod
+    def of(
+        program: Artifact | LoweredProgram | Priced,
+        wisdom: Wisdom | None = None,
+        residuals: Residuals | None = None,
+        threads: int = 1,
+    ) -> "Simulator":
+        """A simulator for this machine and toolchain. Raises as `priced`."""
+        place = current_place()
+        numbers = program if isinstance(program, Priced) else priced(program)
+        here = Here(place.hardware, place.toolchain, threads)
+        residuals = residuals or Residuals()
+        overheads = Overheads(
+            residuals.call_seconds(here.environment),
+            CostModel(numbers.target).dispatch_seconds,
+            join_seconds=residuals.join_seconds(here.environment),
+        )
+        return Simulator(numbers, wisdom or Wisdom(), here, residuals, overheads)
+
+    def estimate(self, recipe: Recipe | Mapping[str, str] | None = None) -> Estimate:
+        """What the program would take by a recipe; sites that it lacks keep the program's choice.
+
+        Raises PycError (RECIPE_MISMATCH) for a site that the program does not have, and for a
+        choice that is not offered there.
+        """
+        changed = self._changes(recipe)
+        kernels = [
+            self._site(one, changed.get(one.site.key, one.chosen)) for one in self.program.kernels
+        ]
+        others, notes = self._others(changed)
+        total = Total.of([*(site.price for site in kernels), *others])
+        overhead = self.overheads.call_seconds
+        overhead += self.overheads.join_seconds * max(0, len(kernels) - 1)
+        overhead += self.overheads.wake_seconds if self.here.threads != 1 else 0.0
+        seconds = total.measured + total.predicted + overhead
+        width = self._width
+        factor = math.exp(min(width.deviations * total.scale, _WIDEST))
+        memory = self._bytes(changed)
+        return Estimate(
+            seconds,
+            seconds / factor,
+            seconds * factor,
+            memory.total,
+            memory.exact,
+            memory.why,
+            self.coverage,
+            width,
+            total.measured,
+            total.predicted,
+            overhead,
+            tuple(kernels),
+            notes,
+        )
+
+    def price(self, site: PricedSite, choice: str) -> Price:
+        """What a kernel costs by one of its alternatives."""
+        return self._site(site, choice).price
+
+    @cached_property
+    def _width(self) -> Width:
+        return self.residuals.width(self.here.environment, self.coverage)
+
+    @cached_property
+    def _prices(self) -> Prices:
+        return Prices(self.program, self.wisdom, self.here, self.residuals, self.overheads)
+
+    @cached_property
+    def _clock(self) -> tuple[str, str] | None:
+        return self._prices.common()
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, str], SiteEstimate]:
+        return {}
+
+    def _site(self, one: PricedSite, choice: str) -> SiteEstimate:
+        key = (one.site.key, choice)
+        if key not in self._known:
+            price, before = (self._prices.of(one, c, self._clock) for c in (choice, one.chosen))
+            self._known[key] = SiteEstimate(one.site.key, one.site.work, choice, price, before)
+        return self._known[key]
+
+    def _others(self, changed: Mapping[str, str]) -> tuple[list[Price], tuple[str, ...]]:
+        """Prices of what no kernel site says, and what of the recipe has none."""
+        prices = [self._fixed] if self._fixed.seconds else []
+        notes = []
+        plans = [one for one in self.program.plans if one.site.key in self.program.entry]
+        for one in (*plans, *self.program.structure):
+            choice = changed.get(one.site.key, one.chosen)
+            if choice == one.chosen:
+                continue
+            more = self._more(one.costs[choice]) - self._more(one.costs[one.chosen])
+            prices.append(replace(self._fixed, seconds=more))
+            if not more:
+                notes.append(f"{one.site.key}: {one.chosen} -> {choice} has no price")
+        return prices, tuple(notes)
+
+    def _more(self, cost: Cost) -> float:
+        """Seconds of an alternative that is no kernel: its own, else those of its traffic."""
+        return cost.seconds or self._model.moving(cost.traffic_bytes)
+
+    @cached_property
+    def _model(self) -> CostModel:
+        return CostModel(self.program.target)
+
+    @cached_property
+    def _fixed(self) -> Price:
+        scale = self.residuals.spread(self.here.environment, "iree")
+        return Price(self.program.other_seconds, scale, PREDICTED, "copies and fills")
+
+    def _bytes(self, changed: Mapping[str, str]) -> Bytes:
+        """By the choices that differ: kernels and memory plans alone have a say."""
+        return bytes_of(self.program, changed)
+
+    @cached_property
+    def _names(self) -> Mapping[str, tuple[PricedSite, ...]]:
+        """The sites that a recipe's key may stand for."""
+        found: dict[str, tuple[PricedSite, ...]] = {}
+        for one in self.program.sites.values():
+            for key in {one.site.key, one.site.work_key, one.site.pass_name} - {""}:
+                found[key] = (*found.get(key, ()), one)
+        return found
+
+    def _changes(self, recipe: Recipe | Mapping[str, str] | None) -> dict[str, str]:
+        """What a recipe changes: {site: choice} where the choice is not the program's."""
+        choices = self._of_recipe(recipe) if isinstance(recipe, Recipe) else recipe or {}
+        changed: dict[str, str] = {}
+        for key, choice in choices.items():
+            sites = self._names.get(key)
+            if sites is None:
+                if key.partition(":")[0] in NOTES:
+                    continue
+                raise _mismatch(key, "a site of this program", "none; lower it by that recipe")
+            offering = [one for one in sites if choice.partition("[")[0] in one.costs]
+            if not offering:
+                offered = ", ".join(sorted({n for one in sites for n in one.costs}))
+                raise _mismatch(key, f"one of {offered}", repr(choice))
+            changed |= {one.site.key: choice for one in offering if choice != one.chosen}
+        return changed
+
+    def _of_recipe(self, recipe: Recipe) -> Mapping[str, str]:
+        """Its choices by site; by work where it was made for another graph, as in a compile."""
+        if recipe.made_for in ("", self.program.graph_id):
+            return recipe.choices
+        return {key: choice for key, choice in recipe.works.items() if key in self._names}
+
+
+def simulate(
+    program: Artifact | LoweredProgram,
+    recipe: Recipe | Mapping[str, str] | None = None,
+    wisdom: Wisdom | None = None,
+    residuals: Residuals | None = None,
+    threads: int = 1,
+) -> Estimate:
+    """What a program would take by a recipe on this machine: `Estimate(seconds, lo, hi, bytes)`.
+
+    program: what was compiled or lowered. recipe: {site: choice}; sites that it lacks keep the
+    program's choice. wisdom: measured rows. residuals: errors of earlier estimates, for bias and
+    interval. threads: of a call. Deterministic; nothing is compiled, nothing is measured.
+    Raises PycError (RECIPE_MISMATCH) as `Simulator.estimate`.
+    """
+    return Simulator.of(program, wisdom, residuals, threads).estimate(recipe)
+
+
+def unknown_works(estimates: Iterable[Estimate]) -> tuple[str, ...]:
+    """The works without rows of here in any of the estimates, each once."""
+    return tuple(dict.fromkeys(work for one in estimates for work in one.unknown))
+
+
+def _mismatch(key: str, expected: str, got: str) -> PycError:
+    return PycError(
+        ReasonCode.RECIPE_MISMATCH, f"what-if: {key}: expected {expected}, the recipe has {got}"
+    )

@@ -1,0 +1,210 @@
+"""What a study tunes: works of a program, the choices that each of them has, and their shares.
+
+Comes in: for each work the alternatives of its choice, and the knobs of each. Goes out: frozen
+`TunedWork`s, each with one space over all of its choices, and how many evaluations each gets.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise, product
+from math import log2
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.lab.evidence.rows import Graph
+from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace, split_variant, variant_name
+
+ALTERNATIVE = "alternative"
+# By how much of its time a choice may be improved, as a share, while nothing was measured: the
+# quickest of the legal knob sets of 12 kernels took 0.4 to 0.93 of the default's time, the quickest
+# of the alternatives without knobs 0.6 to 1.
+WITH_KNOBS, WITHOUT_KNOBS = 0.5, 0.2
+# Evaluations are handed out in blocks: a search of one or two has no significance.
+BLOCK = 8
+# Combinations that are listed one by one to find the legal ones.
+_LISTED = 1 << 12
+
+
+@dataclass(frozen=True)
+class SiteAlternative:
+    """One alternative of a choice, and the space of its knobs, whose default the name means."""
+
+    name: str
+    space: KnobSpace | None = None
+
+    @property
+    def default(self) -> Config:
+        """The knobs that the name means; none without a space."""
+        return () if self.space is None else self.space.default
+
+    def choice(self, knobs: Config) -> str:
+        """The choice's name with these knobs."""
+        return self.name if self.space is None else variant_name(self.name, self.space.label(knobs))
+
+    def knobs(self, label: str) -> Config | None:
+        """The knobs of a variant's label; None if there is no such variant here."""
+        if self.space is None:
+            return None if label else ()
+        try:
+            return self.space.labelled(label)
+        except PycError:
+            return None
+
+
+@dataclass(frozen=True)
+class ChoiceSpace(KnobSpace):
+    """All choices of one site: its alternatives, and for each of them its own knobs.
+
+    The axes are the alternative and every knob of every alternative; knobs of the others stand at
+    their defaults. A step changes one knob of the alternative, or takes another one's default.
+    """
+
+    ways: tuple[SiteAlternative, ...] = ()
+
+    @staticmethod
+    def of(ways: Sequence[SiteAlternative]) -> "ChoiceSpace":
+        """The space of these alternatives, the first one's default being the incumbent."""
+        axes = [Knob(ALTERNATIVE, tuple(way.name for way in ways))]
+        for way in ways:
+            axes += (Knob(f"{way.name}.{a.name}", a.values) for a in _axes(way))
+        made = ChoiceSpace(tuple(axes), ways=tuple(ways))
+        object.__setattr__(made, "is_legal", made._holds)
+        return made
+
+    def place(self, config: Config) -> tuple[SiteAlternative, Config]:
+        """The alternative of a configuration, and that of its own knobs."""
+        return self.ways[config[0]], config[self._slices[config[0]]]
+
+    def at(self, way: int, knobs: Config) -> Config:
+        """The configuration of an alternative with these knobs."""
+        parts = [w.default if n != way else knobs for n, w in enumerate(self.ways)]
+        return (way, *(index for part in parts for index in part))
+
+    @property
+    def defaults(self) -> tuple[Config, ...]:
+        """Each alternative with the knobs that its name means, in order."""
+        return tuple(self.at(n, way.default) for n, way in enumerate(self.ways))
+
+    @cached_property
+    def size(self) -> int:
+        """An upper bound on the number of choices: the product of knobs, over alternatives."""
+        return sum(1 if way.space is None else way.space.combinations for way in self.ways)
+
+    def sample(self, rng: np.random.Generator) -> Config:
+        """A random choice: of few any one, of many an alternative first and then its knobs."""
+        if self._listed is not None:
+            return self._listed[int(rng.integers(len(self._listed)))]
+        number = int(np.searchsorted(self._shares, rng.random()))
+        space = self.ways[number].space
+        return self.at(number, () if space is None else space.sample(rng))
+
+    def neighbours(self, config: Config) -> Iterator[Config]:
+        """One knob changed, or another alternative at its default."""
+        way, knobs = self.place(config)
+        yield from (c for n, c in enumerate(self.defaults) if n != config[0])
+        if way.space is not None:
+            yield from (self.at(config[0], other) for other in way.space.neighbours(knobs))
+
+    def every(self) -> Iterator[Config]:
+        """All legal choices, an alternative after the other, its default first."""
+        for number, way in enumerate(self.ways):
+            yield self.at(number, way.default)
+            for knobs in product(*(range(len(axis.values)) for axis in _axes(way))):
+                if knobs != way.default and way.space is not None and way.space.is_legal(knobs):
+                    yield self.at(number, knobs)
+
+    @cached_property
+    def _listed(self) -> list[Config] | None:
+        return list(self.every()) if self.size <= _LISTED else None
+
+    @cached_property
+    def _shares(self) -> np.ndarray:
+        """Ends of the alternatives' shares of (0, 1).
+
+        By the logarithms of their sizes: beside one of millions a small one would not be drawn.
+        """
+        sizes = [1 if w.space is None else w.space.combinations for w in self.ways]
+        ends = np.cumsum([1 + log2(size) for size in sizes])
+        return ends / ends[-1]
+
+    @cached_property
+    def _slices(self) -> list[slice]:
+        ends = np.cumsum([1, *(len(_axes(way)) for way in self.ways)])
+        return [slice(int(a), int(b)) for a, b in pairwise(ends)]
+
+    def _holds(self, config: Config) -> bool:
+        way, knobs = self.place(config)
+        legal = way.space is None or way.space.is_legal(knobs)
+        return legal and self.at(config[0], knobs) == config
+
+
+def _axes(way: SiteAlternative) -> tuple[Knob, ...]:
+    return () if way.space is None else way.space.axes
+
+
+@dataclass(frozen=True, eq=False)
+class TunedWork:
+    """A choice to tune: one kernel's work, at all sites of the program that have it.
+
+    graph: the work's row. pass_name: whose choice. sites: the keys of the program's sites.
+    incumbent: the choice that is to be beaten. seconds: predicted of one call of one site.
+    uncertainty: by how much of that a choice may improve, as a share (`WITH_KNOBS`).
+    known: choices that are tried first: of wisdom, of neighbours.
+    """
+
+    graph: Graph
+    pass_name: str
+    space: ChoiceSpace
+    sites: tuple[str, ...]
+    incumbent: str
+    seconds: float
+    uncertainty: float
+    known: tuple[str, ...] = ()
+
+    def choice(self, config: Config) -> str:
+        """The name of a configuration, as recipes and wisdom have it."""
+        way, knobs = self.space.place(config)
+        return way.choice(knobs)
+
+    def config(self, choice: str) -> Config | None:
+        """The configuration that a choice names; None if this space lacks it."""
+        name, label = split_variant(choice)
+        for number, way in enumerate(self.space.ways):
+            if way.name == name:
+                knobs = way.knobs(label)
+                return None if knobs is None else self.space.at(number, knobs)
+        return None
+
+    @property
+    def first(self) -> tuple[Config, ...]:
+        """What a search begins with: the incumbent, what is known elsewhere, every alternative."""
+        named = (self.config(choice) for choice in (self.incumbent, *self.known))
+        found = (*(c for c in named if c is not None), *self.space.defaults)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def weight(self) -> float:
+        """Seconds of a call of the program that tuning may save: what it gets evaluations by."""
+        return len(self.sites) * self.seconds * self.uncertainty
+
+
+def allot(works: Sequence[TunedWork], evaluations: int) -> list[int]:
+    """Evaluations of each work, `evaluations` in all at most, by highest averages of the weights.
+
+    A work gets blocks of `BLOCK`, and no more evaluations than it has choices; a work with one
+    choice gets none.
+    """
+    given = [0] * len(works)
+    most = [0 if work.space.size < 2 else work.space.size for work in works]
+    left = evaluations
+    while left > 0:
+        open_ = [n for n in range(len(works)) if given[n] < most[n]]
+        if not open_:
+            break
+        best = max(open_, key=lambda n: (works[n].weight / (given[n] // BLOCK + 1), -n))
+        block = min(BLOCK, left, most[best] - given[best])
+        given[best] += block
+        left -= block
+    return given

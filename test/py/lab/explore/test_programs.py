@@ -1,0 +1,155 @@
+"""Explored recipes are compiled to what was expected of them, and none is beaten by another."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from wisdoms import KERNELS, row
+
+from pyc_mlir import nn
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.compilation.build import build_here, plan_only
+from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.frontends.python.specs import spec
+from pyc_mlir.lab.explore.programs import Explored, ExploreLimits, Kernels, explore
+from pyc_mlir.lab.explore.search import frontier
+from pyc_mlir.lab.simulation.simulator import Simulator
+from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
+
+RNG = np.random.default_rng(0)
+W1, W2 = (RNG.standard_normal((64, 64), dtype=np.float32) for _ in range(2))
+INPUTS = [spec("f32", (32, 64))]
+
+
+def branches(x):
+    """Two products beside each other, so that orders and reuse have something to decide."""
+    a, b = nn.relu(x @ W1), nn.relu(x @ W2)
+    return (a + b) @ W2 + a
+
+
+@cache
+def explored() -> Explored:
+    return explore(branches, INPUTS, make_options(), effort=ExploreLimits(lowerings=5, plans=1))
+
+
+def compiled(file: RecipeFile) -> Artifact:
+    return build_here(branches, INPUTS, make_options(recipe=file.recipe))
+
+
+def needed(artifact: Artifact) -> int:
+    return sum(artifact.manifest["memory"].values())
+
+
+@pytest.mark.full
+def test_each_recipe_is_accepted_and_needs_the_bytes_that_were_expected():
+    for file in {f.to_bytes(): f for f in (*explored().recipes, explored().own)}.values():
+        artifact = compiled(file)
+        assert file.estimate is not None
+        assert file.estimate.exact
+        assert file.estimate.bytes == needed(artifact)
+        made = {d.site.key: d.chosen for d in artifact.decisions}
+        assert file.choices.items() <= made.items()
+        assert {d.decided_by for d in artifact.decisions if d.site.key in file.choices} == {
+            "explore"
+        }
+
+
+@pytest.mark.full
+def test_the_own_recipe_is_what_a_compile_chooses():
+    own = build_here(branches, INPUTS, make_options())
+    made = {d.site.key: d.chosen for d in own.decisions}
+    assert explored().own.choices.items() <= made.items()
+
+
+def test_recipes_are_in_order_and_none_is_beaten():
+    found = [f.estimate for f in explored().recipes]
+    points = [(e.seconds, e.bytes) for e in found if e is not None and e.bytes is not None]
+    assert len(points) == len(found)
+    assert points == sorted(points)
+    assert [b for _, b in points] == sorted({b for _, b in points}, reverse=True)
+
+
+def test_files_come_back_byte_for_byte(tmp_path):
+    for number, file in enumerate(explored().recipes):
+        path = tmp_path / f"{number}.json"
+        path.write_bytes(file.to_bytes())
+        assert RecipeFile.load(path) == file
+        assert RecipeFile.load(path).to_bytes() == file.to_bytes()
+        assert make_options(recipe=path).recipe == file.recipe
+
+
+def test_equal_questions_have_equal_answers():
+    again = explore(branches, INPUTS, make_options(), effort=ExploreLimits(lowerings=5, plans=1))
+    assert again == explored()
+
+
+def test_measured_rows_decide_and_are_named():
+    """The kernels that a compile chooses were measured to be slow."""
+    own = [d for d in compiled(explored().own).decisions if d.site.pass_name == KERNELS]
+    rows = [
+        row(d.site.work, a.name, 1e-3 if a.name == d.chosen else 1e-6)
+        for d in own
+        for a in d.alternatives
+    ]
+    wisdom, effort = Wisdom.of(rows, {}), ExploreLimits(lowerings=1, plans=1)
+    found = explore(branches, INPUTS, make_options(), wisdom, effort=effort)
+    assert found.chosen() is found.best
+    assert found.best.evidence == wisdom.label
+    for decision in own:
+        if len(decision.alternatives) > 1:
+            assert found.best.choices[decision.site.key] != decision.chosen
+            (line,) = found.best.grounds[decision.site.key]
+            assert "measured" in line
+            assert wisdom.label in line
+    assert found.unknown == ()
+
+
+def test_small_differences_leave_the_compile_s_own_choice():
+    best, own = (f.estimate for f in (explored().best, explored().own))
+    assert best is not None
+    assert own is not None
+    gain = 1 - best.seconds / own.seconds
+    assert (explored().chosen() == explored().own) == (gain <= 0.05)
+
+
+def test_a_budget_takes_the_quickest_that_fits_or_the_smallest():
+    sizes = [f.estimate.bytes for f in explored().recipes if f.estimate]
+    assert explored().chosen(budget=0) == explored().recipes[-1]
+    fitting = explored().chosen(budget=sizes[-1])
+    assert fitting.estimate is not None
+    assert fitting.estimate.bytes == sizes[-1]
+
+
+def test_unknown_works_are_those_of_the_structures_looked_at():
+    assert explored().unknown
+    assert all(work.startswith("w1-") for work in explored().unknown)
+    assert explored().lowerings <= 5
+
+
+def test_kernels_are_chosen_as_exhaustive_search_would():
+    """At least 0.9 of exhaustive: sites add up, so each one's quickest is the quickest."""
+    simulator = Simulator.of(lower(branches, INPUTS, make_options()))
+    best = frontier(Kernels(simulator)).paths[0].seconds
+    alone = sum(
+        min(simulator.price(site, choice).seconds for choice in site.costs)
+        for site in simulator.program.kernels
+    )
+    assert best == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("choice", ["iree", "own"])
+@pytest.mark.full
+def test_a_plan_without_code_states_the_bytes_of_a_compile(choice: str):
+    """Exact for other kernels too, where a log alone says nothing."""
+    recipe = None
+    if choice == "iree":
+        own = build_here(branches, INPUTS, make_options())
+        sites = [d.site.key for d in own.decisions if d.site.pass_name == KERNELS]
+        recipe = RecipeFile("", dict.fromkeys(sites, "iree")).recipe
+    options = make_options(recipe=recipe)
+    planned = plan_only(lower(branches, INPUTS, options), options)
+    artifact = build_here(branches, INPUTS, options)
+    assert planned.account.to_json() == artifact.manifest["memory"]
+    assert planned.memory == artifact.memory

@@ -1,0 +1,71 @@
+"""Sessions of known differences: what is measured, stored, read again and judged."""
+
+import numpy as np
+import pytest
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.lab.sessions.processes import ProcessOutcome
+from pyc_mlir.lab.sessions.session import SessionPlan
+from pyc_mlir.lab.survey import probes
+from pyc_mlir.lab.survey.probes import KINDS, ProbeSession, probe_sessions
+from pyc_mlir.measure import machine
+from pyc_mlir.measure.records import Report
+from pyc_mlir.tools.tune import probe
+
+PLAN = SessionPlan(rounds=9, processes=2)
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "token_path", lambda: tmp_path / "token")
+
+
+def made(number: int, noise: float = 0.001) -> ProbeSession:
+    """Six processes in which B takes 5 % and C 10 % more."""
+    chance = np.random.default_rng(number)
+
+    def clock():
+        spread = np.exp(noise * chance.normal(size=(len(KINDS), 6, 9)))
+        return {k: n * 1e-4 * s for (k, n), s in zip(KINDS.items(), spread, strict=True)}
+
+    return ProbeSession("gemm", number, clock(), clock(), 0.5)
+
+
+@pytest.mark.full
+def test_a_session_has_every_kind_in_every_process():
+    (found,) = probe_sessions(1, PLAN, ["softmax"])
+    assert set(found.wall) == set(found.cpu) == set(KINDS)
+    assert all(times.shape == (2, 9) and (times > 0).all() for times in found.wall.values())
+    assert {str(probe.verdict(found, other).answer) for other in probe.OTHERS} <= {
+        "faster", "slower", "unclear"
+    }  # fmt: skip
+
+
+def test_a_process_that_ends_early_is_an_error(monkeypatch):
+    monkeypatch.setattr(
+        probes, "run_job", lambda *a: ProcessOutcome((), failed=0, reason="SIGSEGV")
+    )
+    with pytest.raises(PycError, match="SIGSEGV") as error:
+        list(probe_sessions(1, PLAN, ["softmax"]))
+    assert error.value.code is ReasonCode.RUNTIME_FAILED
+
+
+def test_known_differences_are_found():
+    lines = list(probe.summary([made(n) for n in range(4)]))
+    assert lines == [
+        "4 sessions, 0 on a disturbed machine",
+        "a program against itself: faster 0, slower 0, unclear 4",
+        "5 % more: faster 0, slower 4, unclear 0",
+        "10 % more: faster 0, slower 4, unclear 0",
+    ]
+
+
+def test_stored_sessions_give_the_same_verdicts(tmp_path):
+    sessions = [made(n, 0.02) for n in range(3)]
+    path = tmp_path / "noise.json"
+    probe.report(sessions, 9, 6).save(path)
+    again = probe.sessions_of(Report.load(path))
+    assert [str(probe.verdict(s, o)) for s in again for o in probe.OTHERS] == [
+        str(probe.verdict(s, o)) for s in sessions for o in probe.OTHERS
+    ]
+    assert [(s.program, s.number, s.load) for s in again] == [("gemm", n, 0.5) for n in range(3)]
