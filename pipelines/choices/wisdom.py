@@ -43,7 +43,7 @@ class WisdomRow:
     subject: a work id, or the id of a program (exact, or with constants by type). pass_name,
     choice: whose choice, and the alternative's name; `WHOLE` and a key of `Wisdom.recipes`, or
     `NO_RECIPE`, for a whole program. hardware, toolchain, context: hashes of the
-    environment (`pyc_mlir/lab/evidence/environment.py`). constants: ``warm`` or ``cold``. clock:
+    environment (`pyc_mlir/measure/environment.py`). constants: ``warm`` or ``cold``. clock:
     whose seconds, ``cpu`` or ``wall``. seconds: the median over processes of their medians; lo, hi:
     its interval. sessions, processes: how many there were.
     """

@@ -16,7 +16,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
-from pyc_mlir.lab.evidence.environment import current_hashes
+from pyc_mlir.measure.environment import current_hashes
 from pyc_mlir.pipelines.choices.choices import (
     FirstIsBest,
     Policy,

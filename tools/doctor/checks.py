@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyc_mlir.lab.evidence.environment import Environments
-from pyc_mlir.measure.environment import PROJECT
+from pyc_mlir.measure.environment import PROJECT, Environments
 from pyc_mlir.pipelines.target.target import CpuInfo
 from pyc_mlir.tools.doctor.machine import TARGETS, Machine
 

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 
 from pyc_mlir.iree.inventory import Driver, compiler_targets, runtime_drivers
-from pyc_mlir.lab.evidence.environment import Environments, current_place
-from pyc_mlir.measure.environment import PROJECT, Environment, installed, probe
+from pyc_mlir.measure.environment import (
+    PROJECT,
+    Environment,
+    Environments,
+    current_place,
+    installed,
+    probe,
+)
 
 # What PyC calls a target, IREE's back end that compiles for it and the driver kinds that run it.
 TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {

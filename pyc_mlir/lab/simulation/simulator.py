@@ -14,12 +14,12 @@ from functools import cached_property
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.evidence.environment import current_place
 from pyc_mlir.lab.simulation.bytes import Bytes, bytes_of
 from pyc_mlir.lab.simulation.estimate import Estimate, SiteEstimate, Total
 from pyc_mlir.lab.simulation.evidence import PREDICTED, Here, Overheads, Price, Prices
 from pyc_mlir.lab.simulation.program import NOTES, LoweredProgram, Priced, PricedSite, priced
 from pyc_mlir.lab.simulation.residuals import COVERAGE, Residuals, Width
+from pyc_mlir.measure.environment import current_place
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.target.cost import Cost
