@@ -8,7 +8,7 @@ alternative once. docs/simulation.md says what is exact, and how good estimates 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -206,11 +206,6 @@ def simulate(
     Raises PycError (RECIPE_MISMATCH) as `Simulator.estimate`.
     """
     return Simulator.of(program, wisdom, residuals, threads).estimate(recipe)
-
-
-def unknown_works(estimates: Iterable[Estimate]) -> tuple[str, ...]:
-    """The works without rows of here in any of the estimates, each once."""
-    return tuple(dict.fromkeys(work for one in estimates for work in one.unknown))
 
 
 def _mismatch(key: str, expected: str, got: str) -> PycError:
