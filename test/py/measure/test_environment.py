@@ -5,17 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pyc_mlir.lab.evidence import environment
-from pyc_mlir.lab.evidence.environment import (
-    PACKAGES,
-    Environments,
-    canonical,
-    current_place,
-    digest,
-)
-from pyc_mlir.measure import hardware
+from pyc_mlir.measure import environment, hardware
+from pyc_mlir.measure.environment import COMPILING_PACKAGES, Environments, current_place
 from pyc_mlir.measure.hardware import Gpu, machine_id, parse_nvidia, parse_vulkan, sniff
 from pyc_mlir.pipelines.kernels import registry
+from pyc_mlir.util.checksum import canonical, digest
 from pyc_mlir.util.versions import installed_version
 
 CPUINFO = """processor\t: 0
@@ -133,7 +127,7 @@ def test_packages_that_make_no_code_move_nothing(package, machine, monkeypatch):
     assert current_place(root=machine()).id == before.id
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", COMPILING_PACKAGES)
 def test_packages_that_make_code_move_the_toolchain(package, machine, monkeypatch):
     before = current_place(root=machine())
     of_package(monkeypatch, package)
