@@ -53,6 +53,10 @@ __all__ = [
     "trace",
 ]
 
+# A checkout keeps the other three layers beside this folder; an installed package has them inside.
+if not os.path.isdir(os.path.join(__path__[0], "dialects")):
+    __path__.append(os.path.dirname(__path__[0]))
+
 # Where each name is defined.
 _HOMES = {
     "Array": "pyc_mlir.runtime.array",

@@ -42,8 +42,7 @@ from pyc_mlir.pipelines.choices.choices import (
     Site,
     TunableSite,
 )
-from pyc_mlir.pipelines.choices.fastest import Fastest, for_program
-from pyc_mlir.pipelines.choices.wisdom import record_wisdom
+from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
@@ -108,7 +107,7 @@ def context_of(options: Options) -> PassContext:
     """
     choices = Choices(options.policy, options.recipe)
     choices.record(*record_calibration(options.calibration, options.recipe))
-    wisdom = options.policy.wisdom if isinstance(options.policy, Fastest) else None
+    wisdom = options.policy.wisdom if isinstance(options.policy, ByWisdom) else None
     choices.record(*record_wisdom(wisdom, options.recipe))
     mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
     # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and

@@ -16,7 +16,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
-from pyc_mlir.lab.evidence.environment import current_hashes
+from pyc_mlir.measure.environment import current_hashes
 from pyc_mlir.pipelines.choices.choices import (
     FirstIsBest,
     Policy,
@@ -29,9 +29,9 @@ from pyc_mlir.pipelines.choices.contract import (
     Contract,
     conflict,
 )
-from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
+from pyc_mlir.pipelines.choices.fastest import Explore
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES, load_policy, planner_modes
-from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
@@ -206,7 +206,7 @@ def _resolved_policy(given: CompileOptions) -> Policy:
     policy = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
     if wisdom is None and not given.require_evidence:
         return policy
-    if not isinstance(policy, Fastest):
+    if not isinstance(policy, ByWisdom):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             "policy: expected `fastest` or `explore` beside wisdom and require_evidence, got "
@@ -215,13 +215,7 @@ def _resolved_policy(given: CompileOptions) -> Policy:
     if isinstance(wisdom, str | Path):
         wisdom = Wisdom.load(wisdom)
     hardware, toolchain = current_hashes()
-    return replace(
-        policy,
-        wisdom=wisdom or policy.wisdom,
-        hardware=hardware,
-        toolchain=toolchain,
-        require_evidence=given.require_evidence,
-    )
+    return policy.informed(wisdom or policy.wisdom, hardware, toolchain, given.require_evidence)
 
 
 def with_recipe(options: Options, recipe: Recipe) -> Options:

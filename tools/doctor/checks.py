@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyc_mlir.lab.evidence.environment import Environments
-from pyc_mlir.measure.environment import PROJECT
+from pyc_mlir.measure.environment import PROJECT, Environments
 from pyc_mlir.pipelines.target.target import CpuInfo
 from pyc_mlir.tools.doctor.machine import TARGETS, Machine
 
@@ -118,8 +117,9 @@ def _system(machine: Machine) -> CheckResult:
 
 
 def _wrong_versions(machine: Machine, pins: Mapping[str, str]) -> list[str]:
-    versions = machine.versions
-    return [f"{n}=={pin}" for n, pin in pins.items() if versions.get(n, pin) != pin]
+    # torch's builds differ behind the "+": 2.13.0+cpu is 2.13.0.
+    found = {name: version.partition("+")[0] for name, version in machine.versions.items()}
+    return [f"{n}=={pin}" for n, pin in pins.items() if found.get(n, pin) != pin]
 
 
 def _installation(machine: Machine) -> CheckResult:
@@ -136,24 +136,24 @@ def _versions_answer(machine: Machine, pins: Mapping[str, str]) -> CheckResult:
 
 
 def _runtime_packages(machine: Machine) -> CheckResult:
-    pins = {n: v for n, v in machine.pins.items() if n not in COMPILE_PACKAGES}
+    pins = machine.pins
     missing = [f"{n}=={v}" for n, v in pins.items() if n not in machine.versions]
     if missing:
         return CheckResult(f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     return _versions_answer(machine, pins)
 
 
+def _compiler_pins(machine: Machine) -> dict[str, str]:
+    return {n: v for n, v in machine.extra_pins.items() if n in COMPILE_PACKAGES}
+
+
 def _compiler_versions(machine: Machine) -> CheckResult:
-    pins = {n: v for n, v in machine.pins.items() if n in COMPILE_PACKAGES}
-    return _versions_answer(machine, pins)
+    return _versions_answer(machine, _compiler_pins(machine))
 
 
 def _compiler(machine: Machine) -> CheckResult:
-    wanted = [
-        f"{n}=={machine.pins[n]}"
-        for n in COMPILE_PACKAGES
-        if n in machine.pins and n not in machine.versions
-    ]
+    pins = _compiler_pins(machine)
+    wanted = [f"{n}=={v}" for n, v in pins.items() if n not in machine.versions]
     if wanted:
         return CheckResult(
             "not installed: programs run here, models do not compile",
@@ -165,7 +165,8 @@ def _compiler(machine: Machine) -> CheckResult:
 
 
 def _optional_packages(machine: Machine) -> CheckResult:
-    return _versions_answer(machine, machine.extra_pins)
+    pins = {n: v for n, v in machine.extra_pins.items() if n not in COMPILE_PACKAGES}
+    return _versions_answer(machine, pins)
 
 
 def _onnx(machine: Machine) -> CheckResult:

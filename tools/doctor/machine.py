@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 
 from pyc_mlir.iree.inventory import Driver, compiler_targets, runtime_drivers
-from pyc_mlir.lab.evidence.environment import Environments, current_place
-from pyc_mlir.measure.environment import PROJECT, Environment, installed, probe
+from pyc_mlir.measure.environment import (
+    PROJECT,
+    Environment,
+    Environments,
+    current_place,
+    installed,
+    probe,
+)
 
 # What PyC calls a target, IREE's back end that compiles for it and the driver kinds that run it.
 TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -70,8 +76,16 @@ def examine() -> Machine:
         versions=installed((*pins, *extra_pins)),
         targets=compiler_targets(),
         drivers=runtime_drivers(),
-        free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
+        free_bytes=_free_bytes(),
     )
+
+
+def _free_bytes() -> int:
+    """Return the free bytes for temporary files; 0 where none can be written."""
+    try:
+        return shutil.disk_usage(tempfile.gettempdir()).free
+    except OSError:
+        return 0
 
 
 _NOT_USED = ("dev", "lowest", "newest")
@@ -89,8 +103,9 @@ def read_pins() -> tuple[dict[str, str], dict[str, str]]:
         return {}, {}
     pins: dict[str, str] = {}
     extra_pins: dict[str, str] = {}
+    always = {m[0] for r in requirements if "extra ==" not in r and (m := re.match(r"[\w.-]+", r))}
     for text in requirements:
-        found = re.match(r"([\w.-]+)==([^;\s]+)(?:.*extra == \"(\w+)\")?", text)
+        found = re.match(r"([\w.-]+)==([^;\s]+)(?:.*extra == ['\"](\w+))?", text)
         if found and found[3] not in _NOT_USED:
             (extra_pins if found[3] else pins)[found[1]] = found[2]
-    return pins, {k: v for k, v in extra_pins.items() if k not in pins}
+    return pins, {k: v for k, v in extra_pins.items() if k not in always}

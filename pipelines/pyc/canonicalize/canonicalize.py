@@ -23,7 +23,10 @@ class Canonicalize:
 
     name: ClassVar[str] = "pyc-canonicalize"
     max_iterations: int = option(10, "rounds of rewrites at most")
-    max_fold_bytes: int = option(1 << 20, "fold a constant larger than its operands up to this")
+    max_fold_bytes: int = option(
+        1 << 20,
+        "fold a constant larger than its operands up to this; weights of products always",
+    )
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Rewrite until nothing applies or the rounds are used up."""

@@ -19,6 +19,7 @@ from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.ops.reduction import highest, lowest
 from pyc_mlir.dialects.types import FLOATS, is_float
+from pyc_mlir.pipelines.pyc.canonicalize.dequantized import dequantizes_weights
 from pyc_mlir.pipelines.pyc.orders import moves
 from pyc_mlir.pipelines.pyc.rewriting import (
     constant_array,
@@ -246,9 +247,9 @@ def integer_zero(op: ir.Operation) -> ir.Value | None:
 
 
 def can_fold(op: ir.Operation, max_bytes: int, work: FoldWork) -> bool:
-    """Whether all operands of an op are constants, the result is not large and there is work left.
+    """Return whether an op's operands are constants, its result is not large and work is left.
 
-    The work is then taken.
+    The weights of products may be large. The work is then taken.
     """
     found = definition_of(op)
     if found is None or found.name == "constant" or not len(op.operands):
@@ -264,7 +265,7 @@ def can_fold(op: ir.Operation, max_bytes: int, work: FoldWork) -> bool:
         for t, v in zip(given, op.operands, strict=True)
     )
     large = sum(t.nbytes for t in given) > _MAX_WORK_BYTES
-    if large or out.nbytes > max(max_bytes, stored):
+    if large or (out.nbytes > max(max_bytes, stored) and not dequantizes_weights(op)):
         return False
     return work.takes(found, given, out, **_params(op))
 

@@ -9,8 +9,7 @@ import pytest
 
 from pyc_mlir.iree import inventory
 from pyc_mlir.iree.inventory import Driver, compiler_targets, query, reason, runtime_drivers
-from pyc_mlir.lab.evidence.environment import Environments
-from pyc_mlir.measure.environment import Environment
+from pyc_mlir.measure.environment import Environment, Environments
 from pyc_mlir.tools import pyc_doctor
 from pyc_mlir.tools.doctor.checks import (
     CHECKS,
@@ -20,7 +19,7 @@ from pyc_mlir.tools.doctor.checks import (
     to_json,
     to_text,
 )
-from pyc_mlir.tools.doctor.machine import TARGETS, Machine, read_pins
+from pyc_mlir.tools.doctor.machine import TARGETS, Machine, examine, read_pins
 
 ENVIRONMENT = Environment(
     cpu="Test CPU",
@@ -43,7 +42,9 @@ HARDWARE = {
     "gpus": [{"name": "NVIDIA H200", "driver": "570.1", "memory_mib": 143771}],
 }
 PLACE = Environments(HARDWARE, {"source": "0"}, {"threads": 1}, "0123456789abcdef")
-PINS = {"torch-mlir": "1", "iree-base-compiler": "2", "iree-base-runtime": "2", "numpy": "3"}
+PINS = {"iree-base-runtime": "2", "numpy": "3"}
+EXTRA_PINS = {"torch-mlir": "1", "iree-base-compiler": "2", "onnx": "4"}
+VERSIONS = {**PINS, **EXTRA_PINS}
 DRIVERS = (
     Driver("cuda", ("NVIDIA H200",)),
     Driver("local-sync", ("default",)),
@@ -54,8 +55,8 @@ FULL = Machine(
     environment=ENVIRONMENT,
     place=PLACE,
     pins=PINS,
-    extra_pins={"onnx": "4"},
-    versions={**PINS, "onnx": "4"},
+    extra_pins=EXTRA_PINS,
+    versions=VERSIONS,
     targets=("cuda", "llvm-cpu", "vulkan-spirv"),
     drivers=DRIVERS,
     free_bytes=50 << 30,
@@ -84,11 +85,11 @@ def test_a_full_machine_has_nothing_to_fix():
 BROKEN = [
     ("installation", "fail", {"pins": {}}, "pip install ."),
     ("runtime packages", "fail", {"versions": without("numpy")}, "pip install numpy==3"),
-    ("runtime packages", "fail", {"versions": {**PINS, "numpy": "9"}}, "pip install numpy==3"),
-    ("compiler packages", "fail", {"versions": {**PINS, "torch-mlir": "9"}}, "torch-mlir==1"),
+    ("runtime packages", "fail", {"versions": {**VERSIONS, "numpy": "9"}}, "pip install numpy==3"),
+    ("compiler packages", "fail", {"versions": {**VERSIONS, "torch-mlir": "9"}}, "torch-mlir==1"),
     ("compiler", "warn", {"versions": without("torch-mlir")}, "pip install torch-mlir==1"),
     ("compiler", "warn", {"targets": ("llvm-cpu",)}, "cuda, vulkan-spirv"),
-    ("optional packages", "warn", {"versions": {**PINS, "onnx": "9"}}, "pip install onnx==4"),
+    ("optional packages", "warn", {"versions": {**VERSIONS, "onnx": "9"}}, "pip install onnx==4"),
     ("onnx", "warn", {"versions": without("onnx")}, "pip install 'pyc-mlir[onnx]'"),
     ("disk", "warn", {"free_bytes": 1 << 20}, "TMPDIR"),
     ("cpu devices", "fail", {"drivers": with_driver(Driver("local-task"))}, "iree-base-runtime"),
@@ -153,6 +154,16 @@ def test_pins_come_from_the_installed_metadata():
     assert set(pins) == {"iree-base-runtime"}
     assert {"torch-mlir", "iree-base-compiler", "onnx"} <= set(extra_pins)
     assert not {"pytest", "numpy"} & set(extra_pins)
+
+
+def test_a_local_build_of_the_pinned_version_is_that_version():
+    machine = replace(FULL, versions={**VERSIONS, "onnx": "4+cpu"})
+    assert finding(machine, "optional packages").status == "ok"
+
+
+def test_the_installed_compilers_are_found():
+    found = finding(examine(), "compiler packages")
+    assert "torch-mlir" in found.found and "iree-base-compiler" in found.found
 
 
 def test_inventory_of_this_machine():

@@ -1,0 +1,223 @@
+"""Write quantized ONNX models of small networks with random weights, and their float twins.
+
+    python -m pyc_mlir.tools.bench.zoo.quantized --folder DIR [--models a,b]
+
+Each network is built as an ONNX graph in f32 (``NAME.f32.onnx``) and quantized by onnxruntime
+(``NAME.onnx``): convolutional networks statically, as QDQ with weights per channel, the encoder
+dynamically. What is there already is kept.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+_CALIBRATIONS = 4
+
+
+class Graph:
+    """An ONNX graph under construction: values are names, weights are drawn from one seed."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = np.random.default_rng(seed)
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node; the name of its result."""
+        name = f"{kind}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def weight(self, array: np.ndarray) -> str:
+        """Add an initializer; its name."""
+        name = f"w_{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(array, name))
+        return name
+
+    def normal(self, *shape: int, scale: float = 1.0) -> str:
+        """Add an initializer of normal numbers; its name."""
+        return self.weight((self.random.normal(size=shape) * scale).astype(np.float32))
+
+    def conv(
+        self, x: str, inputs: int, filters: int, kernel: int, stride: int = 1, groups: int = 1
+    ) -> str:
+        """Add a convolution with "same" padding and a bias; its result."""
+        depth = inputs // groups
+        w = self.normal(filters, depth, kernel, kernel, scale=(2 / (depth * kernel**2)) ** 0.5)
+        pads, bias = [kernel // 2] * 4, self.normal(filters, scale=0.1)
+        return self.op("Conv", x, w, bias, pads=pads, strides=[stride] * 2, group=groups)
+
+    def linear(self, x: str, inputs: int, outputs: int) -> str:
+        """Add a product with a bias; its result."""
+        product = self.op("MatMul", x, self.normal(inputs, outputs, scale=inputs**-0.5))
+        return self.op("Add", product, self.normal(outputs, scale=0.1))
+
+    def model(self, shape: Sequence[int], result: str) -> Any:
+        """The model whose input ``x`` has this shape."""
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+        y = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
+        graph = helper.make_graph(self.nodes, "network", [x], [y], self.weights)
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+        made.ir_version = 9
+        return onnx.shape_inference.infer_shapes(made)
+
+
+def _head(g: Graph, x: str, channels: int, classes: int) -> str:
+    pooled = g.op("Flatten", g.op("GlobalAveragePool", x))
+    weights = g.normal(channels, classes, scale=channels**-0.5)
+    return g.op("Gemm", pooled, weights, g.normal(classes, scale=0.1))
+
+
+def resnet18(size: int = 224) -> Any:
+    """Build ResNet-18 with its norms folded into the convolutions. He et al., 2016."""
+    g = Graph()
+    x = g.op("Relu", g.conv("x", 3, 64, 7, 2))
+    x = g.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    inputs = 64
+    for filters in (64, 128, 256, 512):
+        for block in range(2):
+            stride = 2 if block == 0 and filters > 64 else 1
+            y = g.op("Relu", g.conv(x, inputs, filters, 3, stride))
+            y = g.conv(y, filters, filters, 3)
+            x = g.conv(x, inputs, filters, 1, stride) if inputs != filters else x
+            x, inputs = g.op("Relu", g.op("Add", y, x)), filters
+    return g.model((1, 3, size, size), _head(g, x, 512, 1000))
+
+
+# Expansion, filters, how many blocks, the stride of the first: table 2 of Sandler et al., 2018.
+_MOBILE = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1))
+_MOBILE_END = ((6, 160, 3, 2), (6, 320, 1, 1))
+
+
+def mobilenet_v2(size: int = 224) -> Any:
+    """Build MobileNet-V2 with its norms folded into the convolutions. Sandler et al., 2018."""
+    g = Graph(1)
+
+    def relu6(x: str) -> str:
+        low, high = (g.weight(np.array(v, np.float32)) for v in (0, 6))
+        return g.op("Clip", x, low, high)
+
+    x, inputs = relu6(g.conv("x", 3, 32, 3, 2)), 32
+    for factor, filters, count, first in (*_MOBILE, *_MOBILE_END):
+        for block in range(count):
+            stride, inner = first if block == 0 else 1, inputs * factor
+            y = relu6(g.conv(x, inputs, inner, 1)) if factor > 1 else x
+            y = relu6(g.conv(y, inner, inner, 3, stride, inner))
+            y = g.conv(y, inner, filters, 1)
+            x = g.op("Add", x, y) if stride == 1 and inputs == filters else y
+            inputs = filters
+    return g.model((1, 3, size, size), _head(g, relu6(g.conv(x, 320, 1280, 1)), 1280, 1000))
+
+
+def bert2(tokens: int = 128, width: int = 768, heads: int = 12) -> Any:
+    """Build two layers of BERT's encoder. Devlin et al., 2019."""
+    g = Graph(2)
+    each = width // heads
+    shape = g.weight(np.array([1, tokens, heads, each]))
+    flat = g.weight(np.array([1, tokens, width]))
+    scale, root, one, half = (
+        g.weight(np.array(v, np.float32)) for v in (each**-0.5, 2**0.5, 1, 0.5)
+    )
+
+    def norm(x: str) -> str:
+        ones, zeros = (g.weight(np.full(width, v, np.float32)) for v in (1, 0))
+        return g.op("LayerNormalization", x, ones, zeros, axis=-1, epsilon=1e-5)
+
+    def split(x: str, order: list[int]) -> str:
+        return g.op("Transpose", g.op("Reshape", g.linear(x, width, width), shape), perm=order)
+
+    x = "x"
+    for _ in range(2):
+        query, key, value = (split(x, o) for o in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
+        scores = g.op("Mul", g.op("MatMul", query, key), scale)
+        mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), value)
+        mixed = g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), flat)
+        x = norm(g.op("Add", x, g.linear(mixed, width, width)))
+        inner = g.linear(x, width, 4 * width)
+        gate = g.op("Add", g.op("Erf", g.op("Div", inner, root)), one)
+        inner = g.op("Mul", g.op("Mul", inner, gate), half)
+        x = norm(g.op("Add", x, g.linear(inner, 4 * width, width)))
+    return g.model((1, tokens, width), x)
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A network, and whether its activations are quantized by what a call finds."""
+
+    build: Callable[[], Any]
+    dynamic: bool = False
+
+
+NETWORKS: Mapping[str, Quantized] = {
+    "resnet18-int8": Quantized(resnet18),
+    "mobilenet-v2-int8": Quantized(mobilenet_v2),
+    "bert2-dynamic": Quantized(bert2, dynamic=True),
+}
+
+
+def sample(model: Any, seed: int = 0) -> np.ndarray:
+    """Return random numbers for the input of a model."""
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    values = np.random.default_rng(seed).normal(size=[d.dim_value for d in dims])
+    return values.astype(np.float32)
+
+
+def export(name: str, folder: Path) -> Path:
+    """Write one network and its float twin; the path of the quantized model."""
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_dynamic,
+        quantize_static,
+    )
+
+    path, network = folder / f"{name}.onnx", NETWORKS[name]
+    if path.exists():
+        return path
+    model, source = network.build(), folder / f"{name}.f32.onnx"
+    onnx.save(model, source)
+    partial = path.with_suffix(".partial")
+    if network.dynamic:
+        quantize_dynamic(source, partial, weight_type=QuantType.QInt8)
+    else:
+
+        class Reader(CalibrationDataReader):
+            left: Iterator[dict[str, np.ndarray]] = iter(
+                [{"x": sample(model, seed)} for seed in range(_CALIBRATIONS)]
+            )
+
+            def get_next(self) -> Any:
+                return next(self.left, None)
+
+        quantize_static(
+            source, partial, Reader(), quant_format=QuantFormat.QDQ, per_channel=True,
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+        )  # fmt: skip
+    partial.replace(path)
+    return path
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the models asked for."""
+    parser = argparse.ArgumentParser("pyc_mlir.tools.bench.zoo.quantized", description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--models", default=",".join(NETWORKS))
+    known = parser.parse_args(arguments)
+    known.folder.mkdir(parents=True, exist_ok=True)
+    for name in known.models.split(","):
+        path = export(name, known.folder)
+        print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
