@@ -9,19 +9,13 @@ error that remains.
 
 from dataclasses import dataclass, replace
 
-from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.opdef import OPS, Trait, has
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, WorkOp
-
-# The families that compute groups by their first op; elementwise for all others.
-_FAMILY_OF = {
-    "matmul": "gemm",
-    **dict.fromkeys(("softmax", "log_softmax", "layernorm", "rmsnorm"), "rows"),
-}
 
 
 @dataclass(frozen=True)
@@ -118,10 +112,9 @@ class CostModel:
             return Cost()
         if (kind := _window_kind(work.nodes[start], work)) is not None:
             return self.dispatch(kind, flops, traffic)
-        first = _row(work.nodes[start], work)
-        ratio, family = constant(f"iree.op.{first}"), _FAMILY_OF.get(first, "elementwise")
-        kernel = self.kernel(family, flops, traffic)
-        return replace(kernel, seconds=kernel.seconds / ratio)
+        first = work.nodes[start]
+        kernel = self.kernel(OPS[first.name].cost_family, flops, traffic)
+        return replace(kernel, seconds=kernel.seconds / constant(f"iree.op.{_row(first, work)}"))
 
     def part(self, flops: float, weighed_bytes: float, elements: float, dispatches: int) -> float:
         """Seconds of one part of an op that is cut: arithmetic, then traffic, then dispatches.
@@ -177,10 +170,10 @@ def totals(work: Work, start: int = 0) -> tuple[int, int]:
 
 def _window_kind(node: WorkOp, work: Work) -> str | None:
     """Return the dispatch kind of a convolution or a pooling; None for other ops."""
-    if "pool" in node.name:
-        return "pooling"
-    if not node.name.startswith("conv"):
+    if not has(node.name, Trait.WINDOW):
         return None
+    if len(node.operands) == 1:
+        return "pooling"
     if node.params["groups"] > 1:
         return "convolution.grouped"
     shape = work.type(node.operands[1]).shape
@@ -192,7 +185,7 @@ def _window_kind(node: WorkOp, work: Work) -> str | None:
 
 def _row(node: WorkOp, work: Work) -> str:
     """Return the row of the table for a group that starts with `node`."""
-    if node.name.startswith("reduce_"):
+    if "axes" in node.params and has(node.name, Trait.REDUCES):
         rank, axes = work.type(node.operands[0]).rank, node.params["axes"]
         return "last_reduction" if rank - 1 in [a % rank for a in axes] else "leading_reduction"
     return node.name

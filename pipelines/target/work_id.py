@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.opdef import is_commutative
+from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.dialects.types import TensorType, dtype_name
 from pyc_mlir.dialects.util.canonical import Vertex, canonical_text
 from pyc_mlir.pipelines.target.work import Input, Work
@@ -38,7 +38,7 @@ def work_text(work: Work) -> str:
         Vertex(
             f"{node.name}{params_text(node.params)} : {node.type}",
             tuple((operand, 0) for operand in node.operands),
-            is_commutative(node.name),
+            has(node.name, Trait.COMMUTATIVE),
         )
         for node in work.nodes
     ]

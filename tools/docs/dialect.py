@@ -83,6 +83,8 @@ def _op(op: type[OpDef]) -> Iterator[str]:
     if dtypes:
         first = op.operands[0] if op.operands else op.optional
         yield f"- Element types of `{first}`: {', '.join(f'`{d}`' for d in dtypes)}."
+    if traits := [f"`{t.name}`" for t in op.traits]:
+        yield f"- Traits: {', '.join(traits)}."
     yield f"- {_kind(op)}"
     yield from ("", "```mlir", example_text(op), "```", "")
 

@@ -9,14 +9,14 @@ from pyc_mlir import nn
 from pyc_mlir.frontends.islands.node import TESTED
 from pyc_mlir.frontends.onnx import bounded
 from pyc_mlir.frontends.onnx import importer as onnx_import
-from pyc_mlir.frontends.onnx.frame.handler import HANDLERS
 from pyc_mlir.frontends.onnx.model import NEWEST, OLDEST
+from pyc_mlir.frontends.onnx.shared.handler import HANDLERS
 from pyc_mlir.frontends.python import trace
 from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, NEAREST, UFUNCS
 from pyc_mlir.frontends.stablehlo.handlers import HANDLERS as STABLEHLO
 from pyc_mlir.frontends.stablehlo.regions import REGIONED
-from pyc_mlir.frontends.torch.frame.handler import HANDLERS as TORCH
 from pyc_mlir.frontends.torch.ops import creation
+from pyc_mlir.frontends.torch.shared.handler import HANDLERS as TORCH
 from pyc_mlir.measure.records import Report
 
 # What the importer of StableHLO handles besides its table of handlers.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
@@ -136,8 +137,6 @@ def _refusal(expected: str, came: Any) -> PycError:
     )
 
 
-# IREE computes these in the code that reads them.
-_JOINED_FROM = {"slice", "transpose", "pad", "concat", "gather", "broadcast_to", "iota"}
 # Below it a dispatch costs more than its work.
 _WORTH_NUMBERS = 1 << 15
 # Shorter rows leave most of a vector empty; IREE's code runs across them.
@@ -229,8 +228,8 @@ def _is_worth(work: Work, knobs: Elementwise) -> bool:
     Stores past the caches or functions of ours make a difference, and IREE would not compute
     the group within what makes its inputs or reads its result.
     """
-    joined = {i.maker for i in work.inputs} & _JOINED_FROM
-    joined |= {r for r in work.readers if r.startswith("reduce_") or r == "slice"}
+    joined = any(has(i.maker, Trait.INDEXED) for i in work.inputs)
+    joined |= any(r.startswith("reduce_") or r == "slice" for r in work.readers)
     small = (numbers(work.nodes[-1].type.shape) or 0) < _WORTH_NUMBERS
     return not joined and not small and (knobs.streaming or knobs.program.heavy)
 
