@@ -210,7 +210,7 @@ class Environments:
         return digest([self.hardware, self.toolchain, self.context, self.machine])
 
     def differences(self, other: "Environments") -> list[str]:
-        """What two places differ in: ``hardware.cores: 2 / 8``; empty for equal ones."""
+        """Return what two places differ in: ``hardware.cores: 2 / 8``; empty for equal ones."""
         mine, theirs = self.facts(), other.facts()
         return [
             f"{part}.{name}: {mine[part].get(name)} / {theirs[part].get(name)}"
@@ -229,7 +229,7 @@ class Environments:
 
     @staticmethod
     def from_facts(facts: Mapping[str, Facts], machine: str) -> "Environments":
-        """What `facts` gave. Raises KeyError where a part is missing."""
+        """Return the places that `facts` gave. Raises KeyError where a part is missing."""
         return Environments(facts["hardware"], facts["toolchain"], facts["context"], machine)
 
 

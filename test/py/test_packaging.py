@@ -201,3 +201,16 @@ def test_an_installed_wheel_runs_programs_without_a_compiler(wheel, python, tmp_
     assert "2 entries, 0 damaged" in done.stdout and "parts of the key" in done.stdout
     statuses = [line for line in done.stdout.splitlines() if line.split(" ")[0] in COMMANDS]
     assert statuses == [f"{command} 0" for command in COMMANDS], done.stderr
+
+
+@pytest.mark.full
+def test_a_wheel_can_be_built_from_the_source_distribution(source, wheel, tmp_path):
+    """The archive holds all that a wheel needs, and the same files come out."""
+    script = f"from hatchling.build import build_sdist; print(build_sdist({str(tmp_path)!r}))"
+    made = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=source
+    )
+    assert made.returncode == 0, made.stderr
+    pip("wheel", str(tmp_path / made.stdout.split()[-1]), "--wheel-dir", str(tmp_path))
+    (again,) = tmp_path.glob("pyc_mlir-*.whl")
+    assert zipfile.ZipFile(again).namelist() == zipfile.ZipFile(wheel).namelist()

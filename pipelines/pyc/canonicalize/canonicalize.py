@@ -25,7 +25,7 @@ class Canonicalize:
     max_iterations: int = option(10, "rounds of rewrites at most")
     max_fold_bytes: int = option(
         1 << 20,
-        "fold a constant larger than its operands up to this; weights of products always",
+        "fold a constant larger than its operands up to this; dequantized weights of any size",
     )
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
