@@ -24,11 +24,11 @@ from pyc_mlir.dialects.ir.builder import IRBuilder, create
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.movement import copied
-from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
+from pyc_mlir.pipelines.pyc.graph import BlockGraph
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.orders import (
     Order,
@@ -44,8 +44,6 @@ from pyc_mlir.pipelines.pyc.rewriting import (
     carry_marks,
     constant_array,
     functions_of,
-    tensor_types,
-    values_read,
 )
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
@@ -92,35 +90,12 @@ class Layout:
         return counts
 
 
-class LayoutGraph:
-    """A function's block as data: values by number, ops by position."""
+class LayoutGraph(BlockGraph):
+    """A block with each lone op as `Work`."""
 
     def __init__(self, function: ir.Operation) -> None:
-        block = function.regions[0].blocks[0]
-        self.ops = [op.operation for op in block.operations]
-        self.values = [*block.arguments, *(r for op in self.ops for r in op.results)]
-        number = {value: n for n, value in enumerate(self.values)}
-        types = tensor_types(self.values)
-        self.types = [types.get(value.type) for value in self.values]
+        super().__init__(function)
         self.works = [_work(op) for op in self.ops]
-        # What an op makes; -1 for ops without results.
-        self.makes = [number[op.results[0]] if len(op.results) else -1 for op in self.ops]
-        self.maker = {n: i for i, n in enumerate(self.makes)}
-        self.reads = [[number[v] for v in values_read(op) if v in number] for op in self.ops]
-        self.readers: list[list[int]] = [[] for _ in self.values]
-        for i, read in enumerate(self.reads):
-            for n in dict.fromkeys(read):
-                self.readers[n].append(i)
-
-    def is_constant(self, n: int) -> bool:
-        """Whether a value is known when compiling."""
-        return n in self.maker and self.ops[self.maker[n]].name == "pyc.constant"
-
-    def type(self, n: int) -> TensorType:
-        """The type of a value that a step reads or makes."""
-        found = self.types[n]
-        assert found is not None
-        return found
 
 
 def _work(op: ir.Operation) -> Work | None:
@@ -168,7 +143,7 @@ def _is_slow_in_iree(graph: LayoutGraph, i: int) -> bool:
     0.6 for 8 images of 8x8x64 and 128 filters of 3x3. Filters of 1x1 are a product of matrices,
     which gains: 0.24 ms in place of 0.46.
     """
-    if graph.ops[i].name != "pyc.conv2d" or graph.is_constant(graph.reads[i][1]):
+    if graph.name(i) != "conv2d" or graph.is_constant(graph.reads[i][1]):
         return False
     return graph.type(graph.reads[i][1]).shape[2:] != (1, 1)
 
@@ -176,6 +151,7 @@ def _is_slow_in_iree(graph: LayoutGraph, i: int) -> bool:
 def _connected(graph: LayoutGraph, steps: Region, stored: Mapping[int, Order]) -> Iterator[Region]:
     """Steps that hand stored values to each other, in program order."""
     root = {i: i for i in steps}
+    maker = {graph.makes[i]: i for i in steps}
 
     def find(i: int) -> int:
         while root[i] != i:
@@ -185,7 +161,7 @@ def _connected(graph: LayoutGraph, steps: Region, stored: Mapping[int, Order]) -
     for i, step in steps.items():
         for n, need in zip(graph.reads[i], step.needs, strict=True):
             if need is not None and n in stored:
-                low, high = sorted((find(i), find(graph.maker[n])))
+                low, high = sorted((find(i), find(maker[n])))
                 root[high] = low
     regions: dict[int, dict[int, OrderedOp]] = {}
     for i, step in steps.items():
@@ -194,7 +170,7 @@ def _connected(graph: LayoutGraph, steps: Region, stored: Mapping[int, Order]) -
 
 
 def _is_worth_asking(graph: LayoutGraph, region: Region) -> bool:
-    if any(graph.ops[i].name == "pyc.conv2d" for i in region):
+    if any(graph.name(i) == "conv2d" for i in region):
         return True
     left = any(_bytes_moved(graph, c) for c in conversions(graph, region))
     return not left and any(_is_moving_transpose(graph, i) for i in region)
@@ -225,12 +201,9 @@ def _bytes_moved(graph: LayoutGraph, conversion: Conversion) -> int:
 
 def _is_moving_transpose(graph: LayoutGraph, i: int) -> bool:
     """Whether the program itself moves elements there."""
-    n = graph.reads[i][0] if graph.ops[i].name == "pyc.transpose" else None
-    if n is None:
+    if not graph.has(i, Trait.PERMUTES):
         return False
-    work = graph.works[i]
-    assert work is not None
-    return moves(graph.type(n).shape, work.nodes[0].params["permutation"])
+    return moves(graph.type(graph.reads[i][0]).shape, graph.params(i)["permutation"])
 
 
 def _choose(
@@ -320,14 +293,14 @@ class _Rewriter:
         constants = {
             n for i in self.steps for n in self.graph.reads[i] if self.graph.is_constant(n)
         }
-        unused = sorted({*self.steps, *(self.graph.maker[n] for n in constants)}, reverse=True)
-        for i in unused:
+        makers = {i for n in constants if (i := self.graph.makers[n]) is not None}
+        for i in sorted(makers.union(self.steps), reverse=True):
             if not any(True for _ in self.graph.ops[i].result.uses):
                 self.graph.ops[i].erase()
 
     def _rewrite(self, i: int, step: OrderedOp) -> None:
         graph, op, n = self.graph, self.graph.ops[i], self.graph.makes[i]
-        definition = OPS[op.name[4:]]
+        definition = OPS[graph.name(i)]
         bare = definition.has(Trait.ELEMENTWISE)
         pairs = zip(graph.reads[i], step.needs, strict=True)
         operands = [self._value(v, need, bare) for v, need in pairs]

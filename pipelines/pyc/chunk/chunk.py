@@ -94,7 +94,7 @@ class Chunk:
             Alternative(name, o.cost, _reason(graph, found.region, o, whole))
             for name, o in offers.items()
         ]
-        ops = "+".join(graph.nodes[i].name for i in found.region.ops)
+        ops = "+".join(graph.name(i) for i in found.region.ops)
         grounds = (evidence, f"region {ops}")
         return offers[choices.choose(site, alternatives, grounds).name].parts
 

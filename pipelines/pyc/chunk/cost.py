@@ -10,6 +10,7 @@ ops are taken as fused into what makes their operands.
 
 from collections.abc import Mapping
 
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, Region
 from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of, shares
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -61,4 +62,4 @@ def _melts(graph: ChunkGraph, made: int, user: int, members: set[int]) -> bool:
     if not {made, user} <= members or graph.users[made] != [user]:
         return False
     same = call_of(graph, made).out.shape == call_of(graph, user).out.shape
-    return same and graph.nodes[user].is_elementwise
+    return same and graph.has(user, Trait.ELEMENTWISE)
