@@ -43,12 +43,12 @@ class CostModel:
     measured: tuple[Measurement, ...] = ()
 
     def on(self, threads: int) -> "CostModel":
-        """The same for a call on so many cores."""
+        """Return the same for a call on so many cores."""
         return replace(self, threads=threads)
 
     @property
     def basis(self) -> str:
-        """What a prediction rests on, for whoever shows one."""
+        """The basis of a prediction, for reports."""
         by = self.calibration.label if self.calibration else self.target.calibrated_by
         return f"calibration {by}" if by else f"published figures of `{self.target.name}`"
 
@@ -75,7 +75,7 @@ class CostModel:
 
     @property
     def dispatch_seconds(self) -> float:
-        """What a dispatch costs besides its work."""
+        """The seconds of a dispatch besides its work."""
         if self.calibration is not None:
             return self.calibration.figures.dispatch_seconds.value
         if self._is_measured:
@@ -106,7 +106,7 @@ class CostModel:
         return Cost(self.moving(traffic_bytes), traffic_bytes=traffic_bytes)
 
     def work(self, work: Work, start: int = 0) -> Cost:
-        """The ops of a group from number `start` on, as one dispatch of IREE's code."""
+        """Price the ops of a group from number `start` on, as one dispatch of IREE's code."""
         flops, traffic = totals(work, start)
         if start >= len(work.nodes):
             return Cost()
@@ -128,7 +128,7 @@ class CostModel:
         return computing + moving + dispatches * constant("chunk.dispatch_seconds")
 
     def weighed(self, nbytes: float) -> float:
-        """The bytes of traffic that a value is worth to `part`: fewer where a cache holds it."""
+        """Weigh the bytes of a value for `part`: fewer where a cache holds it."""
         cache = self.target.l3_bytes or self.target.l2_bytes
         return nbytes if nbytes > cache else nbytes / constant("chunk.cache")
 
@@ -142,7 +142,7 @@ class CostModel:
         return traffic_bytes / (speed * self.bandwidth)
 
     def cores_for(self, flops: float, read_bytes: float) -> int:
-        """How many workgroups a kernel should be cut into: one, or one for each core."""
+        """Return the workgroups that a kernel should be cut into: one, or one for each core."""
         seconds = flops / (self.target.peak_flops / self.target.cores)
         reading = read_bytes / self.target.peak_bandwidth
         alone = seconds < constant("alone.flops_seconds")
@@ -169,7 +169,7 @@ def totals(work: Work, start: int = 0) -> tuple[int, int]:
 
 
 def _window_kind(node: WorkOp, work: Work) -> str | None:
-    """The kind of dispatch that a convolution or a pooling becomes; None for other ops."""
+    """Return the dispatch kind of a convolution or a pooling; None for other ops."""
     if not has(node.name, Trait.WINDOW):
         return None
     if len(node.operands) == 1:
@@ -184,7 +184,7 @@ def _window_kind(node: WorkOp, work: Work) -> str | None:
 
 
 def _row(node: WorkOp, work: Work) -> str:
-    """The row of the table for a group that starts with `node`."""
+    """Return the row of the table for a group that starts with `node`."""
     if "axes" in node.params and has(node.name, Trait.REDUCES):
         rank, axes = work.type(node.operands[0]).rank, node.params["axes"]
         return "last_reduction" if rank - 1 in [a % rank for a in axes] else "leading_reduction"

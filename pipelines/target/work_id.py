@@ -27,12 +27,12 @@ PREFIX = f"w{NORMALIZER}-"
 
 
 def work_id(work: Work) -> str:
-    """The id of a work."""
+    """Return the id of a work."""
     return PREFIX + hashlib.sha256(work_text(work).encode()).hexdigest()
 
 
 def work_text(work: Work) -> str:
-    """The work as text: one line a value, and a last one for its readers."""
+    """Return the work as text: one line a value, and a last one for its readers."""
     inputs = [Vertex(_input_label(value)) for value in work.inputs]
     nodes = [
         Vertex(
