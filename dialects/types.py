@@ -5,6 +5,7 @@ and print under MLIR's names. Nothing here needs the MLIR bindings.
 """
 
 import math
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ FLOATS = frozenset(DTYPES[n] for n in ("f64", "f32", "f16", "bf16"))
 SIGNED = frozenset(DTYPES[n] for n in ("i64", "i32", "i16", "i8"))
 UNSIGNED = frozenset(DTYPES[n] for n in ("ui64", "ui32", "ui16", "ui8"))
 INTEGERS = SIGNED | UNSIGNED
+_TEXT = re.compile(r"tensor<((?:(?:\d+|\?)x)*)(\w+)>")
 _ACCUMULATORS = {DTYPES["f16"]: DTYPES["f32"], DTYPES["bf16"]: DTYPES["f32"]}
 BOOL = DTYPES["i1"]
 I64 = DTYPES["i64"]
@@ -120,6 +122,18 @@ class TensorType:
     def __str__(self) -> str:
         dims = "".join("?x" if d is None else f"{d}x" for d in self.shape)
         return f"tensor<{dims}{dtype_name(self.dtype)}>"
+
+
+def parse_type(text: str) -> TensorType:
+    """Return the type that a text such as ``tensor<2x?xf32>`` names.
+
+    Raises ValueError for other text, and for element types that PyC has not.
+    """
+    found = _TEXT.fullmatch(text)
+    if found is None or found[2] not in DTYPES:
+        raise ValueError(f"a ranked tensor of {', '.join(DTYPES)}, got {text!r:.60}")
+    dims = (word for word in found[1].split("x") if word)
+    return tensor(found[2], *(None if d == "?" else int(d) for d in dims))
 
 
 def tensor(dtype: str, *shape: int | None) -> TensorType:

@@ -14,6 +14,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir, stored_as, to_mlir
+from pyc_mlir.dialects.names import place_of
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType, storage
 from pyc_mlir.pipelines.driver.base import PassContext, option
@@ -202,7 +203,7 @@ class _Conversion:
             self.lowering.value(out)
 
     def _location(self, op: ir.Operation) -> ir.Location:
-        return ir.Location.name(f"pyc:{self.ids[op]}", op.location)
+        return ir.Location.name(place_of(self.ids[op]), op.location)
 
     def _rewire(self, op: ir.Operation) -> None:
         """An op of another dialect takes the converted values."""

@@ -16,6 +16,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
+from pyc_mlir.dialects.names import kernel_symbol
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.pipelines.kernels.knobs import decode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
@@ -117,7 +118,7 @@ class KernelCalls:
         if key not in self._kernels:
             if family not in FAMILIES:
                 _require(False, f"a family of {', '.join(FAMILIES)}", family)
-            name = self._free_name(f"pyc_{family}_{len(self._kernels)}")
+            name = self._free_name(kernel_symbol(family, len(self._kernels)))
             kernel = decode(FAMILIES[family].knobs, knobs).kernel(name)
             self._declare(kernel, family, knobs)
             self._kernels[key] = kernel

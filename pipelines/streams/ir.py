@@ -5,12 +5,13 @@ which does it write, how large are they (as SSA values), and which results updat
 place. The forms of the ops follow IREE 3.13's Stream dialect (`StreamOps.td`).
 """
 
-import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 from iree.compiler import ir
+
+from pyc_mlir.dialects.names import ids_in
 
 __all__ = [
     "CONCURRENT",
@@ -41,8 +42,6 @@ __all__ = [
     "ties",
 ]
 
-# The id of a pyc op as it stands in locations.
-_SOURCE = re.compile(r'"pyc:([^"]+)"')
 EXECUTE = "stream.async.execute"
 CONCURRENT = "stream.async.concurrent"
 DISPATCH = "stream.async.dispatch"
@@ -221,5 +220,5 @@ def leaves(block: Any) -> Iterator[Any]:
 
 
 def source_ids(op: Any) -> tuple[str, ...]:
-    """The ids of the pyc ops that an op was made of, in the order of its location."""
-    return tuple(dict.fromkeys(_SOURCE.findall(str(op.location))))
+    """Return the ids of the pyc ops that an op was made of, in the order of its location."""
+    return ids_in(str(op.location))
