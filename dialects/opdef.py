@@ -147,12 +147,12 @@ class OpDef:
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Floating-point (or integer) operations of one execution. Static shapes only."""
+        """Return the arithmetic operations of one execution. Static shapes only."""
         return 0
 
     @classmethod
     def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Bytes read and written by one execution: each operand once, the result once."""
+        """Return the bytes that one execution reads and writes: each operand, the result once."""
         return sum(t.nbytes for t in inputs) + out.nbytes
 
     # What the reference takes for each element that it reads or writes, beside the flops.
@@ -160,7 +160,7 @@ class OpDef:
 
     @classmethod
     def evaluation_work(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """About how long `evaluate` takes, in units of 0.1 ns. Static shapes only."""
+        """Return about how long `evaluate` takes, in units of 0.1 ns. Static shapes only."""
         elements = sum(t.elements for t in inputs) + out.elements
         return cls.flops(inputs, out, **params) + cls.element_work * elements
 

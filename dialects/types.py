@@ -47,32 +47,32 @@ I64 = DTYPES["i64"]
 
 
 def dtype_name(dtype: np.dtype) -> str:
-    """MLIR's name of a numpy dtype, or numpy's own when PyC has no such type."""
+    """Return MLIR's name of a numpy dtype, or numpy's own when PyC has no such type."""
     return _NAMES.get(dtype) or str(dtype)
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """True for f64, f32, f16 and bf16."""
+    """Return True for f64, f32, f16 and bf16."""
     return dtype in FLOATS
 
 
 def is_integer(dtype: np.dtype) -> bool:
-    """True for integers of 8 to 64 bits with or without a sign (not for i1)."""
+    """Return True for integers of 8 to 64 bits with or without a sign (not for i1)."""
     return dtype in INTEGERS
 
 
 def is_unsigned(dtype: np.dtype) -> bool:
-    """True for ui8, ui16, ui32 and ui64."""
+    """Return True for ui8, ui16, ui32 and ui64."""
     return dtype in UNSIGNED
 
 
 def storage(dtype: np.dtype) -> np.dtype:
-    """What IREE holds `dtype` as: an unsigned integer as the signed one of the same bits."""
+    """Return what IREE holds `dtype` as: an unsigned integer as the signed one of the same bits."""
     return np.dtype(f"i{dtype.itemsize}") if dtype in UNSIGNED else dtype
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
-    """The type that sums of `dtype` are kept in: f32 for the 16-bit floats, else itself."""
+    """Return the type that sums of `dtype` are kept in: f32 for the 16-bit floats, else itself."""
     return _ACCUMULATORS.get(dtype, dtype)
 
 
@@ -112,11 +112,11 @@ class TensorType:
         return known * self.dtype.itemsize <= MAX_BYTES
 
     def with_shape(self, shape: Shape) -> "TensorType":
-        """The same element type under another shape."""
+        """Return the same element type under another shape."""
         return TensorType(tuple(shape), self.dtype)
 
     def with_dtype(self, dtype: np.dtype) -> "TensorType":
-        """The same shape with another element type."""
+        """Return the same shape with another element type."""
         return TensorType(self.shape, dtype)
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ def parse_type(text: str) -> TensorType:
 
 
 def tensor(dtype: str, *shape: int | None) -> TensorType:
-    """`tensor("f32", None, 4)` is ``tensor<?x4xf32>``."""
+    """Return a type: `tensor("f32", None, 4)` is ``tensor<?x4xf32>``."""
     return TensorType(shape, DTYPES[dtype])
 
 

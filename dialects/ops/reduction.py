@@ -16,7 +16,7 @@ from pyc_mlir.dialects.types import I64, Shape, TensorType, accumulator, is_floa
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
-    """The shape after reducing `axes` (counted from 0)."""
+    """Return the shape after reducing `axes` (counted from 0)."""
     if keepdims:
         return tuple(1 if i in axes else d for i, d in enumerate(shape))
     return tuple(d for i, d in enumerate(shape) if i not in axes)
@@ -28,12 +28,12 @@ def reduced_axes(params: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def lowest(dtype: np.dtype) -> Any:
-    """The identity of max: -inf, or the smallest integer."""
+    """Return the identity of max: -inf, or the smallest integer."""
     return -np.inf if is_float(dtype) else np.iinfo(dtype).min
 
 
 def highest(dtype: np.dtype) -> Any:
-    """The identity of min: +inf, or the greatest integer."""
+    """Return the identity of min: +inf, or the greatest integer."""
     return np.inf if is_float(dtype) else np.iinfo(dtype).max
 
 
@@ -52,14 +52,14 @@ class Reduction(OpDef, traits=Trait.REDUCES):
 
     @classmethod
     def infer(cls, x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> TensorType:
-        """The shape without the reduced axes."""
+        """Return the shape without the reduced axes."""
         require_dtype(x, cls.allowed, "operand 0")
         axes = normalize_axes(axes, x.rank)
         return x.with_shape(reduced_shape(x.shape, axes, keepdims))
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """One operation for each element read."""
+        """Return one operation for each element read."""
         return inputs[0].elements
 
 
@@ -109,7 +109,7 @@ class ReduceMean(Reduction, name="reduce_mean", operands="x", traits=Trait.WIDE)
 
     @staticmethod
     def reference(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
-        """The mean in f64."""
+        """Compute the mean in f64."""
         total = np.sum(x.astype(np.float64), axis=axes, keepdims=keepdims)
         return total / math.prod(x.shape[a] for a in axes)
 
@@ -133,7 +133,7 @@ class Cumulative(OpDef, name="cumulative", operands="x"):
 
     @staticmethod
     def infer(x: TensorType, *, axis: int, reduction: str) -> TensorType:
-        """The type of x."""
+        """Return the type of x."""
         require_dtype(x, NUMBER, "operand 0")
         normalize_axis(axis, x.rank)
         known = tuple(CUMULATIVE)
@@ -142,13 +142,13 @@ class Cumulative(OpDef, name="cumulative", operands="x"):
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int, reduction: str) -> np.ndarray:
-        """numpy's accumulate; floats in f64."""
+        """Return numpy's accumulate; floats in f64."""
         data = x.astype(np.float64) if is_float(x.dtype) else x
         return CUMULATIVE[reduction].accumulate(data, axis=axis, dtype=data.dtype)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """One operation for each element."""
+        """Return one operation for each element."""
         return out.elements
 
 
@@ -160,7 +160,7 @@ class Argmax(OpDef, name="argmax", operands="x", traits=Trait.REDUCES):
 
     @staticmethod
     def infer(x: TensorType, *, axis: int, keepdims: bool) -> TensorType:
-        """i64 of the shape without `axis`."""
+        """Return i64 of the shape without `axis`."""
         require_dtype(x, NUMBER, "operand 0")
         axis = normalize_axis(axis, x.rank)
         require(x.shape[axis] != 0, f"`axis`: {axis} has no elements")
@@ -168,10 +168,10 @@ class Argmax(OpDef, name="argmax", operands="x", traits=Trait.REDUCES):
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int, keepdims: bool) -> np.ndarray:
-        """numpy's argmax."""
+        """Return numpy's argmax."""
         return np.argmax(x, axis=axis, keepdims=keepdims)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """One comparison for each element read."""
+        """Return one comparison for each element read."""
         return inputs[0].elements

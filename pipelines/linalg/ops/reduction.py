@@ -31,7 +31,7 @@ COMBINERS = {
 
 
 def _layout(x: LoweredTensor, axes: Sequence[int]) -> tuple[list[int], list[str]]:
-    """The loops of the result and the kind of each loop."""
+    """Return the loops of the result and the kind of each loop."""
     kept = [i for i in range(x.rank) if i not in axes]
     return kept, [REDUCTION if i in axes else PARALLEL for i in range(x.rank)]
 
@@ -124,7 +124,7 @@ def _of_pairs(
     combine: Callable[[ir.Value, ir.Value], ir.Value],
     identity: Any,
 ) -> LoweredTensor:
-    """A reduction over all elements of the axis, of which the later ones change nothing."""
+    """Return a reduction over all elements of the axis, of which the later ones change nothing."""
     rank = x.rank
     start = fill(lowering, x.dims, accumulator(x.dtype), identity)
 
@@ -141,7 +141,7 @@ def _of_pairs(
 def argmax(
     lowering: Lowering, name: str, x: LoweredTensor, *, axis: int, keepdims: bool
 ) -> LoweredTensor:
-    """The pair (best value, its index); the order in which elements are visited does not matter."""
+    """Reduce pairs (best value, its index); the order of visits does not matter."""
     axis %= x.rank
     if x.dims[axis].static is None:
         size = lowering.size(x.dims[axis])

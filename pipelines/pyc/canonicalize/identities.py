@@ -67,14 +67,14 @@ def _is_same_type(op: ir.Operation, value: ir.Value) -> bool:
 
 
 def _is_whole(op: ir.Operation, value: ir.Value) -> bool:
-    """The type of `value` is what the op's rule gives: no other operand knows more of its sizes."""
+    """Return whether `value` has the type of the op's rule: no operand knows more of its sizes."""
     found = definition_of(op)
     assert found is not None
     return _is_same_type(op, value) and infer_op(found, op) == from_mlir(value.type)
 
 
 def _neutral(name: str, dtype: np.dtype) -> Any:
-    """The right operand that changes nothing, in every bit."""
+    """Return the right operand that changes nothing, in every bit."""
     if name == "add":
         return -0.0 if is_float(dtype) else 0
     return {"sub": 0, "mul": 1, "div": 1, "pow": 1, "or": 0, "and": -1}[name]
@@ -204,7 +204,7 @@ def composed_reshape(op: ir.Operation) -> ir.Value | None:
 
 @rewrites("broadcast_to", "slice", "pad")
 def same_shape(op: ir.Operation) -> ir.Value | None:
-    """A broadcast, slice with steps of 1, or pad that keeps a known shape is x."""
+    """Drop a broadcast, a slice with steps of 1, or a pad that keeps a known shape."""
     x = op.operands[0]
     if not from_mlir(x.type).is_static or not _is_same_type(op, x):
         return None

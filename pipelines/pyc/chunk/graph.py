@@ -55,7 +55,7 @@ class Region:
     halos: tuple[tuple[int, int], ...] = ()
 
     def inside_of(self, parts: int) -> int:
-        """The most bytes live at once of what stays inside, one of so many parts at a time."""
+        """Return the most bytes live at once inside, one of so many parts at a time."""
         return dict(self.halos).get(parts, -(-self.inside // parts))
 
     @property
@@ -68,7 +68,7 @@ class ChunkGraph(BlockGraph):
     """A block whose `nodes` may run in parts; `users` are those of the nodes' reads."""
 
     def __init__(self, function: ir.Operation, joins: bool = True) -> None:
-        """`joins`: kernels read parts in place of their concatenation, or join them in one pass."""
+        """Read a block; `joins`: kernels read, or join in one pass, parts of a concatenation."""
         super().__init__(function)
         returned = set(self.producers[-1])
         self.nodes = [self._node(i, i in returned) for i in range(len(self.ops))]
@@ -124,13 +124,13 @@ class ChunkGraph(BlockGraph):
         return len(others) <= 1 and all(self.has(u, Trait.ELEMENTWISE) for u in others)
 
     def _viewed_result(self, returned: set[int]) -> None:
-        """What is returned under another shape is a result too."""
+        """Take what is returned under another shape for a result too."""
         for i in {self.storage[i] for i in returned}:
             node = self.nodes[i]
             self.nodes[i] = ChunkNode(node.call, node.operands, node.reads, 0)
 
     def needs(self, parts: Mapping[Region, int]) -> list["ItemMemory"]:
-        """Bytes for every item, regions running in that many parts; in program order."""
+        """Return the bytes for every item, regions running in that many parts; in program order."""
         inside = {i: region for region in parts for i in region.ops}
         ends = {region.end for region in parts}
         items = [(i, inside.get(i)) for i in range(len(self.ops)) if i in ends or i not in inside]
@@ -155,7 +155,7 @@ class ChunkGraph(BlockGraph):
         return found
 
     def _melted(self, inside: Mapping[int, Region]) -> dict[int, int]:
-        """By op that is computed within the elementwise op which reads it: that op.
+        """Return, by op that is computed within the elementwise op that reads it, that op.
 
         A sum of two values melts into the sum that reads it, and what it reads lives until then;
         unless the reader is computed with a product that it reads, one after another.
@@ -185,7 +185,7 @@ class ChunkGraph(BlockGraph):
         return [reader(i) for i in range(len(self.ops))]
 
     def _last_uses(self, place: Mapping[int, int], melted: Mapping[int, int]) -> dict[int, int]:
-        """By storage that takes scratch: the place of the last item that reads it."""
+        """Return, by storage that takes scratch, the place of the last item that reads it."""
         last: dict[int, int] = {}
         for i in range(len(self.ops)):
             storage = self.storage[i]
@@ -201,7 +201,7 @@ class ChunkGraph(BlockGraph):
         return node.nbytes if self.has(i, Trait.OVERWRITES) and fits else 0
 
     def inside(self, ops: Sequence[int], shares: Mapping[int, float] | None = None) -> int:
-        """The most bytes live at once of what a region of these ops keeps to itself.
+        """Return the most bytes live at once of what a region of these ops keeps to itself.
 
         `shares` of the ops' results are computed at once; all of them by default.
         """

@@ -50,7 +50,7 @@ class Fuse:
     max_ops: int = option(32, "ops in a group at most")
 
     def __post_init__(self) -> None:
-        """Raises PycError (INVALID_PIPELINE) for a limit below 1."""
+        """Raise PycError (INVALID_PIPELINE) for a limit below 1."""
         if self.max_ops < 1:
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
@@ -142,7 +142,7 @@ def _choose(
 def _with_transposes(
     graph: FusionGraph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
 ) -> list[tuple[int, ...]]:
-    """The groups of a product with the transposes that only it needs, first that of the result."""
+    """Return the groups of a product with transposes that only it needs, the result's first."""
     constant = any(graph.names[p] == "constant" for p in graph.producers[start])
     if constant or len(graph.producers[start]) == 0:
         return legal
@@ -162,7 +162,7 @@ def _with_transposes(
 def _with_layout(
     graph: FusionGraph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
 ) -> list[tuple[int, ...]]:
-    """The groups of a convolution with the transpose to NHWC of an input that only it reads.
+    """Return the groups of a convolution with the transpose to NHWC of an input that only it reads.
 
     A kernel can read the input as it lies. With many channels each of them is another stream of
     memory, and a kernel by minimal filtering is quicker.
@@ -182,7 +182,7 @@ def _with_layout(
 def _with_parts(
     graph: FusionGraph, start: int, legal: list[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
-    """The groups of a concatenation with those that it extends: a tree whose root it is.
+    """Return the groups of a concatenation with those that it extends: a tree whose root it is.
 
     One that others need too is copied, if a kernel then joins all parts at once: it need not be
     made for this one, and what else reads it may take the elementwise ops that follow it.
@@ -200,7 +200,7 @@ def _with_parts(
 
 
 def _copies(graph: FusionGraph, members: tuple[int, ...]) -> frozenset[int]:
-    """The concatenations of a group that others need too, and all that these are made of.
+    """Return the concatenations of a group that others need too, and all that these are made of.
 
     So with the slices of channels in front of a window.
     """
@@ -219,7 +219,7 @@ def _next(graph: FusionGraph, start: int) -> list[int]:
 
 
 def _forward(graph: FusionGraph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
-    """`start` and the elementwise ops of its shape that follow from it, in program order."""
+    """Return `start` and the elementwise ops of its shape that follow from it, in program order."""
     shape = graph.shapes[start]
     members = [start]
     frontier = set(graph.users[start])
@@ -260,7 +260,7 @@ def _label(graph: FusionGraph, members: Sequence[int]) -> str:
 def _cost(
     graph: FusionGraph, start: int, group: Sequence[int], reach: Sequence[int]
 ) -> Cost | None:
-    """Bytes of intermediates that are written and read again when `group` is one kernel."""
+    """Return the bytes of intermediates written and read again if `group` is one kernel."""
     inside = set(group[:-1])
     sizes = [graph.sizes[i] for i in {*reach, *group} if i not in inside]
     if None in sizes:
@@ -269,7 +269,7 @@ def _cost(
 
 
 def _own(graph: FusionGraph, group: FusionGroup) -> list[ir.Operation]:
-    """The ops of a group: its members, for copies new ones in front of the last."""
+    """Return the ops of a group: its members, for copies new ones in front of the last."""
     last = graph.ops[group.members[-1]]
     made = {i: graph.ops[i].clone(ir.InsertionPoint(last)) for i in sorted(group.copies)}
     values = {graph.ops[i].result: copy.result for i, copy in made.items()}

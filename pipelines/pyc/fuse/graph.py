@@ -26,7 +26,7 @@ class FusionGraph(BlockGraph):
         copies: bool = True,
         windows: bool = True,
     ) -> None:
-        """`seen` is shared by the functions of a module, as `OpIds` says.
+        """Read a block; `seen` is shared by the functions of a module, as `OpIds` says.
 
         `copies`: a concatenation that extends another one, which others need too, has a copy of it,
         and is none of its users. `windows`: kernels of windows read parts of images in place of

@@ -81,11 +81,11 @@ class TermGraph:
         return {node: i for i, node in enumerate(self.nodes)}
 
     def ordered(self, nodes: Iterable[TermNode]) -> list[TermNode]:
-        """Nodes of the block in program order; others are left out."""
+        """Return nodes of the block in program order; others are left out."""
         return sorted((n for n in nodes if n in self.place), key=self.place.__getitem__)
 
     def of(self, node: TermNode) -> Sequence[TermNode]:
-        """The nodes that read a node, each as often as it does."""
+        """Return the nodes that read a node, each as often as it does."""
         return self.readers.get(node, ())
 
 
@@ -120,24 +120,24 @@ class NodeBuilder(Builder):
     """Makes nodes: how a decomposition is read."""
 
     def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> TermNode:
-        """A node of the inferred type."""
+        """Return a node of the inferred type."""
         inferred = op.infer(*(v.type for v in operands), **params)
         return TermNode(op.name, tuple(operands), params, inferred)
 
     def scalar(self, value: float, like: TermNode) -> TermNode:
-        """A rank-0 constant, which remembers the number that it is the rounding of."""
+        """Return a rank-0 constant, which remembers the number that it is the rounding of."""
         array = np.array(value, like.type.dtype)
         return TermNode(
             "constant", (), {"value": array, "exact": float(value)}, like.type.with_shape(())
         )
 
     def type_of(self, value: TermNode) -> TensorType:
-        """The type of a node."""
+        """Return the type of a node."""
         return value.type
 
 
 def expanded(node: TermNode) -> TermNode | None:
-    """A composite as its own decomposition; None for primitive nodes."""
+    """Return a composite as its own decomposition; None for primitive nodes."""
     definition = OPS.get(node.name)
     if definition is None or definition.decompose is None:
         return None
