@@ -155,6 +155,9 @@ class OpDef:
         """Return the bytes that one execution reads and writes: each operand, the result once."""
         return sum(t.nbytes for t in inputs) + out.nbytes
 
+    # The right operand that changes nothing, in every bit, by element type; None without one.
+    neutral: ClassVar[Callable[[np.dtype], Any] | None] = None
+
     # What the reference takes for each element that it reads or writes, beside the flops.
     element_work: ClassVar[int] = 16
 

@@ -66,6 +66,16 @@ def is_unsigned(dtype: np.dtype) -> bool:
     return dtype in UNSIGNED
 
 
+def lowest(dtype: np.dtype) -> Any:
+    """Return the identity of max: -inf, or the smallest integer."""
+    return -np.inf if is_float(dtype) else np.iinfo(dtype).min
+
+
+def highest(dtype: np.dtype) -> Any:
+    """Return the identity of min: +inf, or the greatest integer."""
+    return np.inf if is_float(dtype) else np.iinfo(dtype).max
+
+
 def storage(dtype: np.dtype) -> np.dtype:
     """Return what IREE holds `dtype` as: an unsigned integer as the signed one of the same bits."""
     return np.dtype(f"i{dtype.itemsize}") if dtype in UNSIGNED else dtype

@@ -13,9 +13,8 @@ import numpy as np
 from pyc_mlir.dialects.opdef import OpDef, Trait
 from pyc_mlir.dialects.ops.contraction import product
 from pyc_mlir.dialects.ops.elementwise import FLOAT, NUMBER, require_dtype
-from pyc_mlir.dialects.ops.reduction import lowest
 from pyc_mlir.dialects.ops.shapes import agree, require, same_dtype, show
-from pyc_mlir.dialects.types import TensorType, is_float
+from pyc_mlir.dialects.types import TensorType, is_float, lowest
 
 LAYOUTS = ("NCHW", "NHWC")
 

@@ -20,9 +20,11 @@ from pyc_mlir.dialects.types import (
     TensorType,
     accumulator,
     dtype_name,
+    highest,
     is_float,
     is_integer,
     is_unsigned,
+    lowest,
 )
 
 FLOAT = FLOATS
@@ -78,6 +80,7 @@ def _primitive(
     flops: int = 1,
     traits: Trait = NO_TRAITS,
     work: int = OpDef.element_work,
+    neutral: Callable[[np.dtype], Any] | None = None,
 ) -> type[Elementwise]:
     """Define an elementwise op without parameters by its numpy function."""
 
@@ -90,6 +93,7 @@ def _primitive(
         "allowed": allowed,
         "flops_per_element": flops,
         "element_work": work,
+        "neutral": neutral and staticmethod(neutral),
         "reference": staticmethod(reference),
     }
     options = {"name": name, "operands": operands, "traits": traits}
@@ -120,11 +124,31 @@ _ARITHMETIC, _SYMMETRIC = Trait.ARITHMETIC, Trait.COMMUTATIVE
 _LATTICE = Trait.COMMUTATIVE | Trait.IDEMPOTENT
 
 Add = _primitive(
-    "add", "out = lhs + rhs.", np.add, NUMBER, "lhs rhs", traits=_ARITHMETIC | _SYMMETRIC
+    "add",
+    "out = lhs + rhs.",
+    np.add,
+    NUMBER,
+    "lhs rhs",
+    traits=_ARITHMETIC | _SYMMETRIC,
+    neutral=lambda dtype: -0.0 if is_float(dtype) else 0,
 )
-Sub = _primitive("sub", "out = lhs - rhs.", np.subtract, NUMBER, "lhs rhs", traits=_ARITHMETIC)
+Sub = _primitive(
+    "sub",
+    "out = lhs - rhs.",
+    np.subtract,
+    NUMBER,
+    "lhs rhs",
+    traits=_ARITHMETIC,
+    neutral=lambda dtype: 0,
+)
 Mul = _primitive(
-    "mul", "out = lhs * rhs.", np.multiply, NUMBER, "lhs rhs", traits=_ARITHMETIC | _SYMMETRIC
+    "mul",
+    "out = lhs * rhs.",
+    np.multiply,
+    NUMBER,
+    "lhs rhs",
+    traits=_ARITHMETIC | _SYMMETRIC,
+    neutral=lambda dtype: 1,
 )
 Div = _primitive(
     "div",
@@ -133,6 +157,7 @@ Div = _primitive(
     NUMBER,
     "lhs rhs",
     traits=_ARITHMETIC,
+    neutral=lambda dtype: 1,
 )
 Maximum = _primitive(
     "maximum",
@@ -141,6 +166,7 @@ Maximum = _primitive(
     NUMBER,
     "lhs rhs",
     traits=_LATTICE,
+    neutral=lowest,
 )
 Minimum = _primitive(
     "minimum",
@@ -149,10 +175,12 @@ Minimum = _primitive(
     NUMBER,
     "lhs rhs",
     traits=_LATTICE,
+    neutral=highest,
 )
 Pow = _primitive(
     *("pow", "out = lhs ** rhs.", np.power, FLOAT, "lhs rhs", TRANSCENDENTAL_FLOPS),
     traits=_ARITHMETIC,
+    neutral=lambda dtype: 1,
 )
 Neg = _primitive("neg", "out = -x.", np.negative, traits=_ARITHMETIC | Trait.INVOLUTION)
 Abs = _primitive("abs", "out = |x|.", np.abs, traits=Trait.IDEMPOTENT)
@@ -182,10 +210,22 @@ Erf = _primitive(
     traits=Trait.ODD,
 )
 And = _primitive(
-    "and", "out = lhs & rhs, bit by bit.", np.bitwise_and, LOGICAL, "lhs rhs", traits=_LATTICE
+    "and",
+    "out = lhs & rhs, bit by bit.",
+    np.bitwise_and,
+    LOGICAL,
+    "lhs rhs",
+    traits=_LATTICE,
+    neutral=lambda dtype: True if dtype == BOOL else -1,
 )
 Or = _primitive(
-    "or", "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, "lhs rhs", traits=_LATTICE
+    "or",
+    "out = lhs | rhs, bit by bit.",
+    np.bitwise_or,
+    LOGICAL,
+    "lhs rhs",
+    traits=_LATTICE,
+    neutral=lambda dtype: 0,
 )
 Not = _primitive("not", "out = ~x, bit by bit.", np.invert, LOGICAL, traits=Trait.INVOLUTION)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.opdef import OpDef, Trait
+from pyc_mlir.dialects.ops.reduction import COMBINATIONS
 from pyc_mlir.dialects.ops.shapes import (
     agree,
     merge,
@@ -300,14 +301,6 @@ class Gather(OpDef, name="gather", operands="x indices", traits=Trait.INDEXED):
         return inputs[1].nbytes + 2 * out.nbytes
 
 
-COMBINATIONS: dict[str, np.ufunc] = {
-    "add": np.add,
-    "mul": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-}
-
-
 class Scatter(OpDef, name="scatter", operands="x indices updates"):
     """out = x, with row indices[m] replaced by row m of `updates`, or combined with it.
 
@@ -351,7 +344,7 @@ class Scatter(OpDef, name="scatter", operands="x indices updates"):
                 out[row] = update
             return out
         out = x.astype(np.float64) if is_float(x.dtype) else x.copy()
-        COMBINATIONS[reduction].at(out, rows[inside], updates[inside].astype(out.dtype))
+        COMBINATIONS[reduction].ufunc.at(out, rows[inside], updates[inside].astype(out.dtype))
         return out
 
     @classmethod

@@ -10,8 +10,7 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.convolution import spatial, window_size
-from pyc_mlir.dialects.ops.reduction import lowest
-from pyc_mlir.dialects.types import accumulator
+from pyc_mlir.dialects.types import accumulator, lowest
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
 from pyc_mlir.pipelines.linalg.base.lowering import Index, LoweredTensor, Lowering, lowers
 from pyc_mlir.pipelines.linalg.base.structured import (

@@ -7,6 +7,7 @@ stably: each row finds its last update by a binary search, and what is combined 
 from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ops.reduction import COMBINATIONS
 from pyc_mlir.dialects.types import I64, accumulator
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, compare_index, lowers
@@ -15,8 +16,6 @@ from pyc_mlir.pipelines.linalg.ops.contraction import rounded
 from pyc_mlir.pipelines.linalg.ops.creation import as_index, index_as, loop_index
 from pyc_mlir.pipelines.linalg.ops.ordering import COUNTED, argsort
 from pyc_mlir.pipelines.linalg.scalar import scalar
-
-_COMBINE = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
 
 
 @lowers("scatter")
@@ -152,7 +151,7 @@ def _combined_with_all(
 ) -> LoweredTensor:
     """Return a reduction over all updates, of which those of other rows change nothing."""
     from_wide, start = _widened(lowering, x)
-    combine = scalar.combine(_COMBINE[reduction], start.dtype)
+    combine = scalar.combine(COMBINATIONS[reduction].op, start.dtype)
     rank = x.rank
 
     def body(place: ir.Value, update: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
@@ -190,7 +189,7 @@ def _scanned(
     In steps of 1, 2, 4, ... (Hillis and Steele, Data parallel algorithms, 1986).
     """
     dtype, wide = updates.dtype, accumulator(updates.dtype)
-    combine = scalar.combine(_COMBINE[reduction], wide)
+    combine = scalar.combine(COMBINATIONS[reduction].op, wide)
     source = lowering.value(updates)
     rank = updates.rank
     rest = list(range(1, rank))
@@ -244,7 +243,7 @@ def _combined(
 ) -> LoweredTensor:
     """Return x combined with what was scanned up to the last update of its row."""
     source = lowering.value(sums)
-    combine = scalar.combine(_COMBINE[reduction], sums.dtype)
+    combine = scalar.combine(COMBINATIONS[reduction].op, sums.dtype)
 
     def body(old: ir.Value, found: ir.Value, _: ir.Value) -> ir.Value:
         at = as_index(found)
