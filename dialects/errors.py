@@ -51,7 +51,7 @@ class PycError(Exception):
 
 
 def _blank(kind: type[PycError], *args: Any) -> PycError:
-    """An error of a kind with its text, whose fields are set next."""
+    """Return an error of a kind with its text, whose fields are set next."""
     return kind.__new__(kind, *args)
 
 
@@ -63,7 +63,7 @@ class VerificationError(PycError):
 
 
 def internal_error(error: Exception) -> PycError:
-    """The refusal that tells an exception which nobody was meant to see."""
+    """Return the refusal that tells an exception which nobody was meant to see."""
     return PycError(
         ReasonCode.INTERNAL_ERROR,
         f"expected an answer, got {type(error).__name__}: {one_line(error)}",
@@ -71,14 +71,14 @@ def internal_error(error: Exception) -> PycError:
 
 
 def lacks_memory(message: str) -> bool:
-    """Whether a message of native code or the system says that memory ended."""
+    """Return whether a message of native code or the system says that memory ended."""
     return any(words in message for words in _NO_MEMORY)
 
 
 def out_of_memory(
     error: BaseException | str, limits: Callable[[int], tuple[int, int]] = getrlimit
 ) -> PycError | None:
-    """The error to tell where memory ended; None for errors (or messages) that say nothing so.
+    """Return OUT_OF_MEMORY for an error that reports exhausted memory, else None.
 
     limits: by the number of a resource, what the process may have of it.
     """
@@ -109,7 +109,7 @@ def memory_errors() -> Iterator[None]:
 
 
 def missing_compiler(error: ModuleNotFoundError) -> PycError | None:
-    """The error to raise where a compiler's package is not installed; None for other modules.
+    """Return the error for a compiler whose package is not installed; None for other modules.
 
     As `pip install pyc-mlir` without extras leaves a machine: programs run there, none is compiled.
     """

@@ -24,7 +24,7 @@ class FoldWork:
     def takes(
         self, op: type[OpDef], inputs: Sequence[TensorType], out: TensorType, **params: Any
     ) -> bool:
-        """Whether the evaluation of an op is within what is left, which it is then taken from.
+        """Return whether evaluating an op is within what is left; if so, take it from there.
 
         A result of dynamic shape takes nothing: only its operands decide how large it is.
         """

@@ -147,20 +147,23 @@ class OpDef:
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Floating-point (or integer) operations of one execution. Static shapes only."""
+        """Return the arithmetic operations of one execution. Static shapes only."""
         return 0
 
     @classmethod
     def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Bytes read and written by one execution: each operand once, the result once."""
+        """Return the bytes that one execution reads and writes: each operand, the result once."""
         return sum(t.nbytes for t in inputs) + out.nbytes
+
+    # The right operand that changes nothing, in every bit, by element type; None without one.
+    neutral: ClassVar[Callable[[np.dtype], Any] | None] = None
 
     # What the reference takes for each element that it reads or writes, beside the flops.
     element_work: ClassVar[int] = 16
 
     @classmethod
     def evaluation_work(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """About how long `evaluate` takes, in units of 0.1 ns. Static shapes only."""
+        """Return about how long `evaluate` takes, in units of 0.1 ns. Static shapes only."""
         elements = sum(t.elements for t in inputs) + out.elements
         return cls.flops(inputs, out, **params) + cls.element_work * elements
 

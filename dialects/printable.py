@@ -21,17 +21,17 @@ _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def printable(text: str) -> str:
-    """`text` with its lines, free of control characters and directional overrides."""
+    """Return `text` with its lines, free of control characters and directional overrides."""
     return _IN_TEXT.sub(_escaped, text)
 
 
 def one_line(name: object) -> str:
-    """A name (or a path) as `printable`, on one line."""
+    """Return a name (or a path) as `printable`, on one line."""
     return _IN_LINE.sub(_escaped, str(name))
 
 
 def is_one_line(name: str) -> bool:
-    """Whether `one_line` leaves it as it is."""
+    """Return whether `one_line` leaves a text as it is."""
     return _IN_LINE.search(name) is None
 
 
@@ -40,7 +40,7 @@ def _escaped(found: "re.Match[str]") -> str:
 
 
 def for_display(text: str) -> str:
-    """`text` as `printable`; the words of the command line, and the files in them, on one line."""
+    """Return `text` as `printable`, with the command line's words, and files in them, on a line."""
     for name, shown in _words(tuple(sys.argv[1:])).items():
         text = text.replace(name, shown)
     return printable(text)
@@ -48,7 +48,7 @@ def for_display(text: str) -> str:
 
 @lru_cache(1)
 def _words(arguments: tuple[str, ...]) -> dict[str, str]:
-    """What of the command line is on one line only once it is escaped; the longest first."""
+    """Return the parts of the command line that only escaping puts on one line, longest first."""
     parts = (p for a in arguments for p in (a, *os.path.split(a), os.path.splitext(a)[0]))
     odd = [p for p in parts if p.strip() and not is_one_line(p)]
     # Errors have printable ones already.

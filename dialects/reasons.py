@@ -437,17 +437,17 @@ class ReasonCode(Enum):
 
     @property
     def meaning(self) -> str:
-        """What the code says."""
+        """The statement that the code makes."""
         return self.value.meaning
 
     @property
     def cause(self) -> str:
-        """What leads to it."""
+        """The cause of such an error."""
         return self.value.cause
 
     @property
     def remedy(self) -> str:
-        """What a user can do."""
+        """The way out for a user."""
         return self.value.remedy
 
     @property

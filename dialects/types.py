@@ -5,6 +5,7 @@ and print under MLIR's names. Nothing here needs the MLIR bindings.
 """
 
 import math
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -39,38 +40,49 @@ FLOATS = frozenset(DTYPES[n] for n in ("f64", "f32", "f16", "bf16"))
 SIGNED = frozenset(DTYPES[n] for n in ("i64", "i32", "i16", "i8"))
 UNSIGNED = frozenset(DTYPES[n] for n in ("ui64", "ui32", "ui16", "ui8"))
 INTEGERS = SIGNED | UNSIGNED
+_TEXT = re.compile(r"tensor<((?:(?:\d+|\?)x)*)(\w+)>")
 _ACCUMULATORS = {DTYPES["f16"]: DTYPES["f32"], DTYPES["bf16"]: DTYPES["f32"]}
 BOOL = DTYPES["i1"]
 I64 = DTYPES["i64"]
 
 
 def dtype_name(dtype: np.dtype) -> str:
-    """MLIR's name of a numpy dtype, or numpy's own when PyC has no such type."""
+    """Return MLIR's name of a numpy dtype, or numpy's own when PyC has no such type."""
     return _NAMES.get(dtype) or str(dtype)
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """True for f64, f32, f16 and bf16."""
+    """Return True for f64, f32, f16 and bf16."""
     return dtype in FLOATS
 
 
 def is_integer(dtype: np.dtype) -> bool:
-    """True for integers of 8 to 64 bits with or without a sign (not for i1)."""
+    """Return True for integers of 8 to 64 bits with or without a sign (not for i1)."""
     return dtype in INTEGERS
 
 
 def is_unsigned(dtype: np.dtype) -> bool:
-    """True for ui8, ui16, ui32 and ui64."""
+    """Return True for ui8, ui16, ui32 and ui64."""
     return dtype in UNSIGNED
 
 
+def lowest(dtype: np.dtype) -> Any:
+    """Return the identity of max: -inf, or the smallest integer."""
+    return -np.inf if is_float(dtype) else np.iinfo(dtype).min
+
+
+def highest(dtype: np.dtype) -> Any:
+    """Return the identity of min: +inf, or the greatest integer."""
+    return np.inf if is_float(dtype) else np.iinfo(dtype).max
+
+
 def storage(dtype: np.dtype) -> np.dtype:
-    """What IREE holds `dtype` as: an unsigned integer as the signed one of the same bits."""
+    """Return what IREE holds `dtype` as: an unsigned integer as the signed one of the same bits."""
     return np.dtype(f"i{dtype.itemsize}") if dtype in UNSIGNED else dtype
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
-    """The type that sums of `dtype` are kept in: f32 for the 16-bit floats, else itself."""
+    """Return the type that sums of `dtype` are kept in: f32 for the 16-bit floats, else itself."""
     return _ACCUMULATORS.get(dtype, dtype)
 
 
@@ -110,11 +122,11 @@ class TensorType:
         return known * self.dtype.itemsize <= MAX_BYTES
 
     def with_shape(self, shape: Shape) -> "TensorType":
-        """The same element type under another shape."""
+        """Return the same element type under another shape."""
         return TensorType(tuple(shape), self.dtype)
 
     def with_dtype(self, dtype: np.dtype) -> "TensorType":
-        """The same shape with another element type."""
+        """Return the same shape with another element type."""
         return TensorType(self.shape, dtype)
 
     def __str__(self) -> str:
@@ -122,8 +134,20 @@ class TensorType:
         return f"tensor<{dims}{dtype_name(self.dtype)}>"
 
 
+def parse_type(text: str) -> TensorType:
+    """Return the type that a text such as ``tensor<2x?xf32>`` names.
+
+    Raises ValueError for other text, and for element types that PyC has not.
+    """
+    found = _TEXT.fullmatch(text)
+    if found is None or found[2] not in DTYPES:
+        raise ValueError(f"a ranked tensor of {', '.join(DTYPES)}, got {text!r:.60}")
+    dims = (word for word in found[1].split("x") if word)
+    return tensor(found[2], *(None if d == "?" else int(d) for d in dims))
+
+
 def tensor(dtype: str, *shape: int | None) -> TensorType:
-    """`tensor("f32", None, 4)` is ``tensor<?x4xf32>``."""
+    """Return a type: `tensor("f32", None, 4)` is ``tensor<?x4xf32>``."""
     return TensorType(shape, DTYPES[dtype])
 
 

@@ -40,7 +40,7 @@ def _angle(b: Any, t: Any) -> Any:
 
 
 def atan(b: Any, x: Any) -> Any:
-    """The angle in [-pi/2, pi/2] whose tangent is x: pi/2 - atan 1/x where |x| > 1."""
+    """Return the angle in [-pi/2, pi/2] whose tangent is x: pi/2 - atan 1/x where |x| > 1."""
 
     def formula(x: Any) -> Any:
         one, size = b.scalar(1, x), b.abs(x)
@@ -75,7 +75,7 @@ def acos(b: Any, x: Any) -> Any:
 
 
 def atan2(b: Any, y: Any, x: Any) -> Any:
-    """The angle in [-pi, pi] of the point (x, y), by the quotient of the lesser and the greater.
+    """Return the angle in [-pi, pi] of (x, y), by the quotient of the lesser and the greater.
 
     Zeros and infinities of either sign as in C99.
     """

@@ -29,7 +29,7 @@ def definition_of(op: ir.Operation) -> type[OpDef] | None:
 
 
 def attributes_of(op: ir.Operation) -> list[tuple[str, ir.Attribute]]:
-    """The attributes of an op by name.
+    """Return the attributes of an op by name.
 
     Raises VerificationError for one that the bindings cannot hand out, as ``array<i24: 0>``.
     """
@@ -43,7 +43,7 @@ def attributes_of(op: ir.Operation) -> list[tuple[str, ir.Attribute]]:
 
 
 def elements_attr(array: np.ndarray) -> ir.Attribute:
-    """An elements attribute with the contents of `array`, any supported dtype.
+    """Return an elements attribute with the contents of `array`, any supported dtype.
 
     A view that repeats one element (`np.broadcast_to`) is never written out, however large.
     """
@@ -67,7 +67,7 @@ def elements_attr(array: np.ndarray) -> ir.Attribute:
 
 
 def _repeated(array: np.ndarray) -> ir.Attribute:
-    """The attribute of an array whose elements are all the first one."""
+    """Return the attribute of an array whose elements are all the first one."""
     type_ = to_mlir(TensorType(array.shape, array.dtype))
     first = array[(0,) * array.ndim]
     if array.dtype == BOOL:
@@ -80,7 +80,7 @@ def _repeated(array: np.ndarray) -> ir.Attribute:
 
 
 def _is_splat(array: np.ndarray) -> bool:
-    """True when all bytes repeat the first element (so NaNs and signed zeros count as they are)."""
+    """Return whether all bytes repeat the first element (NaNs and signed zeros by their bits)."""
     raw = array.reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize)
     # Nearly every array that is none differs early.
     few = raw[:_FEW]
@@ -88,7 +88,7 @@ def _is_splat(array: np.ndarray) -> bool:
 
 
 def array_of(attr: ir.Attribute) -> np.ndarray:
-    """The contents of an elements attribute as a numpy array (not to be written to).
+    """Return the contents of an elements attribute as a numpy array (not to be written to).
 
     Raises VerificationError when `attr` is no dense elements attribute of a supported type.
     """
@@ -109,7 +109,7 @@ def array_of(attr: ir.Attribute) -> np.ndarray:
 
 
 def _parse_bf16(text: str, shape: list[int]) -> np.ndarray:
-    """The bindings give no buffer for bf16, so read MLIR's text, which is exact."""
+    """Read MLIR's text, which is exact: the bindings give no buffer for bf16."""
     body = text[text.index("<") + 1 : text.rindex("> : ")]
     if body.startswith('"0x'):
         flat = np.frombuffer(bytes.fromhex(body[3:-1]), _BF16)
@@ -120,14 +120,14 @@ def _parse_bf16(text: str, shape: list[int]) -> np.ndarray:
 
 
 def _bf16_word(word: str) -> Any:
-    """One printed element: a decimal, or the bits of a NaN or an infinity."""
+    """Return one printed element: a decimal, or the bits of a NaN or an infinity."""
     if word.startswith("0x"):
         return np.array(int(word, 16), np.uint16).view(_BF16)[()]
     return _BF16.type(float(word))
 
 
 def encode(value: Any, kind: Any) -> ir.Attribute:
-    """The attribute that carries a parameter of Python type `kind`."""
+    """Return the attribute that carries a parameter of Python type `kind`."""
     if kind is bool:
         return ir.BoolAttr.get(bool(value))
     if kind is int:
@@ -159,7 +159,7 @@ _DECODERS: dict[Any, tuple[str, Callable[[Any], Any], tuple[type, ...]]] = {
 
 
 def decode(attr: ir.Attribute, param: Param) -> Any:
-    """The Python value of a parameter. Raises VerificationError naming what was expected."""
+    """Return the Python value of a parameter. Raises VerificationError naming what was expected."""
     expected, read, kinds = _DECODERS[param.kind]
     wrong = not isinstance(attr, kinds)
     wrong |= param.kind is int and (isinstance(attr, ir.BoolAttr) or str(attr.type) != "i64")
@@ -169,7 +169,7 @@ def decode(attr: ir.Attribute, param: Param) -> Any:
 
 
 def params_of(definition: type[OpDef], op: ir.Operation) -> dict[str, Any]:
-    """All parameters of `op`, defaults filled in. Raises VerificationError."""
+    """Return all parameters of `op`, defaults filled in. Raises VerificationError."""
     attributes = op.attributes
     out = {}
     for param in definition.params:

@@ -39,7 +39,7 @@ class Builder(ABC):
 
     @abstractmethod
     def type_of(self, value: Any) -> TensorType:
-        """The type of a value."""
+        """Return the type of a value."""
 
     def __getattr__(self, name: str) -> Any:
         op = OPS.get(name.rstrip("_"))
@@ -54,11 +54,11 @@ class Builder(ABC):
         return self.emit(op, values, op.bind(params))
 
     def constant(self, value: np.ndarray) -> Any:
-        """A constant with the array's own dtype."""
+        """Return a constant with the array's own dtype."""
         return self.build(OPS["constant"], value=np.asarray(value))
 
     def scalar(self, value: float, like: Any) -> Any:
-        """A rank-0 constant of the element type of `like`.
+        """Return a rank-0 constant of the element type of `like`.
 
         Raises VerificationError for a number beyond an integer type.
         """
@@ -71,7 +71,7 @@ class Builder(ABC):
             ) from None
 
     def size(self, x: Any, *axes: int) -> Any:
-        """The product of the sizes of `axes` as a rank-0 i64: a constant where it is known."""
+        """Return the product of the sizes of `axes` as a rank-0 i64, a constant where known."""
         shape = self.type_of(x).shape
         sizes = [shape[a] for a in axes]
         if None in sizes:
@@ -79,7 +79,7 @@ class Builder(ABC):
         return self.constant(np.array(np.prod(np.array(sizes, np.int64), dtype=np.int64)))
 
     def count(self, x: Any, axes: Sequence[int]) -> Any:
-        """`size` in the element type of x."""
+        """Return `size` in the element type of x."""
         dtype = self.type_of(x).dtype
         shape = self.type_of(x).shape
         sizes = [shape[a] for a in axes]
@@ -88,11 +88,11 @@ class Builder(ABC):
         return self.cast(self.size(x, *axes), dtype=dtype)
 
     def convert(self, x: Any, dtype: np.dtype) -> Any:
-        """x as `dtype`; x itself if that is its type."""
+        """Return x as `dtype`; x itself if that is its type."""
         return x if self.type_of(x).dtype == dtype else self.cast(x, dtype=dtype)
 
     def iota_like(self, x: Any, axis: int) -> Any:
-        """i64 of rank as x: the index along `axis`, size 1 elsewhere."""
+        """Return i64 of rank as x: the index along `axis`, size 1 elsewhere."""
         type_ = self.type_of(x)
         shape = tuple(
             1 if i != axis else (-1 if d is None else d) for i, d in enumerate(type_.shape)
@@ -101,23 +101,23 @@ class Builder(ABC):
         return self.iota(*like, shape=shape, axis=axis, dtype=I64)
 
     def expand_dims(self, x: Any, axis: int) -> Any:
-        """x with a dimension of size 1 inserted before `axis`."""
+        """Return x with a dimension of size 1 inserted before `axis`."""
         rank = self.type_of(x).rank
         entries = [self._entry(x, d) for d in range(rank)]
         return self.reshape(x, shape=(*entries[:axis], 1, *entries[axis:]))
 
     def squeeze(self, x: Any, axis: int) -> Any:
-        """x without its dimension `axis` of size 1."""
+        """Return x without its dimension `axis` of size 1."""
         rank = self.type_of(x).rank
         return self.reshape(x, shape=tuple(self._entry(x, d) for d in range(rank) if d != axis))
 
     def align(self, vector: Any, axis: int, rank: int) -> Any:
-        """A vector as a tensor of `rank` that varies along `axis`."""
+        """Return a vector as a tensor of `rank` that varies along `axis`."""
         entry = self._entry(vector, 0)
         return self.reshape(vector, shape=tuple(entry if i == axis else 1 for i in range(rank)))
 
     def _entry(self, x: Any, dimension: int) -> int:
-        """Reshape's entry for a dimension that passes through."""
+        """Return reshape's entry for a dimension that passes through."""
         size = self.type_of(x).shape[dimension]
         return copied(dimension) if size is None else size
 
@@ -131,7 +131,7 @@ class IRBuilder(Builder):
         return create(op, operands, params, inferred)
 
     def type_of(self, value: ir.Value) -> TensorType:
-        """The type of an MLIR value."""
+        """Return the type of an MLIR value."""
         return from_mlir(value.type)
 
 
@@ -158,9 +158,9 @@ class NumpyBuilder(Builder):
         return evaluate(op, operands, **params)
 
     def constant(self, value: np.ndarray) -> np.ndarray:
-        """The array itself."""
+        """Return the array itself."""
         return np.asarray(value)
 
     def type_of(self, value: np.ndarray) -> TensorType:
-        """The type of an array."""
+        """Return the type of an array."""
         return TensorType(value.shape, value.dtype)

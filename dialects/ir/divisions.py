@@ -11,7 +11,7 @@ from pyc_mlir.dialects.types import accumulator, is_float
 
 
 def truncated(b: Any, x: Any) -> Any:
-    """Floats rounded toward zero."""
+    """Return floats rounded toward zero."""
     return b.select(b.compare(x, b.scalar(0, x), predicate="lt"), b.ceil(x), b.floor(x))
 
 
@@ -26,7 +26,7 @@ def remainder(b: Any, x: Any, y: Any) -> Any:
 
 
 def floor_divmod(b: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """`floor_divide` and `remainder`."""
+    """Return `floor_divide` and `remainder`."""
     dtype = b.type_of(x).dtype
     if not is_float(dtype):
         rest = b.rem(x, y)
@@ -43,7 +43,7 @@ def floor_divmod(b: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _needs_floor(b: Any, rest: Any, divisor: Any) -> Any:
-    """i1: truncated and floored quotients differ (never for a divisor of integer zero).
+    """Return i1: truncated and floored quotients differ (never for a divisor of integer zero).
 
     Signs are compared one by one: the product of rest and divisor may wrap around to 0.
     """
@@ -56,7 +56,7 @@ def _needs_floor(b: Any, rest: Any, divisor: Any) -> Any:
 
 
 def _floored(b: Any, x: Any, y: Any, rest: Any, moved: Any) -> Any:
-    """The floored quotient of floats that belongs to a remainder; x / 0 as IEEE has it."""
+    """Return the floored quotient of floats that belongs to a remainder; x / 0 as IEEE has it."""
     zero, one = b.scalar(0, x), b.scalar(1, x)
     quotient = b.div(b.sub(x, rest), y)
     quotient = b.select(moved, b.sub(quotient, one), quotient)

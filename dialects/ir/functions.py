@@ -18,7 +18,7 @@ from pyc_mlir.dialects.types import DTYPES, accumulator, is_float, is_unsigned
 def _in_accumulator(
     formula: Callable[[Any, Any, Any], Any],
 ) -> Callable[[Any, Any, Any], Any]:
-    """The function of two operands that computes `formula` as `accumulated` does."""
+    """Return the function of two operands that computes `formula` as `accumulated` does."""
 
     def function(b: Any, x: Any, y: Any) -> Any:
         dtype = b.type_of(x).dtype
@@ -41,7 +41,7 @@ def sign(b: Any, x: Any) -> Any:
 
 
 def _bits(b: Any, x: Any) -> Any:
-    """The bits of floats as signed integers."""
+    """Return the bits of floats as signed integers."""
     return b.bitcast(x, dtype=DTYPES[f"i{8 * b.type_of(x).dtype.itemsize}"])
 
 
@@ -58,7 +58,7 @@ def copysign(b: Any, x: Any, y: Any) -> Any:
 
 
 def nextafter(b: Any, x: Any, y: Any) -> Any:
-    """The float after x on the way to y; y itself if they are equal, NaN if either is.
+    """Return the float after x on the way to y; y itself if they are equal, NaN if either is.
 
     Of x = 0 the least subnormal number, which arithmetic takes for 0.
     """
@@ -201,13 +201,13 @@ def _root_limit(b: Any, x: Any) -> Any:
 
 
 def _or_log_of_twice(b: Any, x: Any, near: Any) -> Any:
-    """`near`, but log x + log 2 beyond the limit; the product 2 x could overflow."""
+    """Return `near`, but log x + log 2 beyond the limit; the product 2 x could overflow."""
     far = b.add(b.log(x), b.scalar(math.log(2), x))
     return b.select(b.compare(x, _root_limit(b, x), predicate="gt"), far, near)
 
 
 def _signed(b: Any, magnitude: Any, x: Any) -> Any:
-    """The magnitude with the sign of x; x itself where it is 0, of either sign."""
+    """Return the magnitude with the sign of x; x itself where it is 0, of either sign."""
     zero = b.scalar(0, x)
     signed = b.select(b.compare(x, zero, predicate="lt"), b.neg(magnitude), magnitude)
     return b.select(b.compare(x, zero, predicate="eq"), x, signed)
@@ -287,7 +287,7 @@ _QUANTILE = (
 
 
 def erfinv(b: Any, x: Any) -> Any:
-    """The number whose erf is x: the normal quantile of (1 + x) / 2, over sqrt 2.
+    """Return the number whose erf is x: the normal quantile of (1 + x) / 2, over sqrt 2.
 
     Wichura, "Algorithm AS 241", 1988. Infinite at 1 and -1, NaN beyond.
     """

@@ -27,7 +27,7 @@ def _hash(*parts: str | bytes) -> str:
 
 
 def attribute_content(attr: ir.Attribute) -> bytes:
-    """An attribute by content: constants inline and as resources are the same."""
+    """Return an attribute by content: constants inline and as resources are the same."""
     if isinstance(attr, ir.DenseElementsAttr) and attr.is_splat:
         return str(attr).encode()
     resource = as_resource(attr)
@@ -95,20 +95,20 @@ class OpIds:
         return exact, by_type
 
     def _numbered(self, base: str) -> str:
-        """An id that several ops may have, with ``#1`` from the second on."""
+        """Return an id that several ops may have, with ``#1`` from the second on."""
         repeat = self._seen.get(base, 0)
         self._seen[base] = repeat + 1
         return f"{base}#{repeat}" if repeat else base
 
     def _attribute_text(self, attr: ir.Attribute) -> bytes:
-        """`attribute_content`, asked once."""
+        """Return `attribute_content`, asked once."""
         text = self._attributes.get(attr)
         if text is None:
             text = self._attributes[attr] = attribute_content(attr)
         return text
 
     def _type_text(self, type_: ir.Type) -> str:
-        """`str`, asked once: programs have many values and few types."""
+        """Return `str`, asked once: programs have many values and few types."""
         text = self._types.get(type_)
         if text is None:
             text = self._types[type_] = str(type_)

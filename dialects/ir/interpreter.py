@@ -20,7 +20,10 @@ Value = TypeVar("Value")
 
 
 def entry_function(module: ir.Module, name: str = "main") -> ir.Operation:
-    """The function `name`, or the only function. Raises PycError when there is no such choice."""
+    """Return the function `name`, or the only function.
+
+    Raises PycError when there is no such choice.
+    """
     functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
     named = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == name]
     if named:
@@ -64,7 +67,7 @@ def walk(
     step: Callable[[ir.Operation, list[Value]], Value],
     function: str = "main",
 ) -> list[Value]:
-    """What a pyc function returns if `step` computes each op from its operands, in order.
+    """Return what a pyc function returns if `step` computes each op from its operands, in order.
 
     Raises PycError (ARGUMENT_COUNT), and what `step` raises.
     """
@@ -105,7 +108,7 @@ def _run_block(
 
 
 def _last_uses(block: ir.Block) -> dict[ir.Operation, list[ir.Value]]:
-    """The values of a block that are read last by each of its ops, or inside of it."""
+    """Return the values of a block that are read last by each of its ops, or inside of it."""
     own, last = set(block.arguments), {}
     for op in block.operations:
         for value in _read(op.operation):
@@ -127,7 +130,7 @@ def _read(operation: ir.Operation) -> Iterator[ir.Value]:
 
 
 def op_definition(op: ir.Operation) -> type[OpDef]:
-    """The definition of a pyc op. Raises PycError (UNSUPPORTED_OP) for another one."""
+    """Return the definition of a pyc op. Raises PycError (UNSUPPORTED_OP) for another one."""
     definition = OPS.get(op.name.removeprefix("pyc."))
     if definition is None or not op.name.startswith("pyc."):
         raise PycError(

@@ -19,7 +19,7 @@ _SUPPORTED = ", ".join(sorted(DTYPES))
 
 
 def element_type(dtype: np.dtype) -> ir.Type:
-    """MLIR's element type of a numpy dtype. Raises VerificationError if PyC has none."""
+    """Return MLIR's element type of a numpy dtype. Raises VerificationError if PyC has none."""
     name = dtype_name(dtype)
     if name not in DTYPES:
         raise VerificationError(f"element type: expected one of {_SUPPORTED}, got {dtype}")
@@ -33,12 +33,12 @@ def element_type(dtype: np.dtype) -> ir.Type:
 
 
 def storage_type(dtype: np.dtype) -> ir.Type:
-    """The element type under which linalg and IREE hold `dtype`: integers without a sign."""
+    """Return the element type under which linalg and IREE hold `dtype`: integers without a sign."""
     return element_type(storage(dtype))
 
 
 def to_mlir(type_: TensorType) -> ir.RankedTensorType:
-    """The MLIR type of `type_`. Raises VerificationError for one that no memory holds."""
+    """Return the MLIR type of `type_`. Raises VerificationError for one that no memory holds."""
     _require_fits(type_, "value")
     dynamic = ir.ShapedType.get_dynamic_size()
     dims = [dynamic if d is None else d for d in type_.shape]
@@ -46,7 +46,7 @@ def to_mlir(type_: TensorType) -> ir.RankedTensorType:
 
 
 def stored_as(type_: ir.Type) -> ir.Type:
-    """A tensor type of unsigned integers as the type that holds it; other types as they are."""
+    """Return the type that holds a tensor of unsigned integers; other types as they are."""
     if not isinstance(type_, ir.RankedTensorType):
         return type_
     element = type_.element_type
@@ -67,7 +67,7 @@ _UNSIGNED = {8 * d.itemsize: d for d in UNSIGNED}
 
 
 def dtype_of(element: ir.Type, what: str = "element type") -> np.dtype:
-    """The numpy dtype of an MLIR element type. Raises VerificationError for others."""
+    """Return the numpy dtype of an MLIR element type. Raises VerificationError for others."""
     found = _FLOATS.get(type(element))
     if found is None and isinstance(element, ir.IntegerType) and not element.is_signed:
         found = (_UNSIGNED if element.is_unsigned else _SIGNLESS).get(element.width)
@@ -77,7 +77,7 @@ def dtype_of(element: ir.Type, what: str = "element type") -> np.dtype:
 
 
 def from_mlir(type_: ir.Type, what: str = "value") -> TensorType:
-    """Our view of a ranked tensor type.
+    """Return our view of a ranked tensor type.
 
     Raises VerificationError, naming `what`, for others, and for one that no memory holds.
     """

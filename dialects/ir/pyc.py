@@ -29,7 +29,7 @@ class Pyc(ext.Dialect, name="pyc"):
 
 
 def compatible(declared: TensorType, inferred: TensorType) -> bool:
-    """True when no static dimension of one contradicts the other."""
+    """Return True when no static dimension of one contradicts the other."""
     return (
         declared.dtype == inferred.dtype
         and declared.rank == inferred.rank
@@ -41,7 +41,7 @@ def compatible(declared: TensorType, inferred: TensorType) -> bool:
 
 
 def infer_op(definition: type[OpDef], op: ir.Operation) -> TensorType:
-    """The result type that the definition gives to `op`. Raises VerificationError."""
+    """Return the result type that the definition gives to `op`. Raises VerificationError."""
     definition.check_arity(len(op.operands))
     types = [from_mlir(v.type, f"operand {i}") for i, v in enumerate(op.operands)]
     return definition.infer(*types, **params_of(definition, op))
@@ -54,7 +54,7 @@ _accepted = weakref.WeakKeyDictionary()
 
 
 def _form(definition: type[OpDef], op: ir.Operation) -> tuple[Hashable, ...]:
-    """All that the verdict on an op depends on."""
+    """Return all that the verdict on an op depends on."""
     operands = [hash(v.type) for v in op.operands]
     attributes = [(name, hash(attr)) for name, attr in attributes_of(op)]
     results = [hash(r.type) for r in op.results]
@@ -117,7 +117,7 @@ OP_CLASSES: dict[str, type] = {name: _define(definition) for name, definition in
 
 
 def _verify_group(op: ir.Operation) -> bool:
-    """A group yields exactly its own result."""
+    """Return a group yields exactly its own result."""
     problem = _group_problem(op)
     if problem:
         op.location.emit_error(f"pyc.group: {problem}")
@@ -169,7 +169,7 @@ def load(context: ir.Context) -> None:
 
 
 def new_context() -> ir.Context:
-    """A context with the pyc dialect and every upstream dialect, one thread of its own."""
+    """Return a context with the pyc dialect and every upstream dialect, one thread of its own."""
     context = ir.Context()
     context.enable_multithreading(False)
     load(context)

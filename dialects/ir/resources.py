@@ -26,7 +26,7 @@ _ALIGNMENT_BYTES = 4
 
 
 def resource_attr(array: np.ndarray) -> ir.Attribute:
-    """A resource attribute with the contents of a C-contiguous `array`, shared if it exists."""
+    """Return a resource attribute with the contents of a C-contiguous `array`; one for each."""
     type_ = to_mlir(TensorType(array.shape, array.dtype))
     digest = hashlib.blake2b(_raw(array).data, digest_size=8)
     digest.update(str(type_).encode())
@@ -45,12 +45,12 @@ def resource_attr(array: np.ndarray) -> ir.Attribute:
 
 
 def _raw(array: np.ndarray) -> np.ndarray:
-    """The bytes of a C-contiguous array, not copied."""
+    """Return the bytes of a C-contiguous array, not copied."""
     return array.reshape(-1).view(np.uint8)
 
 
 def as_resource(attr: ir.Attribute) -> ir.DenseResourceElementsAttr | None:
-    """The attribute as a resource, or None. The bindings hand resources out untyped."""
+    """Return the attribute as a resource, or None. The bindings hand resources out untyped."""
     try:
         return ir.DenseResourceElementsAttr(attr)
     except ValueError:
@@ -58,14 +58,14 @@ def as_resource(attr: ir.Attribute) -> ir.DenseResourceElementsAttr | None:
 
 
 def resource_key(attr: ir.Attribute) -> str:
-    """The name under which the context holds the resource."""
+    """Return the name under which the context holds the resource."""
     match = _KEY.match(str(attr))
     assert match, str(attr)
     return match.group(1).strip('"')
 
 
 def resource_digest(attr: ir.DenseResourceElementsAttr) -> bytes:
-    """A hash of the contents, computed once in a context. Raises as `resource_array`."""
+    """Return a hash of the contents, computed once in a context. Raises as `resource_array`."""
     known, key = _digests.setdefault(attr.context, {}), resource_key(attr)
     if key not in known:
         known[key] = content_digest(resource_array(attr))
@@ -73,12 +73,15 @@ def resource_digest(attr: ir.DenseResourceElementsAttr) -> bytes:
 
 
 def content_digest(array: np.ndarray) -> bytes:
-    """A hash of an array's bytes in row-major order."""
+    """Return a hash of an array's bytes in row-major order."""
     return hashlib.blake2b(_raw(np.ascontiguousarray(array)).data).digest()
 
 
 def resource_array(attr: ir.DenseResourceElementsAttr) -> np.ndarray:
-    """The contents of a resource, read-only. Raises VerificationError if the file lacks them."""
+    """Return the contents of a resource, read-only.
+
+    Raises VerificationError if the file lacks them.
+    """
     table = _blobs.setdefault(attr.context, {})
     key = resource_key(attr)
     if key not in table:

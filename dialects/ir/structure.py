@@ -37,7 +37,7 @@ class Structure:
 
 
 def structure_of(function: ir.Operation, exact: bool = False) -> Structure:
-    """The structure of a function with a body; `exact` tells constants apart by content."""
+    """Return the structure of a function with a body; `exact` tells constants apart by content."""
     reader = _Reader(exact)
     for block in function.regions[0].blocks:
         reader.read(block, "argument")
@@ -80,7 +80,7 @@ class _Reader:
         self.ops += op.name.startswith("pyc.") and op.name != _CONSTANT
 
     def _later(self, value: ir.Value) -> tuple[int, int]:
-        """A value that is made further down, where blocks form a loop: known by its type."""
+        """Return a value that is made further down, where blocks form a loop: known by its type."""
         self._values[value] = (len(self.vertices), 0)
         self.vertices.append(Vertex(f"later {value.type}"))
         return self._values[value]

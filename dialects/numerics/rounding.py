@@ -34,7 +34,7 @@ class Uncertain:
 
     @staticmethod
     def exact(value: np.ndarray) -> "Uncertain":
-        """A value that every correct program has, but that subnormal numbers may be zero."""
+        """Return a value that every correct program has, but that subnormal numbers may be zero."""
         value = np.asarray(value)
         if is_float(value.dtype) and value.dtype.itemsize >= 4:
             tiny = np.finfo(value.dtype).tiny
@@ -46,7 +46,7 @@ class Uncertain:
 
     @property
     def tolerance(self) -> np.ndarray:
-        """How far a correct program may be: it and the reference err independently."""
+        """The distance that a correct program may keep: it and the reference err independently."""
         return LAMBDA * math.sqrt(2) * self.deviation
 
 
@@ -55,12 +55,12 @@ Rule = Callable[..., np.ndarray]
 
 
 def roundoff(dtype: np.dtype) -> float:
-    """The unit roundoff of an element type; 0 for integers."""
+    """Return the unit roundoff of an element type; 0 for integers."""
     return UNIT_ROUNDOFF.get(dtype_name(dtype), 0.0)
 
 
 def rounded(value: np.ndarray, ulps: float = 1.0) -> np.ndarray:
-    """The deviation of a result computed to `ulps` roundings; subnormal results may be zero.
+    """Return the deviation of a result computed to `ulps` roundings; subnormal results may be zero.
 
     Errors of a rounding are taken as uniform up to u |value|. The 16-bit floats are computed in
     f32 and rounded once more. An infinity is taken as exact.
@@ -76,6 +76,6 @@ def rounded(value: np.ndarray, ulps: float = 1.0) -> np.ndarray:
 
 
 def summed(magnitudes: np.ndarray, terms: int, value: np.ndarray) -> np.ndarray:
-    """What a sum errs by whose terms have absolute values that add up to `magnitudes`."""
+    """Return what a sum errs by whose terms have absolute values that add up to `magnitudes`."""
     inner = roundoff(accumulator(value.dtype)) * math.sqrt(max(terms, 1))
     return inner * magnitudes + rounded(value)

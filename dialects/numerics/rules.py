@@ -37,13 +37,13 @@ def _wide(x: Uncertain) -> np.ndarray:
 
 
 def _gap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """|a - b|, and 0 for equal infinities and where both are NaN."""
+    """Return |a - b|, and 0 for equal infinities and where both are NaN."""
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     return np.where(same, 0.0, np.abs(a - b))
 
 
 def _swing(name: str, *operands: Uncertain, **params: Any) -> np.ndarray:
-    """How far a monotone op goes when all operands do, each by LAMBDA deviations."""
+    """Return how far a monotone op goes when all operands do, each by LAMBDA deviations."""
     if not any(o.deviation.any() for o in operands):
         return np.zeros(())
 
@@ -112,7 +112,7 @@ def _minimum(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
 
 
 def _monotone(name: str, ulps: float) -> None:
-    """A rule for a function of one operand that only grows or only falls."""
+    """Enter a rule for a function of one operand that only grows or only falls."""
 
     def rule(value: np.ndarray, x: Uncertain) -> np.ndarray:
         return _swing(name, x) + (rounded(value, ulps) if ulps else 0.0)
@@ -141,7 +141,7 @@ def _exp(value: np.ndarray, x: Uncertain) -> np.ndarray:
 
 @_rule("erf")
 def _erf(value: np.ndarray, x: Uncertain) -> np.ndarray:
-    """The steepest slope within reach, since the reference of erf takes long; 2 apart at most."""
+    """Return the steepest slope within reach, at most 2 apart: the reference takes long."""
     nearest = np.maximum(np.abs(_wide(x)) - LAMBDA * x.deviation, 0.0)
     moved = 2 / math.sqrt(math.pi) * np.exp(-(nearest**2)) * x.deviation
     certain = np.isnan(_wide(x)) | (x.deviation == 0)
@@ -154,7 +154,7 @@ def _silu(value: np.ndarray, x: Uncertain) -> np.ndarray:
 
 
 def _gelu(value: np.ndarray, x: Uncertain, *, approximate: str) -> np.ndarray:
-    """A kernel's polynomial errs by roundings of x or of 1, not of the result."""
+    """Return the error of a kernel's polynomial: roundings of x or of 1, not of the result."""
     size = np.maximum(np.abs(_wide(x)), 1.0)
     u = _FUNCTION_ULPS * roundoff(accumulator(value.dtype)) / math.sqrt(3)
     return u * np.where(np.isfinite(size), size, 0.0) + _silu(value, x)
@@ -228,7 +228,7 @@ def _select(value: np.ndarray, c: Uncertain, a: Uncertain, b: Uncertain) -> np.n
 
 @_rule("cast")
 def _cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
-    """A conversion rounds in one way only; it is uncertain where its operand straddles a step."""
+    """Return the swing: a conversion rounds in one way, uncertain where x straddles a step."""
     if dtype == np.bool_:
         margin = LAMBDA * x.deviation
         return np.where((margin > 0) & ~(np.abs(_wide(x)) > margin), 1.0, 0.0)
@@ -289,7 +289,7 @@ def _gather(value: np.ndarray, x: Uncertain, indices: Uncertain, *, axis: int) -
 def _scatter(
     value: np.ndarray, x: Uncertain, indices: Uncertain, updates: Uncertain, *, reduction: str
 ) -> np.ndarray:
-    """The last update's error, or those of all that are combined, as if they were one."""
+    """Return the last update's error, or those of all that are combined, as if they were one."""
     if indices.deviation.any():
         return np.full(value.shape, np.inf)
 
@@ -314,7 +314,7 @@ def _scatter(
 
 @_rule("argsort")
 def _argsort(value: np.ndarray, x: Uncertain, *, axis: int, **params: Any) -> np.ndarray:
-    """Uncertain where an element may change places with another."""
+    """Return uncertain where an element may change places with another."""
     if not x.deviation.any():
         return np.zeros(value.shape)
     whole = OPS["argsort"].reference(x.value, axis=axis, **{**params, "count": -1})
@@ -375,7 +375,7 @@ def _max_pool2d(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
 
 @_rule("resize")
 def _resize(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
-    """Rounded are, for each axis, two weights, two products and a sum."""
+    """Round two weights, two products and a sum for each axis."""
     resized = OPS["resize"].reference
     # As if the errors of the neighbours were one: no smaller than if they are independent.
     moved = resized(x.deviation, **params)
@@ -423,7 +423,7 @@ def _reduce_prod(
 
 @_rule("argmax")
 def _argmax(value: np.ndarray, x: Uncertain, *, axis: int, keepdims: bool) -> np.ndarray:
-    """Uncertain where another element may be the greatest, or where there is a NaN."""
+    """Return uncertain where another element may be the greatest, or where there is a NaN."""
     data, margin = _wide(x), LAMBDA * x.deviation
     best = np.expand_dims(np.argmax(x.value, axis=axis), axis)
     top = np.take_along_axis(data, best, axis)

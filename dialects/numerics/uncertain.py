@@ -32,7 +32,7 @@ class UncertainBuilder(Builder):
         self._budget = budget
 
     def emit(self, op: type[OpDef], operands: Sequence[Uncertain], params: dict[str, Any]) -> Any:
-        """The reference's value with its deviation. Raises OverBudget."""
+        """Return the reference's value with its deviation. Raises OverBudget."""
         if self._budget is not None:
             self._budget.take(op, [self.type_of(o) for o in operands], params)
         value = evaluate(op, [o.value for o in operands], **params)
@@ -48,11 +48,11 @@ class UncertainBuilder(Builder):
         return Uncertain(value, np.broadcast_to(known, value.shape))
 
     def constant(self, value: np.ndarray) -> Uncertain:
-        """The array, exactly."""
+        """Return the array, exactly."""
         return Uncertain.exact(np.asarray(value))
 
     def type_of(self, value: Uncertain) -> TensorType:
-        """The type of the array."""
+        """Return the type of the array."""
         return TensorType(value.value.shape, value.value.dtype)
 
 

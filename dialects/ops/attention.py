@@ -62,7 +62,7 @@ class Attention(OpDef, name="attention", operands="query key value", optional="m
         scale: float,
         is_causal: bool,
     ) -> np.ndarray:
-        """In f64."""
+        """Compute in f64."""
         q, k, v = (a.astype(np.float64) for a in (query, key, value))
         scores = product(q, np.swapaxes(k, -1, -2)) * scale
         if mask and mask[0].dtype == BOOL:
@@ -102,7 +102,7 @@ class Attention(OpDef, name="attention", operands="query key value", optional="m
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Two products and a softmax over the scores."""
+        """Return two products and a softmax over the scores."""
         depth, length, width = inputs[0].shape[-1], inputs[1].shape[-2], out.shape[-1]
         assert depth is not None and length is not None and width is not None
         scores = out.with_shape(out.shape[:-1]).elements * length
@@ -110,7 +110,7 @@ class Attention(OpDef, name="attention", operands="query key value", optional="m
 
 
 def _causal(b: Any, scores: Any) -> Any:
-    """i1 [..., s, t]: j + s <= i + t, with sizes taken from the scores."""
+    """Return i1 [..., s, t]: j + s <= i + t, with sizes taken from the scores."""
     rank = b.type_of(scores).rank
     ramp = b.iota_like(scores, rank - 2), b.iota_like(scores, rank - 1)
     s, t = b.size(scores, rank - 2), b.size(scores, rank - 1)

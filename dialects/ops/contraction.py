@@ -71,7 +71,7 @@ class Matmul(OpDef, name="matmul", operands="lhs rhs"):
 
     @staticmethod
     def reference(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-        """numpy's matmul; floats are accumulated in f64, in a fixed order."""
+        """Return numpy's matmul; floats are accumulated in f64, in a fixed order."""
         wide = np.float64 if is_float(lhs.dtype) else lhs.dtype
         return product(lhs.astype(wide, copy=False), rhs.astype(wide, copy=False))
 

@@ -13,9 +13,8 @@ import numpy as np
 from pyc_mlir.dialects.opdef import OpDef, Trait
 from pyc_mlir.dialects.ops.contraction import product
 from pyc_mlir.dialects.ops.elementwise import FLOAT, NUMBER, require_dtype
-from pyc_mlir.dialects.ops.reduction import lowest
 from pyc_mlir.dialects.ops.shapes import agree, require, same_dtype, show
-from pyc_mlir.dialects.types import TensorType, is_float
+from pyc_mlir.dialects.types import TensorType, is_float, lowest
 
 LAYOUTS = ("NCHW", "NHWC")
 
@@ -23,7 +22,7 @@ LAYOUTS = ("NCHW", "NHWC")
 def window_size(
     size: int | None, kernel: int | None, stride: int, low: int, high: int, dilation: int
 ) -> int | None:
-    """Output positions of a window along one axis: floor((size + pads - reach) / stride) + 1."""
+    """Return a window's positions along one axis: floor((size + pads - reach) / stride) + 1."""
     if size is None or kernel is None:
         return None
     return max(0, (size + low + high - (dilation * (kernel - 1) + 1)) // stride + 1)
@@ -45,7 +44,7 @@ def check_window(
 
 
 def spatial(layout: str) -> tuple[int, int]:
-    """The axes of height and width."""
+    """Return the axes of height and width."""
     return (2, 3) if layout == "NCHW" else (1, 2)
 
 
@@ -56,7 +55,7 @@ def output_shape(
     window: dict[str, Any],
     layout: str,
 ) -> TensorType:
-    """The result of sliding a window over x; `window` holds strides, pads and dilations."""
+    """Return the result of sliding a window over x; `window` holds strides, pads and dilations."""
     (h, w), (sh, sw), (top, left, bottom, right), (dh, dw) = (
         spatial(layout),
         window["strides"],
@@ -71,17 +70,17 @@ def output_shape(
 
 
 def to_nchw(x: np.ndarray, layout: str) -> np.ndarray:
-    """x with channels second."""
+    """Return x with channels second."""
     return x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
 
 
 def from_nchw(x: np.ndarray, layout: str) -> np.ndarray:
-    """The inverse of `to_nchw`."""
+    """Return the inverse of `to_nchw`."""
     return x if layout == "NCHW" else x.transpose(0, 2, 3, 1)
 
 
 def padded(x: np.ndarray, pads: Sequence[int], value: Any) -> np.ndarray:
-    """x [n, c, h, w] with its borders."""
+    """Return x [n, c, h, w] with its borders."""
     top, left, bottom, right = pads
     return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=value)
 
@@ -142,7 +141,7 @@ class Conv2d(
     def reference(
         x: np.ndarray, weight: np.ndarray, *, groups: int, layout: str, **window: Any
     ) -> np.ndarray:
-        """A product for each kernel position; floats in f64."""
+        """Return a product for each kernel position; floats in f64."""
         wide = np.float64 if is_float(x.dtype) else x.dtype
         data = padded(to_nchw(x, layout).astype(wide), window["pads"], 0)
         filters = (weight if layout == "NCHW" else weight.transpose(3, 2, 0, 1)).astype(wide)
@@ -166,7 +165,7 @@ class Conv2d(
 
     @classmethod
     def evaluation_work(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """The reference also takes a view of x and adds to the result for each kernel position."""
+        """Count also the view of x and the sum that the reference makes for each kernel place."""
         x, weight = inputs
         nchw = params["layout"] == "NCHW"
         kernel = weight.shape[2:] if nchw else weight.shape[:2]
@@ -183,7 +182,7 @@ class Pooling(OpDef, traits=Trait.WINDOW):
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """One operation for each element of each window."""
+        """Return one operation for each element of each window."""
         return out.elements * math.prod(params["kernel"])
 
 
@@ -206,7 +205,7 @@ class MaxPool2d(Pooling, name="max_pool2d", operands="x"):
 
     @staticmethod
     def infer(x: TensorType, *, kernel: tuple[int, ...], layout: str, **window: Any) -> TensorType:
-        """The window positions, same channels."""
+        """Return the window positions, same channels."""
         check_window(x, layout=layout, **window)
         _check_kernel(kernel)
         require_dtype(x, NUMBER, "operand 0")
@@ -216,7 +215,7 @@ class MaxPool2d(Pooling, name="max_pool2d", operands="x"):
     def reference(
         x: np.ndarray, *, kernel: tuple[int, ...], layout: str, **window: Any
     ) -> np.ndarray:
-        """The maximum over strided views."""
+        """Return the maximum over strided views."""
         wide = to_nchw(x, layout).astype(np.float64 if is_float(x.dtype) else x.dtype)
         data = padded(wide, window["pads"], lowest(wide.dtype))
         out = None
@@ -245,7 +244,7 @@ class AvgPool2d(Pooling, name="avg_pool2d", operands="x"):
         count_include_pad: bool,
         layout: str,
     ) -> TensorType:
-        """The window positions, same channels."""
+        """Return the window positions, same channels."""
         window = {"strides": strides, "pads": pads, "dilations": (1, 1)}
         check_window(x, layout=layout, **window)
         _check_kernel(kernel)
@@ -262,7 +261,7 @@ class AvgPool2d(Pooling, name="avg_pool2d", operands="x"):
         count_include_pad: bool,
         layout: str,
     ) -> np.ndarray:
-        """Sum of strided views over the count of positions, in f64."""
+        """Return the sum of strided views over the count of positions, in f64."""
         data = to_nchw(x, layout).astype(np.float64)
         inside = np.ones_like(data[:1, :1])
         total: Any = 0

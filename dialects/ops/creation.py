@@ -18,12 +18,12 @@ class Constant(OpDef, name="constant", traits=Trait.CREATES):
 
     @staticmethod
     def infer(*, value: np.ndarray) -> TensorType:
-        """The shape and element type of the value."""
+        """Return the shape and element type of the value."""
         return TensorType(value.shape, value.dtype)
 
     @staticmethod
     def reference(*, value: np.ndarray) -> np.ndarray:
-        """The value itself."""
+        """Return the value itself."""
         return value
 
 
@@ -41,7 +41,7 @@ class Iota(
 
     @staticmethod
     def infer(*like: TensorType, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> TensorType:
-        """`shape` with the dimensions that `like` provides."""
+        """Return `shape` with the dimensions that `like` provides."""
         normalize_axis(axis, len(shape))
         require(is_float(dtype) or is_integer(dtype), "`dtype`: expected a number type, got i1")
         if like:
@@ -55,7 +55,7 @@ class Iota(
     def reference(
         *like: np.ndarray, shape: tuple[int, ...], axis: int, dtype: np.dtype
     ) -> np.ndarray:
-        """numpy's arange, broadcast to the shape."""
+        """Return numpy's arange, broadcast to the shape."""
         dims = [like[0].shape[i] if d == -1 else d for i, d in enumerate(shape)]
         axis = axis % len(shape)
         ramp = np.arange(dims[axis]).astype(dtype)
@@ -70,7 +70,7 @@ class Size(OpDef, name="size", operands="x", traits=Trait.CREATES):
 
     @staticmethod
     def infer(x: TensorType, *, axes: tuple[int, ...]) -> TensorType:
-        """A rank-0 i64."""
+        """Return a rank-0 i64."""
         normalize_axes(axes, x.rank)
         return TensorType((), I64)
 
@@ -81,5 +81,5 @@ class Size(OpDef, name="size", operands="x", traits=Trait.CREATES):
 
     @classmethod
     def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Only the result is written."""
+        """Count the result alone."""
         return out.nbytes

@@ -20,9 +20,11 @@ from pyc_mlir.dialects.types import (
     TensorType,
     accumulator,
     dtype_name,
+    highest,
     is_float,
     is_integer,
     is_unsigned,
+    lowest,
 )
 
 FLOAT = FLOATS
@@ -43,7 +45,7 @@ def require_dtype(type_: TensorType, allowed: frozenset[np.dtype], what: str = "
 
 
 def wide(array: np.ndarray) -> np.ndarray:
-    """The array in the type that its sums are kept in (f32 for 16-bit floats)."""
+    """Return the array in the type that its sums are kept in (f32 for 16-bit floats)."""
     return np.asarray(array).astype(accumulator(array.dtype), copy=False)
 
 
@@ -65,7 +67,7 @@ class Elementwise(
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """A constant number of operations an element."""
+        """Return a constant number of operations an element."""
         return cls.flops_per_element * out.elements
 
 
@@ -78,6 +80,7 @@ def _primitive(
     flops: int = 1,
     traits: Trait = NO_TRAITS,
     work: int = OpDef.element_work,
+    neutral: Callable[[np.dtype], Any] | None = None,
 ) -> type[Elementwise]:
     """Define an elementwise op without parameters by its numpy function."""
 
@@ -90,6 +93,7 @@ def _primitive(
         "allowed": allowed,
         "flops_per_element": flops,
         "element_work": work,
+        "neutral": neutral and staticmethod(neutral),
         "reference": staticmethod(reference),
     }
     options = {"name": name, "operands": operands, "traits": traits}
@@ -97,7 +101,7 @@ def _primitive(
 
 
 def truncated_division(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Integer quotients rounded toward zero; x/0 = 0 and MIN/-1 = MIN."""
+    """Return integer quotients rounded toward zero; x/0 = 0 and MIN/-1 = MIN."""
     if is_float(lhs.dtype):
         return np.divide(lhs, rhs)
     safe = np.where((rhs == 0) | (rhs == -1), 1, rhs)
@@ -120,11 +124,31 @@ _ARITHMETIC, _SYMMETRIC = Trait.ARITHMETIC, Trait.COMMUTATIVE
 _LATTICE = Trait.COMMUTATIVE | Trait.IDEMPOTENT
 
 Add = _primitive(
-    "add", "out = lhs + rhs.", np.add, NUMBER, "lhs rhs", traits=_ARITHMETIC | _SYMMETRIC
+    "add",
+    "out = lhs + rhs.",
+    np.add,
+    NUMBER,
+    "lhs rhs",
+    traits=_ARITHMETIC | _SYMMETRIC,
+    neutral=lambda dtype: -0.0 if is_float(dtype) else 0,
 )
-Sub = _primitive("sub", "out = lhs - rhs.", np.subtract, NUMBER, "lhs rhs", traits=_ARITHMETIC)
+Sub = _primitive(
+    "sub",
+    "out = lhs - rhs.",
+    np.subtract,
+    NUMBER,
+    "lhs rhs",
+    traits=_ARITHMETIC,
+    neutral=lambda dtype: 0,
+)
 Mul = _primitive(
-    "mul", "out = lhs * rhs.", np.multiply, NUMBER, "lhs rhs", traits=_ARITHMETIC | _SYMMETRIC
+    "mul",
+    "out = lhs * rhs.",
+    np.multiply,
+    NUMBER,
+    "lhs rhs",
+    traits=_ARITHMETIC | _SYMMETRIC,
+    neutral=lambda dtype: 1,
 )
 Div = _primitive(
     "div",
@@ -133,6 +157,7 @@ Div = _primitive(
     NUMBER,
     "lhs rhs",
     traits=_ARITHMETIC,
+    neutral=lambda dtype: 1,
 )
 Maximum = _primitive(
     "maximum",
@@ -141,6 +166,7 @@ Maximum = _primitive(
     NUMBER,
     "lhs rhs",
     traits=_LATTICE,
+    neutral=lowest,
 )
 Minimum = _primitive(
     "minimum",
@@ -149,10 +175,12 @@ Minimum = _primitive(
     NUMBER,
     "lhs rhs",
     traits=_LATTICE,
+    neutral=highest,
 )
 Pow = _primitive(
     *("pow", "out = lhs ** rhs.", np.power, FLOAT, "lhs rhs", TRANSCENDENTAL_FLOPS),
     traits=_ARITHMETIC,
+    neutral=lambda dtype: 1,
 )
 Neg = _primitive("neg", "out = -x.", np.negative, traits=_ARITHMETIC | Trait.INVOLUTION)
 Abs = _primitive("abs", "out = |x|.", np.abs, traits=Trait.IDEMPOTENT)
@@ -182,28 +210,40 @@ Erf = _primitive(
     traits=Trait.ODD,
 )
 And = _primitive(
-    "and", "out = lhs & rhs, bit by bit.", np.bitwise_and, LOGICAL, "lhs rhs", traits=_LATTICE
+    "and",
+    "out = lhs & rhs, bit by bit.",
+    np.bitwise_and,
+    LOGICAL,
+    "lhs rhs",
+    traits=_LATTICE,
+    neutral=lambda dtype: True if dtype == BOOL else -1,
 )
 Or = _primitive(
-    "or", "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, "lhs rhs", traits=_LATTICE
+    "or",
+    "out = lhs | rhs, bit by bit.",
+    np.bitwise_or,
+    LOGICAL,
+    "lhs rhs",
+    traits=_LATTICE,
+    neutral=lambda dtype: 0,
 )
 Not = _primitive("not", "out = ~x, bit by bit.", np.invert, LOGICAL, traits=Trait.INVOLUTION)
 
 
 def remainder(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """C's fmod; for integers lhs - (lhs / rhs) * rhs, with x % 0 = x."""
+    """Return C's fmod; for integers lhs - (lhs / rhs) * rhs, with x % 0 = x."""
     if is_float(lhs.dtype):
         return np.fmod(lhs, rhs)
     return lhs - truncated_division(lhs, rhs).astype(lhs.dtype) * rhs
 
 
 def shifted_left(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """numpy's shift, with 0 for counts outside of the bits."""
+    """Return numpy's shift, with 0 for counts outside of the bits."""
     return np.where(_outside(rhs), 0, np.left_shift(lhs, np.where(_outside(rhs), 0, rhs)))
 
 
 def shifted_right(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """numpy's shift, which fills with the sign, with all bits the sign for counts outside."""
+    """Return numpy's shift, which fills with the sign; all bits the sign for counts outside."""
     if is_unsigned(lhs.dtype):
         return np.where(_outside(rhs), 0, np.right_shift(lhs, np.where(_outside(rhs), 0, rhs)))
     most = rhs.dtype.type(8 * rhs.dtype.itemsize - 1)
@@ -244,7 +284,7 @@ class Compare(Elementwise, name="compare", operands="lhs rhs"):
 
     @staticmethod
     def infer(lhs: TensorType, rhs: TensorType, *, predicate: str) -> TensorType:
-        """i1 of the broadcast shape."""
+        """Return i1 of the broadcast shape."""
         require(predicate in PREDICATES, f"`predicate`: expected one of {PREDICATES}")
         if predicate not in ("eq", "ne"):
             require_dtype(lhs, NUMBER, "operand 0")
@@ -253,7 +293,7 @@ class Compare(Elementwise, name="compare", operands="lhs rhs"):
 
     @staticmethod
     def reference(lhs: np.ndarray, rhs: np.ndarray, *, predicate: str) -> np.ndarray:
-        """numpy's comparison of the same meaning."""
+        """Return numpy's comparison of the same meaning."""
         names = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal"}
         names |= {"gt": "greater", "ge": "greater_equal"}
         return getattr(np, names[predicate])(wide(lhs), wide(rhs))
@@ -264,7 +304,7 @@ class Select(Elementwise, name="select", operands="condition true_value false_va
 
     @staticmethod
     def infer(condition: TensorType, true_value: TensorType, false_value: TensorType) -> TensorType:
-        """The element type of the two values; `condition` is i1."""
+        """Return the element type of the two values; `condition` is i1."""
         require_dtype(condition, frozenset({BOOL}), "condition")
         same_dtype(true_value, false_value)
         shape = broadcast_shapes(condition.shape, true_value.shape, false_value.shape)
@@ -274,7 +314,7 @@ class Select(Elementwise, name="select", operands="condition true_value false_va
     def reference(
         condition: np.ndarray, true_value: np.ndarray, false_value: np.ndarray
     ) -> np.ndarray:
-        """numpy's own."""
+        """Return numpy's `where`."""
         return np.where(condition, true_value, false_value)
 
 
@@ -288,12 +328,12 @@ class Cast(Elementwise, name="cast", operands="x", traits=_CONVERSION):
 
     @staticmethod
     def infer(x: TensorType, *, dtype: np.dtype) -> TensorType:
-        """The same shape with element type `dtype`."""
+        """Return the same shape with element type `dtype`."""
         return x.with_dtype(dtype)
 
     @staticmethod
     def reference(x: np.ndarray, *, dtype: np.dtype) -> np.ndarray:
-        """Saturating conversion; between integers the low bits are kept."""
+        """Convert, saturating; between integers the low bits are kept."""
         if dtype == BOOL:
             return wide(x) != 0
         if is_float(x.dtype) and is_integer(dtype):
@@ -308,7 +348,7 @@ class Bitcast(Elementwise, name="bitcast", operands="x"):
 
     @staticmethod
     def infer(x: TensorType, *, dtype: np.dtype) -> TensorType:
-        """The same shape with element type `dtype`."""
+        """Return the same shape with element type `dtype`."""
         same = x.dtype.itemsize == dtype.itemsize and BOOL not in (x.dtype, dtype)
         names = dtype_name(x.dtype), dtype_name(dtype)
         require(same, f"`dtype`: expected as many bits as {names[0]} has, got {names[1]}")
@@ -316,12 +356,12 @@ class Bitcast(Elementwise, name="bitcast", operands="x"):
 
     @staticmethod
     def reference(x: np.ndarray, *, dtype: np.dtype) -> np.ndarray:
-        """numpy's view."""
+        """Return numpy's view."""
         return np.ascontiguousarray(x).view(dtype).reshape(x.shape)
 
 
 def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Floats to integers: toward zero, out of range to the nearest bound, NaN to 0."""
+    """Convert floats to integers: toward zero, saturating, NaN to 0."""
     info = np.iinfo(dtype)
     least, limit = float(info.min), float(info.max + 1)
     inside = (x >= least) & (x < limit)
@@ -331,7 +371,7 @@ def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def accumulated(b: Any, x: Any, formula: Callable[[Any], Any]) -> Any:
-    """`formula` of x in the type that sums of x's type are kept in, rounded once to that of x."""
+    """Return `formula` of x, computed in the type that sums of x are kept in, rounded once."""
     dtype = b.type_of(x).dtype
     return b.convert(formula(b.convert(x, accumulator(dtype))), dtype)
 
@@ -343,7 +383,7 @@ class Clip(Elementwise, name="clip", operands="x low high"):
 
     @staticmethod
     def reference(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """As numpy's clip."""
+        """Compute as numpy's clip."""
         return np.minimum(np.maximum(wide(x), wide(low)), wide(high))
 
     @staticmethod
@@ -374,7 +414,7 @@ class Sigmoid(Elementwise, name="sigmoid", operands="x", traits=Trait.WIDE):
 
     @staticmethod
     def reference(x: np.ndarray) -> np.ndarray:
-        """The logistic function in f64."""
+        """Return the logistic function in f64."""
         return 1.0 / (1.0 + np.exp(-x.astype(np.float64)))
 
     @staticmethod
@@ -396,7 +436,7 @@ class Silu(Elementwise, name="silu", operands="x", traits=Trait.WIDE):
 
     @staticmethod
     def reference(x: np.ndarray) -> np.ndarray:
-        """x over 1 + exp(-x), in f64."""
+        """Return x over 1 + exp(-x), in f64."""
         x = x.astype(np.float64)
         return x * (1.0 / (1.0 + np.exp(-x)))
 
@@ -419,7 +459,7 @@ class Gelu(Elementwise, name="gelu", operands="x", traits=Trait.WIDE):
 
     @classmethod
     def infer(cls, x: TensorType, *, approximate: str) -> TensorType:
-        """The type of x."""
+        """Return the type of x."""
         require(approximate in ("none", "tanh"), "`approximate`: expected 'none' or 'tanh'")
         require_dtype(x, FLOAT, "operand 0")
         return x
@@ -434,7 +474,7 @@ class Gelu(Elementwise, name="gelu", operands="x", traits=Trait.WIDE):
 
     @staticmethod
     def decompose(b: Any, x: Any, *, approximate: str) -> Any:
-        """The equation in primitive ops, in f32 at least: 1 + erf cancels where x is negative."""
+        """Return the equation in primitive ops, in f32 at least: 1 + erf cancels for x < 0."""
 
         def formula(x: Any) -> Any:
             half, one = b.scalar(0.5, x), b.scalar(1, x)

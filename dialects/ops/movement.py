@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.opdef import OpDef, Trait
+from pyc_mlir.dialects.ops.reduction import COMBINATIONS
 from pyc_mlir.dialects.ops.shapes import (
     agree,
     merge,
@@ -22,7 +23,7 @@ START = -(2**63)
 
 
 def copied(dimension: int) -> int:
-    """The entry of reshape's `shape` that stands for "the size of dimension `dimension` of x"."""
+    """Return the entry of reshape's `shape` for "the size of dimension `dimension` of x"."""
     return -2 - dimension
 
 
@@ -33,14 +34,14 @@ class Transpose(OpDef, name="transpose", operands="x", traits=Trait.PERMUTES | T
 
     @staticmethod
     def infer(x: TensorType, *, permutation: tuple[int, ...]) -> TensorType:
-        """The dimensions in the new order."""
+        """Return the dimensions in the new order."""
         legal = sorted(permutation) == list(range(x.rank))
         require(legal, f"`permutation`: expected an order of 0..{x.rank - 1}, got {permutation}")
         return x.with_shape(tuple(x.shape[p] for p in permutation))
 
     @staticmethod
     def reference(x: np.ndarray, *, permutation: tuple[int, ...]) -> np.ndarray:
-        """numpy's transpose."""
+        """Return numpy's transpose."""
         return np.transpose(x, permutation)
 
 
@@ -55,7 +56,7 @@ class Reshape(OpDef, name="reshape", operands="x", traits=Trait.VIEW):
 
     @staticmethod
     def infer(x: TensorType, *, shape: tuple[int, ...]) -> TensorType:
-        """`shape` with its entries resolved where they are known."""
+        """Return `shape` with its entries resolved where they are known."""
         require(shape.count(-1) <= 1, f"`shape`: expected at most one -1, got {shape}")
         dims = [resolve(d, x) for d in shape]
         taken = [i for i, d in enumerate(x.shape) if copied(i) in shape]
@@ -74,12 +75,12 @@ class Reshape(OpDef, name="reshape", operands="x", traits=Trait.VIEW):
 
     @staticmethod
     def reference(x: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
-        """numpy's reshape."""
+        """Return numpy's reshape."""
         return np.reshape(x, [x.shape[-2 - d] if d <= -2 else d for d in shape])
 
 
 def resolve(entry: int, x: TensorType) -> int | None:
-    """One entry of reshape's `shape` as a dimension of the result."""
+    """Return one entry of reshape's `shape` as a dimension of the result."""
     if entry >= 0:
         return entry
     if entry == -1:
@@ -116,7 +117,7 @@ class BroadcastTo(
 
     @staticmethod
     def infer(x: TensorType, *like: TensorType, shape: tuple[int, ...]) -> TensorType:
-        """`shape` with its -1 entries filled in."""
+        """Return `shape` with its -1 entries filled in."""
         require(len(shape) >= x.rank, f"cannot broadcast {show(x.shape)} to rank {len(shape)}")
         if like:
             require(like[0].rank == len(shape), "`like`: expected the rank of `shape`")
@@ -132,7 +133,7 @@ class BroadcastTo(
 
     @staticmethod
     def reference(x: np.ndarray, *like: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """numpy's broadcast_to."""
+        """Return numpy's broadcast_to."""
         aligned = (1,) * (len(shape) - x.ndim) + x.shape
         source = like[0].shape if like else aligned
         return np.broadcast_to(x, [source[i] if d == -1 else d for i, d in enumerate(shape)])
@@ -146,7 +147,7 @@ class Concat(OpDef, name="concat", operands="lhs rhs", traits=Trait.INDEXED | Tr
 
     @staticmethod
     def infer(lhs: TensorType, rhs: TensorType, *, axis: int) -> TensorType:
-        """The sum of the sizes along `axis`; the other dimensions agree."""
+        """Return the sum of the sizes along `axis`; the other dimensions agree."""
         same_dtype(lhs, rhs)
         axis = normalize_axis(axis, lhs.rank)
         shapes = f"{show(lhs.shape)} and {show(rhs.shape)}"
@@ -162,19 +163,19 @@ class Concat(OpDef, name="concat", operands="lhs rhs", traits=Trait.INDEXED | Tr
 
     @staticmethod
     def reference(lhs: np.ndarray, rhs: np.ndarray, *, axis: int) -> np.ndarray:
-        """numpy's concatenate."""
+        """Return numpy's concatenate."""
         return np.concatenate([lhs, rhs], axis)
 
 
 def slice_length(size: int | None, start: int, stop: int, step: int) -> int | None:
-    """The number of elements that Python's slice takes from `size`; None if that depends on it."""
+    """Return how many elements Python's slice takes from `size`; None where that depends on it."""
     if size is not None:
         return len(range(size)[python_slice(start, stop, step)])
     return 0 if start == stop and start not in (START, END) else None
 
 
 def python_slice(start: int, stop: int, step: int) -> slice:
-    """`START` and `END` stand for the omitted bounds of Python's slice notation."""
+    """Return Python's slice; `START` and `END` stand for its omitted bounds."""
     omitted = (START, END)
     return slice(None if start in omitted else start, None if stop in omitted else stop, step)
 
@@ -193,7 +194,7 @@ class Slice(OpDef, name="slice", operands="x", traits=Trait.INDEXED | Trait.ANY_
     def infer(
         x: TensorType, *, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]
     ) -> TensorType:
-        """The length of each Python slice."""
+        """Return the length of each Python slice."""
         for name, values in (("starts", starts), ("stops", stops), ("steps", steps)):
             fits = len(values) == x.rank
             require(fits, f"`{name}`: expected {x.rank} entries, got {len(values)}")
@@ -205,7 +206,7 @@ class Slice(OpDef, name="slice", operands="x", traits=Trait.INDEXED | Trait.ANY_
     def reference(
         x: np.ndarray, *, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]
     ) -> np.ndarray:
-        """numpy's basic indexing."""
+        """Return numpy's basic indexing."""
         return x[tuple(python_slice(*b) for b in zip(starts, stops, steps, strict=True))]
 
 
@@ -218,7 +219,7 @@ class UpdateSlice(OpDef, name="update_slice", operands="x update starts"):
 
     @staticmethod
     def infer(x: TensorType, update: TensorType, starts: TensorType) -> TensorType:
-        """The type of x."""
+        """Return the type of x."""
         same_dtype(x, update)
         require(x.rank == update.rank, "`update`: expected the rank of x")
         require(starts.dtype == I64, "`starts`: expected element type i64")
@@ -231,7 +232,7 @@ class UpdateSlice(OpDef, name="update_slice", operands="x update starts"):
 
     @staticmethod
     def reference(x: np.ndarray, update: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """A copy with one box assigned."""
+        """Return a copy with one box assigned."""
         room = np.array(x.shape, np.int64) - np.array(update.shape, np.int64)
         begin = np.clip(starts, 0, room)
         out = x.copy()
@@ -250,7 +251,7 @@ class Pad(OpDef, name="pad", operands="x", traits=Trait.INDEXED | Trait.ANY_ORDE
     def infer(
         x: TensorType, *, low: tuple[int, ...], high: tuple[int, ...], value: float
     ) -> TensorType:
-        """Each size grows by its two pads."""
+        """Return each size with its two pads."""
         for name, values in (("low", low), ("high", high)):
             fits = len(values) == x.rank and min(values, default=0) >= 0
             require(fits, f"`{name}`: expected {x.rank} sizes >= 0, got {values}")
@@ -264,7 +265,7 @@ class Pad(OpDef, name="pad", operands="x", traits=Trait.INDEXED | Trait.ANY_ORDE
     def reference(
         x: np.ndarray, *, low: tuple[int, ...], high: tuple[int, ...], value: float
     ) -> np.ndarray:
-        """numpy's constant pad."""
+        """Return numpy's constant pad."""
         fill = np.array(value).astype(x.dtype)
         widths = np.array([low, high], np.int64).T
         return np.pad(x, widths, constant_values=fill) if x.ndim else x
@@ -289,7 +290,7 @@ class Gather(OpDef, name="gather", operands="x indices", traits=Trait.INDEXED):
 
     @staticmethod
     def reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
-        """numpy's take after wrapping and clamping."""
+        """Return numpy's take after wrapping and clamping."""
         size = x.shape[axis]
         wrapped = np.where(indices < 0, indices.astype(np.int64) + size, indices)
         return np.take(x, np.clip(wrapped, 0, size - 1), axis=axis)
@@ -298,14 +299,6 @@ class Gather(OpDef, name="gather", operands="x indices", traits=Trait.INDEXED):
     def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
         """Only the gathered part of x is read."""
         return inputs[1].nbytes + 2 * out.nbytes
-
-
-COMBINATIONS: dict[str, np.ufunc] = {
-    "add": np.add,
-    "mul": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-}
 
 
 class Scatter(OpDef, name="scatter", operands="x indices updates"):
@@ -322,7 +315,7 @@ class Scatter(OpDef, name="scatter", operands="x indices updates"):
     def infer(
         x: TensorType, indices: TensorType, updates: TensorType, *, reduction: str
     ) -> TensorType:
-        """The type of x."""
+        """Return the type of x."""
         same_dtype(x, updates)
         known = ("none", *COMBINATIONS)
         require(reduction in known, f"`reduction`: expected one of {known}, got {reduction!r}")
@@ -340,7 +333,7 @@ class Scatter(OpDef, name="scatter", operands="x indices updates"):
     def reference(
         x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, reduction: str
     ) -> np.ndarray:
-        """One update after the other; floats in f64."""
+        """Apply one update after the other; floats in f64."""
         size = x.shape[0]
         rows = indices.astype(np.int64)
         rows = np.where(rows < 0, rows + size, rows)
@@ -351,10 +344,10 @@ class Scatter(OpDef, name="scatter", operands="x indices updates"):
                 out[row] = update
             return out
         out = x.astype(np.float64) if is_float(x.dtype) else x.copy()
-        COMBINATIONS[reduction].at(out, rows[inside], updates[inside].astype(out.dtype))
+        COMBINATIONS[reduction].ufunc.at(out, rows[inside], updates[inside].astype(out.dtype))
         return out
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """One operation for each updated element."""
+        """Return one operation for each updated element."""
         return 0 if params["reduction"] == "none" else inputs[2].elements

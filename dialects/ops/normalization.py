@@ -29,14 +29,14 @@ class Softmax(RowWise, name="softmax", operands="x", traits=Trait.ALIGNED | Trai
 
     @staticmethod
     def infer(x: TensorType, *, axis: int) -> TensorType:
-        """The type of x."""
+        """Return the type of x."""
         require_dtype(x, FLOAT, "operand 0")
         normalize_axis(axis, x.rank)
         return x
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int) -> np.ndarray:
-        """In f64, shifted by the maximum."""
+        """Compute in f64, shifted by the maximum."""
         (x,) = _f64(x)
         e = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
         return e / np.sum(e, axis=axis, keepdims=True)
@@ -49,7 +49,7 @@ class Softmax(RowWise, name="softmax", operands="x", traits=Trait.ALIGNED | Trai
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """An exponential and four simple operations an element."""
+        """Return an exponential and four simple operations an element."""
         return (TRANSCENDENTAL_FLOPS + 4) * out.elements
 
 
@@ -62,21 +62,21 @@ class LogSoftmax(RowWise, name="log_softmax", operands="x", traits=Trait.ALIGNED
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int) -> np.ndarray:
-        """In f64, shifted by the maximum."""
+        """Compute in f64, shifted by the maximum."""
         (x,) = _f64(x)
         shifted = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
         return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
 
     @staticmethod
     def decompose(b: Any, x: Any, *, axis: int) -> Any:
-        """The equation in primitive ops."""
+        """Return the equation in primitive ops."""
         shifted = b.sub(x, b.reduce_max(x, axes=(axis,), keepdims=True))
         total = b.reduce_sum(b.exp(shifted), axes=(axis,), keepdims=True)
         return b.sub(shifted, b.log(total))
 
 
 def _check_trailing(x: TensorType, axis: int, **vectors: TensorType) -> int:
-    """Parameters of a norm have the shape of x from `axis` on. Returns the axis from 0."""
+    """Check that parameters have the shape of x from `axis` on; return the axis from 0."""
     require_dtype(x, FLOAT, "operand 0")
     axis = normalize_axis(axis, x.rank)
     same_dtype(x, *vectors.values())
@@ -102,7 +102,7 @@ class Layernorm(
     def infer(
         x: TensorType, scale: TensorType, bias: TensorType, *, axis: int, epsilon: float
     ) -> TensorType:
-        """The type of x."""
+        """Return the type of x."""
         _check_trailing(x, axis, scale=scale, bias=bias)
         return x
 
@@ -110,7 +110,7 @@ class Layernorm(
     def reference(
         x: np.ndarray, scale: np.ndarray, bias: np.ndarray, *, axis: int, epsilon: float
     ) -> np.ndarray:
-        """In f64, two passes."""
+        """Compute in f64, two passes."""
         x, scale, bias = _f64(x, scale, bias)
         axes = tuple(range(axis % x.ndim, x.ndim))
         centered = x - np.mean(x, axis=axes, keepdims=True)
@@ -119,7 +119,7 @@ class Layernorm(
 
     @staticmethod
     def decompose(b: Any, x: Any, scale: Any, bias: Any, *, axis: int, epsilon: float) -> Any:
-        """Two passes: the variance of the centered values. In f32 for the 16-bit floats."""
+        """Compute in two passes: the variance of the centered values; in f32 for 16-bit floats."""
         rank, dtype = b.type_of(x).rank, b.type_of(x).dtype
         x, scale, bias = (b.convert(v, accumulator(dtype)) for v in (x, scale, bias))
         axes = tuple(range(axis % rank, rank))
@@ -145,20 +145,20 @@ class Rmsnorm(RowWise, name="rmsnorm", operands="x scale", traits=Trait.ALIGNED 
 
     @staticmethod
     def infer(x: TensorType, scale: TensorType, *, axis: int, epsilon: float) -> TensorType:
-        """The type of x."""
+        """Return the type of x."""
         _check_trailing(x, axis, scale=scale)
         return x
 
     @staticmethod
     def reference(x: np.ndarray, scale: np.ndarray, *, axis: int, epsilon: float) -> np.ndarray:
-        """In f64."""
+        """Compute in f64."""
         x, scale = _f64(x, scale)
         axes = tuple(range(axis % x.ndim, x.ndim))
         return x / np.sqrt(np.mean(x**2, axis=axes, keepdims=True) + epsilon) * scale
 
     @staticmethod
     def decompose(b: Any, x: Any, scale: Any, *, axis: int, epsilon: float) -> Any:
-        """The equation in primitive ops; in f32 for the 16-bit floats: squares may overflow."""
+        """Return the equation in primitive ops; in f32 for 16-bit floats: squares may overflow."""
         rank, dtype = b.type_of(x).rank, b.type_of(x).dtype
         x, scale = (b.convert(v, accumulator(dtype)) for v in (x, scale))
         axes = tuple(range(axis % rank, rank))
@@ -199,7 +199,7 @@ class Batchnorm(
         axis: int,
         epsilon: float,
     ) -> TensorType:
-        """The type of x; parameters are vectors of the length of `axis`."""
+        """Return the type of x; parameters are vectors of the length of `axis`."""
         require_dtype(x, FLOAT, "operand 0")
         axis = normalize_axis(axis, x.rank)
         vectors = {"scale": scale, "bias": bias, "mean": mean, "variance": variance}
@@ -212,14 +212,14 @@ class Batchnorm(
 
     @staticmethod
     def reference(x: np.ndarray, *parameters: np.ndarray, axis: int, epsilon: float) -> np.ndarray:
-        """In f64."""
+        """Compute in f64."""
         shape = [-1 if i == axis % x.ndim else 1 for i in range(x.ndim)]
         scale, bias, mean, variance = (p.reshape(shape) for p in _f64(*parameters))
         return (x.astype(np.float64) - mean) / np.sqrt(variance + epsilon) * scale + bias
 
     @staticmethod
     def decompose(b: Any, x: Any, *parameters: Any, axis: int, epsilon: float) -> Any:
-        """One multiply and one add an element; the factors are vectors."""
+        """Return one multiply and one add an element; the factors are vectors."""
         scale, bias, mean, variance = parameters
         factor = b.mul(scale, b.rsqrt(b.add(variance, b.scalar(epsilon, x))))
         offset = b.sub(bias, b.mul(mean, factor))
@@ -229,5 +229,5 @@ class Batchnorm(
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """One multiply and one add an element."""
+        """Return one multiply and one add an element."""
         return 2 * out.elements

@@ -25,7 +25,7 @@ class Argsort(OpDef, name="argsort", operands="x"):
 
     @staticmethod
     def infer(x: TensorType, *, axis: int, descending: bool, count: int) -> TensorType:
-        """i64 of the shape of x, with `count` elements along `axis`."""
+        """Return i64 of the shape of x, with `count` elements along `axis`."""
         require_dtype(x, NUMBER | {BOOL}, "operand 0")
         axis = normalize_axis(axis, x.rank)
         size = x.shape[axis]
@@ -37,7 +37,7 @@ class Argsort(OpDef, name="argsort", operands="x"):
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int, descending: bool, count: int) -> np.ndarray:
-        """numpy's stable argsort; for a descending order of the reversed array."""
+        """Return numpy's stable argsort; for a descending order of the reversed array."""
         x = wide(np.moveaxis(x, axis, -1))
         size = x.shape[-1]
         if descending:

@@ -5,6 +5,7 @@ Empty reductions give the identity of the operation.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ import numpy as np
 from pyc_mlir.dialects.opdef import OpDef, Trait
 from pyc_mlir.dialects.ops.elementwise import FLOAT, NUMBER, require_dtype
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis, require
-from pyc_mlir.dialects.types import I64, Shape, TensorType, accumulator, is_float
+from pyc_mlir.dialects.types import I64, Shape, TensorType, accumulator, highest, is_float, lowest
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
-    """The shape after reducing `axes` (counted from 0)."""
+    """Return the shape after reducing `axes` (counted from 0)."""
     if keepdims:
         return tuple(1 if i in axes else d for i, d in enumerate(shape))
     return tuple(d for i, d in enumerate(shape) if i not in axes)
@@ -27,21 +28,20 @@ def reduced_axes(params: Mapping[str, Any]) -> tuple[int, ...]:
     return params["axes"] if "axes" in params else (params["axis"],)
 
 
-def lowest(dtype: np.dtype) -> Any:
-    """The identity of max: -inf, or the smallest integer."""
-    return -np.inf if is_float(dtype) else np.iinfo(dtype).min
+@dataclass(frozen=True)
+class Combination:
+    """An associative operation on two elements: numpy's function, the op of it, its identity."""
+
+    ufunc: np.ufunc
+    op: str
+    identity: Callable[[np.dtype], Any]
 
 
-def highest(dtype: np.dtype) -> Any:
-    """The identity of min: +inf, or the greatest integer."""
-    return np.inf if is_float(dtype) else np.iinfo(dtype).max
-
-
-CUMULATIVE: dict[str, np.ufunc] = {
-    "add": np.add,
-    "mul": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
+COMBINATIONS: dict[str, Combination] = {
+    "add": Combination(np.add, "add", lambda dtype: 0),
+    "mul": Combination(np.multiply, "mul", lambda dtype: 1),
+    "min": Combination(np.minimum, "minimum", highest),
+    "max": Combination(np.maximum, "maximum", lowest),
 }
 
 
@@ -49,21 +49,25 @@ class Reduction(OpDef, traits=Trait.REDUCES):
     """Base of reductions: `axes` are listed one by one; keepdims leaves dimensions of size 1."""
 
     allowed = NUMBER
+    # The key of `COMBINATIONS`; empty for a reduction that decomposes.
+    combination = ""
 
     @classmethod
     def infer(cls, x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> TensorType:
-        """The shape without the reduced axes."""
+        """Return the shape without the reduced axes."""
         require_dtype(x, cls.allowed, "operand 0")
         axes = normalize_axes(axes, x.rank)
         return x.with_shape(reduced_shape(x.shape, axes, keepdims))
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """One operation for each element read."""
+        """Return one operation for each element read."""
         return inputs[0].elements
 
 
-def _reduction(name: str, equation: str, function: Callable[..., np.ndarray]) -> type[Reduction]:
+def _reduction(
+    name: str, combination: str, equation: str, function: Callable[..., np.ndarray]
+) -> type[Reduction]:
     def reference(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
         data = x.astype(np.float64) if is_float(x.dtype) else x
         return function(data, axis=axes, keepdims=keepdims)
@@ -73,6 +77,7 @@ def _reduction(name: str, equation: str, function: Callable[..., np.ndarray]) ->
         "__module__": __name__,
         "__annotations__": {"axes": tuple[int, ...], "keepdims": bool},
         "keepdims": False,
+        "combination": combination,
         "reference": staticmethod(reference),
     }
     return type(name.title(), (Reduction,), body, name=name, operands="x")  # type: ignore[call-overload]
@@ -94,10 +99,12 @@ def _min(x: np.ndarray, **kw: Any) -> np.ndarray:
     return np.min(x, initial=highest(x.dtype), **kw)
 
 
-ReduceSum = _reduction("reduce_sum", "out = the sum over `axes`; integers wrap.", _sum)
-ReduceProd = _reduction("reduce_prod", "out = the product over `axes`; integers wrap.", _prod)
-ReduceMax = _reduction("reduce_max", "out = the maximum over `axes`; NaN if any is.", _max)
-ReduceMin = _reduction("reduce_min", "out = the minimum over `axes`; NaN if any is.", _min)
+ReduceSum = _reduction("reduce_sum", "add", "out = the sum over `axes`; integers wrap.", _sum)
+ReduceProd = _reduction(
+    "reduce_prod", "mul", "out = the product over `axes`; integers wrap.", _prod
+)
+ReduceMax = _reduction("reduce_max", "max", "out = the maximum over `axes`; NaN if any is.", _max)
+ReduceMin = _reduction("reduce_min", "min", "out = the minimum over `axes`; NaN if any is.", _min)
 
 
 class ReduceMean(Reduction, name="reduce_mean", operands="x", traits=Trait.WIDE):
@@ -109,7 +116,7 @@ class ReduceMean(Reduction, name="reduce_mean", operands="x", traits=Trait.WIDE)
 
     @staticmethod
     def reference(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
-        """The mean in f64."""
+        """Compute the mean in f64."""
         total = np.sum(x.astype(np.float64), axis=axes, keepdims=keepdims)
         return total / math.prod(x.shape[a] for a in axes)
 
@@ -133,22 +140,22 @@ class Cumulative(OpDef, name="cumulative", operands="x"):
 
     @staticmethod
     def infer(x: TensorType, *, axis: int, reduction: str) -> TensorType:
-        """The type of x."""
+        """Return the type of x."""
         require_dtype(x, NUMBER, "operand 0")
         normalize_axis(axis, x.rank)
-        known = tuple(CUMULATIVE)
+        known = tuple(COMBINATIONS)
         require(reduction in known, f"`reduction`: expected one of {known}, got {reduction!r}")
         return x
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int, reduction: str) -> np.ndarray:
-        """numpy's accumulate; floats in f64."""
+        """Return numpy's accumulate; floats in f64."""
         data = x.astype(np.float64) if is_float(x.dtype) else x
-        return CUMULATIVE[reduction].accumulate(data, axis=axis, dtype=data.dtype)
+        return COMBINATIONS[reduction].ufunc.accumulate(data, axis=axis, dtype=data.dtype)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """One operation for each element."""
+        """Return one operation for each element."""
         return out.elements
 
 
@@ -160,7 +167,7 @@ class Argmax(OpDef, name="argmax", operands="x", traits=Trait.REDUCES):
 
     @staticmethod
     def infer(x: TensorType, *, axis: int, keepdims: bool) -> TensorType:
-        """i64 of the shape without `axis`."""
+        """Return i64 of the shape without `axis`."""
         require_dtype(x, NUMBER, "operand 0")
         axis = normalize_axis(axis, x.rank)
         require(x.shape[axis] != 0, f"`axis`: {axis} has no elements")
@@ -168,10 +175,10 @@ class Argmax(OpDef, name="argmax", operands="x", traits=Trait.REDUCES):
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int, keepdims: bool) -> np.ndarray:
-        """numpy's argmax."""
+        """Return numpy's argmax."""
         return np.argmax(x, axis=axis, keepdims=keepdims)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """One comparison for each element read."""
+        """Return one comparison for each element read."""
         return inputs[0].elements

@@ -64,7 +64,7 @@ def coordinates_of(
 
 
 def taps_at(u: np.ndarray, mode: str, rounding: str) -> Taps:
-    """The nearest element, or the two neighbours with weights that fall off linearly."""
+    """Return the nearest element, or the two neighbours with weights that fall off linearly."""
     below = np.floor(u)
     part = u - below
     if mode == "linear" and part.any():
@@ -76,7 +76,7 @@ def taps_at(u: np.ndarray, mode: str, rounding: str) -> Taps:
 def axis_taps(
     size: int, out: int, scale: float | None, mode: str, coordinates: str, rounding: str
 ) -> Taps:
-    """The taps of an axis of `size` that becomes `out`; indices lie inside it.
+    """Return the taps of an axis of `size` that becomes `out`; indices lie inside it.
 
     Without a scale it is out / size.
     """
@@ -87,7 +87,7 @@ def axis_taps(
 
 
 def phase_taps(factor: int, mode: str, coordinates: str, rounding: str) -> Taps:
-    """The taps of positions 0 ... factor - 1 of an axis of any size and an integer scale.
+    """Return the taps of positions 0 ... factor - 1 of an axis of any size and an integer scale.
 
     Position ``factor * t + p`` reads what position p does, t elements further.
     """
@@ -123,7 +123,7 @@ class Resize(OpDef, name="resize", operands="x"):
         rounding: str,
         layout: str,
     ) -> TensorType:
-        """x with the two sizes replaced."""
+        """Return x with the two sizes replaced."""
         require(x.rank == 4, f"expected an operand of rank 4, got {show(x.shape)}")
         for name, value, known in (
             ("layout", layout, LAYOUTS),
@@ -148,7 +148,7 @@ class Resize(OpDef, name="resize", operands="x"):
     def reference(
         x: np.ndarray, *, sizes: tuple[int, ...], scales: tuple[float, ...], layout: str, **how: Any
     ) -> np.ndarray:
-        """Weighted sums of rows, then of columns; floats in f64."""
+        """Return weighted sums of rows, then of columns; floats in f64."""
         out = x.astype(np.float64 if is_float(x.dtype) else x.dtype)
         for i, axis in enumerate(spatial(layout)):
             size, scale = x.shape[axis], scales[i] if scales else None
@@ -169,7 +169,7 @@ class Resize(OpDef, name="resize", operands="x"):
 
 
 def resized(size: int | None, entry: int, scale: float | None) -> int | None:
-    """A size of the result. Raises VerificationError."""
+    """Return a size of the result. Raises VerificationError."""
     if size is None:
         exact = scale is not None and scale >= 1 and scale == int(scale)
         require(
@@ -187,7 +187,7 @@ def resized(size: int | None, entry: int, scale: float | None) -> int | None:
 
 
 def _weighted(x: np.ndarray, taps: Taps, axis: int) -> np.ndarray:
-    """The sum over k of weights[k] * x taken at indices[k] along `axis`."""
+    """Return the sum over k of weights[k] * x taken at indices[k] along `axis`."""
     if taps.weights is None:
         return np.take(x, taps.indices[0], axis=axis)
     along = [-1 if i == axis else 1 for i in range(x.ndim)]

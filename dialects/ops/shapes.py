@@ -17,17 +17,17 @@ def require(condition: bool, message: str) -> None:
 
 
 def merge(a: int | None, b: int | None) -> int | None:
-    """The dimension that is both `a` and `b`: the static one when only one is known."""
+    """Return the dimension that is both `a` and `b`: the static one when only one is known."""
     return b if a is None else a
 
 
 def agree(a: int | None, b: int | None) -> bool:
-    """False only when both are known and differ."""
+    """Return False only when both are known and differ."""
     return a is None or b is None or a == b
 
 
 def broadcast_dim(a: int | None, b: int | None) -> int | None:
-    """numpy's rule for one dimension. Raises VerificationError when the two cannot meet."""
+    """Return numpy's rule for one dimension. Raises VerificationError when the two cannot meet."""
     if a == 1:
         return b
     if b == 1:
@@ -37,7 +37,7 @@ def broadcast_dim(a: int | None, b: int | None) -> int | None:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """numpy's rule for whole shapes, aligned at the last dimension."""
+    """Return numpy's rule for whole shapes, aligned at the last dimension."""
     rank = max((len(s) for s in shapes), default=0)
     out: list[int | None] = [1] * rank
     for shape in shapes:
@@ -51,18 +51,18 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def show(shape: Shape) -> str:
-    """A shape for error messages: ``[2, ?]``."""
+    """Return a shape for error messages: ``[2, ?]``."""
     return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
 
 
 def normalize_axis(axis: int, rank: int, name: str = "axis") -> int:
-    """The axis counted from 0. Raises VerificationError outside [-rank, rank)."""
+    """Return the axis counted from 0. Raises VerificationError outside [-rank, rank)."""
     require(-rank <= axis < rank, f"`{name}`: expected -{rank}..{rank - 1}, got {axis}")
     return axis % rank
 
 
 def normalize_axes(axes: Sequence[int], rank: int, name: str = "axes") -> tuple[int, ...]:
-    """Sorted axes counted from 0, without repetition."""
+    """Return sorted axes counted from 0, without repetition."""
     out = tuple(sorted(normalize_axis(a, rank, name) for a in axes))
     require(len(set(out)) == len(out), f"`{name}`: an axis is named twice in {list(axes)}")
     return out

@@ -35,13 +35,13 @@ class Vertex:
 
 
 def canonical_text(vertices: Sequence[Vertex]) -> str:
-    """The graph as text. Operands must have smaller numbers than their users."""
+    """Return the graph as text. Operands must have smaller numbers than their users."""
     graph = _Graph(_shared(vertices))
     return _Search(graph).smallest(graph.refined([b""] * len(graph.vertices)))
 
 
 def _shared(vertices: Sequence[Vertex]) -> list[Vertex]:
-    """The vertices with sharable ones that are equal made one."""
+    """Return the vertices with sharable ones that are equal made one."""
     numbers: list[int] = []
     kept: list[Vertex] = []
     known: dict[Vertex, int] = {}
@@ -70,7 +70,7 @@ class _Graph:
                 self.users[operand].append((number, f"{at}.{result}"))
 
     def refined(self, colours: list[bytes]) -> list[bytes]:
-        """Colours told apart by operands and users until a round tells no more apart."""
+        """Return colours told apart by operands and users until a round tells no more apart."""
         classes = 0
         while True:
             colours = self._down(self._up(colours))
@@ -96,7 +96,7 @@ class _Graph:
         return made
 
     def tied(self, colours: list[bytes]) -> list[int]:
-        """Operands of one commutative vertex that look alike, of the first such vertex by colour.
+        """Return operands that look alike of the first such commutative vertex by colour.
 
         Empty where there are none.
         """
@@ -112,7 +112,7 @@ class _Graph:
         return []
 
     def text(self, colours: list[bytes]) -> str:
-        """The vertices in the order of a walk from those that nobody uses, operands first."""
+        """Return the vertices in the order of a walk from the unused ones, operands first."""
         lines: list[str] = []
         numbers: dict[int, int] = {}
         ends = sorted(
@@ -147,7 +147,7 @@ class _Search:
         self._left = MAX_TRIALS
 
     def smallest(self, colours: list[bytes]) -> str:
-        """The smallest text under colours that no round refines."""
+        """Return the smallest text under colours that no round refines."""
         while tied := self._graph.tied(colours):
             if self._left <= 0:
                 colours = self._told_apart(colours, tied[0])
@@ -157,7 +157,7 @@ class _Search:
         return self._graph.text(colours)
 
     def _texts(self, colours: list[bytes], tied: list[int]) -> Iterator[str]:
-        """A text for each tied vertex that comes first, as long as trials are left."""
+        """Yield a text for each tied vertex that comes first, as long as trials are left."""
         for one in tied:
             if one == tied[0] or self._left > 0:
                 yield self.smallest(self._told_apart(colours, one))

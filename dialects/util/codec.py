@@ -36,7 +36,7 @@ _PLAIN = (bool, int, str)
 
 
 def to_data(value: Any, where: str = "value", forms: Forms = _NO_FORMS) -> Any:
-    """Plain JSON data; sets are sorted, and `where` names the value in errors.
+    """Return plain JSON data; sets are sorted, and `where` names the value in errors.
 
     Raises ValueError for what is no plain data and has no form.
     """
@@ -63,7 +63,7 @@ def to_data(value: Any, where: str = "value", forms: Forms = _NO_FORMS) -> Any:
 
 
 def _named(value: Any) -> dict[str, Any] | None:
-    """The parts of a dataclass or a mapping by name; None for any other value."""
+    """Return the parts of a dataclass or a mapping by name; None for any other value."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
@@ -72,7 +72,7 @@ def _named(value: Any) -> dict[str, Any] | None:
 
 
 def from_data(kind: type[T], data: Any, where: str = "", forms: Forms = _NO_FORMS) -> T:
-    """The value of type `kind` that `to_data` wrote; fields with a default may be left out.
+    """Return the value of type `kind` that `to_data` wrote; fields with a default may be left out.
 
     Raises ValueError, with the field at fault first, and what a dataclass raises for its values.
     """
@@ -116,7 +116,7 @@ def _read_plain(kind: Any, data: Any, where: str) -> Any:
 
 
 def _read_union(kind: Any, data: Any, where: str, forms: Forms) -> Any:
-    """The value of the first member that takes the data."""
+    """Return the value of the first member that takes the data."""
     members, problems = get_args(kind), []
     for member in members:
         try:
@@ -130,7 +130,7 @@ def _read_union(kind: Any, data: Any, where: str, forms: Forms) -> Any:
 
 
 def _read_items(kind: Any, data: Any, where: str, forms: Forms) -> Any:
-    """A tuple or a set from a list."""
+    """Return a tuple or a set from a list."""
     origin, arguments = get_origin(kind), get_args(kind)
     _required(isinstance(data, list), data, where, kind)
     pair = origin is tuple and arguments[-1:] != (...,)
@@ -163,13 +163,13 @@ def _required(holds: bool, data: Any, where: str, kind: Any) -> Any:
 
 @functools.cache
 def field_types(kind: Any) -> Mapping[str, Any]:
-    """The annotation of each field of a dataclass, by name."""
+    """Return the annotation of each field of a dataclass, by name."""
     hints = get_type_hints(kind)
     return {f.name: hints[f.name] for f in fields(kind)}
 
 
 def fits(kind: Any, value: Any) -> bool:
-    """Whether a value is of an annotated type; the values of a mapping are not looked at."""
+    """Return whether a value is of an annotated type; the values of a mapping are not looked at."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return True

@@ -35,7 +35,7 @@ _REMEDIES = {
 
 
 def file_error(error: OSError, expected: str, path: str | Path | None = None) -> PycError:
-    """The error for `path` (None: the one that `error` names) where `expected` was wanted."""
+    """Return the error for `path` (None: the one of `error`) where `expected` was wanted."""
     place = one_line(path if path is not None else error.filename or "file")
     cause = error.strerror or str(error)
     remedy = _REMEDIES.get(error.errno or 0, "check it, or name another")
@@ -43,7 +43,7 @@ def file_error(error: OSError, expected: str, path: str | Path | None = None) ->
 
 
 def open_plain(path: str | Path, *, flags: int = 0, folder: int | None = None) -> FileIO:
-    """A file open to be read, without buffers, and never waited for. Raises OSError.
+    """Return a file open to be read, without buffers, and never waited for. Raises OSError.
 
     A pipe without a name (``/dev/stdin``, a shell's ``<(...)``) is as good as a file. A named one
     is refused, since nobody may ever write into it, and so are devices, which may have no end.
@@ -65,18 +65,18 @@ def open_plain(path: str | Path, *, flags: int = 0, folder: int | None = None) -
 
 
 def read_plain(path: str | Path) -> bytes:
-    """The content of a file as `open_plain` takes it. Raises OSError."""
+    """Return the content of a file as `open_plain` takes it. Raises OSError."""
     with open_plain(path) as file:
         return file.read()
 
 
 def read_file(path: str | Path, expected: str = "a file to read") -> bytes:
-    """The content. Raises PycError (FILE_ACCESS)."""
+    """Return the content. Raises PycError (FILE_ACCESS)."""
     return read_file_by(read_plain, path, expected)
 
 
 def read_file_by(read: Callable[[Path], _Content], path: str | Path, expected: str) -> _Content:
-    """What `read` makes of a file. Raises PycError (FILE_ACCESS)."""
+    """Return what `read` makes of a file. Raises PycError (FILE_ACCESS)."""
     try:
         return read(Path(path))
     except OSError as error:
@@ -147,7 +147,10 @@ def _link_whole(place: Path, made: Path, data: bytes | memoryview) -> bool:
 
 
 def make_folder(path: str | Path, expected: str = "a folder to write into") -> Path:
-    """The folder, made with those above it if it is not there. Raises PycError (FILE_ACCESS)."""
+    """Return the folder, made with those above it if it is not there.
+
+    Raises PycError (FILE_ACCESS).
+    """
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -174,7 +177,7 @@ def require_writable(path: str | Path, expected: str = "a file to write") -> Non
 
 
 def _unreachable(folder: str) -> int:
-    """Why a folder cannot be used, as one of the system's numbers."""
+    """Return why a folder cannot be used, as one of the system's numbers."""
     try:
         os.stat(folder)
     except OSError as error:

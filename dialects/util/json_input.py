@@ -8,7 +8,7 @@ MAX_JSON_BYTES = 64 << 20
 
 
 def parse_json(data: str | bytes) -> Any:
-    """The value. Raises ValueError, also for text that is too long or nests too deeply."""
+    """Return the value. Raises ValueError, also for text that is too long or nests too deeply."""
     if len(data) > MAX_JSON_BYTES:
         raise ValueError(f"expected at most {MAX_JSON_BYTES} bytes of JSON, got {len(data)}")
     try:

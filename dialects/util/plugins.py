@@ -6,5 +6,5 @@ from importlib import metadata
 
 @functools.cache
 def registered(group: str) -> tuple[metadata.EntryPoint, ...]:
-    """The entry points of a group, found out once a process: looking takes milliseconds."""
+    """Return the entry points of a group, found out once a process: looking takes milliseconds."""
     return tuple(metadata.entry_points(group=group))

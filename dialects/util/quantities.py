@@ -12,12 +12,12 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)$")
 
 
 def size(text: str) -> int:
-    """Bytes of ``64MiB``, ``1.5GB`` or ``4096``. Raises ValueError."""
+    """Return the bytes of ``64MiB``, ``1.5GB`` or ``4096``. Raises ValueError."""
     return int(_quantity(text, _BYTES))
 
 
 def duration(text: str) -> float:
-    """Seconds of ``5ms``, ``2min`` or ``1.5``. Raises ValueError."""
+    """Return seconds of ``5ms``, ``2min`` or ``1.5``. Raises ValueError."""
     return _quantity(text, _SECONDS)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """A hint to append to a message, or '' when nothing comes close."""
+    """Return a hint to append to a message, or '' when nothing comes close."""
     from difflib import get_close_matches  # only on the way to an error: start-up time
 
     close = get_close_matches(name, list(candidates), n=1, cutoff=0.6)

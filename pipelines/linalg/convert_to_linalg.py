@@ -14,6 +14,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir, stored_as, to_mlir
+from pyc_mlir.dialects.names import place_of
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType, storage
 from pyc_mlir.pipelines.driver.base import PassContext, option
@@ -110,7 +111,7 @@ class _Conversion:
             op.erase()
 
     def _arguments(self) -> None:
-        """Arguments with their sizes; dimensions that share a name must agree."""
+        """Enter the arguments with their sizes; dimensions that share a name must agree."""
         named: dict[str, LoweredDim] = {}
         for value, names in zip(self.block.arguments, self._dim_names(), strict=True):
             if not isinstance(value.type, ir.RankedTensorType):
@@ -126,7 +127,7 @@ class _Conversion:
             self.tensors[value] = LoweredTensor(tensor.dtype, tuple(dims), value)
 
     def _store_unsigned(self) -> None:
-        """Arguments and results of unsigned integers in the function's type, as they are stored."""
+        """Give unsigned arguments and results the types that they are stored as."""
         type_ = ir.FunctionType(ir.TypeAttr(self.function.attributes["function_type"]).value)
         for value in self.block.arguments:
             value.set_type(stored_as(value.type))
@@ -156,7 +157,7 @@ class _Conversion:
             self._rewire(op)
 
     def _dissolve(self, group: ir.Operation) -> None:
-        """What is pending at the end of a group becomes one op, at the group's own id."""
+        """Emit what is pending at the end of a group as one op, at the group's own id."""
         *members, end = [op.operation for op in group.regions[0].blocks[0].operations]
         for op in members[self._by_kernel(group) :]:
             with self._location(op):
@@ -192,20 +193,20 @@ class _Conversion:
         return attached.covers
 
     def _recast(self, op: ir.Operation) -> LoweredTensor:
-        """A tensor.cast says nothing but sizes."""
+        """Return the operand with the sizes that a tensor.cast declares."""
         declared = from_mlir(op.result.type)
         return self.lowering.reconcile(self._tensor(op.operands[0]), declared, op.name)
 
     def _force(self, out: LoweredTensor) -> None:
-        """Computations are emitted where their op stands; constants and reshapes where needed."""
+        """Emit a computation where its op stands; constants and reshapes come where needed."""
         if out.pending is not None or out.joined is not None:
             self.lowering.value(out)
 
     def _location(self, op: ir.Operation) -> ir.Location:
-        return ir.Location.name(f"pyc:{self.ids[op]}", op.location)
+        return ir.Location.name(place_of(self.ids[op]), op.location)
 
     def _rewire(self, op: ir.Operation) -> None:
-        """An op of another dialect takes the converted values."""
+        """Give an op of another dialect the converted values."""
         for i, operand in enumerate(op.operands):
             tensor = self.tensors.get(operand)
             if tensor is not None and (tensor.value is None or tensor.value != operand):
@@ -215,7 +216,7 @@ class _Conversion:
                     op.operands[i] = self._as_type(settled, declared)
 
     def _as_type(self, tensor: LoweredTensor, declared: TensorType) -> ir.Value:
-        """The value under exactly the declared type (a cast may forget a size)."""
+        """Return the value under exactly the declared type (a cast may forget a size)."""
         if tensor.type == declared:
             return self.lowering.value(tensor)
         return ir.Operation.create(
@@ -225,7 +226,7 @@ class _Conversion:
         ).result
 
     def _converted(self, op: ir.Operation) -> LoweredTensor:
-        """The tensor that a pyc op computes, under the type that it declares."""
+        """Return the tensor that a pyc op computes, under the type that it declares."""
         name = op.name.removeprefix("pyc.")
         if name not in OPS:
             raise PycError(
@@ -244,7 +245,7 @@ class _Conversion:
         return self.lowering.reconcile(out, from_mlir(declared), f"pyc.{name}")
 
     def _tensor(self, value: ir.Value) -> LoweredTensor:
-        """The tensor of a value, also of one that another dialect's op has made."""
+        """Return the tensor of a value, also of one that another dialect's op has made."""
         if value not in self.tensors:
             maker = value.owner.operation
             with ir.InsertionPoint.after(maker), maker.location:
@@ -259,7 +260,7 @@ class _Conversion:
 
 
 def _dims_attribute(attributes: ir.Attribute) -> list[str]:
-    """The names in ``pyc.dims`` of one argument's attributes."""
+    """Return the names in ``pyc.dims`` of one argument's attributes."""
     dictionary = ir.DictAttr(attributes)
     if "pyc.dims" not in dictionary:
         return []

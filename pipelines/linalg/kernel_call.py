@@ -16,6 +16,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
+from pyc_mlir.dialects.names import kernel_symbol
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.pipelines.kernels.knobs import decode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
@@ -88,7 +89,7 @@ class KernelCalls:
     def _view(
         self, lowering: Lowering, tensor: LoweredTensor, feed: Feed, operand: Operand
     ) -> LoweredTensor:
-        """The value with its dimensions grouped as the operand has them; constants laid out."""
+        """Return the value with its dimensions grouped for the operand; constants laid out."""
         cuts = (0, *feed.cuts, tensor.rank)
         _require(list(cuts) == sorted(cuts), f"cuts of {tensor.rank} dimensions", feed.cuts)
         dims = [product(tensor.dims[a:b]) for a, b in pairwise(cuts)]
@@ -107,7 +108,7 @@ class KernelCalls:
         return self._packed[key]
 
     def _free_name(self, wanted: str) -> str:
-        """A symbol that the module does not have yet."""
+        """Return a symbol that the module does not have yet."""
         ops = (op.operation.attributes for op in self.module.body.operations)
         taken = {ir.StringAttr(a["sym_name"]).value for a in ops if "sym_name" in a}
         return next(n for n in (wanted + "_" * i for i in count()) if n not in taken)
@@ -117,7 +118,7 @@ class KernelCalls:
         if key not in self._kernels:
             if family not in FAMILIES:
                 _require(False, f"a family of {', '.join(FAMILIES)}", family)
-            name = self._free_name(f"pyc_{family}_{len(self._kernels)}")
+            name = self._free_name(kernel_symbol(family, len(self._kernels)))
             kernel = decode(FAMILIES[family].knobs, knobs).kernel(name)
             self._declare(kernel, family, knobs)
             self._kernels[key] = kernel
@@ -140,7 +141,7 @@ class KernelCalls:
 
 
 def _fits(tensor: LoweredTensor, operand: Operand) -> bool:
-    """Whether a value has the operand's element type and its known sizes."""
+    """Return whether a value has the operand's element type and its known sizes."""
     wanted = [d if isinstance(d, int) else None for d in operand.shape]
     same = len(wanted) == tensor.rank and tensor.dtype == _dtype(operand)
     return same and all(w in (None, d.static) for w, d in zip(wanted, tensor.dims, strict=True))
@@ -155,7 +156,7 @@ class _Sizes:
     runs: dict[str, tuple[LoweredDim, ...]] = field(default_factory=dict)
 
     def meet(self, operand: Operand, value: LoweredTensor, feed: Feed) -> None:
-        """Values that share a size must agree in every dimension of it, not in the product only."""
+        """Check values that share a size in every dimension of it, not in the product only."""
         if operand.layout is not None:
             return
         cuts = (0, *feed.cuts, value.rank)
@@ -170,7 +171,7 @@ class _Sizes:
                 self.lowering.require_equal(a, b, f"sizes `{name}` {self.what}")
 
     def meet_result(self, kernel: Kernel, dims: Sequence[LoweredDim]) -> None:
-        """An input whose size is that of the result's first dimensions agrees with each of them."""
+        """Check an input of the size of the result's first dimensions against each of them."""
         for name, number in kernel.merged:
             run = self.runs.get(name, ())
             # An input of a lower rank lacks leading dimensions of size 1.
@@ -179,14 +180,14 @@ class _Sizes:
 
 
 def _under(value: ir.Value, type_: ir.Type) -> ir.Value:
-    """The value under a type that knows more or less of its sizes."""
+    """Return the value under a type that knows more or less of its sizes."""
     if value.type == type_:
         return value
     return ir.Operation.create("tensor.cast", results=[type_], operands=[value]).result
 
 
 def _declared(operand: Operand) -> ir.Type:
-    """The type that the kernel itself gives an operand."""
+    """Return the type that the kernel itself gives an operand."""
     shape = tuple(d if isinstance(d, int) else None for d in operand.shape)
     return to_mlir(TensorType(shape, _dtype(operand)))
 

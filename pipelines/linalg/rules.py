@@ -29,15 +29,15 @@ class LinalgBuilder(Builder):
         return lower(self.lowering, op.name, operands, params)
 
     def constant(self, value: np.ndarray) -> LoweredTensor:
-        """A constant tensor."""
+        """Return a constant tensor."""
         return self.lowering.constant(np.asarray(value))
 
     def scalar(self, value: float, like: LoweredTensor) -> LoweredTensor:
-        """A rank-0 constant of the element type of `like`; equal ones are one."""
+        """Return a rank-0 constant of the element type of `like`; equal ones are one."""
         return self.lowering.rank_0(value, like.dtype)
 
     def type_of(self, value: LoweredTensor) -> TensorType:
-        """The type of a lowered tensor."""
+        """Return the type of a lowered tensor."""
         return value.type
 
 

@@ -10,7 +10,7 @@ from pyc_mlir.pipelines.pyc.rewriting import definition_of, functions_of, params
 
 
 def constant_work(module: ir.Module) -> int:
-    """The work of all ops with constant operands alone, in units of `OpDef.evaluation_work`."""
+    """Return the work of the ops of constants alone, in units of `OpDef.evaluation_work`."""
     return sum(_Known().work(f.regions[0].blocks[0]) for f in functions_of(module))
 
 
@@ -21,7 +21,7 @@ class _Known:
         self.values: set[ir.Value] = set()
 
     def work(self, block: ir.Block) -> int:
-        """The work of a block's known ops; their results join the known values."""
+        """Return the work of a block's known ops; their results join the known values."""
         total = 0
         for op in block.operations:
             operation = op.operation
@@ -42,7 +42,7 @@ class _Known:
 
 
 def _work_of(op: ir.Operation) -> int:
-    """The work of one pyc op; 0 for groups, whose body was counted, and for constants."""
+    """Return the work of one pyc op; 0 for groups, whose body was counted, and for constants."""
     found = definition_of(op)
     if found is None or found.name == "constant":
         return 0

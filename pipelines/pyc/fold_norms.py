@@ -71,13 +71,13 @@ class Fold:
 
     @property
     def sums(self) -> bool:
-        """Whether a sum is left."""
+        """True if a sum is left."""
         return any(op.name in ("pyc.add", "pyc.sub") for op in self.ops)
 
 
 @np.errstate(all="ignore")
 def _fold(conv: ir.Operation) -> Fold | None:
-    """What can be folded into a convolution; None for nothing, or where it is not exact enough."""
+    """Return the part to fold into a convolution; None for nothing, or where it is inexact."""
     weights, out = constant_array(conv.operands[1]), from_mlir(conv.result.type)
     if weights is None or not is_float(out.dtype) or out.dtype.itemsize < 4:
         return None
@@ -102,7 +102,7 @@ def _fold(conv: ir.Operation) -> Fold | None:
 
 
 def _only_user(value: ir.Value) -> ir.Operation | None:
-    """The op of the same block that alone reads a value, once."""
+    """Return the op of the same block that alone reads a value, once."""
     users = [use.owner.operation for use in value.uses]
     if len(users) != 1 or users[0].block != value.owner.operation.block:
         return None
@@ -110,7 +110,7 @@ def _only_user(value: ir.Value) -> ir.Operation | None:
 
 
 def _operand(op: ir.Operation, x: ir.Value, axis: int) -> tuple[str, np.ndarray] | None:
-    """The constant operand of an affine op on x as a vector along `axis` (or of one element).
+    """Return the constant operand of an affine op on x as a vector along `axis` (or one element).
 
     The name is the op's, with an r in front where x is the right operand of a difference.
     """
@@ -141,7 +141,7 @@ def _composed(
 
 
 def _is_chosen(fold: Fold, ids: OpIds, context: PassContext) -> bool:
-    """The ops behind a convolution cost arithmetic only: they run in its epilogue."""
+    """Return the gain: ops behind a convolution cost arithmetic only, in its epilogue."""
     elements = nominal(from_mlir(fold.conv.result.type).shape)
     model = CostModel(context.target, context.calibration)
     cost = partial(model.kernel, "elementwise", traffic_bytes=0)
@@ -156,7 +156,7 @@ def _is_chosen(fold: Fold, ids: OpIds, context: PassContext) -> bool:
 
 
 def _apply(fold: Fold) -> None:
-    """New weights, and one sum at the place of the last op."""
+    """Make new weights, and one sum at the place of the last op."""
     conv, last, builder = fold.conv, fold.ops[-1], IRBuilder()
     definition, out = OPS["conv2d"], from_mlir(conv.result.type)
     params: dict[str, Any] = params_of(definition, conv)

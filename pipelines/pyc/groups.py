@@ -33,7 +33,7 @@ class Members:
 
     @staticmethod
     def of(op: ir.Operation) -> "Members | None":
-        """Of a group or a lone op; None where an op of another dialect is inside."""
+        """Return those of a group or a lone op; None where an op of another dialect is inside."""
         ops = (op,)
         if op.name == "pyc.group":
             ops = tuple(o.operation for o in op.regions[0].blocks[0].operations)[:-1]
@@ -44,7 +44,7 @@ class Members:
         return Members(ops, tuple(read), op)
 
     def work(self) -> Work:
-        """The group as data."""
+        """Return the group as data."""
         numbers = {v: i for i, v in enumerate((*self.inputs, *(o.result for o in self.ops)))}
         nodes = []
         for op in self.ops:
@@ -65,7 +65,7 @@ def _input(value: ir.Value) -> Input:
 
 
 def _name(op: ir.Operation) -> str:
-    """A pyc op's name without the dialect; "" for others."""
+    """Return a pyc op's name without the dialect; "" for others."""
     return op.name[4:] if op.name.startswith("pyc.") else ""
 
 
@@ -96,7 +96,7 @@ class Attached:
 
     @staticmethod
     def read(op: ir.Operation) -> "Attached | None":
-        """The kernel on an op. Raises PycError (INVALID_IR) for a malformed attribute."""
+        """Return the kernel on an op. Raises PycError (INVALID_IR) for a malformed attribute."""
         if ATTRIBUTE not in op.attributes:
             return None
         try:
@@ -122,7 +122,7 @@ def _feed(text: str) -> Feed:
 
 
 def predicted_seconds(module: ir.Module, target: Target) -> float:
-    """All groups of a module one after the other, each a dispatch, on one core of the target."""
+    """Return the seconds of all groups in turn, each a dispatch, on one core of the target."""
     model = CostModel(target).on(threads=1)
     return math.fsum(
         _seconds(members, model)
@@ -134,7 +134,7 @@ def predicted_seconds(module: ir.Module, target: Target) -> float:
 
 
 def _seconds(members: Members, model: CostModel) -> float:
-    """A group: its kernel and IREE's code for the rest, each a dispatch."""
+    """Return a group's seconds: its kernel, and IREE's code for the rest, each a dispatch."""
     work, attached = members.work(), Attached.read(members.whole)
     if all(has(node.name, Trait.VIEW) for node in work.nodes):
         return 0.0

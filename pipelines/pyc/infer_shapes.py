@@ -62,7 +62,7 @@ def _parse_shape(text: str) -> Shape:
 
 
 def _called_symbols(module: ir.Module) -> set[str]:
-    """The functions whose type somebody else relies on."""
+    """Return the functions whose type somebody else relies on."""
     ops: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -76,7 +76,7 @@ def _called_symbols(module: ir.Module) -> set[str]:
 
 
 def _fixed_by(value: ir.Value, may_return: bool) -> str:
-    """The name of an op that needs `value` to keep its exact type; '' when there is none.
+    """Return the name of an op that needs `value` to keep its exact type; '' when there is none.
 
     Only pyc ops are known to take any refinement of an operand.
     """
@@ -154,7 +154,7 @@ def _refine_block(block: ir.Block, may_return: bool, changed: bool) -> int:
 
 
 def _update_signature(function: ir.Operation) -> None:
-    """The function's type is that of its arguments and returned values."""
+    """Give the function the type of its arguments and returned values."""
     block = function.regions[0].blocks[0]
     returned = list(block.operations)[-1].operation.operands
     type_ = ir.FunctionType.get(

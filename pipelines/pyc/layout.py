@@ -24,11 +24,11 @@ from pyc_mlir.dialects.ir.builder import IRBuilder, create
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.movement import copied
-from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
+from pyc_mlir.pipelines.pyc.graph import BlockGraph
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.orders import (
     Order,
@@ -44,8 +44,6 @@ from pyc_mlir.pipelines.pyc.rewriting import (
     carry_marks,
     constant_array,
     functions_of,
-    tensor_types,
-    values_read,
 )
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
@@ -63,7 +61,7 @@ class Layout:
     target: str = option("", "the target that costs are for; empty: the compile's")
 
     def __post_init__(self) -> None:
-        """Raises PycError (INVALID_PIPELINE) for a target that does not exist."""
+        """Raise PycError (INVALID_PIPELINE) for a target that does not exist."""
         if self.target not in ("", *TARGETS):
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
@@ -92,39 +90,16 @@ class Layout:
         return counts
 
 
-class LayoutGraph:
-    """A function's block as data: values by number, ops by position."""
+class LayoutGraph(BlockGraph):
+    """A block with each lone op as `Work`."""
 
     def __init__(self, function: ir.Operation) -> None:
-        block = function.regions[0].blocks[0]
-        self.ops = [op.operation for op in block.operations]
-        self.values = [*block.arguments, *(r for op in self.ops for r in op.results)]
-        number = {value: n for n, value in enumerate(self.values)}
-        types = tensor_types(self.values)
-        self.types = [types.get(value.type) for value in self.values]
+        super().__init__(function)
         self.works = [_work(op) for op in self.ops]
-        # What an op makes; -1 for ops without results.
-        self.makes = [number[op.results[0]] if len(op.results) else -1 for op in self.ops]
-        self.maker = {n: i for i, n in enumerate(self.makes)}
-        self.reads = [[number[v] for v in values_read(op) if v in number] for op in self.ops]
-        self.readers: list[list[int]] = [[] for _ in self.values]
-        for i, read in enumerate(self.reads):
-            for n in dict.fromkeys(read):
-                self.readers[n].append(i)
-
-    def is_constant(self, n: int) -> bool:
-        """Whether a value is known when compiling."""
-        return n in self.maker and self.ops[self.maker[n]].name == "pyc.constant"
-
-    def type(self, n: int) -> TensorType:
-        """The type of a value that a step reads or makes."""
-        found = self.types[n]
-        assert found is not None
-        return found
 
 
 def _work(op: ir.Operation) -> Work | None:
-    """A lone op as data; None for what must stay: groups, other dialects, attached kernels."""
+    """Return a lone op as data; None for groups, other dialects and attached kernels."""
     if not op.name.startswith("pyc.") or len(op.regions) or ATTRIBUTE in op.attributes:
         return None
     members = Members.of(op)
@@ -132,7 +107,7 @@ def _work(op: ir.Operation) -> Work | None:
 
 
 def _is_window(work: Work | None) -> bool:
-    """Whether an op has a layout of its own: convolution or pooling."""
+    """Return whether an op has a layout of its own: convolution or pooling."""
     return work is not None and "layout" in work.nodes[0].params
 
 
@@ -149,7 +124,7 @@ class Conversion:
 
 
 def plan(graph: LayoutGraph) -> list[Region]:
-    """The regions of a function: those with convolutions, and those that only lose transposes."""
+    """Return the regions with convolutions, and those that only lose transposes."""
     steps: dict[int, OrderedOp] = {}
     stored: dict[int, Order] = {}
     for i, work in enumerate(graph.works):
@@ -162,20 +137,21 @@ def plan(graph: LayoutGraph) -> list[Region]:
 
 
 def _is_slow_in_iree(graph: LayoutGraph, i: int) -> bool:
-    """Whether an op is a convolution of several taps whose weights the compiler does not know.
+    """Return whether an op is a convolution of several taps whose weights are not constant.
 
     No kernel takes it, and IREE would fuse the transpose of its weights into it: 60 ms in place of
     0.6 for 8 images of 8x8x64 and 128 filters of 3x3. Filters of 1x1 are a product of matrices,
     which gains: 0.24 ms in place of 0.46.
     """
-    if graph.ops[i].name != "pyc.conv2d" or graph.is_constant(graph.reads[i][1]):
+    if graph.name(i) != "conv2d" or graph.is_constant(graph.reads[i][1]):
         return False
     return graph.type(graph.reads[i][1]).shape[2:] != (1, 1)
 
 
 def _connected(graph: LayoutGraph, steps: Region, stored: Mapping[int, Order]) -> Iterator[Region]:
-    """Steps that hand stored values to each other, in program order."""
+    """Yield steps that hand stored values to each other, in program order."""
     root = {i: i for i in steps}
+    maker = {graph.makes[i]: i for i in steps}
 
     def find(i: int) -> int:
         while root[i] != i:
@@ -185,7 +161,7 @@ def _connected(graph: LayoutGraph, steps: Region, stored: Mapping[int, Order]) -
     for i, step in steps.items():
         for n, need in zip(graph.reads[i], step.needs, strict=True):
             if need is not None and n in stored:
-                low, high = sorted((find(i), find(graph.maker[n])))
+                low, high = sorted((find(i), find(maker[n])))
                 root[high] = low
     regions: dict[int, dict[int, OrderedOp]] = {}
     for i, step in steps.items():
@@ -194,14 +170,14 @@ def _connected(graph: LayoutGraph, steps: Region, stored: Mapping[int, Order]) -
 
 
 def _is_worth_asking(graph: LayoutGraph, region: Region) -> bool:
-    if any(graph.ops[i].name == "pyc.conv2d" for i in region):
+    if any(graph.name(i) == "conv2d" for i in region):
         return True
     left = any(_bytes_moved(graph, c) for c in conversions(graph, region))
     return not left and any(_is_moving_transpose(graph, i) for i in region)
 
 
 def conversions(graph: LayoutGraph, region: Region) -> list[Conversion]:
-    """What must be converted where a region meets the rest, and inside; each once for a value."""
+    """Return the conversions where a region meets the rest, and inside; one for each value."""
     found: dict[Conversion, None] = {}
     own = {graph.makes[i]: step.out for i, step in region.items()}
     for i, step in region.items():
@@ -215,7 +191,7 @@ def conversions(graph: LayoutGraph, region: Region) -> list[Conversion]:
 
 
 def _bytes_moved(graph: LayoutGraph, conversion: Conversion) -> int:
-    """The size of the value; 0 where a reshape does."""
+    """Return the bytes of the value; 0 where a reshape does."""
     type_, have, need = graph.type(conversion.value), conversion.have, conversion.need
     rank = len(need or type_.shape)
     shape = (1,) * (rank - type_.rank) + stored_shape(type_.shape, have)
@@ -224,19 +200,16 @@ def _bytes_moved(graph: LayoutGraph, conversion: Conversion) -> int:
 
 
 def _is_moving_transpose(graph: LayoutGraph, i: int) -> bool:
-    """Whether the program itself moves elements there."""
-    n = graph.reads[i][0] if graph.ops[i].name == "pyc.transpose" else None
-    if n is None:
+    """Return whether the program itself moves elements there."""
+    if not graph.has(i, Trait.PERMUTES):
         return False
-    work = graph.works[i]
-    assert work is not None
-    return moves(graph.type(n).shape, work.nodes[0].params["permutation"])
+    return moves(graph.type(graph.reads[i][0]).shape, graph.params(i)["permutation"])
 
 
 def _choose(
     graph: LayoutGraph, region: Region, ids: OpIds, context: PassContext, model: CostModel
 ) -> bool:
-    """Whether the region is stored with channels last: the cheaper way first, of equals `keep`."""
+    """Return whether the region is stored with channels last; of equal costs `keep` is first."""
     windows = [w for i in region if (w := graph.works[i]) is not None and _is_window(w)]
     before = [graph.type(graph.makes[i]) for i in region if _is_moving_transpose(graph, i)]
     own = [nominal(t.shape) * t.dtype.itemsize for t in before]
@@ -259,13 +232,13 @@ def _summed(costs: list[Cost]) -> Cost:
 
 
 def _copy(model: CostModel, nbytes: int) -> Cost:
-    """A transpose: every byte is read and written."""
+    """Return the cost of a transpose: every byte is read and written."""
     cost = model.copy(2 * nbytes)
     return replace(cost, seconds=cost.seconds + model.dispatch_seconds)
 
 
 def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
-    """A convolution or pooling in NHWC: by a generated kernel where there can be one."""
+    """Return the cost in NHWC: of a generated kernel where there can be one."""
     node = work.nodes[0]
     computed_weights = not all(work.is_constant(v) for v in node.operands[1:])
     family = "resize" if node.name == "resize" else "pool"
@@ -280,7 +253,7 @@ def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
 
 
 def _has_kernel(work: Work, family: str) -> bool:
-    """Whether the size of the images is known, or of no matter to the family.
+    """Return whether the size of the images is known, or of no matter to the family.
 
     A direct convolution takes any where there are as many outputs.
     """
@@ -320,14 +293,14 @@ class _Rewriter:
         constants = {
             n for i in self.steps for n in self.graph.reads[i] if self.graph.is_constant(n)
         }
-        unused = sorted({*self.steps, *(self.graph.maker[n] for n in constants)}, reverse=True)
-        for i in unused:
+        makers = {i for n in constants if (i := self.graph.makers[n]) is not None}
+        for i in sorted(makers.union(self.steps), reverse=True):
             if not any(True for _ in self.graph.ops[i].result.uses):
                 self.graph.ops[i].erase()
 
     def _rewrite(self, i: int, step: OrderedOp) -> None:
         graph, op, n = self.graph, self.graph.ops[i], self.graph.makes[i]
-        definition = OPS[op.name[4:]]
+        definition = OPS[graph.name(i)]
         bare = definition.has(Trait.ELEMENTWISE)
         pairs = zip(graph.reads[i], step.needs, strict=True)
         operands = [self._value(v, need, bare) for v, need in pairs]
@@ -342,7 +315,7 @@ class _Rewriter:
             op.result.replace_all_uses_with(self._value(n, None, False))
 
     def _value(self, n: int, need: Order | None, bare: bool) -> ir.Value:
-        """A value in the order that is needed; `bare`: a constant without leading sizes of 1."""
+        """Return a value in the order needed; `bare`: a constant without leading sizes of 1."""
         graph = self.graph
         bare = bare and need is not None and graph.is_constant(n)
         known = self.stored.get((n, need, bare))
@@ -360,7 +333,7 @@ class _Rewriter:
         return value
 
     def _converted(self, value: ir.Value, have: Order | None, need: Order | None) -> ir.Value:
-        """A transpose, or a reshape where the elements stay in their places."""
+        """Return a transpose, or a reshape where the elements stay in their places."""
         shape = self.builder.type_of(value).shape
         rank = len(need or shape)
         entries = [copied(d) if size is None else size for d, size in enumerate(shape)]
@@ -377,7 +350,7 @@ class _Rewriter:
 
 
 def _laid_out(array: np.ndarray, order: Order, bare: bool) -> np.ndarray:
-    """A constant in an order, with dimensions of size 1 in front, or without them."""
+    """Return a constant in an order, with dimensions of size 1 in front, or without them."""
     full = array.reshape((1,) * (len(order) - array.ndim) + array.shape).transpose(order)
     if not bare:
         return full

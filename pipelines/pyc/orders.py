@@ -58,7 +58,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def step_of(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
-    """The step of a lone op whose operands are stored in these orders."""
+    """Return the step of a lone op whose operands are stored in these orders."""
     definition = OPS[work.nodes[0].name]
     if definition.has(Trait.ANY_ORDER):
         return _aligned(work, orders)
@@ -69,35 +69,35 @@ def step_of(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
 
 
 def normal(order: Sequence[int]) -> Order | None:
-    """The order; None for that of the program."""
+    """Return the order; None for that of the program."""
     return None if list(order) == list(range(len(order))) else tuple(order)
 
 
 def between(have: Order | None, need: Order | None, rank: int) -> Order:
-    """The permutation that turns what is stored in one order into what is stored in another."""
+    """Return the permutation from one stored order to another."""
     source = widened(have, rank)
     return tuple(source.index(d) for d in need or range(rank))
 
 
 def widened(order: Order | None, rank: int) -> Order:
-    """The order where dimensions of size 1 are put in front, up to `rank`."""
+    """Return the order where dimensions of size 1 are put in front, up to `rank`."""
     lead = 0 if order is None else rank - len(order)
     return (*range(lead), *(lead + d for d in order or range(rank)))
 
 
 def moves(shape: Shape, permutation: Order) -> bool:
-    """Whether a transpose of a tensor of this shape changes the order of its elements."""
+    """Return whether a transpose of a tensor of this shape changes the order of its elements."""
     kept = [p for p in permutation if shape[p] != 1]
     return 0 not in shape and any(a > b for a, b in pairwise(kept))
 
 
 def stored_shape(shape: Shape, order: Order | None) -> Shape:
-    """The shape of what is stored."""
+    """Return the shape of what is stored."""
     return shape if order is None else tuple(shape[d] for d in order)
 
 
 def _reordered(params: Mapping[str, Any], order: Order) -> dict[str, Any]:
-    """Parameters that name dimensions, for operands stored in `order`."""
+    """Return parameters that name dimensions, for operands stored in `order`."""
     found, rank = dict(params), len(order)
     for name, value in params.items():
         if name == "axis":
@@ -111,7 +111,7 @@ def _reordered(params: Mapping[str, Any], order: Order) -> dict[str, Any]:
 
 @rule("conv2d", "max_pool2d", "avg_pool2d", "resize")
 def _window(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
-    """NHWC, whatever the operand is stored in."""
+    """Ask for NHWC, whatever the operand is stored in."""
     node = work.nodes[0]
     if node.params["layout"] != "NCHW":
         return None
@@ -120,7 +120,7 @@ def _window(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
 
 
 def _aligned(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
-    """Operands that are aligned at the last dimension, all in the order of most of their bytes."""
+    """Give all operands, aligned at the last dimension, the order of most of their bytes."""
     node = work.nodes[0]
     order = _prevailing(work, orders)
     if order is None:
@@ -136,7 +136,7 @@ def _aligned(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
 
 
 def _prevailing(work: Work, orders: Sequence[Order | None]) -> Order | None:
-    """The order of most bytes among the computed operands of full rank; of equals not None."""
+    """Return the order of most bytes among computed operands of full rank; of equals not None."""
     node = work.nodes[0]
     votes: dict[Order | None, int] = {None: 0}
     for v, order in zip(node.operands, orders, strict=True):
@@ -147,7 +147,7 @@ def _prevailing(work: Work, orders: Sequence[Order | None]) -> Order | None:
 
 
 def _reduced(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
-    """The dimensions that stay keep their order."""
+    """Return the dimensions that stay keep their order."""
     node, order = work.nodes[0], orders[0]
     if order is None:
         return None
@@ -162,7 +162,7 @@ def _reduced(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
 
 @rule("size")
 def _size(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
-    """The product of the same dimensions; nothing is read."""
+    """Multiply the same dimensions; nothing is read."""
     order = orders[0]
     if order is None:
         return None
@@ -171,7 +171,7 @@ def _size(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
 
 @rule("transpose")
 def _transpose(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
-    """Nothing moves: the result is stored as the operand is, until somebody needs it otherwise."""
+    """Move nothing: the result is stored as the operand is, until somebody needs it otherwise."""
     permutation = work.nodes[0].params["permutation"]
     have = orders[0] or range(len(permutation))
     return OrderedOp((orders[0],), normal([permutation.index(d) for d in have]), None)
@@ -179,7 +179,7 @@ def _transpose(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
 
 @rule("reshape")
 def _reshape(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
-    """Dimensions that are split or merged must be stored side by side, in their own order.
+    """Keep dimensions that are split or merged stored side by side, in their own order.
 
     Where they are not, they are brought together if that leaves the channels last, as after a
     shuffle of channels.
@@ -201,7 +201,7 @@ def _reshape(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
 
 
 def _groups(x: TensorType, entries: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Dimensions of a reshape's operand and of its result that hold the same elements, in order.
+    """Return groups of dimensions of a reshape's operand and result with the same elements.
 
     Empty where they cannot be told apart.
     """

@@ -29,7 +29,7 @@ __all__ = [
 
 
 def functions_of(module: ir.Module) -> list[ir.Operation]:
-    """The functions of a module that have a body."""
+    """Return the functions of a module that have a body."""
     return [
         op.operation
         for op in module.body.operations
@@ -38,7 +38,7 @@ def functions_of(module: ir.Module) -> list[ir.Operation]:
 
 
 def pyc_ops(block: ir.Block) -> Iterator[ir.Operation]:
-    """The pyc ops of a block, group bodies before their group, as they stand when asked for."""
+    """Yield the pyc ops of a block, group bodies first, as they stand when asked for."""
     for op in list(block.operations):
         operation = op.operation
         for region in operation.regions:
@@ -49,13 +49,13 @@ def pyc_ops(block: ir.Block) -> Iterator[ir.Operation]:
 
 
 def defining_op(value: ir.Value) -> ir.Operation | None:
-    """The op that makes a value; None for block arguments."""
+    """Return the op that makes a value; None for block arguments."""
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
 def values_read(op: ir.Operation) -> list[ir.Value]:
-    """The operands of `op`, then those of the ops inside its regions."""
+    """Return the operands of `op`, then those of the ops inside its regions."""
     read = list(op.operands)
     for region in op.regions:
         for block in region.blocks:
@@ -65,7 +65,7 @@ def values_read(op: ir.Operation) -> list[ir.Value]:
 
 
 def constant_array(value: ir.Value) -> np.ndarray | None:
-    """The contents of a pyc.constant, None for other values."""
+    """Return the contents of a pyc.constant, None for other values."""
     op = defining_op(value)
     if op is None or op.name != "pyc.constant":
         return None
@@ -73,7 +73,7 @@ def constant_array(value: ir.Value) -> np.ndarray | None:
 
 
 def splat_of(value: ir.Value) -> Any | None:
-    """The one element that a pyc.constant repeats, None if there is no such element."""
+    """Return the one element that a pyc.constant repeats, None if there is no such element."""
     op = defining_op(value)
     if op is None or op.name != "pyc.constant":
         return None
@@ -85,7 +85,7 @@ def splat_of(value: ir.Value) -> Any | None:
 
 
 def tensor_types(values: Iterable[ir.Value]) -> dict[ir.Type, TensorType]:
-    """Our view of those types of `values` that are tensors: programs have few types."""
+    """Return our view of those types of `values` that are tensors: programs have few types."""
     found = {}
     for type_ in {v.type for v in values}:
         with suppress(VerificationError):
@@ -94,7 +94,7 @@ def tensor_types(values: Iterable[ir.Value]) -> dict[ir.Type, TensorType]:
 
 
 def as_type(value: ir.Value, declared: TensorType) -> ir.Value:
-    """The value under a compatible type, with a tensor.cast if the types differ."""
+    """Return the value under a compatible type, with a tensor.cast if the types differ."""
     if from_mlir(value.type) == declared:
         return value
     return ir.Operation.create("tensor.cast", results=[to_mlir(declared)], operands=[value]).result

@@ -46,7 +46,7 @@ class SelectKernels:
     families: str = option("", "families to take kernels from, joined by +; empty: all")
 
     def __post_init__(self) -> None:
-        """Raises PycError (INVALID_PIPELINE) for an unknown target or family."""
+        """Raise PycError (INVALID_PIPELINE) for an unknown target or family."""
         if self.target not in ("", *TARGETS):
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
@@ -99,14 +99,14 @@ Found = tuple[str, KernelOffer]
 
 
 def is_stored(work: Work) -> bool:
-    """Whether no code is made for a group."""
+    """Return whether no code is made for a group."""
     return _STORED.issuperset(n.name for n in work.nodes)
 
 
 def legal_offers(
     work: Work, context: PassContext, families: Sequence[str]
 ) -> tuple[dict[str, Found], list[str]]:
-    """The kernels that the context allows, by name, and evidence of those that it does not."""
+    """Return the allowed kernels by name, and evidence of those that are not."""
     found = _offers(work, context.target, families)
     why = _against_indirect(context)
     left_out = [n for n, (_, o) in found.items() if why and o.indirect]
@@ -115,7 +115,7 @@ def legal_offers(
 
 
 def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found]:
-    """Every kernel for the group that a dispatch can bind, by the name of its alternative."""
+    """Return every kernel that a dispatch can bind for the group, by its alternative's name."""
     found: dict[str, Found] = {}
     if len(work.inputs) >= MOST_BINDINGS:
         return found
@@ -172,17 +172,17 @@ class KernelVariants:
         return Alternative(IREE, _iree_cost(self.work, 0, self.target))
 
     def spaces(self) -> Mapping[str, KnobSpace]:
-        """Those that the families of the offers give."""
+        """Return the spaces that the families of the offers give."""
         found = {name: self._space(name) for name in self.offers}
         return {name: space for name, space in found.items() if space is not None}
 
     def alternative(self, name: str) -> Alternative | None:
-        """The offer or variant of that name."""
+        """Return the offer or variant of that name."""
         found = self.found(name)
         return None if found is None else self.priced(name, found[1])
 
     def found(self, name: str) -> Found | None:
-        """The family and the offer that a name stands for; None for what is not legal."""
+        """Return the family and the offer that a name stands for; None for what is not legal."""
         base, label = split_variant(name)
         if not label or base not in self.offers:
             return self.offers.get(name)
@@ -198,7 +198,7 @@ class KernelVariants:
         return family, replace(offer, knobs=knobs, cost=self._cost(family, offer, knobs))
 
     def priced(self, name: str, offer: KernelOffer) -> Alternative:
-        """An offer as an alternative: its cost with what it leaves to IREE, and its knobs."""
+        """Return an offer as an alternative, with the cost of what it leaves to IREE."""
         rest = _iree_cost(self.work, offer.covers, self.target)
         return Alternative(name, offer.cost + rest, encode(offer.knobs))
 
@@ -214,5 +214,5 @@ class KernelVariants:
 
 
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:
-    """IREE's code for the ops from `covers` on, as one dispatch."""
+    """Return the cost of IREE's code for the ops from `covers` on, as one dispatch."""
     return CostModel(target).work(work, covers)

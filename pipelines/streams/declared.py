@@ -18,7 +18,7 @@ FLOPS, IN_PLACE = "pyc.flops", "pyc.in_place"
 
 
 def declared_flops(function: Any) -> int:
-    """The operations of one run, 0 where nothing is said.
+    """Return the operations of one run, 0 where nothing is said.
 
     Raises PycError (INVALID_IR) for an attribute that is no integer of 0 or more.
     """
@@ -31,7 +31,7 @@ def declared_flops(function: Any) -> int:
 
 
 def declared_in_place(function: Any, bindings: int) -> frozenset[tuple[int, int]]:
-    """The pairs (written, read) of a function with so many bindings, none where nothing is said.
+    """Return the pairs (written, read) of a function with so many bindings; none if undeclared.
 
     Raises PycError (INVALID_IR) for what is no list of pairs of two different bindings.
     """

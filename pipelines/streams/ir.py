@@ -5,12 +5,13 @@ which does it write, how large are they (as SSA values), and which results updat
 place. The forms of the ops follow IREE 3.13's Stream dialect (`StreamOps.td`).
 """
 
-import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 from iree.compiler import ir
+
+from pyc_mlir.dialects.names import ids_in
 
 __all__ = [
     "CONCURRENT",
@@ -41,8 +42,6 @@ __all__ = [
     "ties",
 ]
 
-# The id of a pyc op as it stands in locations.
-_SOURCE = re.compile(r'"pyc:([^"]+)"')
 EXECUTE = "stream.async.execute"
 CONCURRENT = "stream.async.concurrent"
 DISPATCH = "stream.async.dispatch"
@@ -62,12 +61,12 @@ UNTIED = -1
 
 
 def dialect(name: str) -> Any:
-    """The typed builders of one dialect; loaded when asked for, since most compiles need none."""
+    """Return the typed builders of a dialect, loaded when asked for: most compiles need none."""
     return import_module(f"iree.compiler.dialects.{name}")
 
 
 def find(root: Any, name: str) -> list[Any]:
-    """All ops called `name` under `root`, in the order of the text."""
+    """Return all ops called `name` under `root`, in the order of the text."""
     found = []
 
     def visit(op: Any) -> Any:
@@ -80,18 +79,18 @@ def find(root: Any, name: str) -> list[Any]:
 
 
 def operations(block: Any) -> list[Any]:
-    """The ops of a block, its terminator included."""
+    """Return the ops of a block, its terminator included."""
     return [op.operation for op in block.operations]
 
 
 def maker(value: Any) -> Any | None:
-    """The op that makes `value`; None for a block's argument."""
+    """Return the op that makes `value`; None for a block's argument."""
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
 def constant_of(value: Any) -> int | None:
-    """The number that an index is, where it is a constant."""
+    """Return the number that an index is, where it is a constant."""
     op = maker(value)
     if op is None or op.name != "arith.constant":
         return None
@@ -99,42 +98,42 @@ def constant_of(value: Any) -> int | None:
 
 
 def index_constant(number: int) -> Any:
-    """An index constant at the current insertion point and location."""
+    """Return an index constant at the current insertion point and location."""
     index = ir.IndexType.get()
     attributes = {"value": ir.IntegerAttr.get(index, number)}
     return ir.Operation.create("arith.constant", results=[index], attributes=attributes).result
 
 
 def is_resource(value: Any) -> bool:
-    """True for memory, false for numbers and timepoints."""
+    """Return whether a type is memory, not a number or a timepoint."""
     return str(value.type).startswith("!stream.resource")
 
 
 def resources(values: Any) -> list[Any]:
-    """Those of `values` that are memory."""
+    """Return those of `values` that are memory."""
     return [v for v in values if is_resource(v)]
 
 
 def group(op: Any, number: int) -> list[Any]:
-    """The operands of one variadic group of an op with `operandSegmentSizes`; -1 is the last."""
+    """Return one variadic group of operands by `operandSegmentSizes`; -1 is the last."""
     sizes = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
     start = sum(sizes[: number % len(sizes)])
     return [op.operands[i] for i in range(start, start + sizes[number])]
 
 
 def in_group(op: Any, number: int, place: int) -> Any:
-    """One operand of a variadic group, as `group` counts them, without making all of them."""
+    """Return one operand of a variadic group, as `group` counts, without making them all."""
     sizes = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
     return op.operands[sum(sizes[: number % len(sizes)]) + place]
 
 
 def number_of(result: Any) -> int:
-    """Which of its op's results a resource is: resources stand before timepoints."""
+    """Return which of its op's results a resource is: resources stand before timepoints."""
     return ir.OpResult(result).result_number
 
 
 def result_sizes(op: Any) -> list[Any]:
-    """The sizes of the op's resource results, in bytes, as values."""
+    """Return the sizes of the op's resource results, in bytes, as values."""
     if op.name in (DISPATCH, CONCURRENT, EXECUTE):
         return group(op, _SIZE_GROUPS[op.name])
     if op.name in UPDATES:
@@ -143,7 +142,7 @@ def result_sizes(op: Any) -> list[Any]:
 
 
 def size_value(value: Any) -> Any:
-    """The size of a resource within an execution region, in bytes, as a value."""
+    """Return the size of a resource within an execution region, in bytes, as a value."""
     op = maker(value)
     if op is not None:
         if op.name in _SIZE_GROUPS:
@@ -159,7 +158,7 @@ _TIED_GROUPS = {DISPATCH: 1, CONCURRENT: 0, EXECUTE: 0}
 
 
 def ties(op: Any) -> list[tuple[Any, Any]]:
-    """Pairs (result, operand) that share storage: the op updates the operand in place.
+    """Return pairs (result, operand) that share storage: the op updates the operand in place.
 
     IREE leaves the list of tied operands empty where no result of a region is tied.
     """
@@ -176,7 +175,7 @@ def ties(op: Any) -> list[tuple[Any, Any]]:
 
 
 def storage_of(value: Any) -> Any:
-    """The value that begins the storage that `value` is in, outside of execution regions or in."""
+    """Return the value that begins the storage of `value`, in execution regions or outside."""
     while True:
         op = maker(value)
         if op is None:
@@ -203,7 +202,7 @@ def symbol_of(op: Any) -> str:
 
 
 def function_of(op: Any) -> str:
-    """The name of the function that an op stands in; empty within an initializer."""
+    """Return the name of the function that an op stands in; empty within an initializer."""
     while op is not None and op.name not in ("util.func", "util.initializer"):
         op = op.parent.operation if op.parent is not None else None
     if op is None or op.name != "util.func":
@@ -212,7 +211,7 @@ def function_of(op: Any) -> str:
 
 
 def leaves(block: Any) -> Iterator[Any]:
-    """The ops of an execution region without its terminator, waves opened, waves left out."""
+    """Yield the ops of an execution region without its terminator, waves opened, waves left out."""
     for op in operations(block)[:-1]:
         if op.name == CONCURRENT:
             yield from operations(op.regions[0].blocks[0])[:-1]
@@ -221,5 +220,5 @@ def leaves(block: Any) -> Iterator[Any]:
 
 
 def source_ids(op: Any) -> tuple[str, ...]:
-    """The ids of the pyc ops that an op was made of, in the order of its location."""
-    return tuple(dict.fromkeys(_SOURCE.findall(str(op.location))))
+    """Return the ids of the pyc ops that an op was made of, in the order of its location."""
+    return ids_in(str(op.location))

@@ -14,7 +14,7 @@ _PASS_ON = ("stream.async.cast", "stream.async.transfer")
 
 
 def is_own_memory(value: Any) -> bool:
-    """True for a resource, outside of execution regions, that is such a buffer."""
+    """Return True for a resource, outside of execution regions, that is such a buffer."""
     op = maker(value)
     while op is not None and op.name in _PASS_ON:
         value = op.operands[0]

@@ -21,7 +21,7 @@ _DIM = "hal.buffer_view.dim"
 
 
 def interval_of(value: Any, ranges: Ranges) -> Interval | None:
-    """The interval of an index or integer value; None where it is not known."""
+    """Return the interval of an index or integer value; None where it is not known."""
     number = constant_of(value)
     if number is not None:
         return number, number
@@ -47,7 +47,7 @@ def _dimension(op: Any, ranges: Ranges) -> Interval | None:
 
 
 def _corners(combine: Callable[[int, int], int]) -> Rule:
-    """The rule of what is monotone in each operand: its extremes lie at the intervals' ends."""
+    """Return the rule of what is monotone in each operand: extremes lie at intervals' ends."""
 
     def rule(a: Interval, b: Interval) -> Interval:
         ends = [combine(x, y) for x in a for y in b]
@@ -70,7 +70,7 @@ def _remainder(a: Interval, b: Interval) -> Interval | None:
 
 
 def _align(a: Interval, b: Interval) -> Interval | None:
-    """Rounded up to a multiple: of a number exactly, else by less than the largest one."""
+    """Return the range rounded up to a multiple: of a number exactly, else by less than it."""
     if a[0] < 0 or b[0] <= 0:
         return None
     if b[0] == b[1]:
@@ -83,7 +83,7 @@ def _either(a: Interval, b: Interval) -> Interval:
 
 
 def _same(a: Interval) -> Interval | None:
-    """A change of type that holds every number in question."""
+    """Return a change of type that holds every number in question."""
     return a if a[0] >= 0 and a[1] < 1 << 31 else None
 
 

@@ -40,11 +40,11 @@ class ByteSize:
 
     @staticmethod
     def of(number: int) -> "ByteSize":
-        """A size that is known."""
+        """Return a size that is known."""
         return ByteSize(number, {}, number, number or 1 << 30, number)
 
     def bounded(self, largest: int) -> "ByteSize":
-        """This size, which is known to be at most `largest`."""
+        """Return this size, known to be at most `largest`."""
         return replace(self, nominal=largest, largest=largest)
 
     @property
@@ -65,7 +65,7 @@ class ByteSize:
         )
 
     def times(self, factor: int) -> "ByteSize":
-        """The product with a number."""
+        """Return the product with a number."""
         terms = {name: count * factor for name, count in self.terms.items() if factor}
         return ByteSize(
             self.constant * factor,
@@ -76,13 +76,13 @@ class ByteSize:
         )
 
     def at_most(self, other: "ByteSize") -> bool:
-        """True if it is proven that this size is never larger than `other`."""
+        """Return True if it is proven that this size is never larger than `other`."""
         return self.constant <= other.constant and all(
             count <= other.terms.get(name, 0) for name, count in self.terms.items()
         )
 
     def largest_at_most(self, other: "ByteSize") -> bool:
-        """True if this size's largest value is at most the other's; else as `at_most`."""
+        """Return True if this size's largest value is at most the other's; else as `at_most`."""
         if self.largest is None or other.largest is None:
             return self.at_most(other)
         return self.largest <= other.largest
@@ -98,13 +98,13 @@ def _sum(a: int | None, b: int | None) -> int | None:
 
 
 def _common(a: int, b: int) -> int:
-    """The largest power of two that divides both, which is all that alignment asks."""
+    """Return the largest power of two that divides both, which is all that alignment asks."""
     both = a | b
     return both & -both
 
 
 def size_of(value: Any, ranges: Ranges | None = None) -> ByteSize:
-    """The size that an index value of stream IR is, with dimensions of declared ranges."""
+    """Return the size that an index value of stream IR is, with dimensions of declared ranges."""
     size = _read(value)
     bounds = interval_of(value, ranges) if ranges and not size.known else None
     return size if bounds is None else size.bounded(bounds[1])
@@ -132,7 +132,7 @@ def _read(value: Any) -> ByteSize:
 
 
 def rounded_size_of(value: Any, to: int) -> ByteSize:
-    """The size rounded up to a multiple, as if IREE had computed that with ``util.align``."""
+    """Return the size rounded up to a multiple, as IREE's ``util.align`` computes it."""
     return _aligned(_read(value), ByteSize.of(to), f"util.align({_name(value)}, {to})")
 
 
@@ -153,7 +153,7 @@ def _unknown(name: str, nominal: int = NOMINAL_DIMENSION) -> ByteSize:
 
 
 def _name(value: Any) -> str:
-    """The expression of `value`, down to arguments, constants and what is no arithmetic."""
+    """Return the expression of `value`, down to arguments, constants and what is no arithmetic."""
     op = maker(value)
     if op is None:
         return _argument_name(ir.BlockArgument(value))
@@ -171,13 +171,13 @@ def _name(value: Any) -> str:
 
 
 def _is_pure(op: Any) -> bool:
-    """Whether equal operands give equal results, wherever the op stands."""
+    """Return whether equal operands give equal results, wherever the op stands."""
     known = op.name in _PURE or op.name.partition(".")[0] in _PURE_DIALECTS
     return known and not len(op.regions)
 
 
 def _place(op: Any) -> str:
-    """An op by its place among those of its name in the function: ``stream.resource.load 2 of 3``.
+    """Return an op's place among those of its name in its function: ``stream.splat 2 of 3``.
 
     Their number is a part: two versions with other numbers of them have no equal names.
     """
@@ -189,7 +189,7 @@ def _place(op: Any) -> str:
 
 
 def _argument_name(argument: Any) -> str:
-    """An argument of a block; of a function's first one without a place."""
+    """Return an argument of a block; of a function's first one without a place."""
     block = argument.owner
     parent = block.owner.operation
     number = [b == block for b in block.region.blocks].index(True)

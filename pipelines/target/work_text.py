@@ -14,7 +14,7 @@ import numpy as np
 import pyc_mlir.dialects.ops  # noqa: F401  (defines the ops that texts name)
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import OPS, OpDef, Param
-from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.dialects.types import DTYPES, TensorType, parse_type
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.pipelines.target.work_id import NORMALIZER
 
@@ -22,7 +22,6 @@ _LINE = re.compile(r"\((?P<operands>[^()]*)\) (?P<label>.*)")
 _INPUT = re.compile(r"(?P<kind>constant|input) (?P<type>tensor<\S*>)")
 _NODE = re.compile(r"(?P<name>\w+)(\{(?P<params>.*)\})? : (?P<type>tensor<\S*>)")
 _READERS = "read by"
-_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)(\w+)>")
 # One parameter: its name, and a list, a quoted text or a word.
 _PARAM = re.compile(r"(\w+)=(\[[^\]]*\]|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^,]*)(?:, |$)")
 
@@ -87,15 +86,6 @@ def _no_contents() -> np.ndarray:
         ReasonCode.BAD_ARGUMENT,
         "work: expected contents of a constant, got the text of a work, which has none",
     )
-
-
-def parse_type(text: str) -> TensorType:
-    """``tensor<2x?xf32>`` as data. Raises ValueError or KeyError for anything else."""
-    found = _TENSOR.fullmatch(text)
-    if found is None:
-        raise ValueError(f"a tensor type, got {text!r:.60}")
-    dims = (word for word in found[1].split("x") if word)
-    return TensorType(tuple(None if d == "?" else int(d) for d in dims), DTYPES[found[2]])
 
 
 def _params(definition: type[OpDef], text: str) -> Iterator[tuple[str, Any]]:

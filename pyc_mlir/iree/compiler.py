@@ -15,6 +15,7 @@ from typing import Any
 from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.names import ids_in, place_of, source_in
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSession, check_phase
 from pyc_mlir.iree.sources import FORMED, WORKGROUPS, name_sources
@@ -47,8 +48,6 @@ _TARGET_FLAGS = (
     "--iree-hal-target-device",
     "--iree-hal-target-backends",
 )
-# An op's id as it stands in MLIR's locations, and as IREE prints it before a diagnostic.
-_OP_ID = re.compile(r'"pyc:([^"]+)"|\bpyc:([^":\s]+):1:1\b')
 _SAID_LIMIT = 1200
 # IREE refers to the linker's command line, which its library writes to the console.
 _LINKER = "failed to link executable"
@@ -187,10 +186,9 @@ def mark_locations(module: Any) -> dict[str, str]:
     def visit(op: Any) -> Any:
         location = str(op.location)
         if (op_id := _first_id(location)) is not None:
-            source = re.search(r'"pyc:[^"]+"\((.+)\)\)$', location)
-            if source and "pyc:" not in source[1]:
-                sources.setdefault(op_id, source[1].replace('"', ""))
-            name = f"pyc:{op_id}"
+            if (source := source_in(location)) is not None:
+                sources.setdefault(op_id, source.replace('"', ""))
+            name = place_of(op_id)
             file = ir.Location.file(name, 1, 1, op.context)
             op.location = ir.Location.name(name, file, op.context)
         return ir.WalkResult.ADVANCE
@@ -263,8 +261,7 @@ def _where(diagnostic: IreeDiagnostic) -> str:
 
 
 def _first_id(location: str) -> str | None:
-    found = _OP_ID.search(location)
-    return (found[1] or found[2]) if found else None
+    return next(iter(ids_in(location)), None)
 
 
 def _place(location: str, locations: Mapping[str, str]) -> str:
@@ -273,4 +270,4 @@ def _place(location: str, locations: Mapping[str, str]) -> str:
     if op_id is None:
         return ""
     text = locations.get(op_id)
-    return f"{text} (pyc:{op_id})" if text else f"pyc:{op_id}"
+    return f"{text} ({place_of(op_id)})" if text else place_of(op_id)

@@ -4,17 +4,14 @@ IREE's own parser reads the module (linalg, StableHLO, anything that its input s
 entry is the function `main`, or the only public one.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.dialects.types import DTYPES, parse_type
 from pyc_mlir.iree.constant_work import constant_work
 from pyc_mlir.iree.session import IreeSession
-
-_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)(\w+)>$")
 
 
 @dataclass(frozen=True)
@@ -86,13 +83,11 @@ def _arguments(text: str, prefix: str) -> tuple[SignatureEntry, ...]:
 
 
 def _argument(text: str, name: str) -> SignatureEntry:
-    match = _TENSOR.match(text)
-    if match is None or match[2] not in DTYPES:
+    try:
+        found = parse_type(text)
+    except ValueError:
         raise PycError(
             ReasonCode.INVALID_IR,
             f"{name}: expected a ranked tensor of {', '.join(DTYPES)}, got {text}",
-        )
-    sizes = [d for d in match[1].split("x") if d]
-    return SignatureEntry(
-        name, DTYPES[match[2]], tuple(None if d == "?" else int(d) for d in sizes)
-    )
+        ) from None
+    return SignatureEntry(name, found.dtype, found.shape)

@@ -10,6 +10,7 @@ fills, and arithmetic on sizes.
 from collections.abc import Iterator
 from typing import Any
 
+from pyc_mlir.dialects.names import place_of
 from pyc_mlir.pipelines.streams.ir import find, ir, source_ids
 
 # The phase at whose end dispatches are formed and still hold their bodies.
@@ -34,7 +35,7 @@ def name_sources(module: Any) -> int:
 
 def _location(name: str, context: Any) -> Any:
     """As `mark_locations` writes it, so that IREE's diagnostics print the id."""
-    place = f"pyc:{name}"
+    place = place_of(name)
     return ir.Location.name(place, ir.Location.file(place, 1, 1, context), context)
 
 

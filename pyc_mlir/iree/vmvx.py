@@ -5,7 +5,6 @@ compiled program with.
 """
 
 import math
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,6 @@ from pyc_mlir.runtime.executable import Executable
 _FLAGS = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")
 # Least of IREE's own rewriting, and none of its aggressive fusion.
 _OPTIMIZATION = ("--iree-opt-level=O1",)
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)\w+>$")
 
 
 def interpreted(code: bytes) -> Executable:
@@ -48,8 +46,8 @@ def summed_terms(code: bytes) -> int:
 
     def visit(op: Any) -> Any:
         nonlocal total
-        results = [n for r in op.results if (n := _elements(str(r.type)))]
-        operands = sorted(n for o in op.operands if (n := _elements(str(o.type))))
+        results = [n for r in op.results if (n := _elements(r.type))]
+        operands = sorted(n for o in op.operands if (n := _elements(o.type)))
         if results and operands:
             out = max(results)
             both = math.sqrt(operands[-1] * operands[-2] / out) if len(operands) > 1 else 0.0
@@ -62,6 +60,6 @@ def summed_terms(code: bytes) -> int:
     return max(1, math.ceil(total))
 
 
-def _elements(type_: str) -> int:
-    found = _TENSOR.match(type_)
-    return math.prod(int(d) for d in found[1].split("x") if d) if found else 0
+def _elements(type_: Any) -> int:
+    tensor = isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
+    return math.prod(type_.shape) if tensor else 0

@@ -12,13 +12,12 @@ from pathlib import PurePath
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, TaskReport, from_bytes
+from pyc_mlir.dialects.names import kernel_family, op_name
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.kernels.lang.attributes import COMPUTES, SELECT
 
 # Whose code a dispatch is, if it is no kernel's.
 IREE = "IREE"
-# The names that kernels' dispatches have (pipelines/linalg/kernel_call.py).
-_KERNEL = re.compile(r"pyc_(\w+)_\d+_*")
 # Commands of a call that are no dispatches: fills and copies.
 _COMMAND = "stream."
 # In a location a name stands alone, and a file with line and column.
@@ -60,15 +59,9 @@ class KnownDispatch:
         return self.symbol.startswith(_COMMAND)
 
 
-def op_name(op_id: str) -> str:
-    """The op's name of a canonical id."""
-    return op_id.partition(".")[0]
-
-
 def family_of(symbol: str) -> str:
-    """The family of a kernel's dispatch; `IREE` for IREE's own code."""
-    found = _KERNEL.fullmatch(symbol)
-    return found[1] if found else IREE
+    """Return the family of a kernel's dispatch; `IREE` for IREE's own code."""
+    return kernel_family(symbol) or IREE
 
 
 def report_of(artifact: Artifact) -> MemoryReport:

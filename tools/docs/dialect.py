@@ -114,7 +114,8 @@ def _kind(op: type[OpDef]) -> str:
 
 def _line(function: Any) -> str:
     """Write a docstring on one line."""
-    return " ".join((inspect.getdoc(function) or "").split())
+    text = " ".join((inspect.getdoc(function) or "").split()).removeprefix("Return ")
+    return text[0].upper() + text[1:] if text.startswith(("the ", "one ", "a ", "each ")) else text
 
 
 def _groups() -> str:

@@ -6,6 +6,7 @@ Nothing here knows a terminal or a browser.
 import re
 from collections.abc import Sequence
 
+from pyc_mlir.dialects.names import is_op_id
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.tools.explain.facts import ExplainedProgram, size
@@ -14,8 +15,6 @@ WHOLE, UNNAMED = "the whole program", "ops without names"
 NO_NAMES = (
     "names of the model's nodes: compile with --node-names, or give the log of the compile by --log"
 )
-# Passes that decide on all of a program, whose sites are no ops.
-_OPS = re.compile(r"[a-z]\w*\.[0-9a-f]+")
 _NUMBERED = re.compile(r"(^|[._-])\d+$|\D\d+$")
 _KNOBS = re.compile(r"(\w+)\((\w+=.*)\)")
 _LONGEST = 72
@@ -27,7 +26,7 @@ def layer_of(decision: Decision) -> str:
     Of a node's path the part up to the first number: ``/encoder/layer.0`` of
     ``/encoder/layer.0/attention/MatMul``; without one, the folder of the path, or the node itself.
     """
-    if not _OPS.fullmatch(decision.site.op_id):
+    if not is_op_id(decision.site.op_id):  # a pass that decides on all of a program
         return WHOLE
     if not decision.site.nodes:
         return UNNAMED

@@ -55,7 +55,7 @@ class _Side:
 
 
 def find(work: Work) -> Matched | None:
-    """The product of f32 that a group begins with; None where it is none, or cannot be in place."""
+    """Return the f32 product that a group begins with; None where there is none in place."""
     at = next((i for i, n in enumerate(work.nodes) if n.name != "transpose"), 0)
     node = work.nodes[at]
     if node.name != "matmul" or not is_f32(work, node.operands):
@@ -82,7 +82,7 @@ def find(work: Work) -> Matched | None:
 
 
 def _letters(operand: Shape, result: Shape, own: str) -> tuple[str, ...] | None:
-    """A letter for each dimension of an operand; None where sizes are not known to agree."""
+    """Return a letter for each dimension of an operand; None where sizes are not known to agree."""
     batch = len(operand) - 2
     whole = result[:-2][len(result) - 2 - batch :]
     names = _BATCH[len(result) - 2 - batch : len(result) - 2]
@@ -95,7 +95,7 @@ def _letters(operand: Shape, result: Shape, own: str) -> tuple[str, ...] | None:
 
 
 def _side(work: Work, at: int, value: int, letters: tuple[str, ...] | None) -> _Side | None:
-    """The operand behind the transposes that the group begins with."""
+    """Return the operand behind the transposes that the group begins with."""
     while letters is not None and value >= len(work.inputs):
         if value >= work.number_of(at):
             return None
@@ -106,7 +106,7 @@ def _side(work: Work, at: int, value: int, letters: tuple[str, ...] | None) -> _
 
 
 def _results(work: Work, at: int, whole: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """How many ops are covered and the order of the result, with a transpose of it or without."""
+    """Yield the covered ops and the order of the result, with a transpose of it or without."""
     after = work.nodes[at + 1] if at + 1 < len(work.nodes) else None
     if after is not None and after.name == "transpose" and work.number_of(at) in after.operands:
         permutation = after.params["permutation"]
@@ -146,7 +146,7 @@ def _turned(
     orders: tuple[_Side, _Side, tuple[str, ...]],
     known: dict[str, int | None],
 ) -> Matched | None:
-    """A product by one column as that column, a row now, by the transposed left side: a stream.
+    """Return a product by one column as that column, a row now, by the left side transposed.
 
     In memory [.., rows, 1] and [.., 1, rows] are the same. None where sizes are dynamic or
     operands lie otherwise.
@@ -172,7 +172,7 @@ def _turned(
 
 
 def _flat(work: Work, matched: Matched, a: _Side) -> Matched:
-    """A batch that only the left side has, as more rows of one matrix."""
+    """Return a batch that only the left side has, as more rows of one matrix."""
     what = matched.what
     in_order = a.order == f"{what.letters}mk" and what.result == f"{what.letters}mn"
     if not what.letters or set(what.letters) & set(what.right) or not in_order:

@@ -23,7 +23,7 @@ class Feed:
 
     @staticmethod
     def matrix(work: Work, value: int) -> "Feed":
-        """All dimensions but the last one as one."""
+        """Return all dimensions but the last one as one."""
         return Feed(value, (work.type(value).rank - 1,))
 
 

@@ -30,22 +30,22 @@ class MatrixView:
 
     @property
     def rows(self) -> int | None:
-        """How many rows; None where that is not known."""
+        """The number of rows; None where that is not known."""
         return sizes(self.shape[: self.cut])
 
     @property
     def columns(self) -> int | None:
-        """How many columns; None where that is not known."""
+        """The number of columns; None where that is not known."""
         return sizes(self.shape[self.cut :])
 
     def feed(self, value: int, shape: Shape, read: Read) -> Feed:
-        """How a value becomes the operand that `read` declares."""
+        """Return how a value becomes the operand that `read` declares."""
         if not (read.down and read.along):
             return Feed(value)
         return Feed(value, (max(0, self.cut - (len(self.shape) - len(shape))),))
 
     def read(self, shape: Shape) -> Read | None:
-        """How a value that broadcasts to the tensor is read; None where no `Read` says it."""
+        """Return how a value that broadcasts to the tensor is read; None without such a `Read`."""
         padded = (1,) * (len(self.shape) - len(shape)) + shape
         if len(padded) > len(self.shape):
             return None
@@ -58,7 +58,7 @@ class MatrixView:
 
 
 def _rows(pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read | None:
-    """The read for the dimensions that are rows: repeated, kept and stretched ones, in order."""
+    """Return the read for the dimensions that are rows: repeated, kept and stretched, in order."""
     runs = [
         (kept, sizes(tuple(whole for _, whole in run)))
         for kept, run in groupby((p for p in pairs if p[1] != 1), lambda p: p[0] == p[1])
@@ -86,7 +86,7 @@ class MatchedProgram:
 
 
 def find(work: Work, first: int, end: int, own: int, view: MatrixView) -> MatchedProgram | None:
-    """The ops from `first` to before `end` as a program; None where they are not one.
+    """Return the ops from `first` to before `end` as a program; None where they are not one.
 
     `own` is the value that the kernel has, `view` the matrix that own and result both are.
     """
@@ -121,7 +121,7 @@ def find(work: Work, first: int, end: int, own: int, view: MatrixView) -> Matche
 
 
 def longest(work: Work, first: int, view: MatrixView) -> tuple[int, MatchedProgram]:
-    """How many of the group's ops a kernel covers that computes those before `first` and as many
+    """Return how many ops a kernel covers that computes those before `first` and as many
     of the next as it can, with the program for these.
     """
     ends = (n for n in range(len(work.nodes), first, -1) if work.closed(n))
@@ -133,14 +133,14 @@ def longest(work: Work, first: int, view: MatrixView) -> tuple[int, MatchedProgr
 
 
 def sources(work: Work, first: int, end: int) -> Iterator[int]:
-    """The group's inputs that some ops read, in order."""
+    """Yield the group's inputs that some ops read, in order."""
     yield from dict.fromkeys(
         v for n in work.nodes[first:end] for v in n.operands if v < len(work.inputs)
     )
 
 
 def _is_elementwise(work: Work, first: int, end: int) -> bool:
-    """Whether each op is a step, with operands from outside and a result of f32."""
+    """Return whether each op is a step, with operands from outside and a result of f32."""
     nodes = work.nodes[first:end]
     outside = [v for n in nodes for v in n.operands if v < work.number_of(first)]
     inner = all(n.type.dtype == F32 or n.name == "compare" for n in nodes)
@@ -149,7 +149,7 @@ def _is_elementwise(work: Work, first: int, end: int) -> bool:
 
 
 def _op(work: Work, node: WorkOp) -> str:
-    """The step that an op is; "" for none."""
+    """Return the step that an op is; "" for none."""
     if node.name == "pow":
         return "mul" if _constant(work, node.operands[1]) == 2.0 else ""
     if node.name == "compare":
@@ -165,7 +165,7 @@ def _step(work: Work, node: WorkOp, numbers: dict[int, int]) -> PointwiseStep:
 
 
 def _constant(work: Work, value: int) -> float | None:
-    """The value of a constant of one finite number; None for others."""
+    """Return the value of a constant of one finite number; None for others."""
     if not work.is_constant(value) or sizes(work.type(value).shape) != 1:
         return None
     array = work.inputs[value].array

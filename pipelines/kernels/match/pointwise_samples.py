@@ -37,12 +37,12 @@ class _Drawing:
     last: int = 0
 
     def step(self, op: str, *operands: int) -> int:
-        """A step; the number of its value."""
+        """Return a step; the number of its value."""
         self.steps.append(PointwiseStep(op, operands))
         return self.first + len(self.steps) - 1
 
     def grow(self, choices: bool) -> None:
-        """One more operation on the last value."""
+        """Add one more operation on the last value."""
         op = self.random.choice((*_CALM, *_GUARDED, "exp", *[_CHOICE] * (2 * choices)))
         if op in _GUARDED:
             value = self.random.choice(self.known) if op == "div" else self.last
@@ -66,7 +66,7 @@ class _Drawing:
 def random_program(
     random: Random, most: int, columns: bool = True, choices: bool = True
 ) -> Pointwise:
-    """A few steps (up to `most`, and two that may guard the last) and up to two reads.
+    """Return a few steps (up to `most`, and two that may guard the last) and up to two reads.
 
     Each operation takes the one before. Without `columns` no read has any; without `choices`
     nothing is compared: an error can choose the other number, which is no small error.

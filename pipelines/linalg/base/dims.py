@@ -32,7 +32,7 @@ class LoweredDim(NamedTuple):
         return LoweredDim(self.coefficient * other.coefficient, atoms)
 
     def divide(self, other: "LoweredDim") -> "LoweredDim | None":
-        """The exact quotient, or None when it is not a monomial."""
+        """Return the exact quotient, or None when it is not a monomial."""
         if other.coefficient == 0 or self.coefficient % other.coefficient:
             return None
         left = Counter(self.atoms)
@@ -43,7 +43,7 @@ class LoweredDim(NamedTuple):
 
 
 def product(dims: Iterable[LoweredDim]) -> LoweredDim:
-    """The product of all; 1 for none."""
+    """Return the product of all; 1 for none."""
     return math.prod(dims, start=LoweredDim(1))
 
 
@@ -84,7 +84,7 @@ def reassociation(
 
 
 def _grow_left(a: LoweredDim, b: LoweredDim, more_left: bool, more_right: bool) -> bool:
-    """Whether the source group is the smaller one and can take another dimension."""
+    """Return whether the source group is the smaller one and can take another dimension."""
     if not more_left:
         return False
     if not more_right:

@@ -72,7 +72,7 @@ class LoweredTensor:
 
 
 def constant_tensor(attr: ir.Attribute, array: np.ndarray) -> LoweredTensor:
-    """A constant, and whether it repeats one value; `attr` may hold unsigned integers."""
+    """Return a constant, and whether it repeats one value; `attr` may hold unsigned integers."""
     if is_unsigned(array.dtype) and from_mlir(attr.type).dtype == array.dtype:
         attr = elements_attr(array.view(storage(array.dtype)))
     dims = tuple([LoweredDim(d) for d in array.shape])
@@ -133,7 +133,7 @@ class Lowering:
     # Values.
 
     def value(self, tensor: LoweredTensor) -> ir.Value:
-        """The SSA value of a tensor; constants and pending computations are emitted here."""
+        """Return the SSA value of a tensor; constants and pending computations are emitted here."""
         if tensor.value is not None:
             return tensor.value
         if tensor.constant is None:
@@ -147,19 +147,19 @@ class Lowering:
         ).result
 
     def is_pending(self, tensor: LoweredTensor) -> bool:
-        """True for a computation that has not been emitted."""
+        """Return True for a computation that has not been emitted."""
         return tensor.pending is not None and tensor not in self._forced
 
     def is_emitted(self, tensor: LoweredTensor) -> bool:
-        """True for a tensor that has a value in the program."""
+        """Return True for a tensor that has a value in the program."""
         return tensor.value is not None or tensor in self._forced
 
     def constant(self, array: np.ndarray) -> LoweredTensor:
-        """A constant tensor."""
+        """Return a constant tensor."""
         return constant_tensor(elements_attr(array.view(storage(array.dtype))), array)
 
     def rank_0(self, value: Any, dtype: np.dtype) -> LoweredTensor:
-        """A constant tensor of rank 0; equal ones are one."""
+        """Return a constant tensor of rank 0; equal ones are one."""
         array = np.array(value, dtype)
         key = (array.tobytes(), dtype)
         if key not in self._rank_0:
@@ -167,11 +167,11 @@ class Lowering:
         return self._rank_0[key]
 
     def scalar(self, value: Any, dtype: np.dtype) -> ir.Value:
-        """A scalar constant of an element type, made once, at the function's begin."""
+        """Return a scalar constant of an element type, made once, at the function's begin."""
         return self._constant(value, np.asarray(value, dtype).tobytes(), self.element(dtype))
 
     def number(self, value: int) -> ir.Value:
-        """An index constant, made once, at the function's begin."""
+        """Return an index constant, made once, at the function's begin."""
         return self._constant(value, value.to_bytes(16, "little", signed=True), self.index)
 
     def _constant(self, value: Any, data: bytes, type_: ir.Type) -> ir.Value:
@@ -182,19 +182,19 @@ class Lowering:
         return self._scalars[key]
 
     def arith(self, name: str, *operands: ir.Value) -> ir.Value:
-        """One arith op on index values, e.g. ``arith("addi", a, b)``."""
+        """Return one arith op on index values, e.g. ``arith("addi", a, b)``."""
         return ir.Operation.create(f"arith.{name}", results=[self.index], operands=operands).result
 
     # Types.
 
     def element(self, dtype: np.dtype) -> ir.Type:
-        """The element type of values: integers have no sign."""
+        """Return the element type of values: integers have no sign."""
         if dtype not in self._elements:
             self._elements[dtype] = storage_type(dtype)
         return self._elements[dtype]
 
     def tensor_type(self, dims: Sequence[LoweredDim], dtype: np.dtype) -> ir.Type:
-        """MLIR's tensor type."""
+        """Return MLIR's tensor type."""
         key = (tuple(dims), dtype)
         if key not in self._types:
             shape = tuple(d.static for d in dims)
@@ -210,7 +210,7 @@ class Lowering:
         return self._segments[counts]
 
     def index_map(self, loops: int, indices: Sequence[Index]) -> ir.Attribute:
-        """The affine map from loop numbers or affine expressions."""
+        """Return the affine map from loop numbers or affine expressions."""
         key = (loops, tuple(indices))
         if key not in self._maps:
             exprs = [ir.AffineDimExpr.get(i) if isinstance(i, int) else i for i in indices]
@@ -220,7 +220,7 @@ class Lowering:
     def loop_attributes(
         self, maps: Sequence[Sequence[Index]], iterators: Sequence[str]
     ) -> dict[str, ir.Attribute]:
-        """The attributes of a linalg.generic: one index map an operand, the kind of each loop."""
+        """Return the attributes of a linalg.generic: an index map an operand, each loop's kind."""
         key = (tuple(map(tuple, maps)), tuple(iterators))
         if key not in self._loops:
             count = len(iterators)
@@ -239,7 +239,7 @@ class Lowering:
     # Sizes.
 
     def atom(self, value: ir.Value) -> LoweredDim:
-        """The size that an index value holds."""
+        """Return the size that an index value holds."""
         if value not in self._atom_of:
             self._atom_of[value] = len(self._atoms)
             self._atoms.append(value)
@@ -248,7 +248,7 @@ class Lowering:
         return dim
 
     def size(self, dim: LoweredDim) -> ir.Value:
-        """A size as an index value."""
+        """Return a size as an index value."""
         if dim not in self._sizes:
             value = self.number(dim.coefficient)
             for i, atom in enumerate(dim.atoms):
@@ -258,11 +258,11 @@ class Lowering:
         return self._sizes[dim]
 
     def sizes(self, dims: Sequence[LoweredDim]) -> list[ir.Value]:
-        """The dynamic ones of `dims` as index values."""
+        """Return the dynamic ones of `dims` as index values."""
         return [self.size(d) for d in dims if d.static is None]
 
     def argument(self, value: ir.Value, type_: TensorType) -> LoweredTensor:
-        """A tensor whose sizes are read from the value itself."""
+        """Return a tensor whose sizes are read from the value itself."""
         dims = [
             LoweredDim(d) if d is not None else self.atom(self._read_size(value, i))
             for i, d in enumerate(type_.shape)
@@ -275,7 +275,7 @@ class Lowering:
         ).result
 
     def require_equal(self, a: LoweredDim, b: LoweredDim, what: str) -> LoweredDim:
-        """The size that both are, checked unless known: `a`, or a static `b`."""
+        """Return the size that both are, checked unless known: `a`, or a static `b`."""
         if a != b and (a, b) not in self._checked:
             self._checked |= {(a, b), (b, a)}
             self.check("eq", self.size(a), self.size(b), f"{what} must agree")
@@ -291,7 +291,7 @@ class Lowering:
     # Agreement with what ops declare.
 
     def reconcile(self, tensor: LoweredTensor, declared: TensorType, what: str) -> LoweredTensor:
-        """The tensor under the type that its op declares: sizes it knows better are checked."""
+        """Return the tensor under its op's declared type; sizes known better are checked."""
         if tensor.shape == declared.shape:
             return tensor
         dims = list(tensor.dims)
@@ -301,7 +301,7 @@ class Lowering:
         return self.with_dims(tensor, dims)
 
     def with_dims(self, tensor: LoweredTensor, dims: Sequence[LoweredDim]) -> LoweredTensor:
-        """The same tensor under sizes known to be equal to its own (a tensor.cast)."""
+        """Return the same tensor under sizes known to be equal to its own (a tensor.cast)."""
         if tuple(d.static for d in dims) == tensor.shape:
             value = None if tensor.constant is not None else self.value(tensor)
             return LoweredTensor(
@@ -312,7 +312,7 @@ class Lowering:
         return LoweredTensor(tensor.dtype, tuple(dims), cast.result)
 
     def empty(self, dims: Sequence[LoweredDim], dtype: np.dtype) -> LoweredTensor:
-        """An uninitialized tensor; equal ones are one."""
+        """Return an uninitialized tensor; equal ones are one."""
         key = (tuple(dims), dtype)
         if key not in self._empty:
             made = ir.Operation.create(
@@ -336,7 +336,7 @@ def compare_index(predicate: str, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
 
 
 def constant_scalar(value: Any, type_: ir.Type) -> ir.Value:
-    """An arith.constant of a scalar type."""
+    """Return an arith.constant of a scalar type."""
     is_float = isinstance(type_, (ir.F64Type, ir.F32Type, ir.F16Type, ir.BF16Type))
     if is_float:
         attr = ir.FloatAttr.get(type_, float(value))

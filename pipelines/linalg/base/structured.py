@@ -25,7 +25,7 @@ def generic(
     iterators: Sequence[str],
     body: Body,
 ) -> list[LoweredTensor]:
-    """A linalg.generic; `body` gets one scalar an operand and returns one an output.
+    """Return a linalg.generic; `body` gets one scalar an operand and returns one an output.
 
     Constants with a single value are not operands: they are written into the body, unless a loop
     has its size from them alone, or nothing else is read.
@@ -55,7 +55,7 @@ def _suffice(
     maps: Sequence[Sequence[Index]],
     loops: int,
 ) -> bool:
-    """Whether the inputs `passed` and the outputs give every loop its size.
+    """Return whether the inputs `passed` and the outputs give every loop its size.
 
     One input at least: IREE 3.13 sums wrongly what an op without inputs makes.
     """
@@ -64,7 +64,7 @@ def _suffice(
 
 
 def _as_read(lowering: Lowering, x: LoweredTensor, indices: Sequence[Index]) -> LoweredTensor:
-    """A constant of one value that is read at no index has rank 0."""
+    """Return a tensor as it is read: a constant of one value, read at no index, has rank 0."""
     if x.splat is None or len(indices) == x.rank:
         return x
     return lowering.constant(np.array(x.splat, x.dtype))
@@ -78,7 +78,7 @@ def structured(
     attributes: dict[str, Any],
     body: Body,
 ) -> list[LoweredTensor]:
-    """A linalg op by name with its region built by `body`."""
+    """Return a linalg op by name with its region built by `body`."""
     operands = [lowering.value(t) for t in (*inputs, *outputs)]
     segments = lowering.segments(len(inputs), len(outputs))
     op = ir.Operation.create(
@@ -103,7 +103,7 @@ def pointwise(
     dtype: np.dtype,
     body: Body,
 ) -> LoweredTensor:
-    """One result element for each index of `dims`, from inputs indexed by loop numbers."""
+    """Return one result element for each index of `dims`, from inputs indexed by loop numbers."""
     loops = tuple(range(len(dims)))
     out = lowering.empty(dims, dtype)
     tensors, maps = [t for t, _ in inputs], [tuple(m) for _, m in inputs]
@@ -116,7 +116,7 @@ def pointwise(
 def fill(
     lowering: Lowering, dims: Sequence[LoweredDim], dtype: np.dtype, value: Any
 ) -> LoweredTensor:
-    """A tensor of one value, as linalg.fill; equal ones are one."""
+    """Return a tensor of one value, as linalg.fill; equal ones are one."""
     key = (tuple(dims), dtype, np.asarray(value, dtype).tobytes())
     if key not in lowering.filled:
         lowering.filled[key] = _fill(lowering, dims, dtype, value)
@@ -144,7 +144,7 @@ def _fill(
 
 
 def reshape(lowering: Lowering, x: LoweredTensor, dims: Sequence[LoweredDim]) -> LoweredTensor:
-    """x under other sizes with the same product, by collapse_shape and expand_shape.
+    """Return x under other sizes with the same product, by collapse_shape and expand_shape.
 
     The caller has shown or checked that the products agree.
     """
@@ -229,14 +229,14 @@ def _expand(
 
 
 def drop_dims(lowering: Lowering, x: LoweredTensor, axes: Sequence[int]) -> LoweredTensor:
-    """x without the dimensions `axes`, which have size 1."""
+    """Return x without the dimensions `axes`, which have size 1."""
     return reshape(lowering, x, [d for i, d in enumerate(x.dims) if i not in axes])
 
 
 def pad(
     lowering: Lowering, x: LoweredTensor, low: Sequence[int], high: Sequence[int], value: Any
 ) -> LoweredTensor:
-    """x with constant borders, as tensor.pad."""
+    """Return x with constant borders, as tensor.pad."""
     if not any(low) and not any(high):
         return x
     dims = [grow(lowering, d, a + b) for d, a, b in zip(x.dims, low, high, strict=True)]
@@ -264,7 +264,7 @@ def pad(
 
 
 def grow(lowering: Lowering, dim: LoweredDim, by: int) -> LoweredDim:
-    """The size `dim + by`."""
+    """Return the size `dim + by`."""
     if by == 0:
         return dim
     if dim.static is not None:
@@ -273,20 +273,20 @@ def grow(lowering: Lowering, dim: LoweredDim, by: int) -> LoweredDim:
 
 
 def static_or_dynamic(dims: Sequence[LoweredDim]) -> ir.Attribute:
-    """Sizes or offsets as ops list them: known ones inline, others marked dynamic."""
+    """Return sizes or offsets as ops list them: known ones inline, others marked dynamic."""
     dynamic = ir.ShapedType.get_dynamic_size()
     return ir.DenseI64ArrayAttr.get([dynamic if d.static is None else d.static for d in dims])
 
 
 def sum_of(lowering: Lowering, a: LoweredDim, b: LoweredDim) -> LoweredDim:
-    """The sum of two sizes: a multiple of what both are multiples of, or computed."""
+    """Return the sum of two sizes: a multiple of what both are multiples of, or computed."""
     if a.atoms == b.atoms:
         return LoweredDim(a.coefficient + b.coefficient, a.atoms)
     return lowering.atom(lowering.arith("addi", lowering.size(a), lowering.size(b)))
 
 
 def emit_joined(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
-    """A concatenation: each part is inserted at its place of one uninitialized tensor."""
+    """Return a concatenation: each part is inserted at its place of one uninitialized tensor."""
     assert tensor.joined is not None
     parts, axis = tensor.joined
     out = lowering.empty(tensor.dims, tensor.dtype)

@@ -39,7 +39,7 @@ def multiply_add(dtype: np.dtype) -> Body:
 
 
 def rounded(lowering: Lowering, x: LoweredTensor, dtype: np.dtype) -> LoweredTensor:
-    """An accumulator tensor in its operands' element type."""
+    """Return an accumulator tensor in its operands' element type."""
     if x.dtype == dtype:
         return x
     loops = range(x.rank)
@@ -48,7 +48,7 @@ def rounded(lowering: Lowering, x: LoweredTensor, dtype: np.dtype) -> LoweredTen
 
 @lowers("matmul")
 def matmul(lowering: Lowering, name: str, lhs: LoweredTensor, rhs: LoweredTensor) -> LoweredTensor:
-    """Operands of rank 2 or more."""
+    """Return operands of rank 2 or more."""
     depth = lowering.require_equal(lhs.dims[-1], rhs.dims[-2], "inner dimensions of a matmul")
     lhs = lowering.with_dims(lhs, [*lhs.dims[:-1], depth])
     rhs = lowering.with_dims(rhs, [*rhs.dims[:-2], depth, rhs.dims[-1]])

@@ -10,8 +10,7 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.convolution import spatial, window_size
-from pyc_mlir.dialects.ops.reduction import lowest
-from pyc_mlir.dialects.types import accumulator
+from pyc_mlir.dialects.types import accumulator, lowest
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
 from pyc_mlir.pipelines.linalg.base.lowering import Index, LoweredTensor, Lowering, lowers
 from pyc_mlir.pipelines.linalg.base.structured import (
@@ -70,7 +69,7 @@ def crop(
 def window_dim(
     lowering: Lowering, size: LoweredDim, kernel: LoweredDim, stride: int, dilation: int
 ) -> LoweredDim:
-    """Positions of a window inside a padded size, at least 0."""
+    """Return the positions of a window inside a padded size, at least 0."""
     known = window_size(size.static, kernel.static, stride, 0, 0, dilation)
     if known is not None:
         return LoweredDim(known)
@@ -238,7 +237,7 @@ def max_pool2d(
     dilations: tuple[int, ...],
     layout: str,
 ) -> LoweredTensor:
-    """A maximum over windows; the padding is the least value."""
+    """Return a maximum over windows; the padding is the least value."""
     wide = accumulator(x.dtype)
     padded = pad_image(lowering, x, pads, layout, lowest(x.dtype))
     combine = scalar.combine("maximum", wide)
@@ -258,7 +257,7 @@ def avg_pool2d(
     count_include_pad: bool,
     layout: str,
 ) -> LoweredTensor:
-    """A sum over windows divided by how many positions count."""
+    """Return a sum over windows divided by how many positions count."""
     wide = accumulator(x.dtype)
     add, one = scalar.combine("add", wide), (1, 1)
     padded = pad_image(lowering, x, pads, layout, 0)

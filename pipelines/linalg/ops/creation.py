@@ -20,7 +20,7 @@ def iota(
     axis: int,
     dtype: np.dtype,
 ) -> LoweredTensor:
-    """The loop index, converted."""
+    """Return the loop index, converted."""
     dims = [like[0].dims[i] if d == -1 else LoweredDim(d) for i, d in enumerate(shape)]
     counted = axis % len(shape)
     return pointwise(lowering, [], dims, dtype, lambda _: index_as(loop_index(counted), dtype))
@@ -37,7 +37,7 @@ def loop_index(loop: int) -> ir.Value:
 
 
 def index_as(value: ir.Value, dtype: np.dtype) -> ir.Value:
-    """An index converted to an element type."""
+    """Return an index converted to an element type."""
     if not is_float(dtype):
         return scalar.emit("arith.index_cast", value, result=storage_type(dtype))
     integer = scalar.emit("arith.index_cast", value, result=storage_type(I64))
@@ -45,7 +45,7 @@ def index_as(value: ir.Value, dtype: np.dtype) -> ir.Value:
 
 
 def as_index(value: ir.Value, dtype: np.dtype = I64) -> ir.Value:
-    """An integer of type `dtype` as an index."""
+    """Return an integer of type `dtype` as an index."""
     name = "arith.index_castui" if is_unsigned(dtype) else "arith.index_cast"
     return scalar.emit(name, value, result=ir.IndexType.get())
 
@@ -54,7 +54,7 @@ def as_index(value: ir.Value, dtype: np.dtype = I64) -> ir.Value:
 def size(
     lowering: Lowering, name: str, x: LoweredTensor, *, axes: tuple[int, ...]
 ) -> LoweredTensor:
-    """The product of sizes, known or computed."""
+    """Return the product of sizes, known or computed."""
     total = product(x.dims[a] for a in axes)
     if total.static is not None:
         return lowering.constant(np.array(total.static, np.int64))

@@ -35,7 +35,7 @@ NAMES = sorted(
 def broadcast_dims(
     lowering: Lowering, operands: Sequence[tuple[LoweredDim, ...]]
 ) -> tuple[LoweredDim, ...]:
-    """The sizes of the result; dynamic sizes that must agree are checked."""
+    """Return the sizes of the result; dynamic sizes that must agree are checked."""
     if operands.count(operands[0]) == len(operands):
         return operands[0]
     rank = max(len(dims) for dims in operands)
@@ -52,7 +52,7 @@ def broadcast_dims(
 def stretched(
     lowering: Lowering, x: LoweredTensor, dims: tuple[LoweredDim, ...]
 ) -> tuple[LoweredTensor, tuple[int, ...]]:
-    """x and its loop numbers among `dims`, without the dimensions that are stretched."""
+    """Return x and its loop numbers among `dims`, without the dimensions that are stretched."""
     if x.splat is not None:
         return x, ()
     if x.dims == dims:
@@ -73,7 +73,7 @@ def broadcasting(
 
 
 def emit_pointwise(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
-    """One linalg.generic for a pending tensor and the pending tensors of its shape below it."""
+    """Return one linalg.generic for a pending tensor and those of its shape below it."""
     leaves: dict[tuple[LoweredTensor, tuple[int, ...]], int] = {}
     _collect(lowering, tensor, leaves, set())
 
@@ -97,7 +97,7 @@ def emit(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
 def _inlined(
     lowering: Lowering, child: LoweredTensor, loops: Sequence[int], parent: LoweredTensor
 ) -> bool:
-    """A pending input over the same loops is computed in the same body."""
+    """Return a pending input over the same loops is computed in the same body."""
     same = len(loops) == parent.rank and child.dims == parent.dims
     return same and lowering.is_pending(child)
 
@@ -108,7 +108,7 @@ def _collect(
     leaves: dict[tuple[LoweredTensor, tuple[int, ...]], int],
     seen: set[LoweredTensor],
 ) -> None:
-    """Number the inputs that are read from memory, in order of first use."""
+    """Collect the inputs that are read from memory, in order of first use."""
     assert tensor.pending is not None
     seen.add(tensor)
     for child, loops in tensor.pending.inputs:
@@ -124,7 +124,7 @@ def _scalar_of(
     known: dict[tuple[LoweredTensor, tuple[int, ...]], ir.Value],
     done: dict[LoweredTensor, ir.Value],
 ) -> ir.Value:
-    """The scalar of a pending tensor, each one computed once."""
+    """Return the scalar of a pending tensor, each one computed once."""
     if tensor not in done:
         assert tensor.pending is not None
         values = [
@@ -139,7 +139,7 @@ def _scalar_of(
 
 @lowers(*NAMES)
 def elementwise(lowering: Lowering, name: str, *operands: LoweredTensor) -> LoweredTensor:
-    """Ops with one scalar form and no parameters."""
+    """Lower ops with one scalar form and no parameters."""
     dtype = operands[0].dtype
     return broadcasting(
         lowering, operands, dtype, lambda *values: scalar.apply(name, values, dtype)
@@ -178,5 +178,5 @@ def bitcast(lowering: Lowering, name: str, x: LoweredTensor, *, dtype: np.dtype)
 
 @lowers("cast")
 def cast(lowering: Lowering, name: str, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
-    """The conversions of arith, saturating."""
+    """Return the conversions of arith, saturating."""
     return broadcasting(lowering, [x], dtype, lambda v: scalar.cast(v, x.dtype, dtype))

@@ -17,7 +17,7 @@ from pyc_mlir.pipelines.linalg.scalar import scalar
 def transpose(
     lowering: Lowering, name: str, x: LoweredTensor, *, permutation: tuple[int, ...]
 ) -> LoweredTensor:
-    """A copy with a permuted index map."""
+    """Return a copy with a permuted index map."""
     dims = [x.dims[p] for p in permutation]
     loops = [permutation.index(i) for i in range(x.rank)]
     return pointwise(lowering, [(x, loops)], dims, x.dtype, lambda v, _: v)
@@ -55,7 +55,7 @@ def _quotient(lowering: Lowering, total: LoweredDim, known: LoweredDim) -> Lower
 def broadcast_to(
     lowering: Lowering, name: str, x: LoweredTensor, *like: LoweredTensor, shape: tuple[int, ...]
 ) -> LoweredTensor:
-    """A copy whose map leaves out the stretched dimensions."""
+    """Return a copy whose map leaves out the stretched dimensions."""
     aligned = (LoweredDim(1),) * (len(shape) - x.rank) + x.dims
     source = like[0].dims if like else aligned
     dims = [source[i] if d == -1 else LoweredDim(d) for i, d in enumerate(shape)]
@@ -85,8 +85,8 @@ def pad(
 def concat(
     lowering: Lowering, name: str, lhs: LoweredTensor, rhs: LoweredTensor, *, axis: int
 ) -> LoweredTensor:
-    """Insertions into one uninitialized tensor; a part that is one and was not emitted gives its
-    own parts.
+    """Insert into one uninitialized tensor; a part that is a concatenation not yet emitted gives
+    its own parts.
     """
     axis %= lhs.rank
     for i, (a, b) in enumerate(zip(lhs.dims, rhs.dims, strict=True)):
@@ -99,7 +99,7 @@ def concat(
 
 
 def _parts(lowering: Lowering, x: LoweredTensor, axis: int) -> tuple[LoweredTensor, ...]:
-    """What stands for x in a concatenation along `axis`."""
+    """Return what stands for x in a concatenation along `axis`."""
     if x.joined is None or lowering.is_emitted(x) or x.joined[1] != axis:
         return (x,)
     return x.joined[0]
@@ -161,7 +161,7 @@ def slice_(
 def _bounds(
     lowering: Lowering, size: LoweredDim, start: int, stop: int, step: int
 ) -> tuple[LoweredDim, LoweredDim]:
-    """The first index and the length of a Python slice of `size`."""
+    """Return the first index and the length of a Python slice of `size`."""
     omitted = (START, END)
     known = size.static
     if known is not None:
@@ -189,7 +189,7 @@ def _bounds(
 def _clamp(
     lowering: Lowering, size: LoweredDim, bound: int, least: ir.Value, most: ir.Value
 ) -> ir.Value:
-    """A slice bound counted from the front and clamped, as Python does."""
+    """Return a slice bound counted from the front and clamped, as Python does."""
     value = lowering.number(bound)
     if bound < 0:
         value = lowering.arith("addi", value, lowering.size(size))
@@ -221,7 +221,7 @@ def _backwards(
 def _require_elements(
     lowering: Lowering, size: ir.Value, dim: LoweredDim, taken: LoweredDim
 ) -> None:
-    """An axis from which something is taken has elements."""
+    """Check that an axis from which something is taken has elements."""
     if dim.static is None and taken.static is None:
         some = lowering.arith("minsi", lowering.size(taken), lowering.number(1))
         lowering.check("sle", some, size, "gather: size of the axis and number of indices")
@@ -233,7 +233,7 @@ def _require_elements(
 def gather(
     lowering: Lowering, name: str, x: LoweredTensor, indices: LoweredTensor, *, axis: int
 ) -> LoweredTensor:
-    """Each output element reads x at a wrapped and clamped index."""
+    """Read x at a wrapped and clamped index for each element."""
     axis %= x.rank
     dims = [*x.dims[:axis], *indices.dims, *x.dims[axis + 1 :]]
     source = lowering.value(x)

@@ -58,7 +58,7 @@ def argsort(
 
 
 def _before(a: ir.Value, b: ir.Value, dtype: np.dtype, descending: bool) -> ir.Value:
-    """i1: a comes before b, whatever their places; a NaN is the greatest."""
+    """Return i1: a comes before b, whatever their places; a NaN is the greatest."""
     a, b = scalar.widen(a, dtype), scalar.widen(b, dtype)
     if descending:
         a, b = b, a
@@ -73,7 +73,7 @@ def _before(a: ir.Value, b: ir.Value, dtype: np.dtype, descending: bool) -> ir.V
 def _counted(
     lowering: Lowering, x: LoweredTensor, kept: LoweredDim, descending: bool
 ) -> LoweredTensor:
-    """Each element's place, then the element at each place: two sums over pairs."""
+    """Return each element's place, then the element at each place: two sums over pairs."""
     rank = x.rank
     outer = list(range(rank - 1))
     zeros = fill(lowering, x.dims, I64, 0)
@@ -103,7 +103,7 @@ def _counted(
 
 
 def _merged(lowering: Lowering, x: LoweredTensor, kept: int, descending: bool) -> LoweredTensor:
-    """i64 [..., 1, kept]: runs of one element, merged in pairs."""
+    """Return i64 [..., 1, kept]: runs of one element, merged in pairs."""
     size = x.dims[-1].static
     assert size is not None
     runs = _Runs(lowering, x, descending, size, 1, None)
@@ -140,7 +140,7 @@ class _Runs:
         return [loop_index(i) for i in range(self.x.rank - 1)]
 
     def index(self, run: ir.Value, place: ir.Value) -> ir.Value:
-        """The index at a place of a run, which may lie outside."""
+        """Return the index at a place of a run, which may lie outside."""
         number, arith = self.lowering.number, self.lowering.arith
         inside = compare_index("slt", run, number(self.count))
         if self.order is None:
@@ -153,7 +153,7 @@ class _Runs:
         return scalar.select(inside, as_index(index), number(self.size))
 
     def overtakes(self, b: ir.Value, a: ir.Value) -> ir.Value:
-        """i1: element b of a later run comes before element a of an earlier one."""
+        """Return i1: element b of a later run comes before element a of an earlier one."""
         exists = compare_index("slt", b, self.lowering.number(self.size))
         before = _before(self._value(b), self._value(a), self.x.dtype, self.descending)
         return scalar.emit("arith.andi", exists, before)
@@ -166,7 +166,7 @@ class _Runs:
 
 
 def _merge(runs: _Runs, kept: int) -> LoweredTensor:
-    """i64 [..., half as many runs, kept]: pairs of runs, merged."""
+    """Return i64 [..., half as many runs, kept]: pairs of runs, merged."""
     number, arith = runs.lowering.number, runs.lowering.arith
     rank = runs.x.rank
     runs.lowering.value(runs.x)  # Emitted here: it is read inside of the body.

@@ -28,7 +28,7 @@ def power(lowering: Lowering, name: str, x: LoweredTensor, y: LoweredTensor) -> 
 
 
 def raise_to(x: Scalar, y: Scalar, f64_math: bool) -> Scalar:
-    """x ** y for two f32 or two f64; `f64_math`: f32 may be computed in f64."""
+    """Return x ** y for two f32 or two f64; `f64_math`: f32 may be computed in f64."""
 
     def number(value: float) -> Scalar:
         return constant_scalar(value, x.type)

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ops.reduction import highest, lowest
-from pyc_mlir.dialects.types import I64, accumulator, is_float, is_unsigned
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.ops.reduction import COMBINATIONS, Reduction
+from pyc_mlir.dialects.types import I64, accumulator, is_float, is_unsigned, lowest
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, compare_index, lowers
 from pyc_mlir.pipelines.linalg.base.structured import (
@@ -22,16 +23,16 @@ from pyc_mlir.pipelines.linalg.ops.contraction import rounded
 from pyc_mlir.pipelines.linalg.ops.creation import index_as, loop_index
 from pyc_mlir.pipelines.linalg.scalar import scalar
 
-COMBINERS = {
-    "reduce_sum": ("add", lambda dtype: 0),
-    "reduce_prod": ("mul", lambda dtype: 1),
-    "reduce_max": ("maximum", lowest),
-    "reduce_min": ("minimum", highest),
+# By reduction that has no decomposition: what it combines by.
+_COMBINED = {
+    name: COMBINATIONS[op.combination]
+    for name, op in OPS.items()
+    if issubclass(op, Reduction) and op.combination
 }
 
 
 def _layout(x: LoweredTensor, axes: Sequence[int]) -> tuple[list[int], list[str]]:
-    """The loops of the result and the kind of each loop."""
+    """Return the loops of the result and the kind of each loop."""
     kept = [i for i in range(x.rank) if i not in axes]
     return kept, [REDUCTION if i in axes else PARALLEL for i in range(x.rank)]
 
@@ -44,18 +45,18 @@ def _keep(
     return reshape(lowering, out, dims)
 
 
-@lowers(*COMBINERS)
+@lowers(*_COMBINED)
 def reduce(
     lowering: Lowering, name: str, x: LoweredTensor, *, axes: tuple[int, ...], keepdims: bool
 ) -> LoweredTensor:
     """From the identity of the operation, in the accumulator's type."""
     axes = tuple(a % x.rank for a in axes)
-    operation, identity = COMBINERS[name]
+    combination = _COMBINED[name]
     wide = accumulator(x.dtype)
     kept, iterators = _layout(x, axes)
     dims = [x.dims[i] for i in kept]
-    start = fill(lowering, dims, wide, identity(wide))
-    combine = scalar.combine(operation, wide)
+    start = fill(lowering, dims, wide, combination.identity(wide))
+    combine = scalar.combine(combination.op, wide)
 
     def body(value: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
         return [combine(acc, scalar.widen(value, x.dtype))]
@@ -66,9 +67,6 @@ def reduce(
     return _keep(lowering, out, x, axes) if keepdims else out
 
 
-_CUMULATIVE = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
-
-
 @lowers("cumulative")
 def cumulative(
     lowering: Lowering, name: str, x: LoweredTensor, *, axis: int, reduction: str
@@ -76,15 +74,13 @@ def cumulative(
     """In steps of 1, 2, 4, ... (Hillis and Steele, 1986); of a dynamic size as a sum over pairs."""
     axis %= x.rank
     wide = accumulator(x.dtype)
-    combine = scalar.combine(_CUMULATIVE[reduction], wide)
+    combine = scalar.combine(COMBINATIONS[reduction].op, wide)
     size = x.dims[axis].static
     if LoweredDim(0) in x.dims:
         return x
     if size is None:
-        _, identity = COMBINERS[
-            {"add": "reduce_sum", "mul": "reduce_prod"}.get(reduction, f"reduce_{reduction}")
-        ]
-        return rounded(lowering, _of_pairs(lowering, x, axis, combine, identity(wide)), x.dtype)
+        start = COMBINATIONS[reduction].identity(wide)
+        return rounded(lowering, _of_pairs(lowering, x, axis, combine, start), x.dtype)
     loops = range(x.rank)
     out = x
     if wide != x.dtype:
@@ -124,7 +120,7 @@ def _of_pairs(
     combine: Callable[[ir.Value, ir.Value], ir.Value],
     identity: Any,
 ) -> LoweredTensor:
-    """A reduction over all elements of the axis, of which the later ones change nothing."""
+    """Return a reduction over all elements of the axis, of which the later ones change nothing."""
     rank = x.rank
     start = fill(lowering, x.dims, accumulator(x.dtype), identity)
 
@@ -141,7 +137,7 @@ def _of_pairs(
 def argmax(
     lowering: Lowering, name: str, x: LoweredTensor, *, axis: int, keepdims: bool
 ) -> LoweredTensor:
-    """The pair (best value, its index); the order in which elements are visited does not matter."""
+    """Reduce pairs (best value, its index); the order of visits does not matter."""
     axis %= x.rank
     if x.dims[axis].static is None:
         size = lowering.size(x.dims[axis])

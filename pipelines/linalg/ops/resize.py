@@ -31,7 +31,7 @@ class ResizeStage:
     factor: int | None
 
     def repeats(self, size: LoweredDim) -> int | None:
-        """How often each element of an axis of `size` stands in a row; None for another order."""
+        """Return how often each element of an axis of `size` repeats in a row; None otherwise."""
         if self.taps.weights is not None:
             return None
         (indices,) = self.taps.indices
@@ -56,7 +56,7 @@ def resize(
     coordinates: str,
     rounding: str,
 ) -> LoweredTensor:
-    """A repetition of elements, or a weighted sum of what is gathered along each axis in turn.
+    """Repeat elements, or add weighted elements gathered along each axis in turn.
 
     The axis that makes less of x comes first; of two that make the same, the later one, whose
     neighbours are harder to gather.
@@ -93,7 +93,7 @@ def resize(
 
 
 def _growth(stage: ResizeStage, x: LoweredTensor) -> float:
-    """Elements that a stage makes of one."""
+    """Return elements that a stage makes of one."""
     if stage.factor is not None:
         return stage.factor
     return (stage.out.static or 0) / max(x.dims[stage.axis].static or 1, 1)
@@ -102,7 +102,7 @@ def _growth(stage: ResizeStage, x: LoweredTensor) -> float:
 def _repeated(
     lowering: Lowering, x: LoweredTensor, stages: Sequence[ResizeStage], times: Sequence[int]
 ) -> LoweredTensor:
-    """Each element `times` times along each axis: a broadcast and a reshape."""
+    """Return each element `times` times along each axis: a broadcast and a reshape."""
     dims: list[LoweredDim] = []
     loops = []
     for axis, size in enumerate(x.dims):
@@ -121,7 +121,7 @@ def _repeated(
 def _gathered(
     lowering: Lowering, x: LoweredTensor, stage: ResizeStage, dtype: np.dtype
 ) -> LoweredTensor:
-    """One axis resized: loops of x with that axis as positions, or as (element, phase)."""
+    """Return one axis resized: loops of x with that axis as positions, or as (element, phase)."""
     axis = stage.axis
     own = [stage.out] if stage.factor is None else [x.dims[axis], LoweredDim(stage.factor)]
     dims = [*x.dims[:axis], *own, *x.dims[axis + 1 :]]

@@ -7,6 +7,7 @@ stably: each row finds its last update by a binary search, and what is combined 
 from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ops.reduction import COMBINATIONS
 from pyc_mlir.dialects.types import I64, accumulator
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, compare_index, lowers
@@ -15,8 +16,6 @@ from pyc_mlir.pipelines.linalg.ops.contraction import rounded
 from pyc_mlir.pipelines.linalg.ops.creation import as_index, index_as, loop_index
 from pyc_mlir.pipelines.linalg.ops.ordering import COUNTED, argsort
 from pyc_mlir.pipelines.linalg.scalar import scalar
-
-_COMBINE = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
 
 
 @lowers("scatter")
@@ -69,7 +68,7 @@ def _wrapped(lowering: Lowering, indices: LoweredTensor, size: LoweredDim) -> Lo
 
 
 def _taken(lowering: Lowering, vector: LoweredTensor, at: ir.Value) -> ir.Value:
-    """The index that a vector of indices holds at a place."""
+    """Return the index that a vector of indices holds at a place."""
     element = scalar.emit(
         "tensor.extract", lowering.value(vector), at, result=lowering.element(I64)
     )
@@ -77,7 +76,7 @@ def _taken(lowering: Lowering, vector: LoweredTensor, at: ir.Value) -> ir.Value:
 
 
 def _last_of_all(lowering: Lowering, places: LoweredTensor, size: LoweredDim) -> LoweredTensor:
-    """i64 [rows of x]: the last update of each row, -1 for none."""
+    """Return i64 [rows of x]: the last update of each row, -1 for none."""
     start = fill(lowering, [size], I64, -1)
 
     def body(place: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
@@ -92,7 +91,7 @@ def _last_of_all(lowering: Lowering, places: LoweredTensor, size: LoweredDim) ->
 def _last_sorted(
     lowering: Lowering, places: LoweredTensor, order: LoweredTensor, size: LoweredDim, count: int
 ) -> LoweredTensor:
-    """i64 [rows of x]: where among the sorted updates the last one of each row is; -1 for none."""
+    """Return i64 [rows of x]: the last of each row's sorted updates; -1 for none."""
     number, arith = lowering.number, lowering.arith
 
     def key(at: ir.Value) -> ir.Value:
@@ -128,7 +127,7 @@ def _replaced(
     last: LoweredTensor,
     update_of: Callable[[ir.Value], ir.Value],
 ) -> LoweredTensor:
-    """x, or row `update_of(last)` of the updates where there is one."""
+    """Return x, or row `update_of(last)` of the updates where there is one."""
     source = lowering.value(updates)
 
     def body(old: ir.Value, found: ir.Value, _: ir.Value) -> ir.Value:
@@ -150,9 +149,9 @@ def _combined_with_all(
     updates: LoweredTensor,
     reduction: str,
 ) -> LoweredTensor:
-    """A reduction over all updates, of which those of other rows change nothing."""
+    """Return a reduction over all updates, of which those of other rows change nothing."""
     from_wide, start = _widened(lowering, x)
-    combine = scalar.combine(_COMBINE[reduction], start.dtype)
+    combine = scalar.combine(COMBINATIONS[reduction].op, start.dtype)
     rank = x.rank
 
     def body(place: ir.Value, update: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
@@ -168,7 +167,7 @@ def _combined_with_all(
 def _widened(
     lowering: Lowering, x: LoweredTensor
 ) -> tuple[Callable[[LoweredTensor], LoweredTensor], LoweredTensor]:
-    """x in the type of its sums, and the way back."""
+    """Return x in the type of its sums, and the way back."""
     wide = accumulator(x.dtype)
     if wide == x.dtype:
         return (lambda out: out), x
@@ -185,12 +184,12 @@ def _scanned(
     count: int,
     reduction: str,
 ) -> LoweredTensor:
-    """The sorted updates, each combined with those before it that are of the same row.
+    """Return the sorted updates, each combined with those before it that are of the same row.
 
     In steps of 1, 2, 4, ... (Hillis and Steele, Data parallel algorithms, 1986).
     """
     dtype, wide = updates.dtype, accumulator(updates.dtype)
-    combine = scalar.combine(_COMBINE[reduction], wide)
+    combine = scalar.combine(COMBINATIONS[reduction].op, wide)
     source = lowering.value(updates)
     rank = updates.rank
     rest = list(range(1, rank))
@@ -242,9 +241,9 @@ def _step(
 def _combined(
     lowering: Lowering, x: LoweredTensor, sums: LoweredTensor, last: LoweredTensor, reduction: str
 ) -> LoweredTensor:
-    """x combined with what was scanned up to the last update of its row."""
+    """Return x combined with what was scanned up to the last update of its row."""
     source = lowering.value(sums)
-    combine = scalar.combine(_COMBINE[reduction], sums.dtype)
+    combine = scalar.combine(COMBINATIONS[reduction].op, sums.dtype)
 
     def body(old: ir.Value, found: ir.Value, _: ir.Value) -> ir.Value:
         at = as_index(found)

@@ -133,7 +133,7 @@ def _log2(x: Number) -> tuple[Number, Number]:
 
 
 def _at_the_ends(x: Number, logarithm: Number) -> Number:
-    """The logarithm, infinite for 0 and infinity."""
+    """Return the logarithm, infinite for 0 and infinity."""
     logarithm = x.compare("lt", math.inf).where(logarithm, math.inf)
     return x.compare("eq", 0.0).where(-math.inf, logarithm)
 
@@ -143,7 +143,7 @@ def _clamp(t: Number, most: float) -> Number:
 
 
 def _to_float(k: Number) -> Number:
-    """A word between -2048 and 2^51 as f64."""
+    """Return a word between -2048 and 2^51 as f64."""
     return ((k + 2048) | 0x4330000000000000).from_bits() - (2.0**52 + 2048)
 
 

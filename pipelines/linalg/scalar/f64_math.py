@@ -143,7 +143,7 @@ _EQUAL, _LESS = 0, 2
 
 
 def remainder(x: Scalar, y: Scalar) -> Scalar:
-    """C's fmod: x - trunc(x / y) * y exactly, by long division of the significands.
+    """Return C's fmod: x - trunc(x / y) * y exactly, by long division of the significands.
 
     Each step brings down 11 bits of the quotient, so that the steps grow with the difference of
     the exponents (one up to quotients of 2^11, 187 at most). Subnormal numbers are 0.
@@ -170,13 +170,13 @@ def remainder(x: Scalar, y: Scalar) -> Scalar:
 
 
 def _significand(size: Scalar) -> Scalar:
-    """The 53 bits of a normal number's bits without the sign."""
+    """Return the 53 bits of a normal number's bits without the sign."""
     fraction = _op("arith.andi", size, _whole(2**_FRACTION - 1))
     return _op("arith.ori", fraction, _whole(2**_FRACTION))
 
 
 def _in_last_places(count: Scalar, power: Scalar) -> Scalar:
-    """The bits of `count` last places of a number with that exponent; 0 or less if subnormal."""
+    """Return the bits of `count` last places at that exponent; 0 or less if subnormal."""
     bits = _op("arith.bitcast", _op("arith.uitofp", count, result=ir.F64Type.get()), result=_i64())
     moved = _op("arith.subi", power, _whole(_BIAS + _FRACTION))
     bits = _op("arith.addi", bits, _op("arith.shli", moved, _whole(_FRACTION)))

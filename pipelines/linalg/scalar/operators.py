@@ -26,7 +26,7 @@ class Number:
 
     @property
     def is_float(self) -> bool:
-        """Whether it is f32 or f64."""
+        """True if it is f32 or f64."""
         return isinstance(self.type, ir.FloatType)
 
     @property
@@ -35,13 +35,13 @@ class Number:
         return self.type.width  # type: ignore[attr-defined]
 
     def constant(self, value: float) -> "Number":
-        """A constant of the same type; a word is given as it is read without a sign."""
+        """Return a constant of the same type; a word is given as it is read without a sign."""
         if not self.is_float and value >= 1 << (self.width - 1):
             value = int(value) - (1 << self.width)
         return Number(constant_scalar(value, self.type))
 
     def make(self, op: str, *others: "Number | float", result: ir.Type | None = None) -> "Number":
-        """The op of that name on this number and the others; of this type unless said otherwise."""
+        """Return the op of that name on this number and the others, of this type by default."""
         lifted = [self, *(o if isinstance(o, Number) else self.constant(o) for o in others)]
         operands = [o.value for o in lifted]
         out = self.type if result is None else result
@@ -78,14 +78,14 @@ class Number:
         return self.make("arith.shrui", other)
 
     def signed_shift(self, count: int) -> "Number":
-        """Shifted right, bringing in copies of the highest bit."""
+        """Shift right, bringing in copies of the highest bit."""
         return self.make("arith.shrsi", count)
 
     def __neg__(self) -> "Number":
         return self.make("arith.negf")
 
     def compare(self, predicate: str, other: "Number | float") -> "Number":
-        """A bit: floats ordered, words without a sign."""
+        """Return a bit: floats ordered, words without a sign."""
         table = _FLOAT_PREDICATES if self.is_float else _WORD_PREDICATES
         right = other if isinstance(other, Number) else self.constant(other)
         i64, bit = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(1)
@@ -99,7 +99,7 @@ class Number:
         )
 
     def where(self, yes: "Number | float", no: "Number | float") -> "Number":
-        """This bit chooses between two numbers, of which at most one is a constant."""
+        """Return one of two numbers, at most one a constant, by this bit."""
         like = yes if isinstance(yes, Number) else no
         assert isinstance(like, Number)
         return self.make(
@@ -109,15 +109,15 @@ class Number:
         )
 
     def bits(self) -> "Number":
-        """A float's bits as a word."""
+        """Return a float's bits as a word."""
         return self.make("arith.bitcast", result=ir.IntegerType.get_signless(self.width))
 
     def from_bits(self) -> "Number":
-        """A word's bits as a float."""
+        """Return a word's bits as a float."""
         return self.make("arith.bitcast", result=_float_of(self.width))
 
     def cut(self, count: int) -> "Number":
-        """A float without its lowest `count` bits: toward zero."""
+        """Return a float without its lowest `count` bits: toward zero."""
         ones = (1 << self.width) - 1
         return (self.bits() & (ones ^ ((1 << count) - 1))).from_bits()
 

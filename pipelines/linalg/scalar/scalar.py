@@ -57,7 +57,7 @@ UNSIGNED_PREDICATES = {"eq": 0, "ne": 1, "lt": 6, "le": 7, "gt": 8, "ge": 9}
 
 
 def emit(name: str, *operands: Scalar, result: ir.Type | None = None) -> Scalar:
-    """One op whose result has the type of its first operand unless said otherwise."""
+    """Return one op whose result has the type of its first operand unless said otherwise."""
     out = result if result is not None else operands[0].type
     return ir.Operation.create(name, results=[out], operands=list(operands)).result
 
@@ -82,13 +82,13 @@ def compare(predicate: str, lhs: Scalar, rhs: Scalar, *, unsigned: bool = False)
 
 
 def widen(value: Scalar, dtype: np.dtype) -> Scalar:
-    """A 16-bit float as f32; others as they are."""
+    """Return a 16-bit float as f32; others as they are."""
     wide = accumulator(dtype)
     return value if wide == dtype else emit("arith.extf", value, result=storage_type(wide))
 
 
 def narrow(value: Scalar, dtype: np.dtype) -> Scalar:
-    """The inverse of `widen`: rounds to nearest even."""
+    """Return the inverse of `widen`: rounds to nearest even."""
     if dtype == BF16:
         return _to_bf16(value)
     wide = accumulator(dtype)
@@ -96,7 +96,7 @@ def narrow(value: Scalar, dtype: np.dtype) -> Scalar:
 
 
 def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
-    """The scalar form of an elementwise op on operands of one element type."""
+    """Return the scalar form of an elementwise op on operands of one element type."""
     if dtype == F64 and name in f64_math.FUNCTIONS:
         return f64_math.FUNCTIONS[name](*operands)
     if name in OWN_FUNCTIONS:
@@ -129,7 +129,7 @@ def _remainder(lhs: Scalar, rhs: Scalar, dtype: np.dtype) -> Scalar:
 
 
 def _shift(name: str, lhs: Scalar, rhs: Scalar, dtype: np.dtype) -> Scalar:
-    """A shift; counts outside of the type leave 0, or the sign."""
+    """Return a shift; counts outside of the type leave 0, or the sign."""
     bits = 8 * dtype.itemsize
     inside = compare("lt", rhs, constant_scalar(bits, rhs.type), unsigned=True)
     if name == "shift_right" and not is_unsigned(dtype):
@@ -140,14 +140,14 @@ def _shift(name: str, lhs: Scalar, rhs: Scalar, dtype: np.dtype) -> Scalar:
 
 
 def _unsigned_division(lhs: Scalar, rhs: Scalar) -> Scalar:
-    """Rounded down, with x/0 = 0: the machine's division traps on it."""
+    """Divide, rounded down, with x/0 = 0: the machine's division traps on it."""
     zero, one = (constant_scalar(v, lhs.type) for v in (0, 1))
     by_zero = compare("eq", rhs, zero)
     return select(by_zero, zero, emit("arith.divui", lhs, select(by_zero, one, rhs)))
 
 
 def _integer_division(lhs: Scalar, rhs: Scalar) -> Scalar:
-    """Toward zero, with x/0 = 0 and MIN/-1 = MIN: the machine's division traps on both."""
+    """Divide toward zero, with x/0 = 0 and MIN/-1 = MIN: the machine's division traps on both."""
     zero, one, minus_one = (constant_scalar(v, lhs.type) for v in (0, 1, -1))
     by_zero, by_minus_one = compare("eq", rhs, zero), compare("eq", rhs, minus_one)
     traps = emit("arith.ori", by_zero, by_minus_one)
@@ -231,7 +231,7 @@ def _saturate(value: Scalar, target: np.dtype) -> Scalar:
 
 
 def combine(name: str, dtype: np.dtype) -> Callable[[Scalar, Scalar], Scalar]:
-    """A binary op on accumulators of `dtype` (never a 16-bit float)."""
+    """Return a binary op on accumulators of `dtype` (never a 16-bit float)."""
     integers = UNSIGNED_OPS if is_unsigned(dtype) else INTEGER_OPS
     table = FLOAT_OPS if is_float(dtype) else integers
     return lambda a, b: emit(table[name], a, b)

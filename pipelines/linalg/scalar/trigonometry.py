@@ -44,7 +44,7 @@ _LOW = 0xFFFFFFFF
 
 
 def sin(x: ir.Value) -> ir.Value:
-    """The sine of an f32 or f64."""
+    """Return the sine of an f32 or f64."""
     return _circular(Number(x), 0).value
 
 
@@ -97,14 +97,14 @@ def _fraction(size: Number) -> tuple[Number, Number, Number]:
 
 
 def _constants(like: Number, width: int, zeros: int, count: int) -> list[Number]:
-    """`count` words of `width` bits: `zeros` bits of zero and the digits of 2/pi after them."""
+    """Return `count` words of `width` bits: `zeros` bits of zero, then digits of 2/pi."""
     digits = "0" * (zeros // 4) + _TWO_OVER_PI
     step = width // 4
     return [like.constant(int(digits[i * step : (i + 1) * step], 16)) for i in range(count)]
 
 
 def _window(words: Sequence[Number], start: Number, count: int) -> list[Number]:
-    """`count` words from bit `start` of `words` on: chosen by halves, then shifted."""
+    """Return `count` words from bit `start` of `words` on: chosen by halves, then shifted."""
     width = start.width
     index, shift = start >> int(math.log2(width)), start & (width - 1)
     chosen = list(words)
@@ -186,7 +186,7 @@ def _at_most(x: Number, limit: int) -> Number:
 
 
 def _long_product(x: Number, y: Number) -> tuple[Number, Number]:
-    """The high and the low word of x * y.
+    """Return the high and the low word of x * y.
 
     By i64: IREE does not legalize arith.mului_extended on vectors of several dimensions.
     """
@@ -198,10 +198,10 @@ def _long_product(x: Number, y: Number) -> tuple[Number, Number]:
 
 
 def _float(x: Number) -> Number:
-    """A word of at most 24 bits as f32."""
+    """Return a word of at most 24 bits as f32."""
     return x.make("arith.sitofp", result=ir.F32Type.get())
 
 
 def _digit(x: Number) -> Number:
-    """A word of at most 32 bits as f64: the lowest bits of 2^52, which is taken off again."""
+    """Return a word of at most 32 bits as f64: the low bits of 2^52, less 2^52."""
     return (x | 0x4330000000000000).from_bits() - 2.0**52

@@ -95,7 +95,7 @@ class BufferizeArena:
     def _arena(
         self, function: ir.Operation, block: ir.Block, size: int, alignment: int
     ) -> ir.Value:
-        """The arena's value: a new last argument, or an allocation at the insertion point."""
+        """Return the arena: a new last argument, or an allocation at the insertion point."""
         type_ = ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
         if self.arena == "alloc":
             return _allocated(block, type_, alignment)
@@ -111,7 +111,7 @@ class BufferizeArena:
 
 
 def _allocated(block: ir.Block, type_: ir.MemRefType, alignment: int) -> ir.Value:
-    """An allocation at the insertion point that ends with the block."""
+    """Return an allocation at the insertion point that ends with the block."""
     attributes = {
         "alignment": integer(alignment),
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 0]),
@@ -124,7 +124,7 @@ def _allocated(block: ir.Block, type_: ir.MemRefType, alignment: int) -> ir.Valu
 
 
 def _apart(read: Allocations) -> int:
-    """Bytes of the allocations beside one another, each aligned."""
+    """Return the bytes of the allocations beside one another, each aligned."""
     return sum(-(-b.size // b.alignment) * b.alignment for b in read.problem.buffers)
 
 
@@ -154,7 +154,7 @@ def _require_static(function: ir.Operation) -> None:
 
 
 def _nested(op: ir.Operation) -> Iterator[ir.Operation]:
-    """All ops inside `op`, each before those inside it."""
+    """Yield all ops inside `op`, each before those inside it."""
     for region in op.regions:
         for block in region.blocks:
             for inner in list(block.operations):
@@ -177,7 +177,7 @@ def _keep_arguments(function: ir.Operation) -> None:
 
 
 def _argument_attributes(function: ir.Operation) -> list[ir.Attribute]:
-    """The dictionary of each argument."""
+    """Return the dictionary of each argument."""
     if "arg_attrs" in function.attributes:
         return list(ir.ArrayAttr(function.attributes["arg_attrs"]))
     return [ir.DictAttr.get({})] * len(function.regions[0].blocks[0].arguments)
@@ -217,14 +217,14 @@ def _own_results(function: ir.Operation) -> None:
 
 
 def _at_top(op: ir.Operation, function: ir.Operation) -> ir.Operation:
-    """The op of the function's own block that holds `op`."""
+    """Return the op of the function's own block that holds `op`."""
     while op.parent != function:
         op = op.parent.operation
     return op
 
 
 def _lives(read: Allocations, found: SchedulePlan) -> dict[int, tuple[int, int]]:
-    """The first and the last step that touches each allocation."""
+    """Return the first and the last step that touches each allocation."""
     lives: dict[int, tuple[int, int]] = {}
     for at, step in enumerate(found.steps):
         task = read.problem.tasks[step.task]
@@ -234,7 +234,7 @@ def _lives(read: Allocations, found: SchedulePlan) -> dict[int, tuple[int, int]]
 
 
 def _view(arena: ir.Value, offset: int, alloc: ir.Operation) -> ir.Operation:
-    """The bytes of `alloc` in the arena, as its own type."""
+    """Return the bytes of `alloc` in the arena, as its own type."""
     index = ir.IndexType.get()
     at = ir.Operation.create(
         "arith.constant", results=[index], attributes={"value": ir.IntegerAttr.get(index, offset)}

@@ -49,7 +49,7 @@ class _Buffer:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing outside of the array was written."""
+        """True if nothing outside of the array was written."""
         start = self.array.ctypes.data - self.raw.ctypes.data
         before, after = self.raw[:start], self.raw[start + self.array.nbytes :]
         return bool((before == _PATTERN).all() and (after == _PATTERN).all())
@@ -136,7 +136,10 @@ def _fill(buffer: _Buffer, array: np.ndarray, what: str) -> None:
 
 
 def to_llvm(module: ir.Module, function: str) -> ir.Module:
-    """A copy of `module` in the LLVM dialect, `function` with a C interface. Raises PycError."""
+    """Return a copy of `module` in the LLVM dialect, `function` with a C interface.
+
+    Raises PycError.
+    """
     code = BytesIO()
     module.operation.write_bytecode(code)
     with module.context, ir.Location.unknown():
@@ -165,7 +168,7 @@ def _copies(module: ir.Operation) -> list[ir.Operation]:
 
 
 def _as_linalg(op: ir.Operation) -> None:
-    """A copy as loops: with strides it would call a runtime library that wheels lack."""
+    """Write a copy as loops: with strides it would call a runtime library that wheels lack."""
     element = ir.MemRefType(op.operands[0].type).element_type
     with ir.InsertionPoint(op), op.location as location:
         made = ir.Operation.create(
@@ -181,7 +184,7 @@ def _as_linalg(op: ir.Operation) -> None:
 
 
 def _descriptor(array: np.ndarray) -> ctypes.Structure:
-    """MLIR's memref descriptor of an array: two pointers, an offset, sizes and strides."""
+    """Return MLIR's memref descriptor of an array: two pointers, an offset, sizes and strides."""
     fields = [("base", ctypes.c_void_p), ("aligned", ctypes.c_void_p), ("offset", ctypes.c_int64)]
     if array.ndim:
         numbers = ctypes.c_int64 * array.ndim

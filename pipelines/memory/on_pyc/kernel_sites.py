@@ -40,7 +40,7 @@ _BYTES = {"f32": 4, "i64": 8}
 def read_sites(
     function: ir.Operation, context: PassContext, decisions: Sequence[Decision]
 ) -> Sites:
-    """The sites of a function, each with the way that the decisions name.
+    """Return the sites of a function, each with the way that the decisions name.
 
     Raises PycError as `read_function`: for dynamic sizes and control flow.
     """
@@ -72,7 +72,7 @@ def read_sites(
 def _ways(
     variants: KernelVariants, constants: Mapping[int, tuple[str, int]], work: Work, now: str
 ) -> Iterator[Way]:
-    """IREE's code, and kernels; one that families take on request only just where it is chosen."""
+    """Yield IREE's code, and kernels; one that is taken on request only where it is chosen."""
     iree = variants.iree
     assert iree.cost is not None
     yield Way(iree.name, iree.cost.seconds, 0, _raw(constants, range(len(work.inputs))))
@@ -91,7 +91,7 @@ def _ways(
 def _taken(
     offer: KernelOffer, constants: Mapping[int, tuple[str, int]], work: Work
 ) -> tuple[int, Mapping[str, int]]:
-    """Bytes of scratch memory, and the constants in the forms that a kernel reads."""
+    """Return the bytes of scratch memory, and the constants in the forms that a kernel reads."""
     kernel = offer.knobs.kernel("k")
     scratch = sum(map(_size, kernel.results[1:]))
     found: dict[str, int] = {}
@@ -110,7 +110,7 @@ def _raw(constants: Mapping[int, tuple[str, int]], values: Sequence[int]) -> Map
 
 
 def _constants(members: Members, work: Work, ids: OpIds) -> dict[int, tuple[str, int]]:
-    """The constants among a group's inputs: their ids without repetition, and bytes."""
+    """Return the constants among a group's inputs: their ids without repetition, and bytes."""
     found = {}
     for number, value in enumerate(members.inputs):
         maker = defining_op(value)
@@ -120,7 +120,7 @@ def _constants(members: Members, work: Work, ids: OpIds) -> dict[int, tuple[str,
 
 
 def _size(operand: Operand) -> int:
-    """Bytes of a kernel's operand; dynamic sizes are none here."""
+    """Return the bytes of a kernel's operand; dynamic sizes are none here."""
     return prod(d for d in operand.shape if isinstance(d, int)) * _BYTES[operand.dtype]
 
 
@@ -129,7 +129,7 @@ def _digest(text: str) -> str:
 
 
 def _live(region: PycFunction, found: SchedulePlan) -> tuple[int, ...]:
-    """Bytes of the values that live in each wave."""
+    """Return the bytes of the values that live in each wave."""
     lives = lifetimes(region.problem, found.waves, found.sources, found.reused).intervals
     used = np.zeros(len(found.waves) + 1, np.int64)
     np.add.at(used, lives.lower, lives.size)

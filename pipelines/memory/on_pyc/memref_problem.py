@@ -44,7 +44,7 @@ class Allocations:
 
 
 def read_allocations(function: ir.Operation, alignment: int) -> Allocations:
-    """The problem of all allocations of `function`, those inside regions included.
+    """Return the problem of all allocations of `function`, those inside regions included.
 
     Raises PycError, located: UNSUPPORTED_OP for an op that may keep or pass on a pointer and for
     control flow, PASS_FAILED for an allocation without a static size and plain layout.
@@ -53,7 +53,7 @@ def read_allocations(function: ir.Operation, alignment: int) -> Allocations:
 
 
 def byte_size(type_: ir.MemRefType) -> int:
-    """Bytes of a static memref; elements of fewer than 8 bits take a byte each."""
+    """Return the bytes of a static memref; elements of fewer than 8 bits take a byte each."""
     elements = 1
     for size in type_.shape:
         elements *= size
@@ -101,7 +101,7 @@ class _Reader:
         return Allocations(self.function, problem, tuple(self.allocs))
 
     def _touched(self, op: ir.Operation) -> tuple[int, ...]:
-        """The allocations that `op` and all inside it read or write, in order."""
+        """Return the allocations that `op` and all inside it read or write, in order."""
         return tuple(dict.fromkeys(self._visit(op)))
 
     def _visit(self, op: ir.Operation) -> Iterator[int]:
@@ -123,7 +123,10 @@ class _Reader:
         yield from inside
 
     def _allocate(self, op: ir.Operation) -> Iterator[int]:
-        """Number an allocation. One that nothing touches has no task, and takes no bytes."""
+        """Yield the number an allocation.
+
+        One that nothing touches has no task, and takes no bytes.
+        """
         type_ = ir.MemRefType(op.results[0].type)
         is_number = isinstance(type_.element_type, ir.IntegerType | ir.FloatType | ir.IndexType)
         if not type_.has_static_shape or not _is_plain(type_) or not is_number:
@@ -148,7 +151,7 @@ class _Reader:
                 self.whole.add(op.results[0])
 
     def _same_place(self, op: ir.Operation) -> Iterator[tuple[int, int]]:
-        """Pairs (written, read) for which `op` reads only the element that it writes next.
+        """Yield pairs (written, read) for which `op` reads only the element that it writes next.
 
         So does an elementwise linalg.generic between whole allocations, under one permutation of
         its loops. Neither may be used a second time: not under another map, and not in the body.
@@ -171,7 +174,7 @@ class _Reader:
                     yield written, read
 
     def _is_same(self, op: ir.Operation, i: int, k: int) -> bool:
-        """Whether two operands are whole allocations of the same shape and width of elements."""
+        """Return whether two operands are whole allocations of one shape and element width."""
         values = op.operands[i], op.operands[k]
         first, second = (ir.MemRefType(v.type) for v in values)
         return (

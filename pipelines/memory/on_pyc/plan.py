@@ -23,7 +23,7 @@ Sources = Mapping[tuple[TaskStep, int], int]
 
 
 def site_of(pass_name: str, function: ir.Operation, seen: Counter[str]) -> Site:
-    """The choice that planning one function is; `seen` is shared by the functions of a module."""
+    """Return the site of planning one function; a module's functions share `seen`."""
     ids = OpIds(function)
     repeat = seen[ids.graph_id]
     seen[ids.graph_id] += 1
@@ -33,7 +33,7 @@ def site_of(pass_name: str, function: ir.Operation, seen: Counter[str]) -> Site:
 
 
 def integer(value: int) -> ir.IntegerAttr:
-    """An i64 attribute of the current context."""
+    """Return an i64 attribute of the current context."""
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
@@ -69,7 +69,7 @@ def _constants(block: ir.Block) -> list[ir.Operation]:
 
 
 def _last_number(block: ir.Block) -> int:
-    """The highest number of a clone so far."""
+    """Return the highest number of a clone so far."""
     marks = [op.operation.attributes for op in block.operations]
     return max((ir.IntegerAttr(m[RECOMPUTED]).value for m in marks if RECOMPUTED in m), default=0)
 

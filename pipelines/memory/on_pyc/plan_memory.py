@@ -41,7 +41,7 @@ class PlanMemory:
     slowdown: float | None = option(None, "seconds that recomputation may add, as a share")
 
     def __post_init__(self) -> None:
-        """Raises PycError (INVALID_PIPELINE) for a negative budget or slowdown."""
+        """Raise PycError (INVALID_PIPELINE) for a negative budget or slowdown."""
         refuse_negative("budget", self.budget)
         refuse_negative("slowdown", self.slowdown)
 
@@ -89,7 +89,7 @@ def refuse_negative(name: str, value: float | None) -> None:
 
 
 def in_program_order(problem: PlanningProblem) -> SchedulePlan:
-    """The plan that keeps the program as it is: its own order, with reuse, nothing run again."""
+    """Return the plan in program order, with reuse, nothing run again."""
     waves = [(t,) for t in range(len(problem.tasks))]
     expansion = Expansion.of(problem)
     found = place(expansion, waves, choose(problem, waves), work_limit=PACK_WORK, strict=True)

@@ -16,9 +16,9 @@ from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import Trait
-from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
-from pyc_mlir.pipelines.pyc.rewriting import definition_of, values_read
+from pyc_mlir.pipelines.pyc.graph import BlockGraph
+from pyc_mlir.pipelines.pyc.rewriting import definition_of
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
@@ -38,22 +38,55 @@ class PycFunction:
 
     @property
     def where(self) -> str:
-        """How the function is called in messages."""
+        """The function's place and name, for messages."""
         name = ir.StringAttr(self.function.attributes["sym_name"]).value
         return f"{self.function.location}: @{name}"
 
 
 def read_function(function: ir.Operation, target: Target | None = None) -> PycFunction:
-    """The planning problem of `function`, with costs on `target` (the default one without).
+    """Return the planning problem of `function`, with costs on `target` (else the default one).
 
     Raises PycError, located: PASS_FAILED for a dynamic size, UNSUPPORTED_OP for an op that is not
     of the pyc dialect and for control flow.
     """
-    return _Reader(function, target or Target.named("cpu")).read()
+    blocks = function.regions[0].blocks
+    if len(blocks) != 1:
+        raise PycError(
+            ReasonCode.UNSUPPORTED_OP,
+            f"{function.location}: expected a function of one block to plan memory for, "
+            f"got {len(blocks)}",
+        )
+    graph = BlockGraph(function)
+    _check(function, graph)
+    target = target or Target.named("cpu")
+    model = CostModel(target)
+    outside = {n for n in range(len(graph.values)) if graph.makers[n] is None}
+    outside.update(graph.reads[-1])
+    ops, tasks = [], []
+    for i, op in enumerate(graph.ops[:-1]):
+        made = graph.makes[i]
+        if graph.name(i) == "constant":
+            outside.add(made)
+            continue
+        reads = tuple(dict.fromkeys(graph.reads[i]))
+        # What leaves the function is computed once.
+        again = made not in outside
+        in_place = tuple((made, n) for n in reads if again and _may_overwrite(graph, i, n))
+        seconds = _seconds(graph, i, reads, model)
+        name = op.name.removeprefix("pyc.")
+        ops.append(op)
+        tasks.append(PlannedTask(name, reads, (made,), seconds, again, in_place))
+    buffers = (
+        Buffer(graph.type(n).nbytes, target.alignment, pinned=n in outside)
+        for n in range(len(graph.values))
+    )
+    problem = PlanningProblem(tuple(tasks), tuple(buffers))
+    problem.check()
+    return PycFunction(function, problem, tuple(ops), tuple(graph.values))
 
 
 def uses_of(op: ir.Operation) -> Iterator[tuple[ir.Operation, int]]:
-    """The operands of `op` and of every op inside its regions, as (op, place)."""
+    """Yield the operands of `op` and of every op inside its regions, as (op, place)."""
     for place in range(len(op.operands)):
         yield op, place
     for region in op.regions:
@@ -62,108 +95,53 @@ def uses_of(op: ir.Operation) -> Iterator[tuple[ir.Operation, int]]:
                 yield from uses_of(inner.operation)
 
 
-class _Reader:
-    """Walks one function once, numbering values as they come."""
-
-    def __init__(self, function: ir.Operation, target: Target) -> None:
-        self.function, self.target = function, target
-        self.numbers: dict[ir.Value, int] = {}
-        self.values: list[ir.Value] = []
-        self.types: list[TensorType] = []
-        self.ops: list[ir.Operation] = []
-        self.tasks: list[PlannedTask] = []
-        self.outside: set[int] = set()
-
-    def read(self) -> PycFunction:
-        blocks = self.function.regions[0].blocks
-        if len(blocks) != 1:
-            raise PycError(
-                ReasonCode.UNSUPPORTED_OP,
-                f"{self.function.location}: expected a function of one block to plan memory for, "
-                f"got {len(blocks)}",
-            )
-        for value in blocks[0].arguments:
-            self.outside.add(self._new(value, self.function))
-        *body, end = (op.operation for op in blocks[0].operations)
-        self.outside.update(self._leaving(body, end))
-        for op in body:
-            self._visit(op)
-        problem = PlanningProblem(
-            tuple(self._settled(t) for t in self.tasks), tuple(self._buffers())
-        )
-        problem.check()
-        return PycFunction(self.function, problem, tuple(self.ops), tuple(self.values))
-
-    def _leaving(self, body: list[ir.Operation], end: ir.Operation) -> Iterator[int]:
-        """The numbers that returned values will have: each op makes one value, in order."""
-        returned = set(end.operands)
-        first = len(self.numbers)
-        for i, op in enumerate(body):
-            if any(r in returned for r in op.results):
-                yield first + i
-
-    def _visit(self, op: ir.Operation) -> None:
+def _check(function: ir.Operation, graph: BlockGraph) -> None:
+    """Raise PycError unless every op is of the pyc dialect, or a cast, and every size is known."""
+    for argument in function.regions[0].blocks[0].arguments:
+        _check_static(argument, function)
+    for op in graph.ops[:-1]:
         if not op.name.startswith("pyc.") and op.name != _CAST:
             raise PycError(
                 ReasonCode.UNSUPPORTED_OP,
                 f"{op.location}: expected an op of the pyc dialect, got {op.name}; plan memory "
                 "before the program is lowered",
             )
-        number = self._new(op.results[0], op)
-        if op.name == "pyc.constant":
-            self.outside.add(number)
-            return
-        captured = (self.numbers.get(v) for v in values_read(op))
-        reads = tuple(dict.fromkeys(number for number in captured if number is not None))
-        in_place = tuple((number, b) for b in reads if self._may_overwrite(op, b))
-        seconds = self._seconds(op, reads)
-        name = op.name.removeprefix("pyc.")
-        self.ops.append(op)
-        self.tasks.append(PlannedTask(name, reads, (number,), seconds, True, in_place))
+        _check_static(op.results[0], op)
 
-    def _new(self, value: ir.Value, op: ir.Operation) -> int:
-        type_ = from_mlir(value.type, f"{op.location}: {op.name}")
-        if not type_.is_static:
-            raise PycError(
-                ReasonCode.PASS_FAILED,
-                f"{op.location}: {op.name}: expected static sizes to plan memory, got {type_}; "
-                "run pyc-infer-shapes with the shapes of the arguments first",
-            )
-        self.types.append(type_)
-        self.values.append(value)
-        return self.numbers.setdefault(value, len(self.numbers))
 
-    def _seconds(self, op: ir.Operation, reads: tuple[int, ...]) -> float:
-        """The roofline of an op: a group reads what it captures and writes its result."""
-        traffic = sum(self.types[b].nbytes for b in reads) + self.types[-1].nbytes
-        parts = _members(op) if op.name == "pyc.group" else [op]
-        flops = sum(_flops(part) for part in parts)
-        if len(parts) == 1 and (definition := definition_of(op)) is not None:
-            inputs = [from_mlir(v.type) for v in op.operands]
-            traffic = definition.traffic(inputs, self.types[-1], **params_of(definition, op))
-        return CostModel(self.target).roofline(flops, traffic).seconds
+def _check_static(value: ir.Value, op: ir.Operation) -> None:
+    type_ = from_mlir(value.type, f"{op.location}: {op.name}")
+    if not type_.is_static:
+        raise PycError(
+            ReasonCode.PASS_FAILED,
+            f"{op.location}: {op.name}: expected static sizes to plan memory, got {type_}; "
+            "run pyc-infer-shapes with the shapes of the arguments first",
+        )
 
-    def _may_overwrite(self, op: ir.Operation, buffer: int) -> bool:
-        """Whether the result of `op` may take the bytes of `buffer`, which then dies."""
-        operand, result = self.types[buffer], self.types[-1]
-        if (operand.elements, operand.nbytes) != (result.elements, result.nbytes):
-            return False
-        value = self.values[buffer]
-        if op.name == "pyc.group":
-            return _pointwise_in(op, value, result.elements)
-        if op.name == "pyc.update_slice":
-            return [v for v in op.operands if v == value] == [op.operands[0]]
-        return op.name == _CAST or _has(op, _IN_PLACE)
 
-    def _settled(self, task: PlannedTask) -> PlannedTask:
-        """What leaves the function is computed once."""
-        if task.writes[0] not in self.outside:
-            return task
-        return PlannedTask(task.name, task.reads, task.writes, task.seconds)
+def _seconds(graph: BlockGraph, i: int, reads: tuple[int, ...], model: CostModel) -> float:
+    """Return the roofline of an op: a group reads what it captures and writes its result."""
+    op, definition, out = graph.ops[i], graph.definitions[i], graph.type(graph.makes[i])
+    traffic = sum(graph.type(n).nbytes for n in reads) + out.nbytes
+    if definition is None:
+        flops = sum(map(_flops, _members(op))) if len(op.regions) else 0
+    else:
+        inputs, params = [graph.type(n) for n in graph.operands[i]], graph.params(i)
+        flops = definition.flops(inputs, out, **params)
+        traffic = definition.traffic(inputs, out, **params)
+    return model.roofline(flops, traffic).seconds
 
-    def _buffers(self) -> Iterator[Buffer]:
-        for number, type_ in enumerate(self.types):
-            yield Buffer(type_.nbytes, self.target.alignment, pinned=number in self.outside)
+
+def _may_overwrite(graph: BlockGraph, i: int, read: int) -> bool:
+    """Return whether the result of an op may take the bytes of what it reads, which then dies."""
+    op, operand, result = graph.ops[i], graph.type(read), graph.type(graph.makes[i])
+    if (operand.elements, operand.nbytes) != (result.elements, result.nbytes):
+        return False
+    if len(op.regions):
+        return _pointwise_in(op, graph.values[read], result.elements)
+    if graph.name(i) == "update_slice":
+        return graph.operands[i][0] == read and graph.operands[i].count(read) == 1
+    return op.name == _CAST or graph.has(i, _IN_PLACE)
 
 
 def _members(group: ir.Operation) -> list[ir.Operation]:
@@ -178,22 +156,19 @@ def _flops(op: ir.Operation) -> int:
     return definition.flops(inputs, from_mlir(op.results[0].type), **params_of(definition, op))
 
 
-def _has(op: ir.Operation, traits: Trait) -> bool:
-    definition = definition_of(op)
-    return definition is not None and definition.has(traits)
-
-
 def _pointwise_in(group: ir.Operation, value: ir.Value, elements: int) -> bool:
-    """Whether a group reads of `value` only the element that it writes.
+    """Return whether a group reads of `value` only the element that it writes.
 
-    So it is if all that depends on `value` is elementwise and as large as the result: an anchor,
+    True if all that depends on `value` is elementwise and as large as the result: an anchor,
     which reads other places too, must not come behind it.
     """
     dependent: set[Any] = {value}
     for op in _members(group):
         if not any(v in dependent for v in op.operands):
             continue
-        if not _has(op, Trait.ELEMENTWISE) or from_mlir(op.results[0].type).elements != elements:
+        definition = definition_of(op)
+        pointwise = definition is not None and definition.has(Trait.ELEMENTWISE)
+        if not pointwise or from_mlir(op.results[0].type).elements != elements:
             return False
         dependent.add(op.results[0])
     return True

@@ -40,7 +40,7 @@ class Remat:
     )
 
     def __post_init__(self) -> None:
-        """Raises PycError (INVALID_PIPELINE) for a negative budget or slowdown."""
+        """Raise PycError (INVALID_PIPELINE) for a negative budget or slowdown."""
         refuse_negative("budget", self.budget)
         refuse_negative("slowdown", self.slowdown)
 
@@ -76,7 +76,7 @@ class Remat:
         return offered[choices.choose(site, alternatives).name]
 
     def _search(self, before: Expansion) -> Expansion:
-        """The first expansion within the budget, or the one of the smallest peak."""
+        """Return the first expansion within the budget, or the one of the smallest peak."""
         slowdown = self.slowdown
         if slowdown is None:
             slowdown = DEFAULT_SLOWDOWN if self.budget is None else float("inf")
@@ -101,7 +101,7 @@ class Remat:
 
 
 def _alternative(name: str, expansion: Expansion, before: int) -> Alternative:
-    """The peaks before and after, and what that costs."""
+    """Return the peaks before and after, and what that costs."""
     peak = peak_of(expansion)
     reason = f"peak {before} bytes"
     if name == RECOMPUTE:

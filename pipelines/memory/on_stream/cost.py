@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from pyc_mlir.dialects.names import kernel_family
 from pyc_mlir.pipelines.streams.declared import declared_flops
 from pyc_mlir.pipelines.streams.ir import find, ir, operations
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -20,8 +21,6 @@ from pyc_mlir.pipelines.target.target import Target
 
 # A named linalg op multiplies and adds.
 _NAMED_OPS = 2
-# The names that linalg/kernel_call.py gives to kernels.
-_KERNEL = re.compile(r"pyc_(\w+)_\d+_*")
 
 # How affine maps are printed: a step of more than one, and a sum of two dimensions.
 _STRIDED = re.compile(r"d\d+ \* (?!1\b)\d+")
@@ -48,9 +47,9 @@ class DispatchCosts:
         """Return the cost of one run; what is no dispatch only moves bytes."""
         if symbol not in self._flops:
             return self._model.copy(traffic_bytes)
-        flops, kernel = self._flops[symbol], _KERNEL.fullmatch(symbol.rpartition("::")[2])
-        if kernel is not None:
-            cost = self._model.kernel(kernel[1], flops, traffic_bytes)
+        flops, family = self._flops[symbol], kernel_family(symbol.rpartition("::")[2])
+        if family is not None:
+            cost = self._model.kernel(family, flops, traffic_bytes)
         else:
             cost = self._model.dispatch(self._kinds[symbol], flops, traffic_bytes)
         return replace(cost, seconds=cost.seconds + self._model.dispatch_seconds)

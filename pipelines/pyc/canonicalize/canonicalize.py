@@ -40,7 +40,7 @@ class Canonicalize:
         return counts
 
     def _round(self, function: ir.Operation, work: FoldWork, counts: dict[str, int]) -> int:
-        """One pass over the function, in order, so that folded operands fold their users."""
+        """Return one pass over the function, in order, so that folded operands fold their users."""
         changed = 0
         for op in list(pyc_ops(function.regions[0].blocks[0])):
             changed += self._simplify(op, work, counts)
@@ -71,7 +71,7 @@ def _erase_unused(value: ir.Value) -> None:
 
 
 def _clean(module: ir.Module) -> None:
-    """Dead ops and common subexpressions, by the native passes.
+    """Drop dead ops and common subexpressions, by the native passes.
 
     The result is verified once, after the whole pass.
     """

@@ -17,7 +17,6 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import infer_op
 from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.ops.movement import copied
-from pyc_mlir.dialects.ops.reduction import highest, lowest
 from pyc_mlir.dialects.types import FLOATS, is_float
 from pyc_mlir.pipelines.pyc.canonicalize.dequantized import dequantizes_weights
 from pyc_mlir.pipelines.pyc.orders import moves
@@ -67,43 +66,28 @@ def _is_same_type(op: ir.Operation, value: ir.Value) -> bool:
 
 
 def _is_whole(op: ir.Operation, value: ir.Value) -> bool:
-    """The type of `value` is what the op's rule gives: no other operand knows more of its sizes."""
+    """Return whether `value` has the type of the op's rule: no operand knows more of its sizes."""
     found = definition_of(op)
     assert found is not None
     return _is_same_type(op, value) and infer_op(found, op) == from_mlir(value.type)
-
-
-def _neutral(name: str, dtype: np.dtype) -> Any:
-    """The right operand that changes nothing, in every bit."""
-    if name == "add":
-        return -0.0 if is_float(dtype) else 0
-    return {"sub": 0, "mul": 1, "div": 1, "pow": 1, "or": 0, "and": -1}[name]
 
 
 def _is(value: Any, wanted: Any) -> bool:
     return bool(value == wanted) and bool(np.signbit(value) == np.signbit(wanted))
 
 
-@rewrites("add", "sub", "mul", "div", "pow", "or", "and")
+@rewrites(*(name for name, op in OPS.items() if op.neutral is not None))
 def neutral_operand(op: ir.Operation) -> ir.Value | None:
-    """``x + -0 = x - 0 = x * 1 = x / 1 = x ** 1 = x | 0 = x & -1 = x``."""
+    """``x + -0 = x - 0 = x * 1 = x / 1 = x ** 1 = x | 0 = x & -1 = max(x, lowest) = x``."""
     x, other = op.operands
-    splat = splat_of(other)
+    splat, definition = splat_of(other), definition_of(op)
+    assert definition is not None and definition.neutral is not None
     if splat is None or not _is_whole(op, x):
         return None
     dtype = from_mlir(x.type).dtype
-    if dtype == np.bool_:
-        wanted: Any = op.name == "pyc.and"
-        return x if bool(splat) == wanted else None
-    return x if _is(splat, _neutral(op.name[4:], dtype)) else None
-
-
-@rewrites("maximum", "minimum")
-def unbounded(op: ir.Operation) -> ir.Value | None:
-    """``max(x, lowest) = min(x, highest) = x``, of NaN too."""
-    x, bound = op.operands
-    limit = (lowest if op.name == "pyc.maximum" else highest)(from_mlir(x.type).dtype)
-    return x if splat_of(bound) == limit and _is_whole(op, x) else None
+    neutral = definition.neutral(dtype)
+    same = bool(splat) == bool(neutral) if dtype == np.bool_ else _is(splat, neutral)
+    return x if same else None
 
 
 @rewrites(*with_trait(Trait.COMMUTATIVE, 2))
@@ -204,7 +188,7 @@ def composed_reshape(op: ir.Operation) -> ir.Value | None:
 
 @rewrites("broadcast_to", "slice", "pad")
 def same_shape(op: ir.Operation) -> ir.Value | None:
-    """A broadcast, slice with steps of 1, or pad that keeps a known shape is x."""
+    """Drop a broadcast, a slice with steps of 1, or a pad that keeps a known shape."""
     x = op.operands[0]
     if not from_mlir(x.type).is_static or not _is_same_type(op, x):
         return None

@@ -49,7 +49,7 @@ def _bound(op: ir.Operation) -> tuple[Any, dict[str, Any]]:
 
 @rewrites(*_SPELLED, "attention")
 def spelled_parameters(op: ir.Operation) -> ir.Value | None:
-    """Axes and small numbers as the module says."""
+    """Return axes and small numbers as the module says."""
     definition, given = _bound(op)
     ranks = from_mlir((op.operands[0] if len(op.operands) else op.result).type).rank
     rank = from_mlir(op.result.type).rank if definition.name == "iota" else ranks
@@ -93,7 +93,7 @@ def repeated_constant(op: ir.Operation) -> ir.Value | None:
 
 
 def _slim(value: ir.Value) -> np.ndarray | None:
-    """A constant without the dimensions that it repeats itself along; None for what has none."""
+    """Return a constant without the dimensions along which it repeats; None if it has none."""
     rank = from_mlir(value.type).rank
     if not rank:
         return None
@@ -115,7 +115,7 @@ def _slim(value: ir.Value) -> np.ndarray | None:
 
 
 def _is_repeated(first: np.ndarray, rest: np.ndarray) -> bool:
-    """Whether all slices have the bits of the first one."""
+    """Return whether all slices have the bits of the first one."""
     bits = np.dtype(f"u{first.dtype.itemsize}")
     return bool((rest.view(bits) == first.view(bits)).all())
 
@@ -142,7 +142,7 @@ def mean_of_sum(op: ir.Operation) -> ir.Value | None:
 
 @rewrites("reshape")
 def kept_dimensions(op: ir.Operation) -> ir.Value | None:
-    """A reshape that only drops, or adds, the dimensions of size 1 that a reduction made."""
+    """Return a reshape that only drops, or adds, the dimensions of size 1 that a reduction made."""
     made, out = defining_op(op.operands[0]), from_mlir(op.result.type)
     definition = None if made is None else definition_of(made)
     if made is None or definition is None or not definition.has(Trait.REDUCES) or not out.is_static:

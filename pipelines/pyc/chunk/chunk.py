@@ -46,7 +46,7 @@ class Chunk:
     target: str = option("", "the target that costs are for; empty: the compile's")
 
     def __post_init__(self) -> None:
-        """Raises PycError (INVALID_PIPELINE) for a target that does not exist."""
+        """Raise PycError (INVALID_PIPELINE) for a target that does not exist."""
         if self.target not in ("", *TARGETS):
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
@@ -85,7 +85,7 @@ class Chunk:
     def _choose(
         self, graph: ChunkGraph, found: ChunkRegion, ids: OpIds, choices: Choices, evidence: str
     ) -> int:
-        """The number of parts: 1 to keep the region as it is."""
+        """Return the number of parts: 1 to keep the region as it is."""
         op = graph.ops[found.region.end]
         site = Site(self.name, ids[op], str(op.location), ids.by_type[op])
         offers = {_name(o): o for o in found.offers}
@@ -94,7 +94,7 @@ class Chunk:
             Alternative(name, o.cost, _reason(graph, found.region, o, whole))
             for name, o in offers.items()
         ]
-        ops = "+".join(graph.nodes[i].name for i in found.region.ops)
+        ops = "+".join(graph.name(i) for i in found.region.ops)
         grounds = (evidence, f"region {ops}")
         return offers[choices.choose(site, alternatives, grounds).name].parts
 
@@ -104,7 +104,7 @@ def _name(offer: ChunkOffer) -> str:
 
 
 def _reason(graph: ChunkGraph, region: Region, offer: ChunkOffer, whole: ChunkOffer) -> str:
-    """The bytes needed there, and where results need not be the same bits."""
+    """Return the bytes needed there, and where results need not be the same bits."""
     if offer.parts == 1:
         return f"{whole.nbytes} bytes here"
     text = f"{whole.nbytes} -> {offer.nbytes} bytes here, {region.size // offer.parts} at a time"
@@ -127,7 +127,7 @@ def apply(graph: ChunkGraph, region: Region, parts: int) -> None:
 
 
 def _joined(values: list[ir.Value], axis: int) -> ir.Value:
-    """A balanced tree of concats: the whole buffer need not live while parts are computed."""
+    """Return a balanced tree of concats: parts are joined before the last one is computed."""
     builder = IRBuilder()
     while len(values) > 1:
         pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
@@ -143,7 +143,7 @@ class _Cloner:
         self.builder = IRBuilder()
 
     def part(self, number: int) -> ir.Value:
-        """Clones of all ops of the region, on what they need for part `number`."""
+        """Return clones of all ops of the region, on what they need for part `number`."""
         needed = rows_of(self.graph, self.region, self.parts, number)
         # What is there of a value along a dimension, and parts of it.
         whole: dict[tuple[ir.Value, int | None], tuple[ir.Value, Rows]] = {}
@@ -166,7 +166,7 @@ class _Cloner:
         return made
 
     def _slice(self, value: ir.Value, held: Rows | None, at: int | None, rows: Rows) -> ir.Value:
-        """Rows of a value, of which `held` are there (None: all); or the value whole."""
+        """Return rows of a value, of which `held` are there (None: all); or the value whole."""
         if at is None or held == rows:
             return value
         shape = self.builder.type_of(value).shape

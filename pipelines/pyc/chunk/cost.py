@@ -10,6 +10,7 @@ ops are taken as fused into what makes their operands.
 
 from collections.abc import Mapping
 
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, Region
 from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of, shares
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -20,7 +21,7 @@ HIDDEN_DISPATCHES = 3
 
 
 def seconds(graph: ChunkGraph, region: Region, parts: int, target: Target) -> float:
-    """Predicted seconds of the whole region in `parts` parts."""
+    """Return the predicted seconds of the whole region in `parts` parts."""
     members, model = set(region.ops), CostModel(target)
     total, share = 0.0, shares(graph, region, parts)
     for i, dim in zip(region.ops, region.dims, strict=True):
@@ -43,7 +44,7 @@ def _traffic(
     share: Mapping[int, float],
     model: CostModel,
 ) -> float:
-    """Bytes of memory traffic of one part of op `i`; scores are written and read twice."""
+    """Return the traffic in bytes of one part of op `i`; scores are written and read twice."""
     node, call = graph.nodes[i], call_of(graph, i)
     total = 4 * model.weighed(node.hidden * share[i])
     for operand, type_, at in zip(node.operands, call.inputs, along(graph, i, dim), strict=True):
@@ -57,8 +58,8 @@ def _traffic(
 
 
 def _melts(graph: ChunkGraph, made: int, user: int, members: set[int]) -> bool:
-    """Whether a value never reaches memory: its one user is elementwise, of its size."""
+    """Return whether a value never reaches memory: its one user is elementwise, of its size."""
     if not {made, user} <= members or graph.users[made] != [user]:
         return False
     same = call_of(graph, made).out.shape == call_of(graph, user).out.shape
-    return same and graph.nodes[user].is_elementwise
+    return same and graph.has(user, Trait.ELEMENTWISE)

@@ -50,7 +50,7 @@ def runs(*names: str) -> Callable[[Rule], Rule]:
 
 
 def operand_dims(call: OpCall, dim: int) -> Dims | None:
-    """The dimension of each operand that dimension `dim` of the result runs along."""
+    """Return the dimension of each operand that dimension `dim` of the result runs along."""
     if call.definition.has(Trait.ELEMENTWISE):
         return tuple(_aligned(x, call.out, dim) for x in call.inputs)
     if call.definition.has(Trait.REDUCES):
@@ -69,23 +69,23 @@ class ChunkWindow:
     low: int
 
     def bounds(self, rows: Rows) -> Rows:
-        """The positions that some outputs see, padding included."""
+        """Return the positions that some outputs see, padding included."""
         first = rows[0] * self.stride - self.low
         return first, (rows[1] - 1) * self.stride - self.low + self.reach
 
     def source(self, rows: Rows) -> Rows:
-        """The positions of the image that some outputs see."""
+        """Return the positions of the image that some outputs see."""
         first, end = self.bounds(rows)
         return max(first, 0), min(end, self.size)
 
     def pads(self, rows: Rows) -> tuple[int, int]:
-        """The padding around them."""
+        """Return the padding around them."""
         first, end = self.bounds(rows)
         return max(-first, 0), max(end - self.size, 0)
 
 
 def window_of(call: OpCall, dim: int) -> ChunkWindow | None:
-    """The window whose outputs are dimension `dim` of a result; None where there is none."""
+    """Return the window whose outputs are dimension `dim` of a result; None where there is none."""
     if not call.definition.has(Trait.WINDOW) or dim not in _sides(call):
         return None
     axis, x = dim - _sides(call)[0], call.inputs[0]
@@ -101,18 +101,18 @@ def window_of(call: OpCall, dim: int) -> ChunkWindow | None:
 
 
 def operand_rows(call: OpCall, dim: int, rows: Rows) -> Rows:
-    """What some rows along `dim` of the result need of the operands that it runs along."""
+    """Return what some rows along `dim` of the result need of the operands that it runs along."""
     window = window_of(call, dim)
     return rows if window is None else window.source(rows)
 
 
 def _sides(call: OpCall) -> tuple[int, int]:
-    """The dimensions of rows and columns of images."""
+    """Return the dimensions of rows and columns of images."""
     return (1, 2) if call.params["layout"] == "NHWC" else (2, 3)
 
 
 def part_params(call: OpCall, dim: int, out: TensorType, rows: Rows) -> dict[str, Any]:
-    """The parameters of `call` when it makes only `out`, `rows` of its result along `dim`."""
+    """Return the parameters of `call` for `out`: `rows` of its result along `dim`."""
     if window := window_of(call, dim):
         pads, axis = list(call.params["pads"]), dim - _sides(call)[0]
         pads[axis], pads[axis + 2] = window.pads(rows)
@@ -127,7 +127,7 @@ def part_params(call: OpCall, dim: int, out: TensorType, rows: Rows) -> dict[str
 
 
 def _aligned(x: TensorType, out: TensorType, dim: int) -> int | None:
-    """numpy's alignment at the last dimension; None where x is stretched along `dim`."""
+    """Return numpy's alignment at the last dimension; None where x is stretched along `dim`."""
     at = dim - (out.rank - x.rank)
     return None if at < 0 or (x.shape[at] == 1 and out.shape[dim] != 1) else at
 
@@ -142,7 +142,7 @@ def _reduced(call: OpCall, dim: int) -> Dims | None:
 
 @runs("matmul")
 def _matmul(call: OpCall, dim: int) -> Dims | None:
-    """Batch entries of both, rows of lhs, columns of rhs."""
+    """Return batch entries of both, rows of lhs, columns of rhs."""
     lhs, rhs = call.inputs
     if min(lhs.rank, rhs.rank) < 2:
         return None
@@ -155,7 +155,7 @@ def _matmul(call: OpCall, dim: int) -> Dims | None:
 
 @runs("attention")
 def _attention(call: OpCall, dim: int) -> Dims | None:
-    """Batch and heads of all; query rows unless they are masked by their index.
+    """Return batch and heads of all; query rows unless they are masked by their index.
 
     Columns of the value would repeat the scores.
     """
@@ -176,7 +176,7 @@ def _softmax(call: OpCall, dim: int) -> Dims | None:
 
 @runs("layernorm", "rmsnorm")
 def _norm(call: OpCall, dim: int) -> Dims | None:
-    """The dimensions before those that are normalized."""
+    """Return the dimensions before those that are normalized."""
     before = dim < call.params["axis"] % call.out.rank
     return (dim, *(None for _ in call.inputs[1:])) if before else None
 
@@ -189,7 +189,7 @@ def _batchnorm(call: OpCall, dim: int) -> Dims | None:
 
 @runs("conv2d")
 def _conv2d(call: OpCall, dim: int) -> Dims | None:
-    """Images, and rows or columns of them."""
+    """Return images, and rows or columns of them."""
     return (dim, None) if dim == 0 or _slides(call, dim) else None
 
 
@@ -199,7 +199,7 @@ def _pool(call: OpCall, dim: int) -> Dims | None:
 
 
 def _slides(call: OpCall, dim: int) -> bool:
-    """Whether a window slides along `dim`, and meets the image wherever it is."""
+    """Return whether a window slides along `dim`, and meets the image wherever it is."""
     window = window_of(call, dim)
     outputs = call.out.shape[dim]
     if window is None or not outputs:
@@ -220,7 +220,7 @@ def _transpose(call: OpCall, dim: int) -> Dims | None:
 
 @runs("reshape")
 def _reshape(call: OpCall, dim: int) -> Dims | None:
-    """A dimension that is neither merged nor split: as many elements stand before it as did."""
+    """Return a dimension that is neither merged nor split: as many elements stand before it."""
     (x,), out = call.inputs, call.out
     before = prod(d or 0 for d in out.shape[:dim])
     for at, size in enumerate(x.shape):
@@ -242,7 +242,7 @@ def _concat(call: OpCall, dim: int) -> Dims | None:
 
 @runs("slice")
 def _slice(call: OpCall, dim: int) -> Dims | None:
-    """A dimension that is taken whole and in order."""
+    """Return a dimension that is taken whole and in order."""
     size = call.inputs[0].shape[dim]
     assert size is not None
     bounds = (call.params[n][dim] for n in ("starts", "stops", "steps"))
@@ -256,7 +256,7 @@ def _pad(call: OpCall, dim: int) -> Dims | None:
 
 @runs("gather")
 def _gather(call: OpCall, dim: int) -> Dims | None:
-    """Dimensions of the indices, and those of x but the one that is indexed."""
+    """Return dimensions of the indices, and those of x but the one that is indexed."""
     x, indices = call.inputs
     axis = call.params["axis"] % x.rank
     if dim < axis:
@@ -266,7 +266,7 @@ def _gather(call: OpCall, dim: int) -> Dims | None:
 
 
 def hidden_bytes(call: OpCall) -> int:
-    """Bytes that an op keeps for itself while it runs: the scores of attention."""
+    """Return the bytes that an op keeps for itself while it runs: the scores of attention."""
     if call.definition.name != "attention":
         return 0
     length = call.inputs[1].shape[-2]
@@ -275,7 +275,7 @@ def hidden_bytes(call: OpCall) -> int:
 
 
 def cuts_a_product(call: OpCall, dim: int) -> bool:
-    """Whether the part is of a matrix product's rows or columns, not of its batch; so with images.
+    """Return whether the part is of a product's rows or columns, not of its batch (or images).
 
     Code generation may then tile it differently, so that the last bits of sums may differ.
     """

@@ -14,10 +14,10 @@ from math import ceil
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.opdef import Trait
-from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.pyc.chunk.dims import OpCall, hidden_bytes
 from pyc_mlir.pipelines.pyc.fuse.channels import Channels
-from pyc_mlir.pipelines.pyc.rewriting import definition_of, params_of, tensor_types, values_read
+from pyc_mlir.pipelines.pyc.graph import BlockGraph
+from pyc_mlir.pipelines.pyc.rewriting import tensor_types
 
 
 @dataclass(frozen=True)
@@ -38,25 +38,6 @@ class ChunkNode:
         """Bytes that only the op itself sees."""
         return 0 if self.call is None else hidden_bytes(self.call)
 
-    @property
-    def name(self) -> str:
-        """The op's name, empty where it must run whole."""
-        return "" if self.call is None else self.call.definition.name
-
-    @property
-    def anchor(self) -> str:
-        """The kind of the groups that the op starts, empty where it starts none."""
-        return "" if self.call is None else self.call.definition.anchor
-
-    def has(self, traits: Trait) -> bool:
-        """Return whether the op has one of these traits and may run in parts."""
-        return self.call is not None and self.call.definition.has(traits)
-
-    @property
-    def is_elementwise(self) -> bool:
-        """True where an element of the result needs only the elements of the same place."""
-        return self.has(Trait.ELEMENTWISE)
-
 
 @dataclass(frozen=True)
 class Region:
@@ -74,7 +55,7 @@ class Region:
     halos: tuple[tuple[int, int], ...] = ()
 
     def inside_of(self, parts: int) -> int:
-        """The most bytes live at once of what stays inside, one of so many parts at a time."""
+        """Return the most bytes live at once inside, one of so many parts at a time."""
         return dict(self.halos).get(parts, -(-self.inside // parts))
 
     @property
@@ -83,69 +64,73 @@ class Region:
         return self.ops[-1]
 
 
-class ChunkGraph:
-    """A function's block as data, read once."""
+class ChunkGraph(BlockGraph):
+    """A block whose `nodes` may run in parts; `users` are those of the nodes' reads."""
 
     def __init__(self, function: ir.Operation, joins: bool = True) -> None:
-        """`joins`: kernels read parts in place of their concatenation, or join them in one pass."""
-        self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
-        made = {r: i for i, op in enumerate(self.ops) for r in op.results}
-        returned = {made[v] for v in self.ops[-1].operands if v in made}
-        types = tensor_types(_values(function.regions[0].blocks[0]))
-        self.nodes = [_node(op, made, types, i in returned) for i, op in enumerate(self.ops)]
+        """Read a block; `joins`: kernels read, or join in one pass, parts of a concatenation."""
+        super().__init__(function)
+        returned = set(self.producers[-1])
+        self.nodes = [self._node(i, i in returned) for i in range(len(self.ops))]
         self.unstored: frozenset[int] = frozenset()
         if joins:
             self._read_parts()
-        self.users = self._users()
+        self.users = [[] for _ in self.ops]
+        for i, node in enumerate(self.nodes):
+            for read in node.reads:
+                self.users[read].append(i)
         self.storage = list(range(len(self.ops)))
         for i, node in enumerate(self.nodes):
-            if node.has(Trait.VIEW) and node.reads:
+            if self.has(i, Trait.VIEW) and node.reads:
                 self.storage[i] = self.storage[node.reads[0]]
         self._viewed_result(returned)
 
-    def _users(self) -> list[list[int]]:
-        users: list[list[int]] = [[] for _ in self.ops]
-        for i, node in enumerate(self.nodes):
-            for read in node.reads:
-                users[read].append(i)
-        return users
+    def _node(self, i: int, is_result: bool) -> ChunkNode:
+        end = self.makes[i] + len(self.ops[i].results)
+        # What is no tensor lies in a register of the host.
+        made = [t.nbytes for t in self.types[self.makes[i] : end] if t is not None]
+        free = self.name(i) == "constant" or is_result
+        operands = tuple(self.makers[n] for n in self.operands[i])
+        reads = tuple(dict.fromkeys(self.producers[i]))
+        return ChunkNode(self._call(i), operands, reads, 0 if free else sum(made))
+
+    def _call(self, i: int) -> OpCall | None:
+        """Return the op as data; None for what is no pyc op and for what computes from nothing."""
+        definition = self.definitions[i]
+        if definition is None or not self.operands[i]:
+            return None
+        inputs = tuple(map(self.type, self.operands[i]))
+        return OpCall(definition, inputs, self.type(self.makes[i]), self.params(i))
 
     def _read_parts(self) -> None:
-        """What is not stored takes no bytes, and who reads it reads what it is made of."""
-        users = self._users()
-        unstored = Channels.of(self.ops, [node.reads for node in self.nodes], users).unstored
-        unstored |= {i for i in range(len(self.ops)) if self._is_joined_later(i, users[i])}
+        """Give unstored values no bytes; their readers read their operands instead."""
+        unstored = Channels.of(self).unstored
+        unstored |= {i for i in range(len(self.ops)) if self._is_joined_later(i)}
         self.unstored = unstored
         for i, node in enumerate(self.nodes):
             behind = [p for r in node.reads if r in unstored for p in self.nodes[r].reads]
             reads = tuple(dict.fromkeys([*node.reads, *behind]))
             self.nodes[i] = replace(node, reads=reads, nbytes=0 if i in unstored else node.nbytes)
 
-    def _is_joined_later(self, i: int, users: Sequence[int]) -> bool:
-        """Whether a concatenation is part of others, and of one elementwise op, at most.
+    def _is_joined_later(self, i: int) -> bool:
+        """Return whether a concatenation is part of others, and of one elementwise op, at most.
 
         Each of these joins all parts by itself, in one pass.
         """
-        node = self.nodes[i]
-        others = [u for u in users if self._axis(u) is None or self._axis(u) != self._axis(i)]
-        fused = all(self.nodes[u].is_elementwise for u in others) and len(others) <= 1
-        return self._axis(i) is not None and len(users) > 0 and fused and node.nbytes > 0
-
-    def _axis(self, i: int) -> int | None:
-        """The axis of a concatenation; None for other ops."""
-        call = self.nodes[i].call
-        if call is None or call.definition.name != "concat":
-            return None
-        return call.params["axis"] % call.out.rank
+        users = dict.fromkeys(self.users[i])
+        if self.name(i) != "concat" or not users or not self.nodes[i].nbytes:
+            return False
+        others = [u for u in users if self.name(u) != "concat" or self.axis(u) != self.axis(i)]
+        return len(others) <= 1 and all(self.has(u, Trait.ELEMENTWISE) for u in others)
 
     def _viewed_result(self, returned: set[int]) -> None:
-        """What is returned under another shape is a result too."""
+        """Take what is returned under another shape for a result too."""
         for i in {self.storage[i] for i in returned}:
             node = self.nodes[i]
             self.nodes[i] = ChunkNode(node.call, node.operands, node.reads, 0)
 
     def needs(self, parts: Mapping[Region, int]) -> list["ItemMemory"]:
-        """Bytes for every item, regions running in that many parts; in program order."""
+        """Return the bytes for every item, regions running in that many parts; in program order."""
         inside = {i: region for region in parts for i in region.ops}
         ends = {region.end for region in parts}
         items = [(i, inside.get(i)) for i in range(len(self.ops)) if i in ends or i not in inside]
@@ -170,7 +155,7 @@ class ChunkGraph:
         return found
 
     def _melted(self, inside: Mapping[int, Region]) -> dict[int, int]:
-        """By op that is computed within the elementwise op which reads it: that op.
+        """Return, by op that is computed within the elementwise op that reads it, that op.
 
         A sum of two values melts into the sum that reads it, and what it reads lives until then;
         unless the reader is computed with a product that it reads, one after another.
@@ -180,9 +165,7 @@ class ChunkGraph:
             reader = self._elementwise_reader[i]
             if reader is None or i in inside or reader in inside:
                 continue
-            products = (
-                r for r in self.nodes[reader].reads if self.nodes[r].anchor == "contraction"
-            )
+            products = (r for r in self.nodes[reader].reads if self.anchor(r) == "contraction")
             if all(r in inside or len(self.users[r]) > 1 for r in products):
                 into[i] = into.get(reader, reader)
         return into
@@ -194,15 +177,15 @@ class ChunkGraph:
         def reader(i: int) -> int | None:
             users = self.users[i]
             read = {s for r in self.nodes[i].reads if self.nodes[s := self.storage[r]].nbytes}
-            if len(users) != 1 or not self.nodes[i].is_elementwise or len(read) < 2:
+            if len(users) != 1 or not self.has(i, Trait.ELEMENTWISE) or len(read) < 2:
                 return None
             same = self.nodes[users[0]].nbytes == self.nodes[i].nbytes
-            return users[0] if same and self.nodes[users[0]].is_elementwise else None
+            return users[0] if same and self.has(users[0], Trait.ELEMENTWISE) else None
 
         return [reader(i) for i in range(len(self.ops))]
 
     def _last_uses(self, place: Mapping[int, int], melted: Mapping[int, int]) -> dict[int, int]:
-        """By storage that takes scratch: the place of the last item that reads it."""
+        """Return, by storage that takes scratch, the place of the last item that reads it."""
         last: dict[int, int] = {}
         for i in range(len(self.ops)):
             storage = self.storage[i]
@@ -215,10 +198,10 @@ class ChunkGraph:
         node = self.nodes[i]
         dying = {self.storage[r] for r in node.reads if last.get(self.storage[r]) == at}
         fits = any(self.nodes[s].nbytes == node.nbytes for s in dying)
-        return node.nbytes if node.has(Trait.OVERWRITES) and fits else 0
+        return node.nbytes if self.has(i, Trait.OVERWRITES) and fits else 0
 
     def inside(self, ops: Sequence[int], shares: Mapping[int, float] | None = None) -> int:
-        """The most bytes live at once of what a region of these ops keeps to itself.
+        """Return the most bytes live at once of what a region of these ops keeps to itself.
 
         `shares` of the ops' results are computed at once; all of them by default.
         """
@@ -256,40 +239,10 @@ class ItemMemory:
     live: tuple[int, ...]
 
 
-def _node(
-    op: ir.Operation,
-    made: Mapping[ir.Value, int],
-    types: Mapping[ir.Type, TensorType],
-    is_result: bool,
-) -> ChunkNode:
-    own = list(op.operands)
-    reads = tuple(dict.fromkeys([made[v] for v in values_read(op) if v in made]))
-    free = op.name == "pyc.constant" or is_result
-    # What is no tensor lies in a register of the host.
-    nbytes = [types[r.type].nbytes for r in op.results if r.type in types]
-    operands = tuple([made.get(v) for v in own])
-    return ChunkNode(_call(op, own, types), operands, reads, 0 if free else sum(nbytes))
-
-
-def _call(
-    op: ir.Operation, operands: Sequence[ir.Value], types: Mapping[ir.Type, TensorType]
-) -> OpCall | None:
-    """The op as data; None for what is no pyc op and for what computes from nothing."""
-    definition = definition_of(op)
-    if definition is None or not operands:
-        return None
-    inputs = tuple([types[v.type] for v in operands])
-    return OpCall(definition, inputs, types[op.result.type], params_of(definition, op))
-
-
-def _values(block: ir.Block) -> list[ir.Value]:
-    """The arguments and results of a block."""
-    return [*block.arguments, *(r for op in block.operations for r in op.operation.results)]
-
-
 def is_static(function: ir.Operation) -> bool:
-    """Whether a function has one block and no dynamic size."""
+    """Return whether a function has one block and no dynamic size."""
     blocks = function.regions[0].blocks
     if len(blocks) != 1:
         return False
-    return all(type_.is_static for type_ in tensor_types(_values(blocks[0])).values())
+    made = (r for op in blocks[0].operations for r in op.operation.results)
+    return all(type_.is_static for type_ in tensor_types([*blocks[0].arguments, *made]).values())

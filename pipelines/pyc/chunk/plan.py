@@ -58,7 +58,7 @@ class Preference:
 
     @property
     def limits(self) -> ChunkLimits:
-        """What it accepts."""
+        """The limits that it accepts."""
         return ChunkLimits(self.slack, self.most_parts)
 
 
@@ -87,7 +87,7 @@ class ChunkRegion:
 
 
 def plan(graph: ChunkGraph, target: Target, mode: str) -> tuple[ChunkRegion, ...]:
-    """The regions worth a choice, in program order, with their offers in the order of `mode`.
+    """Return the regions worth a choice, in program order, their offers as `mode` prefers.
 
     The search is greedy, and more freedom can end in a worse place. So it is made with all the
     freedom of the mode and with less of it, and what needs least in the end is taken.
@@ -135,7 +135,7 @@ class _Planner:
         self.tried: set[int] = set()
 
     def found(self) -> "_Found":
-        """The regions found, in program order, and what is needed if the preferred offers hold."""
+        """Return the regions found, in program order, and the peak if preferred offers hold."""
         needs = self.graph.needs({})
         while lowered := self._next(needs):
             needs = lowered
@@ -151,7 +151,7 @@ class _Planner:
         return _Found(candidates, floor)
 
     def _offers(self, region: Region, need: int, floor: int) -> tuple[ChunkOffer, ...]:
-        """As the mode prefers. Below `floor`, which other places need anyhow, bytes count alike."""
+        """Return offers as the mode prefers. Below `floor`, needed anyhow, bytes are equal."""
         base = need - region.inside_of(self.chosen[region])
         offers = []
         for parts in (1, *_counts(region, self.preference.most_parts)):
@@ -169,7 +169,7 @@ class _Planner:
         return tuple(sorted(offers, key=rank))
 
     def _next(self, needs: list[ItemMemory]) -> list[ItemMemory] | None:
-        """The needs with one region more; None when the place that needs most is left as it is."""
+        """Return the needs with one region more; None where the worst place is left as it is."""
         worst = max(needs, key=lambda need: need.nbytes, default=None)
         if worst is None:
             return None
@@ -204,7 +204,7 @@ class _Planner:
         return lowered
 
     def _around(self, op: int, taken: AbstractSet[int], worst: ItemMemory) -> Region | None:
-        """The simplest region that keeps the result of `op` inside and needs little enough."""
+        """Return the simplest region that keeps the result of `op` inside and needs little."""
         found: dict[Region, int] = {}
         for end in self._ends(op, taken):
             for region in regions(self.graph, op, end, taken):
@@ -219,7 +219,7 @@ class _Planner:
         return min(fitting, key=lambda r: (cuts_products(self.graph, r), len(r.ops), found[r]))
 
     def _ends(self, op: int, taken: AbstractSet[int]) -> Iterator[int]:
-        """Ops behind `op` that may end a region around it, near ones first."""
+        """Yield ops behind `op` that may end a region around it, near ones first."""
         graph, reached = self.graph, {op}
         largest = self._weight(op)
         for i in range(op, min(op + WINDOW, len(graph.ops))):
@@ -235,7 +235,7 @@ class _Planner:
                 yield i
 
     def _outside(self, region: Region) -> int:
-        """Bytes live beside the region: what passes by, what it reads, its result."""
+        """Return the bytes live beside the region: what passes by, what it reads, its result."""
         graph, members = self.graph, set(region.ops)
         live = {graph.storage[r] for i in region.ops for r in graph.nodes[i].reads} - members
         for i in range(region.end):
@@ -247,14 +247,14 @@ class _Planner:
         return self.graph.nodes[i].nbytes + self.graph.nodes[i].hidden
 
     def _most(self, region: Region, limits: ChunkLimits) -> int:
-        """The most parts that are fast enough; 1 if none are."""
+        """Return the most parts that are fast enough; 1 if none are."""
         longest = self._seconds(region, 1) * (1 + limits.slack)
         counts = _counts(region, limits.parts)
         return max((n for n in counts if self._seconds(region, n) <= longest), default=1)
 
 
 def _counts(region: Region, most: int) -> list[int]:
-    """The numbers of equal parts that are offered."""
+    """Return the numbers of equal parts that are offered."""
     return [n for n in PARTS if region.size % n == 0 and n <= most]
 
 

@@ -32,7 +32,7 @@ RESULT_SHARE = 0.5
 
 
 def regions(graph: ChunkGraph, op: int, end: int, taken: AbstractSet[int]) -> Iterator[Region]:
-    """The regions from `end` back to `op` or further, along the outermost dimension of `end`."""
+    """Yield the regions from `end` back to `op` or further, cut along the outermost dimension."""
     call = graph.nodes[end].call
     dim = None if call is None else _outermost(call.out)
     if call is None or dim is None or operand_dims(call, dim) is None:
@@ -58,7 +58,7 @@ def regions(graph: ChunkGraph, op: int, end: int, taken: AbstractSet[int]) -> It
 
 
 def rows_of(graph: ChunkGraph, region: Region, parts: int, number: int) -> dict[int, Rows]:
-    """The rows that part `number` of a region computes of each op's result, halos included."""
+    """Return the rows of each op's result that part `number` computes, halos included."""
     each = region.size // parts
     found: dict[int, Rows] = {region.end: (number * each, (number + 1) * each)}
     for i, dim in zip(reversed(region.ops), reversed(region.dims), strict=True):
@@ -73,13 +73,13 @@ def rows_of(graph: ChunkGraph, region: Region, parts: int, number: int) -> dict[
 
 
 def has_windows(graph: ChunkGraph, region: Region) -> bool:
-    """Whether parts of a region overlap inside: whether windows slide along what is cut."""
+    """Return whether parts of a region overlap inside: whether windows slide along what is cut."""
     pairs = zip(region.ops, region.dims, strict=True)
     return any(window_of(call_of(graph, i), dim) for i, dim in pairs)
 
 
 def shares(graph: ChunkGraph, region: Region, parts: int) -> dict[int, float]:
-    """The share of each op's result that the part which needs most of it computes."""
+    """Return the share of each op's result that the part which needs most of it computes."""
     if not has_windows(graph, region):
         return dict.fromkeys(region.ops, 1 / parts)
     every = [rows_of(graph, region, parts, number) for number in range(parts)]
@@ -90,7 +90,7 @@ def shares(graph: ChunkGraph, region: Region, parts: int) -> dict[int, float]:
 
 
 def _halos(graph: ChunkGraph, region: Region) -> tuple[tuple[int, int], ...]:
-    """By number of parts what they keep inside, where they overlap."""
+    """Return, by number of parts, the bytes that they keep inside, where they overlap."""
     if not has_windows(graph, region):
         return ()
     counts = [n for n in PARTS if region.size % n == 0]
@@ -98,12 +98,12 @@ def _halos(graph: ChunkGraph, region: Region) -> tuple[tuple[int, int], ...]:
 
 
 def _outermost(out: TensorType) -> int | None:
-    """The first dimension above 1: parts along it lie in one piece."""
+    """Return the first dimension above 1: parts along it lie in one piece."""
     return next((i for i, d in enumerate(out.shape) if d is not None and d > 1), None)
 
 
 def _closure(graph: ChunkGraph, end: int, dim: int, taken: AbstractSet[int]) -> dict[int, int]:
-    """The dimension of every op that can run in parts along with `end`."""
+    """Return the dimension of every op that can run in parts along with `end`."""
     dims = {end: dim}
     requested: dict[int, set[int | None]] = {}
 
@@ -126,27 +126,27 @@ def _closure(graph: ChunkGraph, end: int, dim: int, taken: AbstractSet[int]) -> 
 
 
 def along(graph: ChunkGraph, i: int, dim: int) -> Dims:
-    """The dimension of each operand of op `i` that `dim` of its result runs along."""
+    """Return the dimension of each operand of op `i` that `dim` of its result runs along."""
     found = operand_dims(call_of(graph, i), dim)
     assert found is not None, "only ops that run in parts are asked"
     return found
 
 
 def call_of(graph: ChunkGraph, i: int) -> OpCall:
-    """Op `i` as data; it must be one that may run in parts."""
+    """Return op `i` as data; it must be one that may run in parts."""
     call = graph.nodes[i].call
     assert call is not None, "only ops that run in parts are asked"
     return call
 
 
 def cuts_products(graph: ChunkGraph, region: Region) -> bool:
-    """Whether rows of matrix products are cut, whose sums may then be rounded otherwise."""
+    """Return whether rows of matrix products are cut, whose sums may then be rounded otherwise."""
     pairs = zip(region.ops, region.dims, strict=True)
     return any(cuts_a_product(call_of(graph, i), dim) for i, dim in pairs)
 
 
 def _copies(graph: ChunkGraph, ops: tuple[int, ...], dims: dict[int, int]) -> int:
-    """Bytes of operands from outside whose parts do not lie in one piece."""
+    """Return the bytes of operands from outside whose parts do not lie in one piece."""
     total = 0
     for i in ops:
         inputs = call_of(graph, i).inputs

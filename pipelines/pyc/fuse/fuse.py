@@ -50,7 +50,7 @@ class Fuse:
     max_ops: int = option(32, "ops in a group at most")
 
     def __post_init__(self) -> None:
-        """Raises PycError (INVALID_PIPELINE) for a limit below 1."""
+        """Raise PycError (INVALID_PIPELINE) for a limit below 1."""
         if self.max_ops < 1:
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
@@ -79,9 +79,7 @@ def plan(graph: FusionGraph, choices: Choices, max_ops: int) -> list[FusionGroup
     starts = [i for i in anchors if i not in graph.channels.unstored]
     starts += [i for i in range(len(graph.ops)) if graph.elementwise[i]]
     for start in starts:
-        if start in claimed or not graph.ops[start].name.startswith("pyc."):
-            continue
-        if graph.is_part(start):
+        if start in claimed or graph.is_part(start):
             continue
         kind = graph.anchor(start) or "elementwise"
         members = _choose(graph, start, claimed, choices, max_ops)
@@ -112,7 +110,7 @@ def _choose(
             legal = _with_layout(graph, start, legal, claimed)
         elif graph.names[start] == "concat":
             legal = _with_parts(graph, start, legal)
-        if before := tuple(graph.channels.before(graph.producers, start)):
+        if before := tuple(graph.channels.before(graph, start)):
             legal = [(*before, *g) for g in legal or [(start,)]]
             reach = (*before, *reach)
     else:
@@ -124,7 +122,7 @@ def _choose(
             # which would else be a group, and an input, each.
             legal.sort(key=lambda c: len(c) == max_ops and _lacks(graph, c, claimed))
     if graph.names[start] != "concat":  # Its parts are copied one by one.
-        legal = [c for c in legal if graph.reads(c) <= _MOST_READ]
+        legal = [c for c in legal if graph.inputs(c) <= _MOST_READ]
     if not legal and len(reach) == 1 and not _next(graph, start):
         return (start,)
     # Of groups with one name, which a limit on their size can cause, the first is offered.
@@ -144,7 +142,7 @@ def _choose(
 def _with_transposes(
     graph: FusionGraph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
 ) -> list[tuple[int, ...]]:
-    """The groups of a product with the transposes that only it needs, first that of the result."""
+    """Return the groups of a product with transposes that only it needs, the result's first."""
     constant = any(graph.names[p] == "constant" for p in graph.producers[start])
     if constant or len(graph.producers[start]) == 0:
         return legal
@@ -164,7 +162,7 @@ def _with_transposes(
 def _with_layout(
     graph: FusionGraph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
 ) -> list[tuple[int, ...]]:
-    """The groups of a convolution with the transpose to NHWC of an input that only it reads.
+    """Return the groups of a convolution with the transpose to NHWC of an input that only it reads.
 
     A kernel can read the input as it lies. With many channels each of them is another stream of
     memory, and a kernel by minimal filtering is quicker.
@@ -173,9 +171,9 @@ def _with_layout(
         return legal
     first = graph.producers[start][0]
     alone = graph.names[first] == "transpose" and graph.users[first] == [start]
-    if not alone or first in claimed or graph.ops[start].operands[0] != graph.ops[first].result:
+    if not alone or first in claimed or graph.operands[start][0] != graph.makes[first]:
         return legal
-    channels = (graph.shape(first) or (None,))[-1]
+    channels = (graph.shapes[first] or (None,))[-1]
     if channels is None or channels >= _PLANAR_CHANNELS:
         return legal
     return [(first, *g) for g in legal or [(start,)]]
@@ -184,7 +182,7 @@ def _with_layout(
 def _with_parts(
     graph: FusionGraph, start: int, legal: list[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
-    """The groups of a concatenation with those that it extends: a tree whose root it is.
+    """Return the groups of a concatenation with those that it extends: a tree whose root it is.
 
     One that others need too is copied, if a kernel then joins all parts at once: it need not be
     made for this one, and what else reads it may take the elementwise ops that follow it.
@@ -202,7 +200,7 @@ def _with_parts(
 
 
 def _copies(graph: FusionGraph, members: tuple[int, ...]) -> frozenset[int]:
-    """The concatenations of a group that others need too, and all that these are made of.
+    """Return the concatenations of a group that others need too, and all that these are made of.
 
     So with the slices of channels in front of a window.
     """
@@ -221,14 +219,14 @@ def _next(graph: FusionGraph, start: int) -> list[int]:
 
 
 def _forward(graph: FusionGraph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
-    """`start` and the elementwise ops of its shape that follow from it, in program order."""
-    shape = graph.shape(start)
+    """Return `start` and the elementwise ops of its shape that follow from it, in program order."""
+    shape = graph.shapes[start]
     members = [start]
     frontier = set(graph.users[start])
     while frontier and len(members) < max_ops:
         i = min(frontier)
         frontier.discard(i)
-        if graph.elementwise[i] and i not in claimed and graph.shape(i) == shape:
+        if graph.elementwise[i] and i not in claimed and graph.shapes[i] == shape:
             members.append(i)
             frontier.update(graph.users[i])
     return tuple(members)
@@ -239,12 +237,12 @@ def _with_producers(
 ) -> tuple[int, ...]:
     """Add the elementwise ops that only these members use."""
     inside = set(members)
-    shape = graph.shape(members[-1])
+    shape = graph.shapes[members[-1]]
     pending = [p for m in members for p in graph.producers[m]]
     while pending and len(inside) < max_ops:
         i = pending.pop()
         free = i not in inside and i not in claimed and graph.elementwise[i]
-        if free and graph.shape(i) == shape and inside.issuperset(graph.users[i]):
+        if free and graph.shapes[i] == shape and inside.issuperset(graph.users[i]):
             inside.add(i)
             pending.extend(graph.producers[i])
     return tuple(sorted(inside))
@@ -262,7 +260,7 @@ def _label(graph: FusionGraph, members: Sequence[int]) -> str:
 def _cost(
     graph: FusionGraph, start: int, group: Sequence[int], reach: Sequence[int]
 ) -> Cost | None:
-    """Bytes of intermediates that are written and read again when `group` is one kernel."""
+    """Return the bytes of intermediates written and read again if `group` is one kernel."""
     inside = set(group[:-1])
     sizes = [graph.sizes[i] for i in {*reach, *group} if i not in inside]
     if None in sizes:
@@ -271,7 +269,7 @@ def _cost(
 
 
 def _own(graph: FusionGraph, group: FusionGroup) -> list[ir.Operation]:
-    """The ops of a group: its members, for copies new ones in front of the last."""
+    """Return the ops of a group: its members, for copies new ones in front of the last."""
     last = graph.ops[group.members[-1]]
     made = {i: graph.ops[i].clone(ir.InsertionPoint(last)) for i in sorted(group.copies)}
     values = {graph.ops[i].result: copy.result for i, copy in made.items()}

@@ -19,7 +19,7 @@ _ARGUMENTS = 6
 
 
 def activations(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
-    """The largest composites around a function of one value first."""
+    """Yield the largest composites around a function of one value first."""
     kinds = _FUNCTIONS.get(anchor.name, ())
     if not kinds:
         return
@@ -40,7 +40,7 @@ def activations(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
 
 
 def _forks(x: TermNode, graph: TermGraph) -> bool:
-    """Whether several ops read x, as in x * sigmoid(x), perhaps behind moves and conversions.
+    """Return whether several ops read x, as in x * sigmoid(x), also behind moves.
 
     Without this look, a long chain of activations would be compared at each of its ops.
     """

@@ -25,7 +25,7 @@ def stages(node: TermNode, through: Trait = VIEWS) -> list[TermNode]:
 
 
 def unscaled(node: TermNode) -> tuple[TermNode, float]:
-    """The node without conversions and factors that are one number, and the factor."""
+    """Return the node without conversions and factors that are one number, and the factor."""
     factor = 1.0
     while True:
         numbers = [number(o) for o in node.operands]
@@ -45,12 +45,12 @@ def unscaled(node: TermNode) -> tuple[TermNode, float]:
 
 
 def number(node: TermNode) -> float | None:
-    """The number that a constant means; None for what is none."""
+    """Return the number that a constant means; None for what is none."""
     return None if node.number is None else meant(node.number, node.type.dtype)
 
 
 def followers(anchor: TermNode, graph: TermGraph) -> list[TermNode]:
-    """The ops that compute from an anchor, last first, as far as one composite may reach."""
+    """Return the ops that compute from an anchor, last first, as far as one composite may reach."""
     found: dict[TermNode, None] = {}
     pending = list(graph.of(anchor))
     while pending and len(found) < _REACH:
@@ -63,7 +63,7 @@ def followers(anchor: TermNode, graph: TermGraph) -> list[TermNode]:
 
 
 def arguments(node: TermNode) -> Iterator[TermNode]:
-    """The values that alone, with numbers, determine a function's argument; the nearest first."""
+    """Yield the values that alone, with numbers, determine an argument; the nearest first."""
     walked = [n for n in walk(node, Trait.ARITHMETIC, _REACH) if n.number is None]
     for cut in walked:
         if is_float(cut.type.dtype) and _depends_only_on(node, cut):
@@ -85,7 +85,7 @@ def walk(node: TermNode, through: Trait, limit: int, also: tuple[str, ...] = ())
 
 
 def _depends_only_on(node: TermNode, cut: TermNode) -> bool:
-    """Whether arithmetic of `cut` and of numbers gives `node`; each op is looked at once."""
+    """Return whether arithmetic of `cut` and of numbers gives `node`; each op is looked at once."""
     seen: set[TermNode] = set()
     pending = [node]
     while pending:

@@ -31,7 +31,7 @@ class _Scores:
 
 
 def attentions(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
-    """Attention whose softmax is `anchor`."""
+    """Yield the attention whose softmax is `anchor`."""
     if anchor.name != "softmax" or anchor.params["axis"] % anchor.type.rank != anchor.type.rank - 1:
         return
     scores = _scores(anchor.operands[0])
@@ -43,7 +43,7 @@ def attentions(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
 
 
 def _products(probabilities: TermNode, graph: TermGraph) -> Iterator[tuple[TermNode, Guard | None]]:
-    """The products of the softmax, and of a guard behind it, with values."""
+    """Yield the products of the softmax, and of a guard behind it, with values."""
     for reader in dict.fromkeys(graph.of(probabilities)):
         if reader.name == "matmul":
             yield reader, None
@@ -52,7 +52,7 @@ def _products(probabilities: TermNode, graph: TermGraph) -> Iterator[tuple[TermN
 
 
 def _scores(node: TermNode, left: int = _LAYERS) -> _Scores | None:
-    """Down from the operand of a softmax to a product; None where there is none."""
+    """Walk down from the operand of a softmax to a product; None where there is none."""
     node, factor = unscaled(node)
     if node.name == "matmul" and min(o.type.rank for o in node.operands) > 1:
         return _Scores(node, factor)
@@ -78,7 +78,7 @@ def _scores(node: TermNode, left: int = _LAYERS) -> _Scores | None:
 
 
 def _candidates(root: TermNode, scores: _Scores, causal: bool) -> Iterator[Candidate]:
-    """For each condition that may be the causal bound, and each way to read the keys."""
+    """Yield candidates by the condition that may be causal, and the way to read the keys."""
     if causal:
         for condition in scores.conditions:
             if peeled(condition[0]).name in ("compare", "constant", "not"):
@@ -125,7 +125,7 @@ def _build(
 
 
 def _joined(b: Any, masks: Sequence[Any], signs: tuple[bool, ...]) -> list[Any]:
-    """One mask: all conditions must be what `signs` say; without signs the mask is added."""
+    """Return one mask: all conditions must be what `signs` say; without signs the mask is added."""
     if not masks:
         return []
     wanted = list(masks)
@@ -138,7 +138,7 @@ def _joined(b: Any, masks: Sequence[Any], signs: tuple[bool, ...]) -> list[Any]:
 
 
 def _guarded(b: Any, out: Any, query: Any, key: Any, value: Any, *masks: Any) -> Any:
-    """What a guard behind the softmax makes of rows that are NaN: 0 in place of probabilities.
+    """Return the guarded result: 0 in place of probabilities in rows that are NaN.
 
     A row of probabilities is NaN throughout or nowhere. Zeros times values are 0, or NaN where a
     value is infinite or NaN; so is ``sum(0 value)``, for all rows alike.

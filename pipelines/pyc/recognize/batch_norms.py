@@ -33,7 +33,7 @@ def batch_norms(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
 
 
 def _read(root: TermNode) -> tuple[list[TermNode], list[TermNode], list[float]]:
-    """What a root is computed from: values of its type, nearest first, vectors, and numbers."""
+    """Return the values of its type that a root needs, nearest first, vectors, and numbers."""
     images: list[TermNode] = []
     vectors: list[TermNode] = []
     numbers: dict[float, None] = {}
@@ -57,7 +57,7 @@ def _read(root: TermNode) -> tuple[list[TermNode], list[TermNode], list[float]]:
 def _norms(
     root: TermNode, x: TermNode, variance: TermNode, others: list[TermNode], epsilon: float
 ) -> Iterator[Candidate]:
-    """By the place of each other vector, and the axis along which all vary."""
+    """Yield norms by the place of each other vector, and the axis along which all vary."""
     length = variance.type.shape[0]
     if not others or length is None or any(o.type != variance.type for o in others):
         return
@@ -71,7 +71,7 @@ def _norms(
 def _build(
     places: tuple[str, ...], params: dict[str, Any], b: Any, x: Any, variance: Any, *given: Any
 ) -> Any:
-    """The norm, with ones and zeros for the vectors that it lacks."""
+    """Return the norm, with ones and zeros for the vectors that it lacks."""
     by_name = dict(zip(places, given, strict=True))
     type_ = b.type_of(variance)
     vectors = []

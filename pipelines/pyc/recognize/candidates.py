@@ -58,14 +58,14 @@ class Match:
         return self.candidate.root
 
     def make(self, b: Any, leaves: Sequence[Any]) -> Any:
-        """The composite, and the guard behind it."""
+        """Return the composite, and the guard behind it."""
         out = self.candidate.build(b, *leaves)
         guard = self.candidate.guard
         return guard(b, out, *leaves) if self.guarded and guard is not None else out
 
     @property
     def as_exact(self) -> bool:
-        """Whether the composite errs no more than the ops, and is NaN where they are only.
+        """True if the composite errs no more than the ops, and is NaN where they are only.
 
         The composite subtracts after it scales (batch norm), rounds scaled queries in place of
         scores (attention in 16 bits), or cancels where gelu is nearly 0 and the ops, without erf
@@ -83,7 +83,7 @@ class Match:
 
 
 def confirmed(candidate: Candidate, graph: TermGraph) -> Match | None:
-    """The match of a candidate; None where it is none."""
+    """Return the match of a candidate; None where it is none."""
     ops = region(candidate, graph)
     if ops is None or not _is_wide_enough(candidate, ops):
         return None
@@ -111,7 +111,7 @@ def confirmed(candidate: Candidate, graph: TermGraph) -> Match | None:
 
 
 def region(candidate: Candidate, graph: TermGraph) -> tuple[TermNode, ...] | None:
-    """The ops between leaves and root in program order, None where another op needs one of them.
+    """Return the ops between leaves and root in order; None where another op needs one.
 
     Ops that move or convert numbers, or compute indices and conditions, may be needed elsewhere.
     """
@@ -133,12 +133,12 @@ def region(candidate: Candidate, graph: TermGraph) -> tuple[TermNode, ...] | Non
 
 
 def is_own(node: TermNode) -> bool:
-    """Whether an op belongs to one composite alone: it computes numbers, not where they lie."""
+    """Return whether an op belongs to one composite alone: it computes numbers."""
     return not node.has(MOVED) and is_float(node.type.dtype)
 
 
 def _is_wide_enough(candidate: Candidate, ops: Sequence[TermNode]) -> bool:
-    """The composite computes in a type no narrower than any of the ops it replaces."""
+    """Return the composite computes in a type no narrower than any of the ops it replaces."""
     dtype = candidate.root.type.dtype
     floats = [n.type.dtype for n in ops if is_float(n.type.dtype)]
     width = (accumulator(dtype) if has(candidate.name, Trait.WIDE) else dtype).itemsize

@@ -12,7 +12,7 @@ from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 
 
 def costs(match: Match, context: PassContext) -> tuple[Cost, Cost]:
-    """Of the composite, and of the ops as they are: IREE's code for each, elementwise ops fused."""
+    """Return the costs of the composite, and of the ops: IREE's code, elementwise ops fused."""
     model = CostModel(context.target, context.calibration)
     leaves = match.candidate.leaves
     whole = _closure(match.candidate.build(NodeBuilder(), *leaves), leaves)
@@ -20,7 +20,7 @@ def costs(match: Match, context: PassContext) -> tuple[Cost, Cost]:
 
 
 def _closure(root: TermNode, leaves: Sequence[TermNode]) -> list[TermNode]:
-    """The nodes that a builder made, in order."""
+    """Return the nodes that a builder made, in order."""
     found: dict[TermNode, None] = {}
     waiting = [root]
     while waiting:
@@ -34,7 +34,7 @@ def _closure(root: TermNode, leaves: Sequence[TermNode]) -> list[TermNode]:
 
 
 def _cost(ops: Sequence[TermNode], model: CostModel) -> Cost:
-    """One dispatch for each op that is not elementwise, and for each chain of those that are."""
+    """Return the cost: a dispatch for each chain of elementwise ops and for each other op."""
     total = Cost()
     chains: list[list[TermNode]] = []
     home: dict[TermNode, list[TermNode]] = {}
@@ -55,7 +55,7 @@ def _cost(ops: Sequence[TermNode], model: CostModel) -> Cost:
 
 
 def _work(chain: Sequence[TermNode]) -> Work:
-    """A chain of ops as data."""
+    """Return a chain of ops as data."""
     inputs = list(dict.fromkeys(o for n in chain for o in n.operands if o not in chain))
     numbers = {node: i for i, node in enumerate((*inputs, *chain))}
     nodes = [WorkOp(n.name, tuple(numbers[o] for o in n.operands), n.params, n.type) for n in chain]

@@ -29,7 +29,7 @@ class _Statistics:
 
 
 def norms(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
-    """Norms whose root of a variance is `anchor`, with scale and bias first."""
+    """Yield norms whose root of a variance is `anchor`, with scale and bias first."""
     if not is_root(anchor):
         return
     found = _statistics(anchor)
@@ -42,14 +42,14 @@ def norms(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
 
 
 def is_root(node: TermNode) -> bool:
-    """Whether an op takes a square root, or its inverse."""
+    """Return whether an op takes a square root, or its inverse."""
     if node.name in ("rsqrt", "sqrt"):
         return True
     return node.name == "pow" and node.operands[1].number in (0.5, -0.5)
 
 
 def _statistics(anchor: TermNode) -> _Statistics | None:
-    """None where no square is summed below, or over other axes than the last ones."""
+    """Return the statistics; None where no square is summed, or over other axes than the last."""
     below = walk(anchor.operands[0], Trait.ARITHMETIC | VIEWS, REGION, also=("maximum",))
     squares = [n for n in below if n.name in _SUMS and _squared(n.operands[0]) is not None]
     if not squares:
@@ -68,7 +68,7 @@ def _statistics(anchor: TermNode) -> _Statistics | None:
 
 
 def _squared(node: TermNode) -> TermNode | None:
-    """The value whose square a node is."""
+    """Return the value whose square a node is."""
     node = peeled(node)
     if node.name == "mul" and node.operands[0] is node.operands[1]:
         return node.operands[0]
@@ -76,7 +76,7 @@ def _squared(node: TermNode) -> TermNode | None:
 
 
 def _normalized(base: TermNode) -> Iterator[TermNode]:
-    """What may be normalized if `base` is squared: it, what it is centered from, either as cast."""
+    """Yield the values that may be normalized: `base`, what it is centered from, as cast."""
     inner = peeled(base)
     values = stages(base)
     if inner.name in ("add", "sub"):
@@ -87,7 +87,7 @@ def _normalized(base: TermNode) -> Iterator[TermNode]:
 
 
 def _with_parameters(root: TermNode, x: TermNode, found: _Statistics) -> Iterator[Candidate]:
-    """The norms of x that may end at `root`, by the other values that it depends on."""
+    """Yield the norms of x that may end at `root`, by the other values that it depends on."""
     others = _parameters(root, x)
     sizes = x.type.shape[found.axis :]
     if len(others) > 2 or None in sizes:
@@ -125,7 +125,7 @@ def _norm(
 def _build(
     name: str, order: tuple[int | float, ...], params: dict[str, Any], b: Any, x: Any, *given: Any
 ) -> Any:
-    """The norm; a parameter is a given value, by its position, or one number throughout."""
+    """Return the norm; a parameter is a given value, by its position, or one number throughout."""
     type_ = b.type_of(x)
     sizes = type_.shape[params["axis"] :]
     vectors = []
@@ -142,7 +142,7 @@ def _build(
 
 
 def _fits(parameter: TermNode, sizes: tuple[int | None, ...]) -> bool:
-    """Whether a value has the sizes of a parameter, behind dimensions of 1."""
+    """Return whether a value has the sizes of a parameter, behind dimensions of 1."""
     shape = parameter.type.shape
     return is_float(parameter.type.dtype) and shape in (
         sizes,
@@ -151,7 +151,7 @@ def _fits(parameter: TermNode, sizes: tuple[int | None, ...]) -> bool:
 
 
 def _parameters(root: TermNode, x: TermNode) -> list[TermNode]:
-    """The values beside x, and numbers, that a root is computed from, without views of them."""
+    """Return the values beside x, and numbers, that a root needs, without views of them."""
     depends = _dependents(root, x)
     found: dict[TermNode, None] = {}
     for node in depends:
@@ -163,7 +163,7 @@ def _parameters(root: TermNode, x: TermNode) -> list[TermNode]:
 
 
 def _core(node: TermNode) -> TermNode:
-    """A vector without the views that make it broadcast."""
+    """Return a vector without the views that make it broadcast."""
     while node.has(VIEWS):
         before = node.operands[0]
         if prod(d or 0 for d in before.type.shape) != prod(d or 0 for d in node.type.shape) and (
@@ -175,7 +175,7 @@ def _core(node: TermNode) -> TermNode:
 
 
 def _dependents(root: TermNode, x: TermNode) -> set[TermNode]:
-    """The nodes from x to `root`."""
+    """Return the nodes from x to `root`."""
     memo: dict[TermNode, bool] = {x: True}
     budget = [REGION]
 

@@ -68,7 +68,7 @@ class Recognize:
 
 
 def plan(graph: TermGraph, guesses: tuple[Guesses, ...]) -> list[Match]:
-    """Matches that share no op, the first of each anchor, in the order of their roots."""
+    """Return matches that share no op, the first of each anchor, in the order of their roots."""
     found: list[Match] = []
     taken: set[TermNode] = set()
     for anchor in graph.nodes:
@@ -84,7 +84,7 @@ def plan(graph: TermGraph, guesses: tuple[Guesses, ...]) -> list[Match]:
 
 
 def _computing(match: Match) -> list[TermNode]:
-    """The ops of a match that no other one may have; the root is one, whatever it computes."""
+    """Return the ops that no other match may have: those that compute, and the root."""
     return [n for n in match.ops if is_own(n) or n is match.root]
 
 
@@ -110,7 +110,7 @@ def _is_chosen(match: Match, ids: OpIds, context: PassContext) -> bool:
 
 
 def _reason(match: Match) -> str:
-    """How the composite rounds beside the ops."""
+    """Return how the composite rounds beside the ops."""
     if match.same:
         return "the same operations"
     guards = ", ".join(sorted(match.guards))
@@ -120,7 +120,7 @@ def _reason(match: Match) -> str:
 
 
 def _apply(match: Match, replaced: Mapping[TermNode, ir.Value]) -> ir.Value:
-    """The composite at the place of the root; its value.
+    """Return the composite at the place of the root; its value.
 
     `replaced` has the values of earlier matches by their roots: one composite reads another.
     """

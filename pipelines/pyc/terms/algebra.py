@@ -30,7 +30,7 @@ _WIDEST = 1 << 16
 
 
 def meant(value: float, dtype: np.dtype) -> float:
-    """The real number that a constant of an element type is the rounding of.
+    """Return the real number that a constant of an element type is the rounding of.
 
     A constant of `CONSTANTS` where `value` is its rounding (f32 and f64: or within two units in
     the last place), in f32 and f64 the root of a whole number or its inverse, the inverse of a
@@ -55,7 +55,7 @@ def meant(value: float, dtype: np.dtype) -> float:
 
 
 def _root(value: float, dtype: np.dtype) -> float | None:
-    """The root of a whole number, or its inverse, that a number is the rounding of.
+    """Return the root of a whole number, or its inverse, that a number is the rounding of.
 
     Attention is scaled by the root of a head's width, which models store rounded.
     """
@@ -72,7 +72,7 @@ def _rounded(value: float, dtype: np.dtype) -> float:
 
 
 def triangle(node: TermNode) -> int | None:
-    """The k of a boolean constant that is true where column - row <= k; None for others."""
+    """Return the k of a boolean constant that is true where column - row <= k; None for others."""
     shape = node.type.shape
     if node.type.dtype.kind != "b" or node.type.rank < 2 or node.array is None:
         return None
@@ -88,7 +88,7 @@ class Same(Reading):
     """The same operations on the same operands, but for the order of sums and products."""
 
     def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
-        """The op itself; a product with 1 is no op."""
+        """Return the op itself; a product with 1 is no op."""
         one = self.terms.constant(1.0)
         if node.name == "mul" and one in parts:
             return parts[0] if parts[1] == one else parts[1]
@@ -97,11 +97,11 @@ class Same(Reading):
         return self.terms.atom("op", node.name, kept, parts=ordered)
 
     def reduce(self, head: str, variables: Mapping[Hashable, Hashable], body: Poly) -> Poly:
-        """The op itself."""
+        """Return the op itself."""
         return self.terms.bind(head, variables, body)
 
     def multiply(self, a: Poly, b: Poly) -> Poly:
-        """The op itself."""
+        """Return the op itself."""
         return self.terms.atom("op", "mul", (), parts=sorted((a, b)))
 
 
@@ -119,13 +119,13 @@ class Reals(Reading):
         self.nan_guarded: set[Poly] = set()
 
     def number(self, node: TermNode) -> Poly:
-        """The number that is meant."""
+        """Return the number that is meant."""
         assert node.number is not None
         exact = node.params.get("exact")
         return self.terms.constant(meant(node.number, node.type.dtype) if exact is None else exact)
 
     def known(self, node: TermNode, place: Place) -> Poly | None:
-        """A triangle of true: ``j - i <= k``, as a causal mask is computed."""
+        """Return a triangle of true: ``j - i <= k``, as a causal mask is computed."""
         offset = triangle(node)
         if offset is None:
             return None
@@ -135,11 +135,11 @@ class Reals(Reading):
         return self.terms.atom("bound", parts=(difference,))
 
     def multiply(self, a: Poly, b: Poly) -> Poly:
-        """Multiplied out."""
+        """Multiply out."""
         return self.terms.times(a, b)
 
     def reduce(self, head: str, variables: Mapping[Hashable, Hashable], body: Poly) -> Poly:
-        """Linear for sums: what does not vary is pulled out."""
+        """Reduce; of sums what does not vary is pulled out."""
         if head != "sum":
             return self.terms.bind(head, variables, body)
         names = frozenset(variables)
@@ -156,7 +156,7 @@ class Reals(Reading):
         return total
 
     def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
-        """Arithmetic as arithmetic; functions of polynomials as atoms."""
+        """Read arithmetic as arithmetic; functions of polynomials as atoms."""
         t, name = self.terms, node.name
         floats = is_float(node.operands[0].type.dtype)
         if name in ("add", "sub"):
@@ -218,7 +218,7 @@ class Reals(Reading):
         return total
 
     def _is_positive(self, number: int) -> bool:
-        """An exponential, a sum of such, or the inverse of one."""
+        """Return an exponential, a sum of such, or the inverse of one."""
         atom = self.terms.atoms[number]
         if atom.head not in ("sum", "inverse"):
             return atom.head == "exp"
@@ -228,7 +228,7 @@ class Reals(Reading):
         return bool(factors) and positive and all(map(self._is_positive, factors))
 
     def _negated(self, condition: Poly) -> Poly:
-        """A condition that holds where another one does not; NaN compares as neither."""
+        """Return a condition that holds where another one does not; NaN compares as neither."""
         t = self.terms
         test = t.single(condition)
         if test is not None and test.head == "not":
@@ -265,7 +265,7 @@ class Reals(Reading):
         return out
 
     def root(self, poly: Poly) -> Poly:
-        """The square root, with 1 or -1 as the first coefficient under it."""
+        """Return the square root, with 1 or -1 as the first coefficient under it."""
         t = self.terms
         if (value := t.value(poly)) is not None and value >= 0:
             return t.constant(math.sqrt(value))
@@ -297,7 +297,7 @@ class Reals(Reading):
         return t.atom("bound", parts=(difference,))
 
     def _all(self, parts: Sequence[Poly]) -> Poly:
-        """Conditions that all hold, each once, in order."""
+        """Return conditions that all hold, each once, in order."""
         found: set[Poly] = set()
         for part in parts:
             atom = self.terms.single(part)
@@ -305,7 +305,7 @@ class Reals(Reading):
         return self.terms.atom("and", parts=sorted(found)) if len(found) > 1 else found.pop()
 
     def _select(self, condition: Poly, yes: Poly, no: Poly) -> Poly:
-        """What is masked by a number stands last; conditions on the same value join."""
+        """Put what is masked by a number last; conditions on the same value join."""
         t = self.terms
         test = t.single(condition)
         if test is not None and (kept := self._guarded(test, yes, no)) is not None:
@@ -324,7 +324,7 @@ class Reals(Reading):
         return atom is not None and atom.head == "number"
 
     def _guarded(self, test: Atom, yes: Poly, no: Poly) -> Poly | None:
-        """What a guard guards; None where a select is none."""
+        """Return what a guard guards; None where a select is none."""
         t = self.terms
         if test.head != "compare" or () not in (yes, no):
             return None

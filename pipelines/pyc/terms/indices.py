@@ -17,12 +17,12 @@ Index = tuple[Digit, ...]
 
 
 def whole(variable: Hashable, size: int | None) -> Index:
-    """The index that runs over a dimension; 0 where its size is 1."""
+    """Return the index that runs over a dimension; 0 where its size is 1."""
     return () if size == 1 else ((variable, 1, size),)
 
 
 def merged(indices: Sequence[Index]) -> Index | None:
-    """The index of dimensions that became one; None where an inner size is not known."""
+    """Return the index of dimensions that became one; None where an inner size is not known."""
     digits: list[Digit] = []
     for digit in (d for index in indices for d in index):
         variable, divisor, size = digit
@@ -36,7 +36,7 @@ def merged(indices: Sequence[Index]) -> Index | None:
 
 
 def split(index: Index, sizes: Sequence[int | None]) -> list[Index] | None:
-    """The indices of the dimensions that one is cut into; None where the digits do not allow it."""
+    """Return the indices of the dimensions that one is cut into; None where digits forbid it."""
     if None in sizes[1:]:
         return None
     rest, parts = list(index), []
@@ -64,7 +64,7 @@ def split(index: Index, sizes: Sequence[int | None]) -> list[Index] | None:
 def before_reshape(
     given: Shape, out: Shape, entries: Sequence[int], index: Sequence[Index]
 ) -> list[Index] | None:
-    """The index into x of ``reshape(x)[index]``, or None.
+    """Return the index into x of ``reshape(x)[index]``, or None.
 
     given, out: the shapes of x and of the result; entries: the parameter `shape`.
     """

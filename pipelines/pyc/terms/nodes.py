@@ -5,7 +5,7 @@ so that spelled-out ops and the decompositions of composites are read by the sam
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,14 +15,8 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import Builder
 from pyc_mlir.dialects.opdef import OPS, OpDef, Trait, has
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.pyc.rewriting import (
-    constant_array,
-    definition_of,
-    params_of,
-    splat_of,
-    tensor_types,
-    values_read,
-)
+from pyc_mlir.pipelines.pyc.graph import BlockGraph
+from pyc_mlir.pipelines.pyc.rewriting import constant_array, splat_of
 
 # What a node is named that no pyc op of the block makes.
 VALUE = "value"
@@ -87,46 +81,37 @@ class TermGraph:
         return {node: i for i, node in enumerate(self.nodes)}
 
     def ordered(self, nodes: Iterable[TermNode]) -> list[TermNode]:
-        """Nodes of the block in program order; others are left out."""
+        """Return nodes of the block in program order; others are left out."""
         return sorted((n for n in nodes if n in self.place), key=self.place.__getitem__)
 
     def of(self, node: TermNode) -> Sequence[TermNode]:
-        """The nodes that read a node, each as often as it does."""
+        """Return the nodes that read a node, each as often as it does."""
         return self.readers.get(node, ())
 
 
-@dataclass
-class _Reader:
-    types: Mapping[ir.Type, TensorType]
-    nodes: dict[ir.Value, TermNode] = field(default_factory=dict)
-
-    def node(self, value: ir.Value) -> TermNode | None:
-        """The node of a value; None where it is no tensor of ours."""
-        if value not in self.nodes and value.type in self.types:
-            self.nodes[value] = TermNode(VALUE, (), {}, self.types[value.type], value)
-        return self.nodes.get(value)
-
-
 def read_graph(function: ir.Operation) -> TermGraph:
-    """The graph of a function's block."""
-    ops = [op.operation for op in function.regions[0].blocks[0].operations]
-    types = tensor_types(v for op in ops for v in (*op.operands, *op.results))
-    reader, nodes = _Reader(types), []
+    """Return the graph of a function's block."""
+    block = BlockGraph(function)
+    nodes: list[TermNode] = []
+    # By value; None for what is no tensor.
+    known: list[TermNode | None] = [
+        None if type_ is None else TermNode(VALUE, (), {}, type_, value)
+        for value, type_ in zip(block.values, block.types, strict=True)
+    ]
     readers: dict[TermNode, list[TermNode]] = {}
     kept: set[TermNode] = set()
-    for op in ops:
-        definition = definition_of(op)
-        operands = [reader.node(v) for v in op.operands]
-        if definition is None or None in operands or op.result.type not in types:
-            kept.update(n for v in values_read(op) if (n := reader.node(v)) is not None)
+    for i, definition in enumerate(block.definitions):
+        operands = tuple(n for v in block.operands[i] if (n := known[v]) is not None)
+        type_ = block.result(i)
+        if definition is None or type_ is None or len(operands) < len(block.operands[i]):
+            kept.update(n for v in block.reads[i] if (n := known[v]) is not None)
             continue
-        given = tuple(n for n in operands if n is not None)
         # The contents of constants are read when they are asked for.
-        params = {} if definition.name == "constant" else params_of(definition, op)
-        made = TermNode(definition.name, given, params, types[op.result.type], op.result)
-        reader.nodes[op.result] = made
+        params = {} if definition.name == "constant" else block.params(i)
+        at = block.makes[i]
+        made = known[at] = TermNode(definition.name, operands, params, type_, block.values[at])
         nodes.append(made)
-        for operand in given:
+        for operand in operands:
             readers.setdefault(operand, []).append(made)
     return TermGraph(tuple(nodes), readers, frozenset(kept))
 
@@ -135,24 +120,24 @@ class NodeBuilder(Builder):
     """Makes nodes: how a decomposition is read."""
 
     def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> TermNode:
-        """A node of the inferred type."""
+        """Return a node of the inferred type."""
         inferred = op.infer(*(v.type for v in operands), **params)
         return TermNode(op.name, tuple(operands), params, inferred)
 
     def scalar(self, value: float, like: TermNode) -> TermNode:
-        """A rank-0 constant, which remembers the number that it is the rounding of."""
+        """Return a rank-0 constant, which remembers the number that it is the rounding of."""
         array = np.array(value, like.type.dtype)
         return TermNode(
             "constant", (), {"value": array, "exact": float(value)}, like.type.with_shape(())
         )
 
     def type_of(self, value: TermNode) -> TensorType:
-        """The type of a node."""
+        """Return the type of a node."""
         return value.type
 
 
 def expanded(node: TermNode) -> TermNode | None:
-    """A composite as its own decomposition; None for primitive nodes."""
+    """Return a composite as its own decomposition; None for primitive nodes."""
     definition = OPS.get(node.name)
     if definition is None or definition.decompose is None:
         return None

@@ -34,23 +34,23 @@ class Reading(ABC):
 
     @abstractmethod
     def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
-        """One op on elements."""
+        """Apply one op to elements."""
 
     @abstractmethod
     def reduce(self, head: str, variables: Mapping[Hashable, Hashable], body: Poly) -> Poly:
-        """A sum, product, maximum or minimum over variables with these extents."""
+        """Return a sum, product, maximum or minimum over variables with these extents."""
 
     @abstractmethod
     def multiply(self, a: Poly, b: Poly) -> Poly:
-        """A term of a matrix product."""
+        """Return a term of a matrix product."""
 
     def whole(self, node: TermNode, shape: Shape) -> Poly:
-        """The element of a node of that shape at the place that variables o0, o1, ... name."""
+        """Return the element of a node of that shape at the place of the variables o0, o1, ..."""
         place = tuple(whole(f"o{d}", size) for d, size in enumerate(shape))
         return self.read(node, place)
 
     def read(self, node: TermNode, place: Place) -> Poly:
-        """The element of a node at a place. Raises TooLarge."""
+        """Return the element of a node at a place. Raises TooLarge."""
         key = (node, place)
         if key not in self._seen:
             self._seen[key] = self._read(node, place)
@@ -76,16 +76,16 @@ class Reading(ABC):
         return self.terms.of(Atom("other", (self.terms.identity(node),), place))
 
     def number(self, node: TermNode) -> Poly:
-        """A constant that repeats one element."""
+        """Return a constant that repeats one element."""
         assert node.number is not None
         return self.terms.constant(node.number)
 
     def known(self, node: TermNode, place: Place) -> Poly | None:
-        """A constant that a formula gives; None for others."""
+        """Return a constant that a formula gives; None for others."""
         return None
 
     def _moved(self, node: TermNode, place: Place) -> Poly | None:
-        """Ops that move elements, and those that count; None for others."""
+        """Return what an op that moves elements, or counts them, reads; None for others."""
         x = node.operands[0] if node.operands else None
         if node.name == "iota":
             axis = node.params["axis"] % node.type.rank
@@ -107,7 +107,7 @@ class Reading(ABC):
         return None
 
     def _bound(self, node: TermNode, dims: Sequence[int]) -> dict[int, Hashable]:
-        """Fresh variables for dimensions of a node."""
+        """Return fresh variables for dimensions of a node."""
         names: dict[int, Hashable] = {}
         for d in dims:
             self._fresh += 1
@@ -140,7 +140,7 @@ class Reading(ABC):
         return self.reduce("sum", {name: self._extents[name]}, body) if over else body
 
     def _extent(self, node: TermNode, d: int) -> Hashable:
-        """The size of a dimension: a number, or the place where a dynamic one comes from."""
+        """Return the size of a dimension: a number, or the place where a dynamic one comes from."""
         size = node.type.shape[d]
         if size is not None:
             return size
@@ -151,7 +151,7 @@ class Reading(ABC):
         return (self.terms.identity(node), d)
 
     def _count(self, extents: Sequence[Hashable]) -> Poly:
-        """The product of sizes."""
+        """Return the product of sizes."""
         total = self.terms.constant(1.0)
         for extent in extents:
             known = isinstance(extent, int)
@@ -162,14 +162,14 @@ class Reading(ABC):
 
 
 def _aligned(operand: TermNode, place: Place) -> Place:
-    """Where an operand that broadcasts to the result is read."""
+    """Return where an operand that broadcasts to the result is read."""
     shape = operand.type.shape
     tail = place[len(place) - len(shape) :]
     return tuple(() if size == 1 else p for size, p in zip(shape, tail, strict=True))
 
 
 def _source(node: TermNode, d: int) -> tuple[TermNode, int] | None:
-    """The operand and its dimension that a dynamic dimension of a result is."""
+    """Return the operand and its dimension that a dynamic dimension of a result is."""
     x: Any = node.operands[0]
     if node.name == "transpose":
         return x, node.params["permutation"][d]
@@ -193,7 +193,7 @@ def _source(node: TermNode, d: int) -> tuple[TermNode, int] | None:
 
 
 def _dynamic(operands: Sequence[TermNode], d: int, rank: int) -> tuple[TermNode, int] | None:
-    """The first operand whose aligned dimension is dynamic."""
+    """Return the first operand whose aligned dimension is dynamic."""
     for operand in operands:
         at = d - rank + operand.type.rank
         if at >= 0 and operand.type.shape[at] is None:

@@ -45,12 +45,12 @@ class Terms:
     held: list[object] = field(default_factory=list)
 
     def identity(self, thing: object) -> int:
-        """A number for an object, which nothing else has while these terms exist."""
+        """Return a number for an object, which nothing else has while these terms exist."""
         self.held.append(thing)
         return id(thing)
 
     def number(self, atom: Atom) -> int:
-        """The number of an atom."""
+        """Return the number of an atom."""
         known = self.numbers.get(atom)
         if known is not None:
             return known
@@ -64,21 +64,21 @@ class Terms:
         return number
 
     def atom(self, head: str, *data: Hashable, parts: Sequence[Poly] = ()) -> Poly:
-        """A polynomial of one atom."""
+        """Return a polynomial of one atom."""
         return self.of(Atom(head, data, (), tuple(parts)))
 
     def of(self, atom: Atom) -> Poly:
-        """The polynomial that is one atom."""
+        """Return the polynomial that is one atom."""
         return ((((self.number(atom), 1),), 1.0),)
 
     def constant(self, value: float) -> Poly:
-        """A number; those that are not finite are atoms, since they obey no algebra."""
+        """Return a number; those that are not finite are atoms, since they obey no algebra."""
         if value - value != 0:
             return self.atom("number", repr(float(value)))
         return ((((), self.same(value)),)) if value else ()
 
     def same(self, value: float) -> float:
-        """The coefficient that differs from this one by roundings of f64 only, if one was met."""
+        """Return the known coefficient that differs from this one by roundings of f64 only."""
         for known in self.coefficients:
             if abs(known - value) <= _NEAR * abs(known):
                 return known
@@ -86,13 +86,13 @@ class Terms:
         return value
 
     def poly(self, products: Mapping[Product, float]) -> Poly:
-        """A polynomial in its one order. Raises TooLarge."""
+        """Return a polynomial in its one order. Raises TooLarge."""
         if len(products) > LIMIT:
             raise TooManyProducts
         return tuple(sorted((p, self.same(c)) for p, c in products.items() if c))
 
     def add(self, *polys: Poly) -> Poly:
-        """Their sum. Raises TooLarge."""
+        """Return their sum. Raises TooLarge."""
         total: dict[Product, float] = {}
         for poly in polys:
             for product, c in poly:
@@ -102,11 +102,11 @@ class Terms:
         return self.poly(total)
 
     def scale(self, poly: Poly, factor: float) -> Poly:
-        """Every coefficient times a number."""
+        """Return every coefficient times a number."""
         return self.poly({p: c * factor for p, c in poly})
 
     def times(self, a: Poly, b: Poly) -> Poly:
-        """Their product, multiplied out. Raises TooLarge."""
+        """Return their product, multiplied out. Raises TooLarge."""
         if len(a) * len(b) > LIMIT * 4:
             raise TooManyProducts
         parts = [((self._joined(p, q), c * d),) for p, c in a for q, d in b]
@@ -121,7 +121,7 @@ class Terms:
         return tuple(sorted((atom, n) for atom, n in counts.items() if n))
 
     def _cancel(self, counts: dict[int, int], atom: int) -> None:
-        """Sizes are no zeros: n * (1 / n) = 1."""
+        """Cancel a size and its inverse: sizes are not 0, so n * (1 / n) = 1."""
         if self.atoms[atom].head != "extent":
             return
         inverse = self.numbers.get(Atom("inverse", parts=(((((atom, 1),), 1.0),),)))
@@ -131,18 +131,18 @@ class Terms:
             counts[inverse] -= common
 
     def depends(self, product: Product, variables: frozenset[Hashable]) -> Product:
-        """The factors in which one of the variables occurs."""
+        """Return the factors in which one of the variables occurs."""
         return tuple(f for f in product if self.free[f[0]] & variables)
 
     def bind(self, head: str, extents: Mapping[Hashable, Hashable], body: Poly) -> Poly:
-        """The sum, product or maximum of `body` over variables with these extents."""
+        """Return the sum, product or maximum of `body` over variables with these extents."""
         inner = (self.depth[a] for product, _ in body for a, _ in product)
         level = max(inner, default=0) + 1
         names = {v: ("bound", level, i) for i, v in enumerate(extents)}
         return self.atom(head, *extents.values(), parts=(self.renamed(body, names),))
 
     def renamed(self, poly: Poly, names: Mapping[Hashable, Hashable]) -> Poly:
-        """The polynomial with other variables."""
+        """Return the polynomial with other variables."""
         out: dict[Product, float] = {}
         for product, c in poly:
             renamed = [(self._rename(a, names), n) for a, n in product]
@@ -158,13 +158,13 @@ class Terms:
         return self.number(replace(atom, index=index, parts=parts))
 
     def single(self, poly: Poly) -> Atom | None:
-        """The atom that a polynomial is; None where it is more."""
+        """Return the atom that a polynomial is; None where it is more."""
         if len(poly) != 1 or poly[0][1] != 1.0 or [n for _, n in poly[0][0]] != [1]:
             return None
         return self.atoms[poly[0][0][0][0]]
 
     def value(self, poly: Poly) -> float | None:
-        """The number that a polynomial is; None where it is more."""
+        """Return the number that a polynomial is; None where it is more."""
         if not poly:
             return 0.0
         return poly[0][1] if len(poly) == 1 and not poly[0][0] else None

@@ -41,9 +41,9 @@ def context() -> ir.Context:
 
 
 FIRES = (
-    Example("unbounded", ("maximum",), lambda b, f, x: f(x, full(-np.inf)), (X,)),
-    Example("unbounded", ("minimum",), lambda b, f, x: f(x, full(np.inf)), (X,)),
-    Example("unbounded", ("maximum",), lambda b, f, x: f(x, full(-(2**31), I32)), (N,)),
+    Example("neutral_operand", ("maximum",), lambda b, f, x: f(x, full(-np.inf)), (X,)),
+    Example("neutral_operand", ("minimum",), lambda b, f, x: f(x, full(np.inf)), (X,)),
+    Example("neutral_operand", ("maximum",), lambda b, f, x: f(x, full(-(2**31), I32)), (N,)),
     Example("neutral_operand", ("add",), lambda b, f, x: f(x, full(-0.0)), (X,)),
     Example("neutral_operand", ("sub",), lambda b, f, x: f(x, full(0.0)), (X,)),
     Example("neutral_operand", ("mul", "div", "pow"), lambda b, f, x: f(x, full(1)), (X,)),
