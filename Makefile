@@ -44,7 +44,7 @@ lint-rest:
 docs: $(VENV)/stamp-dev ## write the generated pages of docs/
 	$(BIN)/python test/py/support/pages.py
 
-site: $(VENV)/stamp-docs docs ## build the docs site with the API reference into build/site
+site: $(VENV)/stamp-docs typing docs ## build the docs site with the API reference into build/site
 	$(BIN)/mkdocs build --quiet
 
 bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with

@@ -1,11 +1,13 @@
-"""Count what the house promises: how many rooms a program walks through on its way.
+"""Count what docs/design-notes/house.md promises of the sources.
 
-    python test/house.py rooms
+    python test/house.py
 
 A room is a file of `pyc_mlir/`, entered by a call from another one. A return is an entry into a
 room that was entered before.
 """
 
+import ast
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -62,5 +64,44 @@ def rooms() -> dict[str, int]:
     return {"rooms": len(set(steps)), "returns": len(steps) - len(set(steps))}
 
 
+def files(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def lines(paths: list[Path]) -> int:
+    return sum(path.read_text().count("\n") for path in paths)
+
+
+def numbers() -> dict[str, int]:
+    """Return the counts of the table in docs/design-notes/house.md."""
+    product = files("dialects", "pipelines", "pyc_mlir", "tools")
+    apart = [*files("pyc_mlir/lab", "tools/bench", "tools/docs"), ROOT / "tools/demo/train.py"]
+    nodes = [node for path in product for node in ast.walk(ast.parse(path.read_text()))]
+    texts = [
+        ast.get_docstring(node) or ""
+        for node in nodes
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+    ]
+    compiler = [p for p in files("dialects", "pipelines", "pyc_mlir") if "lab" not in p.parts]
+    policies = re.compile(
+        r"isinstance\([^)]*\b(Fastest|Explore|Policy)\b|== (Explore|Fastest)\.name"
+    )
+    results = sum(p.stat().st_size for p in (ROOT / "docs/results").rglob("*") if p.is_file())
+    return {
+        "lines of the product": lines(product),
+        "lines outside the laboratory and the makers": lines(product) - lines(apart),
+        "lines of test/py": lines(files("test/py")),
+        "asks for a concrete policy": sum(len(policies.findall(p.read_text())) for p in compiler),
+        "imports of the laboratory by the compiler": sum(
+            p.read_text().count("from pyc_mlir.lab") for p in compiler
+        ),
+        "docstrings that begin with What, Whether, Where": sum(
+            text.startswith(("What", "Whether", "Where")) for text in texts
+        ),
+        "kilobytes of docs/results": results // 1000,
+        **rooms(),
+    }
+
+
 if __name__ == "__main__":
-    print(*(f"{name}: {count}" for name, count in rooms().items()), sep="\n")
+    print(*(f"{name}: {count}" for name, count in numbers().items()), sep="\n")

@@ -154,17 +154,6 @@ class Fastest:
         )
 
 
-@dataclass(frozen=True)
-class Explore(Fastest):
-    """`Fastest` at each site, in a compile that begins with the path explorer's recipe.
-
-    `pyc_mlir/api.py` gets that recipe from the explorer; where a compile may not lower a program
-    several times (untrusted sources, a limit of seconds) the sites alone are judged.
-    """
-
-    name: str = "explore"
-
-
 def _comparable(rows: Sequence[WisdomRow], first: str) -> dict[str, WisdomRow]:
     """Rows by choice that were measured alike: one context, clock and state of constants.
 

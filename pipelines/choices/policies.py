@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Policy, Site
-from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
+from pyc_mlir.pipelines.choices.fastest import Fastest
 
 GROUP = "pyc_mlir.policies"
 # The modes of the memory planner (pipelines/memory/planner/planner.py), by name.
@@ -47,7 +47,6 @@ class CoSelected(FirstIsBest):
 BUILT_IN: dict[str, Policy] = {
     DEFAULT: FirstIsBest(),
     "fastest": Fastest(),
-    "explore": Explore(),
     CO_SELECTED: CoSelected(),
     **{mode: Preset(mode, (mode,)) for mode in PLANNER_MODES},
 }

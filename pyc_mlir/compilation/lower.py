@@ -24,7 +24,7 @@ from pyc_mlir.compilation.signatures import (
     signature_of,
 )
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.attributes import array_of
+from pyc_mlir.dialects.ir.attributes import array_of, definition_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -51,7 +51,6 @@ from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
-from pyc_mlir.pipelines.pyc.fuse.fuse import ANCHORS
 from pyc_mlir.pipelines.pyc.groups import predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 
@@ -437,7 +436,8 @@ def _drop_argument_attributes(module: ir.Module) -> None:
 
 
 def _mixes_rows(function: ir.Operation) -> bool:
-    kinds = {ANCHORS.get(op.name[4:]) for op in pyc_ops(function.regions[0].blocks[0])}
+    definitions = map(definition_of, pyc_ops(function.regions[0].blocks[0]))
+    kinds = {definition.anchor for definition in definitions if definition is not None}
     return "attention" in kinds or {"contraction", "row"} <= kinds
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, Protocol, runtime_checkable
 
 from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.artifact.manifest import ReplayOptions
@@ -29,7 +29,6 @@ from pyc_mlir.pipelines.choices.contract import (
     Contract,
     conflict,
 )
-from pyc_mlir.pipelines.choices.fastest import Explore
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES, load_policy, planner_modes
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
@@ -37,6 +36,7 @@ from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import env_overrides
+from pyc_mlir.util.logs import Stage
 
 HIGH_LEVEL = (
     "pyc-canonicalize,pyc-infer-shapes,pyc-recognize,pyc-decompose{only=batchnorm},"
@@ -94,8 +94,8 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
 
     BAD_ARGUMENT for unknown modes and families, and for a flag that names a CPU;
     CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to, and for strict
-    determinism beside the policy `explore`, an IREE flag that names a file, or a variable that has
-    other code take part; UNSUPPORTED_CLAUSE for strict determinism off CPUs.
+    determinism beside a policy that prepares compiles, an IREE flag that names a file, or a
+    variable that has other code take part; UNSUPPORTED_CLAUSE for strict determinism off CPUs.
     """
     _check_flags(options.iree_flags)
     _check_modes(options)
@@ -112,7 +112,7 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
             "contract clause `determinism`: expected a CPU target, got "
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
-    if contract.is_strict and isinstance(options.policy, Explore):
+    if contract.is_strict and isinstance(options.policy, PreparesCompile):
         policy = f"the policy `{options.policy.name}`"
         raise conflict(f"determinism={STRICT!r}", policy, "compile by a recipe that it found")
     if contract.is_strict:
@@ -245,6 +245,17 @@ def _as_recorded(options: Options, recorded: ReplayOptions) -> Options:
     known["passes"] = recorded.passes or HIGH_LEVEL
     known["iree_flags"] = options.iree_flags or recorded.iree_flags
     return replace(options, **known)
+
+
+@runtime_checkable
+class PreparesCompile(Protocol):
+    """A policy that looks at the whole program before it is compiled."""
+
+    def prepare(
+        self, source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage
+    ) -> Options:
+        """Return the options to compile with; `stage` is a context manager around each step."""
+        ...
 
 
 P = ParamSpec("P")

@@ -60,7 +60,7 @@ class Machine:
         return [name for name, (_, kinds) in TARGETS.items() if alive.intersection(kinds)]
 
     def driver(self, name: str) -> Driver:
-        """The runtime's driver of that name; one with a problem when the runtime lacks it."""
+        """Return the runtime's driver of that name; one with a problem where it is lacking."""
         missing = Driver(name, problem="the installed runtime has no such driver")
         return next((d for d in self.drivers if d.name == name), missing)
 
@@ -92,7 +92,7 @@ _NOT_USED = ("dev", "lowest", "newest")
 
 
 def read_pins() -> tuple[dict[str, str], dict[str, str]]:
-    """The versions that the installed PyC pins: what it always needs, and its optional packages.
+    """Read the versions that the installed PyC pins: what it needs, and its optional packages.
 
     Tools for developing PyC and the ends of ranges are left out; without PyC's metadata both are
     empty.

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.shaping import product, reshape_to
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.importing.shaping import product, reshape_to
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 
 
 def extent_value(b: Any, size: Extent) -> Any:

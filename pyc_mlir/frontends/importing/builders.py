@@ -22,8 +22,8 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.types import I64, TensorType
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, SymbolicSizes
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, SymbolicSizes
 
 _PROBES = (10**9, 2 * 10**9)
 _MAX_ATOMS = 16

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode
 
 
 @dataclass(frozen=True)

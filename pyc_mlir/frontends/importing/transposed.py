@@ -20,8 +20,8 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
-from pyc_mlir.frontends.frame.builders import ConstantBuilder, GraphBuilder, NotWrittenOut
-from pyc_mlir.frontends.frame.shaping import merge, split, take
+from pyc_mlir.frontends.importing.builders import ConstantBuilder, GraphBuilder, NotWrittenOut
+from pyc_mlir.frontends.importing.shaping import merge, split, take
 
 SPATIAL = (2, 3)
 # Taps of all phases, zeros included, that a dilated kernel may have for each tap of its own.

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import DTYPES, I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.indexing import extent_value
-from pyc_mlir.frontends.frame.shaping import chain, expand_to, reshape_to
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import extent_value
+from pyc_mlir.frontends.importing.shaping import chain, expand_to, reshape_to
 
 # Each box taken is a few dozen operations of the program.
 MAX_KEPT = 300

@@ -17,10 +17,10 @@ import onnx
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
-from pyc_mlir.frontends.frame.builders import GraphBuilder
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSizes, Untracked
-from pyc_mlir.frontends.frame.stated import Ignored, Stated
+from pyc_mlir.frontends.importing.builders import GraphBuilder
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSizes, Untracked
+from pyc_mlir.frontends.importing.stated import Ignored, Stated
 
 Handler = Callable[["OnnxNode"], Any]
 # `Node` has a method of the name `type`.

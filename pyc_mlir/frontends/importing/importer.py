@@ -25,9 +25,9 @@ from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
-from pyc_mlir.frontends.frame.builders import ConstantBuilder, GraphBuilder, NotWrittenOut
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import (
+from pyc_mlir.frontends.importing.builders import ConstantBuilder, GraphBuilder, NotWrittenOut
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.sizes import (
     Extent,
     SizesBuilder,
     SymbolicSize,
@@ -35,7 +35,7 @@ from pyc_mlir.frontends.frame.sizes import (
     Untracked,
     settle,
 )
-from pyc_mlir.frontends.frame.stated import Stated
+from pyc_mlir.frontends.importing.stated import Stated
 
 # A folded result is kept only if it is small or no larger than what it was computed from.
 _FOLD_BYTES = 1 << 16

@@ -11,8 +11,8 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.movement import END, copied
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, Untracked, quotient
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, Untracked, quotient
 
 
 def product(extents: Sequence[Extent]) -> Extent:

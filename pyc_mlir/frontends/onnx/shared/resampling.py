@@ -13,8 +13,8 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.resize import COORDINATES, coordinates_of
 from pyc_mlir.dialects.types import accumulator, is_float
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode
 
 _MAX_ENTRIES = 1 << 22
 _CROP = "tf_crop_and_resize"

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import product, reshape_to, take
-from pyc_mlir.frontends.frame.sizes import SymbolicSize
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import product, reshape_to, take
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
 
 
 def _places(size: int, window: int, stride: int, dilation: int) -> np.ndarray:

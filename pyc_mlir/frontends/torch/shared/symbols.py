@@ -14,10 +14,10 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.builders import GraphBuilder
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import take, vector
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.importing.builders import GraphBuilder
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import take, vector
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 
 
 class Symbols:

@@ -9,7 +9,7 @@ result is declared as such, with the reason, in one table of each front end.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.importing.errors import unsupported
 
 _SHOWN = 80
 # Entries that change no result: name -> why.

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.frontends.frame.builders import GraphBuilder
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.torch.frame.dtypes import pyc_dtype
+from pyc_mlir.frontends.importing.builders import GraphBuilder
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.torch.shared.dtypes import pyc_dtype
 
 Handler = Callable[["AtenCall"], Any]
 HANDLERS: dict[str, Handler] = {}

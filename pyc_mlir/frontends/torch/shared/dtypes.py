@@ -6,7 +6,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.importing.errors import unsupported
 
 _BY_NAME = {**{d.name: d for d in DTYPES.values()}, "bool": DTYPES["i1"]}
 
