@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.test_vectors import Samples
-from pyc_mlir.artifact.verification import Evidence
+from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.lookup import compiled
 from pyc_mlir.cache.verifications import Verifications, noted, recalled
@@ -232,12 +232,12 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
 
     Raises PycError (TRACE_MISMATCH).
     """
-    evidence = made.evidence or Evidence()
+    checks = made.checks or Checks()
     if function is not None and compares:
         samples = Samples.from_bytes(made.samples, made.signature).samples
         found = agreement(function.call, made.signature, samples)
-        return replace(made, evidence=replace(evidence, function=found))
-    expected, check = evidence.expected, evidence.check
+        return replace(made, checks=replace(checks, function=found))
+    expected, check = checks.expected, checks.check
     if expected is None or check is None:
         return made
     if function is not None and check.unchecked is None:
@@ -248,7 +248,7 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
             else agreement(function.call, made.signature, expected.samples.samples)
         )
         check = replace(check, function=found)
-    return replace(made, evidence=replace(evidence, expected=None, check=check))
+    return replace(made, checks=replace(checks, expected=None, check=check))
 
 
 def _log(made: Artifact, seconds: float) -> None:
@@ -279,7 +279,7 @@ def _build(
         return build_here(source, inputs, options, stage)
     found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))
     records = Verifications.of(cache, found.cached)
-    if found.evidence is not None:
+    if found.checks is not None:
         return noted(found, records)
     # What was compiled elsewhere is tried here.
     again = partial(_build, source, inputs, stage=stage, cache=cache)

@@ -8,6 +8,7 @@ log, or one made with published figures) may be used under any; the log then nam
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe, Site
+from pyc_mlir.pipelines.choices.evidence import ContentHash
 from pyc_mlir.pipelines.target.calibration import Calibration
 
 SITE = Site("calibration", "module")
@@ -32,6 +33,6 @@ def record_calibration(
     if calibration is None:
         return ()
     measured = Alternative(label, reason=f"measured on {calibration.machine.cpu}")
-    evidence = (f"calibration `{calibration.name}`", f"sha256:{calibration.hash}")
+    grounds = (ContentHash(calibration.hash, calibration.name),)
     # Not a policy's choice: the caller gave the file.
-    return (Decision(SITE, label, (measured, PUBLISHED), "caller", evidence),)
+    return (Decision(SITE, label, (measured, PUBLISHED), "caller", grounds=grounds),)

@@ -18,16 +18,23 @@ from typing import Any, Protocol, runtime_checkable
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
+from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.pipelines.choices.evidence import (
+    FORMS,
+    CarriedOver,
+    Evidence,
+    NotCarried,
+    Reason,
+    as_evidence,
+)
 from pyc_mlir.pipelines.choices.space import Config, KnobSpace, variant_name
 from pyc_mlir.pipelines.target.cost import Cost
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # Who decided where the first choice failed.
 FALLBACK = "fallback"
 # The decider of a choice that a recipe transfers from another program.
 RECIPE = "recipe"
-_EVIDENCE_CHARACTERS = 300
-_NOT_CARRIED = f"{RECIPE}: {ReasonCode.RECIPE_PARTIAL.name}: no choice for this site"
 
 
 @dataclass(frozen=True)
@@ -157,15 +164,15 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Explains(Protocol):
-    """A policy that names its evidence: the log keeps it, also where a recipe repeats the choice.
+    """A policy that names its grounds: the log keeps them, also where a recipe repeats the choice.
 
-    Each line begins with `policy_mark` of the policy's name.
+    A plain text becomes a `Note`.
     """
 
     def evidence(
         self, site: Site, alternatives: Sequence[Alternative], chosen: str
-    ) -> Sequence[str]:
-        """Say on what grounds `chosen` is preferred."""
+    ) -> Sequence[Evidence | str]:
+        """Return the facts for which `chosen` is preferred."""
         ...
 
 
@@ -191,17 +198,27 @@ class FirstIsBest:
 
 @dataclass(frozen=True)
 class Decision:
-    """One choice made: what was chosen, what was turned down, and by whom."""
+    """One choice made: what was chosen, what was turned down, and by whom.
+
+    evidence: what the pass found, and finds again in a replay. grounds: what the policy or recipe
+    that decided rests on, or why a fallback took the place of the first choice; a replay keeps it.
+    """
 
     site: Site
     chosen: str
     alternatives: tuple[Alternative, ...]
     decided_by: str
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    grounds: tuple[Evidence, ...] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def facts(self) -> tuple[Evidence, ...]:
+        """The evidence, then the grounds."""
+        return (*self.evidence, *self.grounds)
+
     def to_json(self) -> dict[str, Any]:
-        """The decision as plain JSON data, keys in a fixed order."""
+        """Return the decision as plain JSON data, keys in a fixed order."""
         return {
             "schema": SCHEMA_VERSION,
             "id": self.site.key,
@@ -219,7 +236,8 @@ class Decision:
                 }
                 for a in self.alternatives
             ],
-            "evidence": list(self.evidence),
+            "evidence": to_data(self.evidence, forms=FORMS),
+            "grounds": to_data(self.grounds, forms=FORMS),
             "measured": dict(self.measured),
         }
 
@@ -232,11 +250,7 @@ class Decision:
         """
         if not isinstance(data, Mapping):
             raise ValueError("not an object")
-        if data.get("schema") != SCHEMA_VERSION:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"decision log: expected schema {SCHEMA_VERSION}, got {data.get('schema')!r}",
-            )
+        require_schema("decision", data.get("schema"))
         alternatives = tuple(
             Alternative(a["name"], None if a["cost"] is None else Cost(**a["cost"]), a["reason"])
             for a in data["alternatives"]
@@ -249,8 +263,19 @@ class Decision:
             data["chosen"],
             alternatives,
             data["decided_by"],
-            tuple(data["evidence"]),
+            from_data(tuple[Evidence, ...], data["evidence"], "evidence", FORMS),
+            from_data(tuple[Evidence, ...], data["grounds"], "grounds", FORMS),
             dict(data["measured"]),
+        )
+
+
+def require_schema(what: str, schema: Any) -> None:
+    """Raise PycError (BAD_ARGUMENT) for a record that another version of PyC wrote."""
+    if schema != SCHEMA_VERSION:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{what}: expected schema {SCHEMA_VERSION}, got {schema!r}; compile the program again "
+            "with this version of PyC, whose log has the same facts",
         )
 
 
@@ -258,8 +283,8 @@ class Decision:
 class Recipe:
     """The projection {site: choice} of a log; passes run from a recipe alone.
 
-    `origins` keeps who decided and, for fallbacks, on what evidence, so that a replay writes the
-    same log; other evidence is seen again.
+    `origins` keeps who decided and on what grounds, so that a replay writes the same log; the
+    evidence of passes is found again.
     `graph_id` is that of the only program that it may be used for; empty allows all. A `tolerant`
     one, mixed of several logs for an experiment, leaves what does not apply to the policy.
     `made_for` is the graph that its log was written for, if that is known. For another graph it
@@ -268,7 +293,7 @@ class Recipe:
     """
 
     choices: Mapping[str, str]
-    origins: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    origins: Mapping[str, tuple[str, tuple[Evidence, ...]]] = field(default_factory=dict)
     graph_id: str = ""
     tolerant: bool = False
     made_for: str = ""
@@ -278,7 +303,7 @@ class Recipe:
     def from_log(decisions: Iterable[Decision], made_for: str = "") -> "Recipe":
         """Keep what was chosen and by whom, drop what it was chosen over."""
         made = list(decisions)
-        origins = {d.site.key: (d.decided_by, d.evidence) for d in made}
+        origins = {d.site.key: (d.decided_by, d.grounds) for d in made}
         choices = {d.site.key: d.chosen for d in made}
         works: dict[str, set[str]] = {}
         for d in made:
@@ -327,7 +352,7 @@ class Choices:
         self,
         site: Site,
         alternatives: Sequence[Alternative],
-        evidence: Sequence[str] = (),
+        evidence: Sequence[Evidence] = (),
         variants: Variants | None = None,
     ) -> Alternative:
         """Return one of `alternatives`, or a variant, and record the decision.
@@ -355,8 +380,8 @@ class Choices:
             )
         by, grounds = self._grounds(site, considered, name, recorded, carried)
         # What failed before a fallback does not fail again: it is not tried.
-        seen = grounds if by == FALLBACK else (*evidence, *grounds)
-        self.record(Decision(site, name, offered.with_those([name]), by, seen))
+        found = () if by == FALLBACK else tuple(evidence)
+        self.record(Decision(site, name, offered.with_those([name]), by, found, grounds))
         return answer
 
     def _recorded(self, site: Site, offered: _Offered) -> str | None:
@@ -380,43 +405,36 @@ class Choices:
         name: str,
         recorded: str | None,
         carried: str | None,
-    ) -> tuple[str, tuple[str, ...]]:
-        """Who decided, and the evidence that stands beside the pass's own."""
+    ) -> tuple[str, tuple[Evidence, ...]]:
+        """Return who decided, and on what grounds."""
         if recorded is not None and self.recipe is not None:
-            by, before = self.recipe.origins.get(site.key, (RECIPE, ()))
-            return by, before if by == FALLBACK else _not_the_pass_s(before, by)
+            return self.recipe.origins.get(site.key, (RECIPE, ()))
         if carried is not None:
-            return RECIPE, (f"{RECIPE}: carried over by {site.work}",)
-        evidence_lines: tuple[str, ...] = ()
+            return RECIPE, (CarriedOver(site.work),)
+        grounds: tuple[Evidence, ...] = ()
         if isinstance(self.policy, Explains):
-            evidence_lines = tuple(self.policy.evidence(site, alternatives, name))
+            grounds = as_evidence(self.policy.evidence(site, alternatives, name))
         if self.recipe is not None and self.recipe.made_for and len(alternatives) > 1:
-            evidence_lines = (*evidence_lines, _NOT_CARRIED)
-        return self.policy.name, evidence_lines
+            grounds = (*grounds, NotCarried())
+        return self.policy.name, grounds
 
     def record(self, *decisions: Decision) -> None:
         """Append decisions that were made elsewhere."""
         self._log += decisions
 
-    def record_fallback(
-        self, site: Site, chosen: str, reasons: Sequence[tuple[ReasonCode, str]]
-    ) -> None:
+    def record_fallback(self, site: Site, chosen: str, reasons: Sequence[Reason]) -> None:
         """Replace the last decision at `site`: its choice failed, and `chosen` took its place.
 
-        The alternatives stay; `reasons` are codes and messages: why what came first was left.
+        The alternatives stay; `reasons` say why the first choice was left.
         """
-        evidence_lines = (f"{code.name}: {message}" for code, message in reasons)
-        evidence = tuple(text[:_EVIDENCE_CHARACTERS] for text in evidence_lines)
         at = self._last(site)
         alternatives = self._log[at].alternatives
-        self._log[at] = Decision(site, chosen, alternatives, FALLBACK, evidence)
+        self._log[at] = Decision(site, chosen, alternatives, FALLBACK, grounds=tuple(reasons))
 
-    def annotate(self, site: Site, *evidence: str) -> None:
-        """Give the last decision at `site` evidence that was found after it was made."""
+    def annotate(self, site: Site, *evidence: Evidence) -> None:
+        """Replace the pass's evidence in the last decision at `site` by what was found later."""
         at = self._last(site)
-        made = self._log[at]
-        kept = _not_the_pass_s(made.evidence, made.decided_by)
-        self._log[at] = replace(made, evidence=(*evidence, *kept))
+        self._log[at] = replace(self._log[at], evidence=evidence)
 
     def _last(self, site: Site) -> int:
         """The number of the last decision at a site, which there is."""
@@ -462,19 +480,5 @@ class Coverage:
 
 def coverage(decisions: Iterable[Decision]) -> Coverage:
     """Count the choices of a recipe for another graph that a log reports as used, and as unused."""
-    recipe_lines = [
-        line for d in decisions for line in d.evidence if line.startswith(f"{RECIPE}: ")
-    ]
-    left = recipe_lines.count(_NOT_CARRIED)
-    return Coverage(len(recipe_lines) - left, left)
-
-
-def policy_mark(name: str) -> str:
-    """What the lines of a policy's own evidence begin with."""
-    return f"policy {name}: "
-
-
-def _not_the_pass_s(evidence: Iterable[str], by: str) -> tuple[str, ...]:
-    """The evidence of a policy or recipe, which a replay cannot see again."""
-    marks = (f"{RECIPE}: ", policy_mark(by))
-    return tuple(line for line in evidence if line.startswith(marks))
+    kinds = [type(ground) for decision in decisions for ground in decision.grounds]
+    return Coverage(kinds.count(CarriedOver), kinds.count(NotCarried))

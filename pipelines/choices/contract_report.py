@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.pipelines.choices.evidence import FORMS, Evidence
+
 
 class Status(Enum):
     """How sure a clause is."""
@@ -28,19 +31,24 @@ class ClauseReport:
     """One clause: its name, its requested value, its status, and the evidence.
 
     code: the name of a reason code, empty where all is well. done, of: for what was sampled.
-    evidence: sentences. measured: numbers that another run may change.
+    measured: numbers that another run may change.
     """
 
     clause: str
     requested: Any
     status: Status
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
     code: str = ""
     done: int = 0
     of: int = 0
     measured: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
+        return f"{self.clause} = {self.state}"
+
+    @property
+    def state(self) -> str:
+        """The requested value, the status and the evidence."""
         status = self.status.value
         if self.status is Status.SAMPLED:
             status = f"{status} {self.done} of {self.of}"
@@ -49,9 +57,10 @@ class ClauseReport:
             if isinstance(self.requested, list | tuple)
             else self.requested
         )
-        text = [*self.evidence, *(f"{name} {value:g}" for name, value in self.measured.items())]
+        facts = [str(e) for e in self.evidence]
+        facts += [f"{name} {value:g}" for name, value in self.measured.items()]
         code = f" [{self.code}]" if self.code else ""
-        return f"{self.clause} = {requested}: {status}{code}{'; ' if text else ''}{'; '.join(text)}"
+        return "; ".join([f"{requested}: {status}{code}", *facts])
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, `measured` apart from the rest."""
@@ -62,7 +71,7 @@ class ClauseReport:
         return {
             **found,
             "code": self.code,
-            "evidence": list(self.evidence),
+            "evidence": to_data(self.evidence, forms=FORMS),
             "measured": dict(self.measured),
         }
 
@@ -79,7 +88,7 @@ class ClauseReport:
             str(data["clause"]),
             tuple(requested) if isinstance(requested, list) else requested,
             Status(data["status"]),
-            tuple(map(str, data["evidence"])),
+            from_data(tuple[Evidence, ...], data["evidence"], "evidence", FORMS),
             str(data["code"]),
             done,
             of,
@@ -118,11 +127,9 @@ class ContractReport:
         return ContractReport(tuple(replace(c, measured={}) for c in self.clauses))
 
     @property
-    def broken(self) -> dict[str, float]:
-        """What was measured of broken clauses, ``{"LATENCY_MISSED: median ...": 0.1}``: for logs,
-        in which only what is measured may change."""
-        found = (c for c in self.clauses if c.status is Status.BROKEN)
-        return {f"{c.code}: {name}": value for c in found for name, value in c.measured.items()}
+    def broken(self) -> dict[str, Mapping[str, float]]:
+        """The measurements of broken clauses by reason code, which logs keep apart."""
+        return {c.code: c.measured for c in self.clauses if c.status is Status.BROKEN}
 
     def to_json(self) -> list[dict[str, Any]]:
         """Plain data."""

@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import (
-    Alternative,
-    Decision,
-    Site,
-    policy_mark,
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.evidence import (
+    Evidence,
+    MeasuredRecipe,
+    MeasuredRow,
+    NoMeasuredRow,
+    RivalRow,
 )
 from pyc_mlir.pipelines.choices.wisdom import NO_RECIPE, WHOLE, Wisdom, WisdomRow, names_work
 
@@ -29,11 +31,10 @@ MIN_SESSIONS, MIN_PROCESSES = 2, 5
 
 @dataclass(frozen=True)
 class Ranked:
-    """An answer: the alternative's name, on what grounds, and whether it was measured here."""
+    """An answer: the alternative's name, and on what grounds."""
 
     chosen: str
-    grounds: str
-    measured: bool = False
+    grounds: MeasuredRow | NoMeasuredRow
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Fastest:
             return planned
         judged = self.judge(site, alternatives)
         needs = self.require_evidence and len(alternatives) > 1 and names_work(site.work_key)
-        if needs and not judged.measured:
+        if needs and isinstance(judged.grounds, NoMeasuredRow):
             raise PycError(
                 ReasonCode.NO_EVIDENCE,
                 f"{site.key}: expected a measured row of {site.work[:16]} for this hardware and "
@@ -85,10 +86,9 @@ class Fastest:
             return self, ()
         known = [name for name in self.variants(site) if name in self.wisdom.recipes]
         judged = self.judge(site, [Alternative(name) for name in (NO_RECIPE, *known)])
-        evidence = (f"{policy_mark(self.name)}{judged.grounds}",)
         whole = judged.chosen if judged.chosen in known else ""
         chosen = (Alternative(judged.chosen),)
-        decision = Decision(site, judged.chosen, chosen, self.name, evidence)
+        decision = Decision(site, judged.chosen, chosen, self.name, grounds=(judged.grounds,))
         return replace(self, whole=whole), (decision,)
 
     def variants(self, site: Site) -> Sequence[str]:
@@ -105,13 +105,13 @@ class Fastest:
 
     def evidence(
         self, site: Site, alternatives: Sequence[Alternative], chosen: str
-    ) -> Sequence[str]:
-        """One line for a choice between several, nothing where there is none."""
+    ) -> Sequence[Evidence]:
+        """Return one record for a choice between several, nothing where there is none."""
         if len(alternatives) < 2:
             return ()
         if chosen == self._planned(site):
-            return (f"{policy_mark(self.name)}by {self.whole} [{self._label}]",)
-        return (f"{policy_mark(self.name)}{self.judge(site, alternatives).grounds}",)
+            return (MeasuredRecipe(self.whole, self.wisdom.label),)
+        return (self.judge(site, alternatives).grounds,)
 
     def judge(self, site: Site, alternatives: Sequence[Alternative]) -> Ranked:
         """Whom to prefer at a site, and why."""
@@ -121,47 +121,37 @@ class Fastest:
         rows = [row for row in known if row.choice in offered]
         here = _comparable([row for row in rows if self._is_here(row)], first)
         if first not in here:
-            return Ranked(first, self._predicted(rows, here))
+            foreign = sum(not self._is_here(row) for row in rows)
+            label = self.wisdom.label if here or foreign else ""
+            return Ranked(first, NoMeasuredRow(tuple(sorted(here)), foreign, label))
         quickest = min(here.values(), key=lambda row: (row.seconds, row.choice))
         incumbent = here[first]
         if quickest is incumbent:
-            return Ranked(first, self._row_text(incumbent), True)
+            return Ranked(first, self._row(incumbent))
         enough = all(
             row.sessions >= MIN_SESSIONS and row.processes >= MIN_PROCESSES
             for row in (quickest, incumbent)
         )
-        if enough and quickest.hi < incumbent.lo:
-            grounds_text = f"{self._row_text(quickest)}; `{first}` {_interval(incumbent)}"
-            return Ranked(quickest.choice, grounds_text, True)
-        few = (
-            "" if enough else f", of less than {MIN_PROCESSES} processes in {MIN_SESSIONS} sessions"
-        )
-        grounds_text = (
-            f"{self._row_text(incumbent)}; `{quickest.choice}` {_interval(quickest)}: unclear{few}"
-        )
-        return Ranked(first, grounds_text, True)
+        clear = enough and quickest.hi < incumbent.lo
+        row, other = (quickest, incumbent) if clear else (incumbent, quickest)
+        rival = RivalRow(other.choice, other.seconds, other.lo, other.hi, clear, enough)
+        return Ranked(row.choice, self._row(row, rival))
 
     def _is_here(self, row: WisdomRow) -> bool:
         return (row.hardware, row.toolchain) == (self.hardware, self.toolchain)
 
-    def _predicted(self, rows: Sequence[WisdomRow], here: dict[str, WisdomRow]) -> str:
-        foreign = sum(not self._is_here(row) for row in rows)
-        if here:
-            return f"predicted: {', '.join(sorted(here))} measured, not this one [{self._label}]"
-        if foreign:
-            code = ReasonCode.WISDOM_FOREIGN.name
-            return f"predicted: {code}: {foreign} rows measured elsewhere [{self._label}]"
-        return "predicted: no measured row"
-
-    def _row_text(self, row: WisdomRow) -> str:
-        return (
-            f"measured {_interval(row)} of {row.clock} time in {row.sessions} sessions, "
-            f"{row.processes} processes, constants {row.constants} [{self._label}]"
+    def _row(self, row: WisdomRow, rival: RivalRow | None = None) -> MeasuredRow:
+        return MeasuredRow(
+            row.seconds,
+            row.lo,
+            row.hi,
+            row.clock,
+            row.sessions,
+            row.processes,
+            row.constants,
+            self.wisdom.label,
+            rival,
         )
-
-    @property
-    def _label(self) -> str:
-        return self.wisdom.label
 
 
 def _comparable(rows: Sequence[WisdomRow], first: str) -> dict[str, WisdomRow]:
@@ -177,7 +167,3 @@ def _comparable(rows: Sequence[WisdomRow], first: str) -> dict[str, WisdomRow]:
         return {}
     ranked = sorted(sets.items(), key=lambda item: item[0], reverse=True)
     return max(ranked, key=lambda item: (first in item[1], len(item[1])))[1]
-
-
-def _interval(row: WisdomRow) -> str:
-    return f"{row.seconds:.4g} s ({row.lo:.4g} to {row.hi:.4g})"

@@ -9,44 +9,41 @@ A recipe repeats decisions only.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe, Site
+from pyc_mlir.pipelines.choices.choices import (
+    SCHEMA_VERSION,
+    Alternative,
+    Decision,
+    Recipe,
+    Site,
+    require_schema,
+)
+from pyc_mlir.pipelines.choices.evidence import Reason
 
 # The parts of PyC that events are of.
 COMPILE, CACHE, RUN = "compile", "cache", "run"
 PARTS = (COMPILE, CACHE, RUN)
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Conditions:
     """What a compile was requested with: values by name, as JSON data.
 
-    digest: SHA-256 of the program's bytes, in hex. measured: what trials of the compile found of
-    broken clauses; only this may differ between two equal compiles.
+    digest: SHA-256 of the program's bytes, in hex. broken: by the reason code of each broken clause
+    what trials of the compile measured; only this may differ between two equal compiles.
     """
 
     values: Mapping[str, Any]
     digest: str
-    measured: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why something happened: the name of a reason code, or none, and a message."""
-
-    code: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.code}: {self.message}" if self.code else self.message
+    broken: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,8 @@ class Event:
     """Something that happened and was no choice.
 
     part: one of `PARTS`; name: what happened there, or to what; outcome: how it ended, or what was
-    taken, and `before` what it took the place of. measured: numbers that another run may change.
+    taken, and `before` what it took the place of. measured: numbers that another run may change;
+    broken: those of broken clauses of the contract, by reason code.
     """
 
     part: str
@@ -63,6 +61,7 @@ class Event:
     before: str = ""
     reasons: tuple[Reason, ...] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
+    broken: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     # The same view as of a decision, for lists of both.
 
@@ -87,9 +86,9 @@ class Event:
         return self.part
 
     @property
-    def evidence(self) -> tuple[str, ...]:
-        """The reasons as text."""
-        return tuple(map(str, self.reasons))
+    def facts(self) -> tuple[Reason, ...]:
+        """The reasons."""
+        return self.reasons
 
 
 Record = Decision | Conditions | Event
@@ -102,7 +101,7 @@ def _to_json(record: Record) -> dict[str, Any]:
     tag = {"record": _TAGS[type(record)]}
     if isinstance(record, Decision):
         return tag | record.to_json()
-    return tag | {"schema": SCHEMA_VERSION} | asdict(record)
+    return tag | {"schema": SCHEMA_VERSION} | to_data(record)
 
 
 def _from_json(data: Any) -> Record:
@@ -113,23 +112,13 @@ def _from_json(data: Any) -> Record:
     tag = fields.pop("record")
     if tag == _TAGS[Decision]:
         return Decision.from_json(fields)
-    if (schema := fields.pop("schema", None)) != SCHEMA_VERSION:
-        raise ValueError(f"expected schema {SCHEMA_VERSION}, got {schema!r}")
-    measured = {str(name): float(value) for name, value in fields.pop("measured").items()}
+    require_schema(tag, fields.pop("schema", None))
     if tag == _TAGS[Conditions]:
-        made = Conditions(**fields, measured=measured)
-        _require(isinstance(made.values, dict) and isinstance(made.digest, str), "conditions")
-        return made
-    reasons = tuple(Reason(str(r["code"]), str(r["message"])) for r in fields.pop("reasons"))
-    event = Event(**fields, reasons=reasons, measured=measured)
-    texts = (event.part, event.name, event.outcome, event.before)
-    _require(event.part in PARTS and all(isinstance(t, str) for t in texts), "an event")
+        return from_data(Conditions, fields, tag)
+    event = from_data(Event, fields, tag)
+    if event.part not in PARTS:
+        raise ValueError(f"event.part: expected one of {', '.join(PARTS)}, got {event.part!r}")
     return event
-
-
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise ValueError(f"fields are not those of {what}")
 
 
 def write_log(records: Iterable[Record], path: str | Path) -> None:

@@ -1,8 +1,8 @@
 """A recipe as a file: choices of one program with their grounds and what they are expected to take.
 
-    {"kind": "pyc-recipe", "schema": 1, "graph": "871a6d93a65e091e",
+    {"kind": "pyc-recipe", "schema": 2, "graph": "871a6d93a65e091e",
      "choices": {"pyc-fuse:matmul.069bab9f29d9eac9": "keep", ...}, "works": {...},
-     "by": "explore", "grounds": {"pyc-fuse:...": ["policy explore: predicted ..."]},
+     "by": "explore", "grounds": {"pyc-fuse:...": [{"kind": "estimated-seconds", ...}]},
      "estimate": {"seconds": 8.9e-06, "lo": ..., "hi": ..., "bytes": 65536, "exact": true},
      "evidence": "wisdom@4f1c..."}
 
@@ -21,8 +21,9 @@ from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.choices.choices import Recipe
+from pyc_mlir.pipelines.choices.evidence import FORMS, Evidence
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KIND = "pyc-recipe"
 _BEGINNING = f'"kind": "{KIND}"'.encode()
 
@@ -54,19 +55,19 @@ class RecipeFile:
     choices: Mapping[str, str]
     works: Mapping[str, str] = field(default_factory=dict)
     by: str = "recipe"
-    grounds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    grounds: Mapping[str, tuple[Evidence, ...]] = field(default_factory=dict)
     estimate: ExpectedCall | None = None
     evidence: str = ""
 
     @property
     def recipe(self) -> Recipe:
         """The recipe for a compile, whose log will repeat who decided and on what grounds."""
-        origins = {key: (self.by, tuple(self.grounds.get(key, ()))) for key in self.choices}
+        origins = {key: (self.by, self.grounds.get(key, ())) for key in self.choices}
         return Recipe(dict(self.choices), origins, made_for=self.graph, works=dict(self.works))
 
     def to_bytes(self) -> bytes:
         """The file: JSON with sorted keys, one fact a line."""
-        data = {**to_data(self), "kind": KIND, "schema": SCHEMA_VERSION}
+        data = {**to_data(self, forms=FORMS), "kind": KIND, "schema": SCHEMA_VERSION}
         return f"{json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True)}\n".encode()
 
     @staticmethod
@@ -78,7 +79,7 @@ class RecipeFile:
                 raise ValueError(f"something else than {KIND}")
             if (schema := found.pop("schema", None)) != SCHEMA_VERSION:
                 raise ValueError(f"schema {schema!r} where {SCHEMA_VERSION} is known")
-            return from_data(RecipeFile, found, KIND)
+            return from_data(RecipeFile, found, KIND, FORMS)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT, f"{where}: expected a recipe, got {error}; make it again"

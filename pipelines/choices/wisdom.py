@@ -24,6 +24,7 @@ from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Policy, Recipe, Site
+from pyc_mlir.pipelines.choices.evidence import ContentHash
 
 SCHEMA_VERSION = 2
 KIND = "pyc-wisdom"
@@ -302,8 +303,8 @@ def for_program(
     site = Site(WHOLE, graph_id, work=structure_id)
     made = None if recipe is None else recipe.choices.get(site.key)
     if made is not None and recipe is not None:
-        by, evidence = recipe.origins.get(site.key, (NO_RECIPE, ()))
-        return policy, (Decision(site, made, (Alternative(made),), by, evidence),)
+        by, grounds = recipe.origins.get(site.key, (NO_RECIPE, ()))
+        return policy, (Decision(site, made, (Alternative(made),), by, grounds=grounds),)
     return policy.for_program(site) if isinstance(policy, ByWisdom) else (policy, ())
 
 
@@ -322,9 +323,9 @@ def record_wisdom(wisdom: Wisdom | None, recipe: Recipe | None) -> tuple[Decisio
             "the wisdom out, or make the recipe again",
         )
     if made_by is not None and recipe is not None:
-        by, evidence = recipe.origins.get(SITE.key, ("caller", ()))
-        return (Decision(SITE, made_by, (Alternative(made_by),), by, evidence),)
+        by, grounds = recipe.origins.get(SITE.key, ("caller", ()))
+        return (Decision(SITE, made_by, (Alternative(made_by),), by, grounds=grounds),)
     if wisdom is None or label is None:
         return ()
-    evidence = (f"sha256:{wisdom.hash}",)
-    return (Decision(SITE, label, (Alternative(label),), "caller", evidence),)
+    grounds = (ContentHash(wisdom.hash),)
+    return (Decision(SITE, label, (Alternative(label),), "caller", grounds=grounds),)

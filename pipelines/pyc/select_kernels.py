@@ -17,10 +17,11 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
+from pyc_mlir.pipelines.choices.evidence import Computes, NotOffered
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.knobs import encode
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, COMPUTES, SELECT
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, SELECT
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import with_settings
@@ -105,13 +106,13 @@ def is_stored(work: Work) -> bool:
 
 def legal_offers(
     work: Work, context: PassContext, families: Sequence[str]
-) -> tuple[dict[str, Found], list[str]]:
+) -> tuple[dict[str, Found], list[NotOffered]]:
     """Return the allowed kernels by name, and evidence of those that are not."""
     found = _offers(work, context.target, families)
     why = _against_indirect(context)
     left_out = [n for n, (_, o) in found.items() if why and o.indirect]
     offers = {n: f for n, f in found.items() if n not in left_out}
-    return offers, [f"not offered: {', '.join(left_out)}: {why}"] if left_out else []
+    return offers, [NotOffered(tuple(left_out), why)] if left_out else []
 
 
 def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found]:
@@ -143,7 +144,7 @@ def _choose(
     members: Members,
     offers: dict[str, Found],
     context: PassContext,
-    evidence: Sequence[str],
+    evidence: Sequence[NotOffered],
 ) -> Found | None:
     work = members.work()
     variants = KernelVariants(work, context.target, offers)
@@ -153,7 +154,7 @@ def _choose(
     unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
     ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
     site = Site(SelectKernels.name, ids[op], str(op.location), work_id(work))
-    computes = f"{COMPUTES}{' '.join(ids[o] for o in members.ops)}"
+    computes = Computes(tuple(ids[o] for o in members.ops))
     chosen = context.choices.choose(site, ranked, (computes, *evidence), variants).name
     return variants.found(chosen)
 

@@ -36,7 +36,7 @@ from pyc_mlir.artifact.manifest import (
 )
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
-from pyc_mlir.artifact.verification import Evidence
+from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file_by, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
@@ -78,7 +78,7 @@ class Artifact:
 
     `vmfb` has the buffer protocol; from 2 MiB on, that of a file lies on large pages. `memory` is
     the JSON of its memory report, `samples` are answers of its reference; both are empty without.
-    Neither `evidence`, what the process that compiled knows besides, is part of the bytes, nor
+    Neither `checks`, what the process that compiled knows besides, is part of the bytes, nor
     `cached`, what the compile cache did if one was asked.
     """
 
@@ -88,7 +88,7 @@ class Artifact:
     module: bytes = b""
     memory: bytes = b""
     samples: bytes = b""
-    evidence: Evidence | None = field(default=None, compare=False, repr=False)
+    checks: Checks | None = field(default=None, compare=False, repr=False)
     cached: CacheRecord | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:

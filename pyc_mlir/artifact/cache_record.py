@@ -8,7 +8,8 @@ in the log that `pyc-compile --log` writes.
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.pipelines.choices.log import CACHE, Reason
+from pyc_mlir.pipelines.choices.evidence import Reason
+from pyc_mlir.pipelines.choices.log import CACHE
 from pyc_mlir.pipelines.choices.log import Event as LogEvent
 
 # Found on disk; found in this process; compiled and, unless an event says why not, kept; compiled

@@ -19,11 +19,11 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import (
     COMPILE,
     Conditions,
     Event,
-    Reason,
     Record,
     decisions_of,
     events_of,
@@ -52,7 +52,7 @@ class CompileLog:
     """One compile: its conditions (empty where a log has none), its choices, the program's hash.
 
     `artifact` is there where a program was read; `events` are those of the log: of the cache, of
-    runs; `measured` is what trials of the compile found of broken clauses.
+    runs; `broken` is what trials of the compile found of broken clauses.
     """
 
     name: str
@@ -61,7 +61,7 @@ class CompileLog:
     digest: str = ""
     artifact: Artifact | None = None
     events: tuple[Event, ...] = ()
-    measured: Mapping[str, float] = field(default_factory=dict)
+    broken: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def recipe(self) -> Recipe:
@@ -119,7 +119,7 @@ def _of_log(name: str, log: Sequence[Record]) -> CompileLog:
     if head.values:
         _check_conditions(head, name)
     made, events = decisions_of(log), events_of(log)
-    return CompileLog(name, head.values, made, head.digest, None, events, head.measured)
+    return CompileLog(name, head.values, made, head.digest, None, events, head.broken)
 
 
 def _check_conditions(head: Conditions, name: str) -> None:

@@ -14,6 +14,7 @@ from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK, Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.choices.evidence import Evidence, Note
 
 # Runs of one input that a strict contract compares: one thread, twice, and two threads, twice.
 STRICT_RUNS = 4
@@ -43,7 +44,7 @@ class Counts:
     verification: Verification | None = None
     calls: int = 0
     compared: int = 0
-    taken: tuple[str, ...] = ()
+    taken: tuple[Evidence, ...] = ()
 
 
 def compile_report(contract: Contract, facts: Facts) -> ContractReport:
@@ -61,25 +62,29 @@ def _memory(contract: Contract, facts: Facts) -> ClauseReport:
     several = contract.max_concurrency > 1
     arenas = f", with arenas for {contract.max_concurrency} calls" if several else ""
     evidence = evidence or f"{needed} bytes are needed by one call{arenas}"
-    return ClauseReport("memory_budget_bytes", requested, Status.PROVEN, (evidence,))
+    return ClauseReport("memory_budget_bytes", requested, Status.PROVEN, (Note(evidence),))
 
 
 def _concurrency(contract: Contract, facts: Facts) -> ClauseReport:
     evidence = "the arenas of so many calls are counted; further calls wait"
-    return ClauseReport("max_concurrency", contract.max_concurrency, Status.PROVEN, (evidence,))
+    return ClauseReport(
+        "max_concurrency", contract.max_concurrency, Status.PROVEN, (Note(evidence),)
+    )
 
 
 def _targets(contract: Contract, facts: Facts) -> ClauseReport:
     evidence = f"compiled for {facts.target}"
-    return ClauseReport("allowed_targets", contract.allowed_targets, Status.PROVEN, (evidence,))
+    return ClauseReport(
+        "allowed_targets", contract.allowed_targets, Status.PROVEN, (Note(evidence),)
+    )
 
 
 def _determinism(contract: Contract, facts: Facts) -> ClauseReport:
     measured = ", ".join(facts.measurements) or "none"
     evidence = (
-        "searches end by counts of work, not by a clock",
-        "what a workgroup computes is fixed in the code; threads only take workgroups",
-        f"measurements used: {measured}",
+        Note("searches end by counts of work, not by a clock"),
+        Note("what a workgroup computes is fixed in the code; threads only take workgroups"),
+        Note(f"measurements used: {measured}"),
     )
     return ClauseReport(
         "determinism", contract.determinism, Status.SAMPLED, evidence, of=STRICT_RUNS
@@ -89,28 +94,28 @@ def _determinism(contract: Contract, facts: Facts) -> ClauseReport:
 def _error(contract: Contract, facts: Facts) -> ClauseReport:
     evidence = f"compared with {facts.oracle} before the first answer leaves"
     return ClauseReport(
-        "max_error", contract.max_error, Status.SAMPLED, (evidence,), of=facts.samples
+        "max_error", contract.max_error, Status.SAMPLED, (Note(evidence),), of=facts.samples
     )
 
 
 def _compile_seconds(contract: Contract, facts: Facts) -> ClauseReport:
     evidence = "compiled with the requested options, in a process that is ended at the limit"
     requested = contract.max_compile_seconds
-    return ClauseReport("max_compile_seconds", requested, Status.CHECKED, (evidence,))
+    return ClauseReport("max_compile_seconds", requested, Status.CHECKED, (Note(evidence),))
 
 
 def _latency(contract: Contract, facts: Facts) -> ClauseReport:
     binding = "refused when missed" if contract.latency_binding else "reported when missed"
     return ClauseReport(
-        "latency_goal_seconds", contract.latency_goal_seconds, Status.SAMPLED, (binding,)
+        "latency_goal_seconds", contract.latency_goal_seconds, Status.SAMPLED, (Note(binding),)
     )
 
 
 def _fallbacks(contract: Contract, facts: Facts) -> ClauseReport:
     if NO_FALLBACK in contract.fallbacks:
         evidence = "the compile took none, and a failed comparison ends a call"
-        return ClauseReport("fallbacks", contract.fallbacks, Status.PROVEN, (evidence,))
-    return ClauseReport("fallbacks", contract.fallbacks, Status.CHECKED, ("none was needed",))
+        return ClauseReport("fallbacks", contract.fallbacks, Status.PROVEN, (Note(evidence),))
+    return ClauseReport("fallbacks", contract.fallbacks, Status.CHECKED, (Note("none was needed"),))
 
 
 _CLAUSES: Mapping[str, Callable[[Contract, Facts], ClauseReport]] = {
@@ -140,12 +145,12 @@ def current_report(
     other_runtime: how the release that the program was compiled for differs from this one.
     """
     report = artifact.contract_report
-    if artifact.evidence is not None:
-        report = report.updated(artifact.evidence.clauses)
+    if artifact.checks is not None:
+        report = report.updated(artifact.checks.clauses)
     changed = []
     for clause in report.clauses:
         if clause.clause == "max_error":
-            function = "" if artifact.evidence is None else artifact.evidence.function
+            function = "" if artifact.checks is None else artifact.checks.function
             changed.append(_compared(clause, counts, function))
         elif clause.clause == "fallbacks" and counts.taken:
             changed.append(_taken(clause, counts))
@@ -163,13 +168,13 @@ def _compared(clause: ClauseReport, counts: Counts, function: str = "") -> Claus
     """
     record = counts.verification
     if function:
-        clause = replace(clause, evidence=(*clause.evidence, function))
+        clause = replace(clause, evidence=(*clause.evidence, Note(function)))
     if record is None:
         return clause
     samples = f"{record.done} of {record.of} samples agree"
     done, of = (counts.compared, counts.calls) if counts.compared else (record.done, record.of)
     measured = {"greatest error, as a share of what is allowed": record.worst}
-    evidence = (*clause.evidence, samples)
+    evidence = (*clause.evidence, Note(samples))
     code = ReasonCode.FALLBACK_TAKEN.name if counts.taken else ""
     return replace(clause, evidence=evidence, code=code, done=done, of=of, measured=measured)
 
@@ -177,7 +182,7 @@ def _compared(clause: ClauseReport, counts: Counts, function: str = "") -> Claus
 def _other_runtime(clause: ClauseReport, other_runtime: str) -> ClauseReport:
     """Equal bits are promised for equal versions."""
     code = ReasonCode.RUNTIME_DIFFERS.name
-    return replace(clause, evidence=(*clause.evidence, other_runtime), code=code)
+    return replace(clause, evidence=(*clause.evidence, Note(other_runtime)), code=code)
 
 
 def _taken(clause: ClauseReport, counts: Counts) -> ClauseReport:

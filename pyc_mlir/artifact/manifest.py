@@ -205,7 +205,6 @@ def _calibration(value: Any) -> None:
 def _contract_report(value: Any) -> None:
     _require(isinstance(value, list) and all(isinstance(c, dict) for c in value), "a list")
     for clause in value:
-        _texts(clause["evidence"])
         _require(_is_text(clause["code"]), "the name of a code")
         _require(all(map(_is_count, (clause.get("done", 0), clause.get("of", 0)))), "counts")
         _require(isinstance(clause["measured"], dict), "numbers by name")

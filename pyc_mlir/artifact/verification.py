@@ -3,14 +3,14 @@
 A `Verification` is a small record to be stored beside an artifact: it says that the program's
 answers to the artifact's samples were compared, on which CPU and under which runtime. It holds
 there only.
-`Evidence` lives in the process that compiled: the oracle, what was found out, and what may stand
+`Checks` lives in the process that compiled: the oracle, what was found out, and what may stand
 in.
 
     checked: 3 of 3 samples agree with the numpy references; greatest error 0.1 of what is allowed
     not checked: over budget (an op takes 205520896 bytes, and may take 67108864)
 
 A `SelfCheck` says so of a compile that compared its own program; `Expectation` is what references
-say before the program is there. They stand in the evidence, in the log, and beside a cache entry.
+say before the program is there. They stand in the `Checks`, in the log, and beside a cache entry.
 """
 
 import hashlib
@@ -24,7 +24,8 @@ import numpy as np
 from pyc_mlir.artifact.test_vectors import ExpectedResult, Samples
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport
-from pyc_mlir.pipelines.choices.log import COMPILE, Event, Reason
+from pyc_mlir.pipelines.choices.evidence import Reason
+from pyc_mlir.pipelines.choices.log import COMPILE, Event
 
 SCHEMA_VERSION = 1
 
@@ -213,7 +214,7 @@ class SelfCheck:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Checks:
     """What the process that compiled an artifact knows of it besides.
 
     oracle: the reference for inputs of calls; verification: the record of the samples; clauses:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import CacheRecord
-from pyc_mlir.artifact.verification import Evidence, SelfCheck, Unchecked, Verification
+from pyc_mlir.artifact.verification import Checks, SelfCheck, Unchecked, Verification
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import side_name
 from pyc_mlir.dialects.errors import PycError
@@ -78,12 +78,12 @@ class Verifications:
 
 def noted(artifact: Artifact, verifications: Verifications | None) -> Artifact:
     """An artifact that was compiled here, whose verification record is kept beside its entry."""
-    evidence = artifact.evidence
-    if verifications is not None and evidence is not None:
-        if evidence.verification is not None:
-            verifications.keep(evidence.verification)
-        if evidence.check is not None:
-            verifications.keep_check(evidence.check)
+    checks = artifact.checks
+    if verifications is not None and checks is not None:
+        if checks.verification is not None:
+            verifications.keep(checks.verification)
+        if checks.check is not None:
+            verifications.keep_check(checks.check)
     return artifact
 
 
@@ -91,5 +91,5 @@ def recalled(artifact: Artifact, verifications: Verifications | None) -> Artifac
     """A program from the cache with the outcome of the check of its compile."""
     if verifications is None:
         return artifact
-    evidence = artifact.evidence or Evidence()
-    return replace(artifact, evidence=replace(evidence, check=verifications.known_check()))
+    checks = artifact.checks or Checks()
+    return replace(artifact, checks=replace(checks, check=verifications.known_check()))

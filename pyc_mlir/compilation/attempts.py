@@ -29,8 +29,8 @@ from pyc_mlir.pipelines.choices.choices import (
     Choices,
     Recipe,
     Site,
-    policy_mark,
 )
+from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.choices.policies import CO_SELECTED
 
 SITE = Site("budget", "module")
@@ -136,11 +136,11 @@ def refusal(failures: Sequence[Failure]) -> PycError:
     return _smallest(failures) if _over(last) else last[0].error
 
 
-def retry_reasons(
-    failures: Sequence[Failure], notes: Sequence[str] = ()
-) -> list[tuple[ReasonCode, str]]:
+def retry_reasons(failures: Sequence[Failure], notes: Sequence[str] = ()) -> list[Reason]:
     """Why the ways so far were left, for the decision at `SITE`; `notes` are of co-selection."""
-    return [(ReasonCode.BUDGET_RETRY, text) for text in (_smallest(failures).message, *notes)]
+    return [
+        Reason.of(ReasonCode.BUDGET_RETRY, text) for text in (_smallest(failures).message, *notes)
+    ]
 
 
 def unselected(attempt: Attempt, failures: Sequence[Failure]) -> Failure:
@@ -160,22 +160,23 @@ def with_choices(
     options: Options, choices: Mapping[str, str], grounds: Mapping[str, str]
 ) -> Options:
     """The options with choices that were made together, which say so in the log."""
-    said = {site: (f"{policy_mark(_SIGNED)}{text}",) for site, text in grounds.items()}
-    origins = {site: (_SIGNED, said.get(site, ())) for site in choices}
+    origins = {
+        site: (_SIGNED, (Note(grounds[site]),) if site in grounds else ()) for site in choices
+    }
     return replace(options, recipe=Recipe(dict(choices), origins, tolerant=True))
 
 
-def fallback_reasons(failures: Sequence[Failure], way: str) -> list[tuple[ReasonCode, str]]:
+def fallback_reasons(failures: Sequence[Failure], way: str) -> list[Reason]:
     """Why settings of a way were left, for the decision about fusion."""
     return [_reason(f) for f in failures if f.attempt.way == way]
 
 
-def _reason(failure: Failure) -> tuple[ReasonCode, str]:
+def _reason(failure: Failure) -> Reason:
     setting, error = failure.attempt.setting, failure.error
     if isinstance(error, BudgetNotKept):
-        return ReasonCode.BUDGET_RETRY, f"{setting}: {error.message}"
+        return Reason.of(ReasonCode.BUDGET_RETRY, f"{setting}: {error.message}")
     # Only IREE's words: the message's location may hold a path, and artifacts carry none.
-    return ReasonCode.CODEGEN_FALLBACK, f"{setting}: {error.message.partition('got: ')[2]}"
+    return Reason.of(ReasonCode.CODEGEN_FALLBACK, f"{setting}: {error.got}")
 
 
 def _of_last_way(failures: Sequence[Failure]) -> list[Failure]:

@@ -16,7 +16,7 @@ from pyc_mlir.artifact.artifact import Artifact, Mode, make_manifest
 from pyc_mlir.artifact.contract_status import Facts, compile_report
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
 from pyc_mlir.artifact.test_vectors import Samples
-from pyc_mlir.artifact.verification import Evidence, Oracle
+from pyc_mlir.artifact.verification import Checks, Oracle
 from pyc_mlir.compilation.attempts import SITE as BUDGET_SITE
 from pyc_mlir.compilation.attempts import (
     Attempt,
@@ -54,6 +54,7 @@ from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
 from pyc_mlir.pipelines.choices.wisdom import for_program
 from pyc_mlir.pipelines.memory.selection.rounds import Checked, CutProgram, co_select
@@ -236,7 +237,7 @@ def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Fai
         lowered.pyc_text.encode(),
         memory,
         samples.to_bytes() if samples.samples else b"",
-        Evidence(begun.oracle, expected=lowered.expected),
+        Checks(begun.oracle, expected=lowered.expected),
     )
 
 
@@ -251,10 +252,10 @@ def _recorded(
         choices.record_fallback(begun.site(FUSION_SITE), setting, reasons)
     choices.record(*made.decisions)
     if begun.wants_entry and arena.missing:
-        reason = (ReasonCode.NO_ARENA_ENTRY, arena.missing)
+        reason = Reason.of(ReasonCode.NO_ARENA_ENTRY, arena.missing)
         choices.record_fallback(begun.site(ARENA_SITE), NONE, [reason])
     elif begun.wants_entry:
-        choices.annotate(begun.site(ARENA_SITE), arena.evidence)
+        choices.annotate(begun.site(ARENA_SITE), *arena.evidence)
     return arena
 
 

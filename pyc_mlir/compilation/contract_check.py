@@ -2,7 +2,7 @@
 
 Clauses that the compile itself cannot prove are checked if the machine has a device for the target:
 the samples under `max_error`, equal bits under strict determinism, the median call under a latency
-goal. The artifact's bytes do not depend on that; the results stand in its `evidence`.
+goal. The artifact's bytes do not depend on that; the results stand in its `checks`.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import STRICT_RUNS, latency
 from pyc_mlir.artifact.test_vectors import Samples, candidate_sizes, make_inputs
 from pyc_mlir.artifact.verification import (
-    Evidence,
+    Checks,
     Expectation,
     SelfCheck,
     Unchecked,
@@ -36,11 +36,12 @@ from pyc_mlir.pipelines.choices.contract import (
     uncheckable,
 )
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
+from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program, serving
 
-_EVIDENCE_CHARACTERS = 300
+_LONGEST_REASON = 300
 _LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
 
 
@@ -64,9 +65,9 @@ def check_contract(
     device = _device_for(artifact) if runs or has_samples else None
     if expected is not None:
         check = _self_checked(artifact, expected, device, options, build)
-        artifact = _with_evidence(artifact, check=check)
+        artifact = _with_checks(artifact, check=check)
     elif not options.check and not contract.compares:
-        artifact = _with_evidence(artifact, check=SelfCheck.without(Unchecked.OFF))
+        artifact = _with_checks(artifact, check=SelfCheck.without(Unchecked.OFF))
     if not runs:
         return artifact
     if device is None:
@@ -76,24 +77,22 @@ def check_contract(
                 f"a device for target `{options.target.name}` to measure on",
                 "none on this machine",
             )
-        return _with_evidence(artifact, stand_ins=_stand_ins(options, build))
+        return _with_checks(artifact, stand_ins=_stand_ins(options, build))
     if contract.compares:
         known = None if records is None else records.known(device)
-        artifact = _with_evidence(
-            artifact, stand_ins=_stand_ins(options, build), verification=known
-        )
+        artifact = _with_checks(artifact, stand_ins=_stand_ins(options, build), verification=known)
         artifact = _check_samples(artifact, device, records)
     clauses = []
     if contract.is_strict:
         clauses.append(_check_same_bits(artifact))
     if contract.latency_goal_seconds is not None:
         clauses.append(_check_latency(artifact, contract))
-    return _with_evidence(artifact, clauses=tuple(clauses))
+    return _with_checks(artifact, clauses=tuple(clauses))
 
 
 def _expected(artifact: Artifact) -> Expectation | None:
     """What the references say of a program that was compiled just now, if they were asked."""
-    return None if artifact.evidence is None else artifact.evidence.expected
+    return None if artifact.checks is None else artifact.checks.expected
 
 
 def _self_checked(
@@ -142,11 +141,11 @@ def _replay_stand_in(options: Options, build: Callable[[Options], Artifact]) -> 
     return _as_stand_in(build(requested), by, why)
 
 
-def _as_stand_in(artifact: Artifact, by: str, why: Sequence[str]) -> Artifact:
+def _as_stand_in(artifact: Artifact, by: str, why: Sequence[Evidence]) -> Artifact:
     """An artifact of IREE's code with the decision that it stands in for one with kernels."""
     offered = (Alternative("all kernels"), Alternative(IREE_CODE))
     site = Site(SITE, artifact.manifest["graph_id"] or "module")
-    decision = Decision(site, IREE_CODE, offered, by, tuple(why))
+    decision = Decision(site, IREE_CODE, offered, by, grounds=tuple(why))
     return replace(artifact, decisions=(*artifact.decisions, decision))
 
 
@@ -160,14 +159,14 @@ def needs_runs(contract: Contract) -> bool:
     return contract.compares or contract.is_strict or contract.latency_goal_seconds is not None
 
 
-def _with_evidence(artifact: Artifact, **more: Any) -> Artifact:
-    return replace(artifact, evidence=replace(artifact.evidence or Evidence(), **more))
+def _with_checks(artifact: Artifact, **more: Any) -> Artifact:
+    return replace(artifact, checks=replace(artifact.checks or Checks(), **more))
 
 
 def _refuse_fallbacks(contract: Contract, decisions: Sequence[Decision]) -> None:
     taken = [d for d in decisions if d.decided_by == FALLBACK]
     if taken and NO_FALLBACK in contract.fallbacks:
-        why = "; ".join(taken[0].evidence)[:_EVIDENCE_CHARACTERS]
+        why = "; ".join(map(str, taken[0].grounds))[:_LONGEST_REASON]
         raise PycError(
             ReasonCode.FALLBACK_REFUSED,
             f"contract clause `fallbacks`: expected a compile without any, got "
@@ -216,12 +215,12 @@ def _check_samples(
         verification = None if taken else program.verification
         if records is not None and verification is not None:
             records.keep(verification)
-        return _with_evidence(artifact, verification=verification)
-    assert artifact.evidence is not None
-    stand_in = artifact.evidence.stand_ins[IREE_CODE]()
-    why = f"{ReasonCode.FALLBACK_TAKEN.name}: {taken[-1].why}"[:_EVIDENCE_CHARACTERS]
+        return _with_checks(artifact, verification=verification)
+    assert artifact.checks is not None
+    stand_in = artifact.checks.stand_ins[IREE_CODE]()
+    why = Reason.of(ReasonCode.FALLBACK_TAKEN, taken[-1].why)
     verification = Program(stand_in, device).verification
-    return _with_evidence(_as_stand_in(stand_in, FALLBACK, (why,)), verification=verification)
+    return _with_checks(_as_stand_in(stand_in, FALLBACK, (why,)), verification=verification)
 
 
 def some_inputs(
@@ -263,8 +262,8 @@ def _check_same_bits(artifact: Artifact) -> ClauseReport:
             f"contract clause `determinism`: expected equal bits of {len(results)} runs with 1 and "
             "2 threads, got others; drop the clause",
         )
-    result = "1 and 2 threads gave equal bits"
-    return replace(clause, done=len(results), of=len(results), evidence=(*clause.evidence, result))
+    evidence = (*clause.evidence, Note("1 and 2 threads gave equal bits"))
+    return replace(clause, done=len(results), of=len(results), evidence=evidence)
 
 
 def _check_latency(artifact: Artifact, contract: Contract) -> ClauseReport:
@@ -276,7 +275,7 @@ def _check_latency(artifact: Artifact, contract: Contract) -> ClauseReport:
     seconds = list(call_seconds(lambda: program(*arrays)))
     clause = latency(artifact.contract_report["latency_goal_seconds"], seconds)
     shapes = ", ".join("x".join(map(str, a.shape)) or "scalar" for a in arrays)
-    clause = replace(clause, evidence=(*clause.evidence, f"measured with inputs {shapes}"))
+    clause = replace(clause, evidence=(*clause.evidence, Note(f"measured with inputs {shapes}")))
     if clause.status is Status.BROKEN and contract.latency_binding:
         raise PycError(
             ReasonCode.LATENCY_MISSED,

@@ -42,6 +42,7 @@ from pyc_mlir.pipelines.choices.choices import (
     Site,
     TunableSite,
 )
+from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
@@ -64,7 +65,7 @@ _NO_REFERENCE = Expectation(
 _RAISE = Site("raise", "module")
 _RAISED, _AS_IT_IS = "pyc", "iree"
 # Of what stood against it: how many operations the decision names, in how many characters each.
-_LISTED, _EVIDENCE = 8, 200
+_LISTED = 8
 # Larger constants are left out of the module that an artifact carries for reading.
 _READABLE_ELEMENTS = 64
 
@@ -159,7 +160,7 @@ def _choose_raised(choices: Choices, unraised: Sequence[GraphBreak], can: bool) 
     alternatives = (
         (Alternative(_RAISED), Alternative(_AS_IT_IS)) if can else (Alternative(_AS_IT_IS),)
     )
-    evidence = [str(finding)[:_EVIDENCE] for finding in unraised[:_LISTED]]
+    evidence = [Reason.of(u.code, f"{u.node} ({u.op}): {u.why}") for u in unraised[:_LISTED]]
     return choices.choose(_RAISE, alternatives, evidence).name
 
 

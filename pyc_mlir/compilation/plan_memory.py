@@ -32,6 +32,7 @@ from pyc_mlir.pipelines.choices.choices import (
     Recipe,
     Site,
 )
+from pyc_mlir.pipelines.choices.evidence import PlanBytes, Reason
 from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.on_stream.apply import Packer, Slice
 from pyc_mlir.pipelines.memory.on_stream.problem import StreamRegion
@@ -59,7 +60,6 @@ SITE = "plan-memory"
 IREE_ORDER, WITHIN_BUDGET = "iree-order", "within-budget"
 # Programs of so many dispatches a region get their frontier drawn: it costs about a second there.
 FRONTIER_TASKS = 200
-_EVIDENCE_CHARACTERS = 300
 Plans = dict[int, SchedulePlan]
 
 
@@ -354,8 +354,7 @@ class Planning:
                 <= share.allowed(region.index)
             }
         evidence = tuple(
-            f"{o.name}: {o.version.regions[region.index].total} bytes, "
-            f"{'smaller' if o in better else 'not proven smaller'} than IREE's {theirs}"
+            PlanBytes(o.name, str(o.version.regions[region.index].total), str(theirs), o in better)
             for o in offers
             if region.index in o.plans
         )
@@ -397,10 +396,10 @@ class Planning:
         self._require(self._shares([], best), best, (seconds, seconds))
 
     def _failure(self, error: Exception) -> Decision:
-        message = f"{ReasonCode.PLANNING_FAILED.name}: {getattr(error, 'message', error)}"
-        message = message[:_EVIDENCE_CHARACTERS]
+        why = Reason.of(ReasonCode.PLANNING_FAILED, str(getattr(error, "message", error)))
         iree = Alternative(UNPLANNED, reason="planning failed")
-        return Decision(Site(SITE, self.request.name), UNPLANNED, (iree,), FALLBACK, (message,))
+        site = Site(SITE, self.request.name)
+        return Decision(site, UNPLANNED, (iree,), FALLBACK, grounds=(why,))
 
     def _report(
         self,

@@ -95,7 +95,7 @@ def record_stage(artifact: Artifact, decision: Decision) -> Artifact:
     """An artifact of another stage than the asked one, which says so in decisions and report."""
     decisions, report = (decision, *artifact.decisions), artifact.contract_report
     clauses = [
-        replace(c, code=ReasonCode.COMPILE_DEGRADED.name, evidence=decision.evidence)
+        replace(c, code=ReasonCode.COMPILE_DEGRADED.name, evidence=decision.grounds)
         for c in report.clauses
         if c.clause == CLAUSE
     ]

@@ -110,12 +110,8 @@ def _reasons(before: Decision, after: Decision) -> Iterator[str]:
             yield f"{name}: was not offered before"
         else:
             yield from _restated(name, old[name], new[name])
-    for text in before.evidence:
-        if text not in after.evidence:
-            yield f"evidence before: {text}"
-    for text in after.evidence:
-        if text not in before.evidence:
-            yield f"evidence now: {text}"
+    yield from (f"evidence before: {e}" for e in before.facts if e not in after.facts)
+    yield from (f"evidence now: {e}" for e in after.facts if e not in before.facts)
 
 
 def _by_name(decision: Decision) -> dict[str, Alternative]:

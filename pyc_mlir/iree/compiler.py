@@ -127,8 +127,10 @@ def _form_dispatches(session: IreeSession, start: str) -> None:
     if (count := widest(session.module, WORKGROUPS)) > MOST_BINDINGS:
         raise CompileError(
             ReasonCode.TARGET_COMPILE_FAILED,
-            f"dispatch: expected {MOST_BINDINGS} tensors at most, which is what IREE's runtime "
-            f"binds, got: a dispatch of {count}; compute it in parts",
+            where="dispatch",
+            expected=f"{MOST_BINDINGS} tensors at most, which is what IREE's runtime binds",
+            got=f"a dispatch of {count}",
+            remedy="compute it in parts",
         )
 
 
@@ -250,7 +252,7 @@ def located(error: CompileError, target: Target, locations: Mapping[str, str]) -
         if error.code is ReasonCode.INVALID_IR
         else f"a module that IREE compiles for target `{target.name}`"
     )
-    return CompileError(error.code, f"{place}: expected {expected}, got: {message}", errors)
+    return CompileError(error.code, "", errors, where=place, expected=expected, got=message)
 
 
 def _where(diagnostic: IreeDiagnostic) -> str:

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import iree.compiler.api as api
 from iree.compiler import ir
 from iree.compiler.api import ctypes_dl
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import ErrorFields, PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import make_folder
 from pyc_mlir.dialects.util.suggestions import did_you_mean
@@ -141,9 +141,13 @@ class CompileError(PycError):
     """IREE refused a module; `diagnostics` holds all that it said, in order."""
 
     def __init__(
-        self, code: ReasonCode, message: str, diagnostics: Sequence[IreeDiagnostic] = ()
+        self,
+        code: ReasonCode,
+        text: str = "",
+        diagnostics: Sequence[IreeDiagnostic] = (),
+        **fields: Unpack[ErrorFields],
     ) -> None:
-        super().__init__(code, message)
+        super().__init__(code, text, **fields)
         self.diagnostics = tuple(diagnostics)
 
 
@@ -220,7 +224,7 @@ class IreeSession:
         reader = self._new_invocation()
         buffer = api.Source.wrap_buffer(self._session, source, buffer_name=name)
         if not reader.parse_source(buffer):
-            raise self._failure(ReasonCode.INVALID_IR, "module: expected IR that IREE can read")
+            raise self._failure(ReasonCode.INVALID_IR, "module", "IR that IREE can read")
         module = reader.export_module()
         # The bindings free only modules that they know to have no parent.
         module.detach_from_parent()
@@ -262,7 +266,7 @@ class IreeSession:
         _LIBRARY.ireeCompilerInvocationSetCompileToPhase(pointer, to.encode())
         if not self._invocation.execute():
             raise self._failure(
-                ReasonCode.TARGET_COMPILE_FAILED, f"phases {start}..{to}: expected to compile"
+                ReasonCode.TARGET_COMPILE_FAILED, f"phases {start}..{to}", "to compile"
             )
 
     def run_passes(self, pipeline: str) -> None:
@@ -277,7 +281,7 @@ class IreeSession:
                 f"(IREE would run none), got {pipeline!r}",
             )
         if not self._invocation.execute_text_pass_pipeline(pipeline):
-            raise self._failure(ReasonCode.PASS_FAILED, f"passes {pipeline}: expected to run")
+            raise self._failure(ReasonCode.PASS_FAILED, f"passes {pipeline}", "to run")
 
     def text(self) -> bytes:
         """Return the module as MLIR text (UTF-8)."""
@@ -302,10 +306,10 @@ class IreeSession:
         message = ctypes.string_at(text, size).decode(errors="replace")
         self.diagnostics.append(IreeDiagnostic.parse(severity, message))
 
-    def _failure(self, code: ReasonCode, what: str) -> CompileError:
+    def _failure(self, code: ReasonCode, where: str, expected: str) -> CompileError:
         errors = [d for d in self.diagnostics if d.severity == "error"] or self.diagnostics
         detail = str(errors[0]) if errors else "no diagnostic"
-        return CompileError(code, f"{what}, got {detail}", self.diagnostics)
+        return CompileError(code, "", self.diagnostics, where=where, expected=expected, got=detail)
 
     def _output(self, write: Any) -> bytes:
         output = api.Output.open_membuffer()
@@ -315,8 +319,10 @@ class IreeSession:
         except ValueError as error:
             raise CompileError(
                 ReasonCode.TARGET_COMPILE_FAILED,
-                f"output: expected a module that can be written, got {error}",
-                self.diagnostics,
+                diagnostics=self.diagnostics,
+                where="output",
+                expected="a module that can be written",
+                got=str(error),
             ) from None
         finally:
             output.close()

@@ -14,7 +14,8 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, TaskReport, from_bytes
 from pyc_mlir.dialects.names import kernel_family, op_name
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.kernels.lang.attributes import COMPUTES, SELECT
+from pyc_mlir.pipelines.choices.evidence import Computes
+from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 
 # Whose code a dispatch is, if it is no kernel's.
 IREE = "IREE"
@@ -112,9 +113,9 @@ def groups_of(decisions: Iterable[Decision]) -> dict[str, KnownGroup]:
 
 def _group(decision: Decision) -> KnownGroup:
     name = decision.site.op_id
-    listed = (e.removeprefix(COMPUTES).split() for e in decision.evidence if e.startswith(COMPUTES))
+    listed = (e.ops for e in decision.evidence if isinstance(e, Computes))
     knobs = (a.reason for a in decision.alternatives if a.name == decision.chosen)
-    members = tuple(next(listed, [name]))
+    members = next(listed, (name,))
     places = places_of(decision.site.location)
     return KnownGroup(name, members, decision.chosen, next(knobs, ""), places)
 

@@ -14,7 +14,8 @@ from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.artifact.verification import SelfCheck
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
-from pyc_mlir.pipelines.choices.log import RUN, Event, Reason
+from pyc_mlir.pipelines.choices.evidence import Reason
+from pyc_mlir.pipelines.choices.log import RUN, Event
 from pyc_mlir.util.logs import RUN as LOGGED
 from pyc_mlir.util.logs import logger
 from pyc_mlir.util.notebook import html_table
@@ -88,8 +89,8 @@ class RunLog:
             events, dropped = tuple(self._events), self._dropped
         cached = () if stats.cache is None else (stats.cache.event,)
         counts = {name: getattr(stats, name) for name in COUNTED}
-        measured = {**counts, "events_dropped": dropped, **stats.contract.broken}
-        last = Event(RUN, CALLS, ANSWERED, measured=measured)
+        measured = {**counts, "events_dropped": dropped}
+        last = Event(RUN, CALLS, ANSWERED, measured=measured, broken=stats.contract.broken)
         return (*cached, *events, last)
 
 

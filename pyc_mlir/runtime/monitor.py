@@ -16,9 +16,10 @@ import numpy as np
 
 from pyc_mlir.artifact.contract_status import Counts
 from pyc_mlir.artifact.test_vectors import ExpectedResult, Samples, compare, make_inputs
-from pyc_mlir.artifact.verification import Evidence, Verification, hash_of
+from pyc_mlir.artifact.verification import Checks, Verification, hash_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import IREE_CODE, OTHER_PLANS, REFERENCE, Contract
+from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import environment_of
 from pyc_mlir.runtime.events import REFUSED
@@ -53,7 +54,7 @@ class Monitor:
         artifact = serving.artifact
         self._serving = serving
         self._limit = contract.max_error if isinstance(contract.max_error, int | float) else None
-        self._evidence = artifact.evidence or Evidence()
+        self._checks = artifact.checks or Checks()
         self._samples = Samples.from_bytes(artifact.samples, artifact.signature)
         self._hash = hash_of(artifact.vmfb, artifact.samples, contract.max_error)
         self._load = load
@@ -73,7 +74,7 @@ class Monitor:
     def counts(self) -> Counts:
         """Return the counts so far."""
         with self._lock:
-            taken = tuple(map(str, self.taken))
+            taken = tuple(Note(str(fallback)) for fallback in self.taken)
             return Counts(self.verification, self.calls, self.compared_calls, taken)
 
     def check_samples(self, known: Verification | None) -> None:
@@ -82,7 +83,7 @@ class Monitor:
         Raises PycError (WRONG_RESULT) if they differ, and no fallback is left; with the code of
         the failure where they could not be computed.
         """
-        for record in filter(None, (known, self._evidence.verification)):
+        for record in filter(None, (known, self._checks.verification)):
             if record.passed and record.fits(self._hash, environment_of(self._serving.device)):
                 self.verification = record
                 return
@@ -125,13 +126,13 @@ class Monitor:
     @property
     def compares_calls(self) -> bool:
         """True where the inputs of a call are read again after it, by the reference."""
-        return self._evidence.oracle is not None
+        return self._checks.oracle is not None
 
     def due(self, arrays: Sequence[Array], code: Code, again: bool = False) -> bool:
         """Count a call; whether its answer has to be compared before it is given out."""
         with self._lock:
             self.calls += not again
-            if self._evidence.oracle is None:
+            if self._checks.oracle is None:
                 return False
             if code.generation != self.generation or (self.every and self.calls % self.every == 0):
                 return True
@@ -146,7 +147,7 @@ class Monitor:
 
         Raises PycError (WRONG_RESULT) if no fallback is left.
         """
-        oracle = self._evidence.oracle
+        oracle = self._checks.oracle
         assert oracle is not None, "nothing is due without it"
         key = code, _shapes(arrays)
         # One call at a time asks the reference; those that are not due wait for none.
@@ -236,25 +237,25 @@ class Monitor:
 
     def _fallbacks(self, chain: Sequence[str]) -> Iterator[str]:
         """Each fallback in turn, put in place when it is asked for; those not here are left out."""
-        serving, evidence = self._serving, self._evidence
+        serving, checks = self._serving, self._checks
         for name in chain:
             if name == OTHER_PLANS:
                 while others := [m for m in serving.plans.modes if m != serving.mode]:
                     code = ReasonCode.FALLBACK_TAKEN
                     serving.plans.take(others[0], "results differ", code, drop=serving.mode)
                     yield f"{OTHER_PLANS}: {others[0]}"
-            elif name == IREE_CODE and IREE_CODE in evidence.stand_ins:
-                stand_in = self._load(evidence.stand_ins[name](), serving.device)
+            elif name == IREE_CODE and IREE_CODE in checks.stand_ins:
+                stand_in = self._load(checks.stand_ins[name](), serving.device)
                 serving.take_code(name, stand_in)
                 yield name
-            elif name == REFERENCE and evidence.oracle is not None:
+            elif name == REFERENCE and checks.oracle is not None:
                 serving.take_code(name, self._reference)
                 yield name
             elif name in (IREE_CODE, REFERENCE):
                 self._absent.append(name)
 
     def _reference(self, arrays: Sequence[Array]) -> list[Array]:
-        oracle = self._evidence.oracle
+        oracle = self._checks.oracle
         assert oracle is not None
         expected = oracle.expect([a.numpy() for a in arrays])
         return [to_device(np.ascontiguousarray(e.value), self._serving.device) for e in expected]

@@ -320,8 +320,8 @@ class Program:
         if type(calls) is not int or calls < 1:
             message = f"compare_every: expected a whole number above 0, got {calls!r}"
             raise PycError(ReasonCode.BAD_ARGUMENT, message)
-        evidence = self.artifact.evidence
-        if self._monitor is None or evidence is None or evidence.oracle is None:
+        checks = self.artifact.checks
+        if self._monitor is None or checks is None or checks.oracle is None:
             raise PycError(
                 ReasonCode.NO_ORACLE,
                 "compare_every: expected a program compiled in this process under `max_error`, "
@@ -434,7 +434,7 @@ class Program:
             fallbacks=() if self._monitor is None else tuple(self._monitor.taken),
             imported=self.artifact.imported,
             cache=self.artifact.cached,
-            check=None if self.artifact.evidence is None else self.artifact.evidence.check,
+            check=None if self.artifact.checks is None else self.artifact.checks.check,
             other_runtime=self._other_runtime,
         )
 

@@ -8,7 +8,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
-from pyc_mlir.artifact.verification import Evidence, Expectation, Oracle, SelfCheck, Verification
+from pyc_mlir.artifact.verification import Checks, Expectation, Oracle, SelfCheck, Verification
 from pyc_mlir.compilation.blame import WrongResult
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
@@ -29,21 +29,21 @@ class WorkerFault(RuntimeError):
 
 
 def artifact_frame(artifact: Artifact) -> Frame:
-    """An artifact with its evidence; stand-ins stay behind, since they are code."""
-    evidence = artifact.evidence or Evidence()
-    verification = evidence.verification
-    oracle, code = _oracle_json(evidence.oracle)
+    """An artifact with its checks; stand-ins stay behind, since they are code."""
+    checks = artifact.checks or Checks()
+    verification = checks.verification
+    oracle, code = _oracle_json(checks.oracle)
     header = {
         "kind": ARTIFACT,
         "manifest": artifact.manifest,
         "decisions": [d.to_json() for d in artifact.decisions],
         "verification": None if verification is None else verification.to_json(),
-        "clauses": [c.to_json() for c in evidence.clauses],
+        "clauses": [c.to_json() for c in checks.clauses],
         "oracle": oracle,
-        "check": None if evidence.check is None else evidence.check.to_json(),
+        "check": None if checks.check is None else checks.check.to_json(),
     }
     # The function itself, which is compared with them, is in the parent.
-    expected = b"" if evidence.expected is None else evidence.expected.samples.to_bytes()
+    expected = b"" if checks.expected is None else checks.expected.samples.to_bytes()
     parts = (artifact.vmfb, artifact.module, artifact.memory, artifact.samples, code, expected)
     return Frame(header, parts)
 
@@ -56,7 +56,7 @@ def artifact_of(frame: Frame) -> Artifact:
     verification = (
         None if data["verification"] is None else Verification.from_json(data["verification"])
     )
-    evidence = Evidence(
+    checks = Checks(
         _oracle(data["oracle"], code),
         verification,
         tuple(map(ClauseReport.from_json, data["clauses"])),
@@ -64,7 +64,7 @@ def artifact_of(frame: Frame) -> Artifact:
         check=None if data["check"] is None else SelfCheck.from_json(data["check"]),
     )
     decisions = tuple(map(Decision.from_json, data["decisions"]))
-    return Artifact(vmfb, data["manifest"], decisions, module, memory, samples, evidence)
+    return Artifact(vmfb, data["manifest"], decisions, module, memory, samples, checks)
 
 
 def _oracle_json(oracle: Oracle | None) -> tuple[dict[str, Any] | None, bytes]:
@@ -89,8 +89,9 @@ def error_frame(error: PycError) -> Frame:
     """A refusal: its kind, its text, and its fields by the kind's row of `_KINDS`."""
     kind = next(k for k in type(error).__mro__ if k in _KINDS)
     header = {"kind": REFUSED, "code": error.code.name, "message": error.message}
+    parts = {name: getattr(error, name) for name in _PARTS}
     fields = {name: to_json(getattr(error, name)) for name, (to_json, _) in _KINDS[kind].items()}
-    return Frame({**header, "error": kind.__name__, "fields": fields})
+    return Frame({**header, "error": kind.__name__, "parts": parts, "fields": fields})
 
 
 def error_of(frame: Frame) -> PycError:
@@ -100,6 +101,8 @@ def error_of(frame: Frame) -> PycError:
     # Made from its text and fields: what a subclass is made from stays in the worker.
     error = kind.__new__(kind)
     PycError.__init__(error, ReasonCode[data["code"]], str(data["message"]))
+    for name in _PARTS:
+        setattr(error, name, str(data["parts"][name]))
     for name, (_, from_json) in _KINDS[kind].items():
         setattr(error, name, from_json(data["fields"][name]))
     return error
@@ -122,6 +125,8 @@ def _record(kind: type[Any]) -> _Codec:
     return asdict, lambda data: kind(**data)
 
 
+# The parts of every error's message.
+_PARTS = ("where", "expected", "got", "remedy", "text")
 # What each kind of error tells beside its code and its text, to data and back.
 _KINDS: Mapping[type[PycError], Mapping[str, _Codec]] = {
     PycError: {},

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.verification import Evidence
+from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.lookup import compiled
 from pyc_mlir.cache.verifications import Verifications, noted, recalled
@@ -34,9 +34,9 @@ def in_workers(
     """
     with CompileJob(source, inputs, options, stage, trusted=not untrusted, spent=spent) as job:
         made = job.compile() if cache is None else _through(cache, source, inputs, options, job)
-    if untrusted and made.evidence is not None:
+    if untrusted and made.checks is not None:
         # Asked for calls, the reference would read the program in this process.
-        made = replace(made, evidence=replace(made.evidence, oracle=None))
+        made = replace(made, checks=replace(made.checks, oracle=None))
     made = with_requested_options(made, options)
     if IREE_CODE not in options.contract.fallbacks:
         return made
@@ -44,8 +44,8 @@ def in_workers(
     unlimited = replace(options.contract, max_compile_seconds=None)
     other = replace(options, contract=unlimited, kernels=NO_KERNELS, recipe=None)
     again = partial(build, source, inputs, other, untrusted=untrusted)
-    evidence = replace(made.evidence or Evidence(), stand_ins={IREE_CODE: again})
-    return replace(made, evidence=evidence)
+    checks = replace(made.checks or Checks(), stand_ins={IREE_CODE: again})
+    return replace(made, checks=checks)
 
 
 def _through(
@@ -59,7 +59,7 @@ def _through(
     # What a file holds is found out by the worker, which may crash and can be ended.
     made = compiled(cache, source, inputs, options, lambda *_: job.compile(), load, read=False)
     records = Verifications.of(cache, made.cached)
-    if made.evidence is not None:
+    if made.checks is not None:
         # What keeping the program took counts.
         return job.with_time(noted(made, records))
     return recalled(job.checked(made, records), records)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
-from pyc_mlir.artifact.verification import Evidence
+from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.verifications import Verifications
 from pyc_mlir.compilation.contract_check import needs_runs
@@ -35,6 +35,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import Status
+from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import artifact_of
@@ -117,7 +118,7 @@ class CompileJob:
         if needs_runs(self._options.contract):
             made = artifact_of(self._request(TRY, to_bytes(found), records))
             same = made.vmfb == found.vmfb
-            found = replace(found if same else made, evidence=made.evidence, cached=found.cached)
+            found = replace(found if same else made, checks=made.checks, cached=found.cached)
         return self.with_time(found)
 
     def _request(
@@ -208,14 +209,15 @@ class CompileJob:
             raise self._overrun()
         self._restart()
         stage, artifact = self._below[len(made) - 1], artifact_of(made[-1][0])
+        ended = f"`{REQUESTED}` was ended after {self.limit:g} s"
         why = (
-            f"{ReasonCode.COMPILE_DEGRADED.name}: `{REQUESTED}` was ended after {self.limit:g} s",
-            f"`{stage}` was there: {REASONS[stage]}",
+            Reason.of(ReasonCode.COMPILE_DEGRADED, ended),
+            Note(f"`{stage}` was there: {REASONS[stage]}"),
         )
         times = [at - self._began for _, at in made]
         measured = dict(zip(self._below, times, strict=False))
         measured[f"{REQUESTED}, while {self._first.doing}"] = self.seconds
-        decision = Decision(SITE, stage, OFFERED, FALLBACK, why, measured)
+        decision = Decision(SITE, stage, OFFERED, FALLBACK, (), why, measured)
         return self.with_time(record_stage(artifact, decision))
 
     def with_time(self, artifact: Artifact) -> Artifact:
@@ -244,9 +246,9 @@ def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
             raise _late(limit, seconds)
         code = ReasonCode.COMPILE_TIMEOUT.name
         clause = replace(clause, status=Status.BROKEN, code=code)
-    evidence = artifact.evidence or Evidence()
-    others = (c for c in evidence.clauses if c.clause != CLAUSE)
-    return replace(artifact, evidence=replace(evidence, clauses=(*others, clause)))
+    checks = artifact.checks or Checks()
+    others = (c for c in checks.clauses if c.clause != CLAUSE)
+    return replace(artifact, checks=replace(checks, clauses=(*others, clause)))
 
 
 def _late(limit: float, seconds: float) -> PycError:

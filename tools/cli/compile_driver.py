@@ -24,9 +24,9 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lab.explore.policy import Explore
-from pyc_mlir.lab.simulation.evidence import MEASURED, PREDICTED
-from pyc_mlir.pipelines.choices.choices import Coverage, coverage, policy_mark
+from pyc_mlir.pipelines.choices.choices import Coverage, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
+from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds
 from pyc_mlir.pipelines.choices.log import Conditions, Listed, Record, write_log
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.common import Progress, refusal
@@ -192,17 +192,15 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
 
 def check_of(artifact: Artifact) -> SelfCheck | None:
     """How the program compared with its references; None where a contract compares it."""
-    return None if artifact.evidence is None else artifact.evidence.check
+    return None if artifact.checks is None else artifact.checks.check
 
 
 def explored_line(artifact: Artifact) -> str:
     """On what the choices of the policy `explore` rest; nothing under another policy."""
-    mark = policy_mark(Explore.name)
-    found = [e for d in artifact.decisions for e in d.evidence if e.startswith(mark)]
-    measured, predicted = (
-        sum(e.startswith(f"{mark}{grounds}") for e in found) for grounds in (MEASURED, PREDICTED)
-    )
-    if not measured + predicted:
+    explored = (d for d in artifact.decisions if d.decided_by == Explore.name)
+    estimates = [e.measured for d in explored for e in d.grounds if isinstance(e, EstimatedSeconds)]
+    measured, predicted = estimates.count(True), estimates.count(False)
+    if not estimates:
         return ""
     evidence_text = f"{measured} kernels by measured rows, {predicted} by predictions"
     return (
@@ -212,7 +210,7 @@ def explored_line(artifact: Artifact) -> str:
 
 def contract_report(artifact: Artifact) -> str:
     """A line for each clause of the contract; nothing without one."""
-    verification = None if artifact.evidence is None else artifact.evidence.verification
+    verification = None if artifact.checks is None else artifact.checks.verification
     report = current_report(artifact, Counts(verification))
     return f"contract\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
 
@@ -276,7 +274,7 @@ def describe(decision: Listed) -> str:
     saved = traffic_saved(decision)
     notes = [f"not {', '.join(others)}"] if others else []
     notes += [f"saves {quantity(saved, 'B')} of traffic"] if saved else []
-    notes += decision.evidence
+    notes += map(str, decision.facts)
     aside = f" ({'; '.join(notes)})" if notes else ""
     names = ", ".join(decision.site.nodes)
     return f"{decision.site.op_id}{f' ({names})' if names else ''}: {decision.chosen}{aside}"

@@ -55,9 +55,11 @@ _ERRORS = """\
 
 Every error that an input can cause is a `pyc_mlir.PycError`. Its text says where, what was
 expected, what came and what to do, and ends in the code; `error.code` is the member of
-`pyc_mlir.ReasonCode`, `error.message` the text without it. Fallbacks, cache misses and switches
-are no errors: their codes stand in decisions, events and `Program.stats()`. Codes are added, never
-renamed; a test provokes each of them.
+`pyc_mlir.ReasonCode`, `error.message` the text without it. Where they are known apart,
+`error.where`, `error.expected`, `error.got` and `error.remedy` are the parts of the message; code
+of PyC's own makes errors from these parts: `PycError(code, where=..., expected=..., got=...,
+remedy=...)`. Fallbacks, cache misses and switches are no errors: their codes stand in decisions,
+events and `Program.stats()`. Codes are added, never renamed; a test provokes each of them.
 
 | code | meaning | cause | remedy | example |
 |---|---|---|---|---|

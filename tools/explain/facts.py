@@ -12,6 +12,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
+from pyc_mlir.pipelines.choices.evidence import PlanBytes
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
 from pyc_mlir.profile.build import placed, predict
@@ -26,7 +27,6 @@ _PARTS = {
     "transients": "transients (the arena)",
     "outputs": "outputs",
 }
-_PLANS = re.compile(r"(\w+): (.+) bytes, (?:not proven )?smaller than IREE's (.+)")
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
@@ -128,10 +128,11 @@ class ExplainedProgram:
     def _arenas(self, story: "Story") -> tuple[int | None, int | None]:
         """As `working_memory`, of one region; by its formulas at the chosen sizes."""
         region, evidence = story.region, story.decision.evidence if story.decision else ()
-        plans = next(filter(None, map(_PLANS.fullmatch, evidence)), None)
+        offers = [e for e in evidence if isinstance(e, PlanBytes)]
+        plans = next((p for p in offers if p.plan == region.chosen), offers[0] if offers else None)
         if plans is not None and (self.sizes.chosen or region.after is None):
-            reference = self.sizes.bytes_of(plans[3])
-            own = reference if region.chosen == UNPLANNED else self.sizes.bytes_of(plans[2])
+            reference = self.sizes.bytes_of(plans.reference)
+            own = reference if region.chosen == UNPLANNED else self.sizes.bytes_of(plans.nbytes)
             return own, reference
         after, before = region.after, region.before or region.after
         return (after.arena_bytes, before.arena_bytes) if after and before else (None, None)
@@ -218,7 +219,7 @@ class Story:
         """Which plan runs, who decided, and the reason given."""
         if self.decision is None:
             return f"{self.region.chosen}; the log holds no decision for it"
-        reason = "; ".join(self.decision.evidence) or next(
+        reason = "; ".join(map(str, self.decision.facts)) or next(
             (a.reason for a in self.decision.alternatives if a.name == self.decision.chosen), ""
         )
         by = f"{self.region.chosen} (decided by: {self.decision.decided_by})"

@@ -110,9 +110,7 @@ def _overview(subject: ExplainedProgram) -> str:
     unit, rows = in_table(subject.account())
     account = _table(("memory of one call", unit), rows, "numbers account")
     note = "" if subject.stories() else f'<p class="note">{_NO_REPORT}</p>'
-    clauses = [
-        (c.clause, str(c).partition(" = ")[2]) for c in subject.artifact.contract_report.clauses
-    ]
+    clauses = [(c.clause, c.state) for c in subject.artifact.contract_report.clauses]
     contract = _table(("contract", "as compiled"), clauses, "facts") if clauses else ""
     return (
         f'<section class="overview"><div class="tiles">{tiles}{note}</div>{account}{contract}'
@@ -312,7 +310,7 @@ def _decision(decision: Decision) -> str:
         for a in decision.alternatives
         if folded(a.reason)[1]
     )
-    lines = [f"evidence: {e}" for e in decision.evidence]
+    lines = [f"evidence: {e}" for e in decision.facts]
     lines += [f"measured: {name} {value:g}" for name, value in decision.measured.items()]
     evidence = "".join(f'<p class="note">{escape(text)}</p>' for text in lines)
     table = _table(("", "alternative", "predicted cost", "reason"), rows)

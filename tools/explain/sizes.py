@@ -9,11 +9,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.evidence import Evidence
 
 _DIM = re.compile(r"hal\.buffer_view\.dim\(arg(\d+), index=(\d+) : index\)")
 
@@ -80,11 +82,16 @@ class ChosenSizes:
         """A decision whose evidence and reasons are `readable`."""
         return replace(
             decision,
-            evidence=tuple(map(self.readable, decision.evidence)),
+            evidence=tuple(map(self._filled, decision.evidence)),
             alternatives=tuple(
                 replace(a, reason=self.readable(a.reason)) for a in decision.alternatives
             ),
         )
+
+    def _filled(self, fact: Evidence) -> Evidence:
+        """Return a record whose texts are `readable`."""
+        texts = {n: self.readable(v) for n, v in vars(fact).items() if isinstance(v, str)}
+        return replace(cast(Any, fact), **texts)
 
     def _dim(self, match: "re.Match[str]") -> int | str:
         argument, axis = int(match[1]), int(match[2])

@@ -183,6 +183,6 @@ def decision_text(decision: Listed, short: bool = False) -> str:
         reason = folded(a.reason)[0] if short else a.reason
         note = "; ".join(t for t in (costs, reason) if t)
         lines.append(f"    {mark} {a.name:<{width}}  {note}".rstrip() + "\n")
-    lines += [f"      evidence: {e}\n" for e in decision.evidence]
+    lines += [f"      evidence: {e}\n" for e in decision.facts]
     lines += [f"      measured: {name} {value:g}\n" for name, value in decision.measured.items()]
     return head + "".join(lines)

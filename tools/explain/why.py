@@ -1,12 +1,11 @@
 """Occurrences of a reason code in a compile or a run, and its meaning."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pyc_mlir.artifact.compile_log import CompileLog
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.pipelines.choices.log import Listed
+from pyc_mlir.pipelines.choices.log import Event
 
 
 def code_named(name: str) -> ReasonCode:
@@ -29,30 +28,24 @@ def why(recorded: CompileLog, code: ReasonCode) -> str:
 
 
 def _decisions(recorded: CompileLog, code: ReasonCode) -> Iterator[str]:
-    yield from _measured(recorded, code)
+    yield from (f"  compile: {text}\n" for text in _measured(recorded.broken, code))
     for decision in (*recorded.decisions, *recorded.events):
-        mentions = [text for text in _words(decision) if re.search(rf"\b{code.name}\b", text)]
+        mentions = [str(fact) for fact in decision.facts if code.name in fact.codes]
+        if isinstance(decision, Event):
+            mentions += _measured(decision.broken, code)
         if mentions:
             where = f" at {decision.site.location}" if decision.site.location else ""
             head = f"{decision.site.key}: {decision.chosen} (by {decision.decided_by}){where}"
             yield "".join((f"  {head}\n", *(f"    {text}\n" for text in mentions)))
 
 
-def _measured(recorded: CompileLog, code: ReasonCode) -> Iterator[str]:
-    """What trials of the compile measured of a broken clause."""
-    for name, value in recorded.measured.items():
-        if re.search(rf"\b{code.name}\b", name):
-            yield f"  compile: {name} {value}\n"
-
-
-def _words(decision: Listed) -> Iterator[str]:
-    yield from decision.evidence
-    yield from (a.reason for a in decision.alternatives)
-    yield from (f"{name} {value}" for name, value in decision.measured.items())
+def _measured(broken: Mapping[str, Mapping[str, float]], code: ReasonCode) -> list[str]:
+    """Return what was measured of the clause that was broken with a code."""
+    return [f"{code.name}: {name} {value}" for name, value in broken.get(code.name, {}).items()]
 
 
 def _clauses(recorded: CompileLog, code: ReasonCode) -> Iterator[str]:
     artifact = recorded.artifact
     for clause in () if artifact is None else artifact.contract_report.clauses:
-        if code.name in (clause.code, *re.findall(r"\w+", " ".join(clause.evidence))):
+        if code.name in (clause.code, *(c for e in clause.evidence for c in e.codes)):
             yield f"  contract: {clause}\n"

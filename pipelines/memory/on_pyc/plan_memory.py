@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.memory.on_pyc.plan import annotate, reorder, site_of
@@ -76,10 +77,10 @@ class PlanMemory:
         offered = [_alternative(name, p, len(region.ops)) for name, p in plans.items()]
         return plans[choices.choose(site, offered, self._evidence(found, mode)).name]
 
-    def _evidence(self, found: SchedulePlan, mode: str) -> tuple[str, ...]:
+    def _evidence(self, found: SchedulePlan, mode: str) -> tuple[Note, ...]:
         limit = () if self.budget is None else (f"budget {self.budget} bytes",)
         proven = ("no smaller arena exists",) if found.proven else ()
-        return (f"mode {mode}", *limit, *proven)
+        return tuple(map(Note, (f"mode {mode}", *limit, *proven)))
 
 
 def refuse_negative(name: str, value: float | None) -> None:

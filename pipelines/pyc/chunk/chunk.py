@@ -21,6 +21,7 @@ from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.chunk.dims import Rows, operand_rows, part_params
 from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, Region, is_static
@@ -68,7 +69,7 @@ class Chunk:
             graph = ChunkGraph(function, reads_parts(replace(context, target=target)))
             candidates = plan(graph, target, mode)
             ids = OpIds(function, seen) if candidates else None
-            evidence = f"mode {mode}"
+            evidence = Note(f"mode {mode}")
             chosen = [
                 (c.region, self._choose(graph, c, ids, context.choices, evidence))
                 for c in candidates
@@ -83,7 +84,7 @@ class Chunk:
         return counts
 
     def _choose(
-        self, graph: ChunkGraph, found: ChunkRegion, ids: OpIds, choices: Choices, evidence: str
+        self, graph: ChunkGraph, found: ChunkRegion, ids: OpIds, choices: Choices, evidence: Note
     ) -> int:
         """Return the number of parts: 1 to keep the region as it is."""
         op = graph.ops[found.region.end]
@@ -95,7 +96,7 @@ class Chunk:
             for name, o in offers.items()
         ]
         ops = "+".join(graph.name(i) for i in found.region.ops)
-        grounds = (evidence, f"region {ops}")
+        grounds = (evidence, Note(f"region {ops}"))
         return offers[choices.choose(site, alternatives, grounds).name].parts
 
 

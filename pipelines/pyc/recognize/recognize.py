@@ -17,6 +17,7 @@ from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
+from pyc_mlir.pipelines.choices.evidence import NotOffered
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.recognize.activations import activations
 from pyc_mlir.pipelines.pyc.recognize.attention import attentions
@@ -100,11 +101,11 @@ def _is_chosen(match: Match, ids: OpIds, context: PassContext) -> bool:
     composite, ops = costs(match, context)
     made = Alternative(name, composite, _reason(match))
     kept = Alternative(KEEP, ops, f"{len(match.ops)} ops as they are")
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[NotOffered, ...] = ()
     offers = [made, kept]
     if context.compares and not match.as_exact:
         offers = [kept]
-        evidence = (f"not offered: {name}: {_reason(match)}, and the contract bounds the error",)
+        evidence = (NotOffered((name,), f"{_reason(match)}, and the contract bounds the error"),)
     site = Site(Recognize.name, ids[root], str(root.location))
     return context.choices.choose(site, offers, evidence).name == name
 

@@ -127,7 +127,7 @@ def self_check(artifact: Artifact, expected: Expectation, device: Device | None)
         artifact,
         manifest={**artifact.manifest, "contract": contract.to_json()},
         samples=expected.samples.to_bytes(),
-        evidence=None,
+        checks=None,
     )
     found = Program(trial, device).verification
     assert found is not None, "a contract with `max_error` compares"

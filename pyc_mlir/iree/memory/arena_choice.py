@@ -25,6 +25,7 @@ from pyc_mlir.iree.memory.call_memory import (
 )
 from pyc_mlir.iree.memory.versions import held_bytes, to_async
 from pyc_mlir.iree.session import CompileError, IreeSession
+from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.streams.ir import constant_of, find, ir, maker, operations, storage_of
 from pyc_mlir.pipelines.streams.ranges import Ranges
 from pyc_mlir.pipelines.streams.sizes import ByteSize, rounded_size_of, size_of
@@ -85,13 +86,13 @@ class ArenaEntry:
         return {f"{self.name}.{mode}": mode for mode in self.also}
 
     @property
-    def evidence(self) -> str:
-        """What was compared, in words."""
+    def evidence(self) -> tuple[Note, ...]:
+        """The bytes of both entries, and those of further modes."""
         fresh = ", ".join(map(str, self.left_out))
-        reasons = [f"a call of it needs {self.twin} bytes, one of `{self.function}` {self.main}"]
-        reasons += [f"in mode {mode} {needed}" for mode, needed in self.in_modes.items()]
-        reasons += [f"outputs that a buffer would cost a copy: {fresh}"] if fresh else []
-        return "; ".join(reasons)
+        notes = [f"a call of it needs {self.twin} bytes, one of `{self.function}` {self.main}"]
+        notes += [f"in mode {mode} {needed}" for mode, needed in self.in_modes.items()]
+        notes += [f"outputs that a buffer would cost a copy: {fresh}"] if fresh else []
+        return tuple(map(Note, notes))
 
     def compile(self, session: IreeSession, to_stream: ToStream) -> None:
         """Take a session from the end of phase `flow` to that of `stream`, with the entry or not.
@@ -236,4 +237,4 @@ def copied_outputs(twin: Any) -> set[int]:
 def _words(error: CompileError) -> str:
     """Only IREE's words: the message's location may hold a path, and artifacts carry none."""
     errors = [d for d in error.diagnostics if d.severity == "error"]
-    return errors[0].message if errors else error.message.partition("got ")[2]
+    return errors[0].message if errors else error.got

@@ -32,7 +32,8 @@ from pyc_mlir.lab.simulation.evidence import MEASURED, PREDICTED
 from pyc_mlir.lab.simulation.program import NOTES, Priced, PricedSite, priced, priced_parts
 from pyc_mlir.lab.simulation.residuals import Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
-from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe, policy_mark
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe
+from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds, Evidence, ExploredStructures
 from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES
 from pyc_mlir.pipelines.choices.recipe_file import ExpectedCall, RecipeFile
@@ -209,17 +210,19 @@ class Explorer:
 
     def _grounds(
         self, decisions: Iterable[Decision], estimate: Estimate
-    ) -> dict[str, tuple[str, ...]]:
-        """What each choice between several rests on, as a log says it."""
+    ) -> dict[str, tuple[Evidence, ...]]:
+        """Return the evidence of each choice between several."""
         prices = {site.site: site.price for site in estimate.sites}
-        total = f"explored {self.lowerings} structures: {estimate.seconds:.4g} s"
+        total = ExploredStructures(self.lowerings, estimate.seconds)
         found = {}
         for decision in decisions:
             if len(decision.alternatives) < 2:
                 continue
             price = prices.get(decision.site.key)
-            told = total if price is None else f"{price.grounds} {price.seconds:.4g} s: {price.why}"
-            found[decision.site.key] = (f"{policy_mark(EXPLORE)}{told}",)
+            estimated = price and EstimatedSeconds(
+                price.seconds, price.grounds == MEASURED, price.why
+            )
+            found[decision.site.key] = (estimated or total,)
         return found
 
 

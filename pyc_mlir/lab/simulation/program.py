@@ -16,7 +16,8 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import MemoryReport
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.pipelines.choices.choices import Decision, Site
-from pyc_mlir.pipelines.kernels.lang.attributes import COMPUTES, SELECT
+from pyc_mlir.pipelines.choices.evidence import Computes
+from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import TARGETS, Target, available_cores, read_host_cpu
 from pyc_mlir.profile.known import report_of
@@ -167,5 +168,4 @@ def _sites(decisions: Iterable[Decision], passes: Iterable[str]) -> tuple[Priced
 
 def _members(decision: Decision) -> Iterable[str]:
     """The ops that a kernel's group computes."""
-    lines = (e.removeprefix(COMPUTES) for e in decision.evidence if e.startswith(COMPUTES))
-    return next(lines, "").split()
+    return next((e.ops for e in decision.evidence if isinstance(e, Computes)), ())

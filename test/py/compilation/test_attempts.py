@@ -22,6 +22,7 @@ from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgr
 from pyc_mlir.iree.session import CompileError
 from pyc_mlir.pipelines.choices.choices import Choices, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.evidence import Reason
 
 FAILED = ReasonCode.TARGET_COMPILE_FAILED
 RETRY, FALLBACK = ReasonCode.BUDGET_RETRY, ReasonCode.CODEGEN_FALLBACK
@@ -30,7 +31,7 @@ TOGETHER, SMALLEST = "co-selected", "memory_first, IREE's code"
 
 
 def no_code(reported: str = "stack") -> CompileError:
-    return CompileError(FAILED, f"x.py:1: expected code, got: {reported}")
+    return CompileError(FAILED, where="x.py:1", expected="code", got=reported)
 
 
 def over(arena: int) -> BudgetNotKept:
@@ -163,10 +164,10 @@ def test_other_refusals_are_final():
 def test_a_fallback_says_what_was_left():
     failures = after(no_code(), over(300), None)[1]
     first, second = fallback_reasons(failures, "balanced")
-    assert first == (ReasonCode.CODEGEN_FALLBACK, "aggressive: stack")
-    assert second[0] is ReasonCode.BUDGET_RETRY
-    assert second[1].startswith("plain: memory budget: expected at most 100 bytes")
+    assert first == Reason("CODEGEN_FALLBACK", "aggressive: stack")
+    assert second.code == "BUDGET_RETRY"
+    assert second.message.startswith("plain: memory budget: expected at most 100 bytes")
     assert fallback_reasons(failures, "memory_first") == []
-    ((code, reported),) = retry_reasons(failures)
-    assert code is ReasonCode.BUDGET_RETRY
-    assert reported.startswith("memory budget") and "needs 300" in reported
+    (retry,) = retry_reasons(failures)
+    assert retry.code == "BUDGET_RETRY"
+    assert retry.message.startswith("memory budget") and "needs 300" in retry.message

@@ -15,6 +15,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.calibration_choice import SITE
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
+from pyc_mlir.pipelines.choices.evidence import ContentHash
 from pyc_mlir.pipelines.choices.log import decisions_of, read_log
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.runtime.device import Device
@@ -58,7 +59,7 @@ def test_log_and_manifest_name_it(measured, tmp_path: Path):
     (decision,) = named(list(again.decisions))
     assert (decision.site, decision.chosen) == (SITE, used.label)
     assert [a.name for a in decision.alternatives] == [used.label, "published"]
-    assert decision.evidence == ("calibration `lab`", f"sha256:{used.hash}")
+    assert decision.grounds == (ContentHash(used.hash, "lab"),)
 
 
 def test_without_one_nothing_names_it(plain):

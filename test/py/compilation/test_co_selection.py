@@ -116,10 +116,10 @@ def test_the_log_says_what_was_given_up():
     kept = built(budgets()[1])
     changed = [d for d in kept.decisions if d.decided_by == "co-selection"]
     assert changed and all(
-        any("bytes of constants" in line for line in d.evidence) for d in changed
+        any("bytes of constants" in str(fact) for fact in d.grounds) for d in changed
     )
     decision = next(d for d in kept.decisions if d.site.key == "budget:module")
-    assert any("co-selection" in line and "a megabyte worth" in line for line in decision.evidence)
+    assert any("a megabyte worth" in str(fact) for fact in decision.grounds)
 
 
 @pytest.mark.full

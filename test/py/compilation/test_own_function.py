@@ -23,7 +23,7 @@ def output_text(function: Any, *specs: Any, contract: Contract = COMPARED, **opt
     program = pyc_mlir.compile(function, specs, contract=contract, **options)
     report = program.stats().contract
     assert report is not None
-    return next(e for e in report["max_error"].evidence if "by numpy" in e)
+    return next(str(e) for e in report["max_error"].evidence if "by numpy" in str(e))
 
 
 def refused(function: Any, *specs: Any, **options: Any) -> str:

@@ -16,6 +16,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import RECIPE, Coverage, Recipe, coverage, portable
+from pyc_mlir.pipelines.choices.evidence import MeasuredRecipe
 from pyc_mlir.pipelines.choices.log import load_recipe, write_log
 from pyc_mlir.pipelines.choices.wisdom import NO_RECIPE, WHOLE, Wisdom, recipe_name
 from pyc_mlir.runtime.device import Device
@@ -166,7 +167,7 @@ def test_wisdom_names_variants(plain):
     wisdom = wisdom_of(plain, VARIANT)
     made = build(MODEL, [X], make_options(policy="fastest", wisdom=wisdom))
     assert site_of(made).chosen == VARIANT
-    assert any(f"[{wisdom.label}]" in line for line in site_of(made).evidence)
+    assert any(f"[{wisdom.label}]" in str(fact) for fact in site_of(made).grounds)
     # What was not chosen is not listed: a replay sees the same without the wisdom.
     assert len(site_of(made).alternatives) == len(site_of(plain).alternatives) + 1
 
@@ -185,13 +186,13 @@ def test_wisdom_has_recipes_of_whole_programs(plain, varied, tmp_path):
     made = build(MODEL, [X], options)
     assert made.vmfb == varied.vmfb and site_of(made).chosen == VARIANT
     (about,) = [d for d in made.decisions if d.site.pass_name == WHOLE]
-    assert about.chosen in wisdom.recipes and f"[{wisdom.label}]" in about.evidence[0]
+    assert about.chosen in wisdom.recipes and f"[{wisdom.label}]" in str(about.grounds[0])
     program = tmp_path / "made.vmfb"
     program.write_bytes(to_bytes(made))
     for _ in range(100 if FULL else 1):
         assert to_bytes(replay(MODEL, [X], read_compile_log(program))) == program.read_bytes()
     # Sites behind the lowering go by it too.
-    by_it = [d for d in made.decisions if any(" by recipe@" in e for e in d.evidence)]
+    by_it = [d for d in made.decisions if any(isinstance(e, MeasuredRecipe) for e in d.grounds)]
     assert {KERNELS, "iree-fusion"} <= {d.site.pass_name for d in by_it}
 
 

@@ -24,6 +24,7 @@ from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.measure.environment import current_hashes, current_place
 from pyc_mlir.pipelines.choices import wisdom as wisdom_module
 from pyc_mlir.pipelines.choices.choices import Coverage, Recipe, coverage
+from pyc_mlir.pipelines.choices.evidence import ContentHash, Note
 from pyc_mlir.pipelines.choices.policies import load_policy
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.util.source_files import file_digest
@@ -67,17 +68,17 @@ def test_measured_rows_come_before_predictions(plain, made, wisdom):
     assert kernels(plain) != kernels(made) == ["iree"] * len(kernels(plain))
     for d in made.decisions:
         if d.site.pass_name == KERNELS:
-            (line,) = [e for e in d.evidence if e.startswith("policy fastest: ")]
+            (line,) = [str(e) for e in d.grounds]
             assert f"[{wisdom.label}]" in line and d.decided_by == "fastest"
     assert made.decisions[0].site.key == "wisdom:module"
-    assert made.decisions[0].evidence == (f"sha256:{wisdom.hash}",)
+    assert made.decisions[0].grounds == (ContentHash(wisdom.hash),)
 
 
 def test_the_report_of_strict_determinism_names_the_wisdom(wisdom):
     strict = Contract(determinism="strict")
     named = build(model, [X], make_options(policy="fastest", wisdom=wisdom, contract=strict))
     (clause,) = named.contract_report.clauses
-    assert f"measurements used: {wisdom.label}" in clause.evidence
+    assert Note(f"measurements used: {wisdom.label}") in clause.evidence
     recipe = Recipe.from_log(named.decisions)
     repeated = build(model, [X], make_options(recipe=recipe, contract=strict))
     assert repeated.contract_report.clauses[0].evidence == clause.evidence
@@ -133,8 +134,8 @@ def test_a_worker_decides_as_this_process_does(made, wisdom):
     options = make_options(policy="fastest", wisdom=wisdom, contract=contract)
     assert options_of(json.loads(json.dumps(options_json(options))), load_policy) == options
     there = build(model, [X], options)
-    assert [d.evidence for d in there.decisions if d.site.pass_name == KERNELS] == [
-        d.evidence for d in made.decisions if d.site.pass_name == KERNELS
+    assert [d.facts for d in there.decisions if d.site.pass_name == KERNELS] == [
+        d.facts for d in made.decisions if d.site.pass_name == KERNELS
     ]
 
 

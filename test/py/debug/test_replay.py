@@ -25,6 +25,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import COMPILE, Conditions, load_recipe, write_log
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools import pyc_compile
@@ -160,7 +161,7 @@ def test_what_differs_is_named(recorded):
         (recorded, {"source": TEXT.replace("tanh", "exp")}, "program: expected graph"),
         (recorded, {"source": FOREIGN}, "RECIPE_MISMATCH"),
         (replace(recorded, digest="0" * 64), {}, "from equal decisions"),
-        (changed(recorded, 0, evidence=("seen",)), {}, "with the recorded evidence"),
+        (changed(recorded, 0, evidence=(Note("seen"),)), {}, "with the recorded evidence"),
     ]
     for log, more, reported in cases:
         error = refused(log, **more)

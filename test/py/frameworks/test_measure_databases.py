@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from conftest import FULL
 
+from pyc_mlir.pipelines.choices.evidence import MeasuredRow
+
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 
 from pyc_mlir import nn
@@ -175,8 +177,9 @@ def test_measured_choices_reach_the_compile(store):
     assert set(chosen(made)) == {"iree"}
     for d in made.decisions:
         if d.site.pass_name == KERNELS:
-            (line,) = [e for e in d.evidence if e.startswith("policy fastest: measured ")]
-            assert f"2 sessions, 6 processes, constants warm [{wisdom.label}]" in line
+            (line,) = [e for e in d.grounds if isinstance(e, MeasuredRow)]
+            assert (line.sessions, line.processes) == (2, 6)
+            assert (line.constants, line.wisdom) == ("warm", wisdom.label)
 
 
 def test_measured_choices_confirm_the_compile(store):
@@ -209,8 +212,8 @@ def test_the_whole_way_with_real_times(store, tmp_path, capsys, monkeypatch):
     assert all((row.sessions, row.processes) == (2, 6) for row in wisdom.rows)
     made = build(path, None, make_options(policy="fastest", wisdom=wisdom))
     (decision,) = [d for d in made.decisions if d.site.pass_name == KERNELS]
-    assert any(f"[{wisdom.label}]" in line for line in decision.evidence)
-    assert any("policy fastest: measured " in line for line in decision.evidence)
+    assert any(f"[{wisdom.label}]" in str(fact) for fact in decision.grounds)
+    assert any(isinstance(fact, MeasuredRow) for fact in decision.grounds)
 
 
 KILLED = """

@@ -97,7 +97,7 @@ def test_a_program_is_tuned_and_wisdom_picks_the_result(program, url):
     chosen = {d.site.key: d for d in made.artifact.decisions if d.site.key in result.recipe}
     assert {key: d.chosen for key, d in chosen.items()} == dict(result.recipe)
     for decision in chosen.values():
-        assert any(wisdom.label in e for e in decision.evidence), decision.evidence
+        assert any(wisdom.label in str(e) for e in decision.grounds), decision.grounds
 
 
 def test_what_is_printed_names_gain_use_and_what_is_unclear(program, url):

@@ -26,7 +26,7 @@ def test_a_program_that_only_compiles_op_by_op():
     (decision,) = (d for d in program.artifact.decisions if d.site.pass_name == SITE)
     assert (decision.chosen, decision.decided_by) == (UNFUSED, FALLBACK)
     assert [a.name for a in decision.alternatives][-1] == UNFUSED
-    assert decision.evidence[0].startswith("CODEGEN_FALLBACK: aggressive: 'linalg.yield' op")
+    assert str(decision.grounds[0]).startswith("CODEGEN_FALLBACK: aggressive: 'linalg.yield' op")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, TaskReport
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.memory.layout import ArenaLayout, TaskRun
 from pyc_mlir.profile.build import placed, predict
 from pyc_mlir.profile.known import (
@@ -43,7 +44,7 @@ GROUP = Decision(
     "gemm:matmul+add",
     (Alternative("gemm:matmul+add", reason="Gemm()"), Alternative("iree")),
     "heuristic",
-    ("computes matmul.1 add.2",),
+    (Computes(("matmul.1", "add.2")),),
 )
 
 

@@ -266,7 +266,7 @@ def test_command_lines(tmp_path, capsys, monkeypatch):
     cached = [found[0] for found in events]
     assert [e.outcome for e in cached] == ["miss", "memory", "miss"]
     assert [e.outcome for found in events for e in found[1:]] == ["not checked"] * 3
-    assert cached[0].evidence[0].startswith("CACHE_MISS: ")
+    assert cached[0].reasons[0].code == "CACHE_MISS"
     assert Recipe.from_log(decisions_of(logs[0])) == Recipe.from_log(decisions_of(logs[1]))
     check_tool(folder, capsys)
     assert pyc_compile.run([str(source), "--emit", "linalg", "--cache"]) == 1

@@ -30,6 +30,7 @@ from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.frontends.sources import load_source
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.policies import BUILT_IN
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.env_overrides import OVERRIDES
@@ -103,10 +104,13 @@ def test_what_no_content_names_is_refused(name):
 
 
 def test_a_key_names_its_parts_in_clear():
-    made_key = key(Options(recipe=Recipe({"s": "c"}, {"s": ("policy", ("seen",))})))
+    made_key = key(Options(recipe=Recipe({"s": "c"}, {"s": ("policy", (Note("seen"),))})))
     parts = parse_key(made_key.text)
     assert parts["options"]["target"]["name"] == "cpu"
-    recipe = {"choices": {"s": "c"}, "origins": {"s": ["policy", ["seen"]]}}
+    recipe = {
+        "choices": {"s": "c"},
+        "origins": {"s": ["policy", [{"kind": "note", "text": "seen"}]]},
+    }
     assert parts["options"]["recipe"] == {
         **recipe,
         "graph_id": "",
@@ -135,7 +139,7 @@ def test_every_field_of_a_recipe_is_in_the_key():
     plain = Recipe({"s": "c"})
     changes: dict[str, Any] = {
         "choices": {"s": "d"},
-        "origins": {"s": ("policy", ("seen",))},
+        "origins": {"s": ("policy", (Note("seen"),))},
         "graph_id": "g",
         "tolerant": True,
         "made_for": "h",

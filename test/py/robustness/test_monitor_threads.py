@@ -37,9 +37,9 @@ def test_several_threads_compare_once_each_shape(honest):
 def test_calls_that_are_not_compared_wait_for_no_reference(honest):
     program = Program(honest, Device("local-sync"))
     program(X, W)
-    monitor, evidence, requested, go_on = program._monitor, honest.evidence, Event(), Event()
-    assert monitor is not None and evidence is not None
-    oracle = evidence.oracle
+    monitor, checks, requested, go_on = program._monitor, honest.checks, Event(), Event()
+    assert monitor is not None and checks is not None
+    oracle = checks.oracle
     assert oracle is not None
 
     class Slow:
@@ -50,7 +50,7 @@ def test_calls_that_are_not_compared_wait_for_no_reference(honest):
             assert go_on.wait(60)
             return oracle.expect(inputs)
 
-    monitor._evidence = replace(evidence, oracle=Slow())
+    monitor._checks = replace(checks, oracle=Slow())
     with ThreadPoolExecutor(1) as pool:
         compared = pool.submit(program, X[:2], W)
         assert requested.wait(60)
@@ -68,7 +68,7 @@ def test_what_cannot_be_computed_is_no_wrong_result(honest, monkeypatch):
         raise PycError(ReasonCode.RUNTIME_FAILED, "device: expected 64 bytes of memory, got: none")
 
     monkeypatch.setattr(Serving, "_answer", refuses)
-    bare = replace(honest, evidence=None)
+    bare = replace(honest, checks=None)
     with pytest.raises(PycError, match="64 bytes of memory") as caught:
         Program(bare, Device("local-sync"))
     assert caught.value.code is ReasonCode.RUNTIME_FAILED

@@ -222,7 +222,7 @@ def test_a_release_that_accepts_the_program_is_told(made, elsewhere, tmp_path, c
         "loaded",
         "refused",
     ]
-    assert reported.evidence[0].startswith("RUNTIME_DIFFERS: compiled for iree-base-runtime ")
+    assert str(reported.reasons[0]).startswith("RUNTIME_DIFFERS: compiled for iree-base-runtime ")
     program.save(tmp_path / "x.vmfb")
     flags = ["--input", "4x4xf32=1", "--stats", "--log", str(tmp_path / "log")]
     assert pyc_run.main([str(tmp_path / "x.vmfb"), *flags]) == 0
@@ -236,7 +236,9 @@ def test_equal_bits_are_promised_for_equal_versions(monkeypatch):
     assert Program(artifact, SYNC).stats().contract["determinism"].code == ""
     monkeypatch.setattr("pyc_mlir.runtime.load_check.runtime_version", lambda: "99.0")
     reported = Program(artifact, SYNC).stats().contract["determinism"]
-    assert reported.code == "RUNTIME_DIFFERS" and reported.evidence[-1].endswith("this is 99.0")
+    assert reported.code == "RUNTIME_DIFFERS" and str(reported.evidence[-1]).endswith(
+        "this is 99.0"
+    )
 
 
 def test_the_same_release_is_not_told(made):

@@ -47,8 +47,8 @@ def rows(x: Any) -> Any:
 
 
 def check_of(artifact: Artifact) -> SelfCheck:
-    assert artifact.evidence is not None and artifact.evidence.check is not None
-    return artifact.evidence.check
+    assert artifact.checks is not None and artifact.checks.check is not None
+    return artifact.checks.check
 
 
 def refused(code: ReasonCode, call: Callable[[], object], text: str | None = None) -> PycError:
@@ -75,7 +75,7 @@ def test_the_program_is_compared_and_its_bytes_are_the_same():
     assert "agrees with 3 of 3 samples" in check.function
     assert check_of(without).unchecked is Unchecked.OFF
     assert to_bytes(made) == to_bytes(without)
-    assert made.evidence is not None and made.evidence.expected is None, "not kept"
+    assert made.checks is not None and made.checks.expected is None, "not kept"
     assert SelfCheck.from_json(check.to_json()) == check
 
 
@@ -126,7 +126,7 @@ def test_what_is_not_checked_says_why():
     elsewhere = build(rows, [X], make_options(check=True, target="cpu-neon"))
     assert str(check_of(elsewhere)) == "not checked: no device for the target (cpu-neon)"
     contract = Contract(max_error=ROUNDING)
-    compared = build(rows, [X], make_options(check=True, contract=contract)).evidence
+    compared = build(rows, [X], make_options(check=True, contract=contract)).checks
     assert compared is not None and compared.check is None and compared.verification is not None
 
 

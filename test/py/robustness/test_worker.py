@@ -302,8 +302,8 @@ def test_what_a_policy_raises_is_raised():
 def test_seconds_that_are_over_before_the_compile_count():
     options = make_options(contract=LONG)
     made = build(TEXT, None, options, spent=300.0)
-    assert made.evidence is not None
-    (clause,) = (c for c in made.evidence.clauses if c.clause == "max_compile_seconds")
+    assert made.checks is not None
+    (clause,) = (c for c in made.checks.clauses if c.clause == "max_compile_seconds")
     assert 300 < clause.measured["seconds"] < 600
     with pytest.raises(PycError) as refused:
         build(TEXT, None, options, spent=601.0)

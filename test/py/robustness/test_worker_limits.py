@@ -124,7 +124,7 @@ def test_a_cheaper_program_stands_in(degraded, asked, stage):
     decision = artifact.decisions[0]
     assert (decision.site.key, decision.chosen) == ("compile-stage:module", stage)
     assert [a.name for a in decision.alternatives] == ["requested", "default", "cheapest"]
-    assert decision.evidence[0] == "COMPILE_DEGRADED: `requested` was ended after 600 s"
+    assert str(decision.grounds[0]) == "COMPILE_DEGRADED: `requested` was ended after 600 s"
     (ended,) = set(decision.measured) - {"cheapest", stage}
     assert ended.startswith("requested, while ") and stage in decision.measured
     program = Program(artifact)
@@ -189,5 +189,5 @@ def test_what_was_made_in_time_is_found_again(tmp_path):
     assert second.cached is not None
     assert (first.cached.outcome, second.cached.outcome) == ("miss", "hit")
     assert to_bytes(second) == to_bytes(first)
-    assert second.evidence is not None
-    assert second.evidence.verification is not None, "tried, in the worker"
+    assert second.checks is not None
+    assert second.checks.verification is not None, "tried, in the worker"

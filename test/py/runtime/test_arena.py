@@ -348,7 +348,7 @@ def test_a_program_without_the_entry_says_so():
     p = compile(LOOP.decode(), device=Device("local-sync"))
     (decision,) = [d for d in p.artifact.decisions if d.site.pass_name == "arena-entry"]
     assert (decision.chosen, decision.decided_by) == ("none", "fallback")
-    assert "NO_ARENA_ENTRY: the function has control flow" in decision.evidence[0]
+    assert "NO_ARENA_ENTRY: the function has control flow" in str(decision.grounds[0])
     assert set(p.artifact.manifest["entries"]) == {"main"}
     x, n = inputs(16)[:, :16] / 8, np.array(2, np.int32)
     np.testing.assert_allclose(p(x, n), x @ x @ x, rtol=1e-4, atol=1e-5)
@@ -406,8 +406,8 @@ def test_an_entry_that_needs_more_than_main_is_dropped():
     p = compile(regions.code.decode(), device=Device("local-sync"))
     (decision,) = [d for d in p.artifact.decisions if d.site.pass_name == "arena-entry"]
     assert (decision.chosen, decision.decided_by) == ("none", "fallback")
-    (why,) = decision.evidence
-    reported = re.search(r"a call of it would need (\d+) bytes, one of `main` (\d+)", why)
+    (why,) = decision.grounds
+    reported = re.search(r"a call of it would need (\d+) bytes, one of `main` (\d+)", str(why))
     assert reported is not None and int(reported[1]) > int(reported[2])
     account = p.stats().account
     assert account.transients == int(reported[2]) - (account.outputs or 0)

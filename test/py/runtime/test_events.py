@@ -10,6 +10,7 @@ from pyc_mlir.api import compile
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import RUN, Event, events_of, load_recipe, read_log, write_log
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -31,7 +32,7 @@ def test_calls_that_answer_are_only_counted():
         program(ramp(4), ramp(4))
     load, last = program.log()
     assert (load.site.key, last.site.key) == ("run:load", "run:calls")
-    assert "graph add" in load.evidence[0] and last.measured["calls"] == 3
+    assert "graph add" in load.reasons[0].message and last.measured["calls"] == 3
     assert last.chosen == ANSWERED
 
 
@@ -58,7 +59,7 @@ def test_a_refused_call_is_logged_with_its_code(code, arguments, options):
         program(*arguments, **options)
     event = program.log()[1]
     assert (event.site.key, event.chosen) == ("run:guard", REFUSED)
-    assert event.evidence == (f"{caught.value.code.name}: {caught.value.message}",)
+    assert event.reasons == (Reason(caught.value.code.name, caught.value.message),)
     assert caught.value.code is code
     assert program.log()[-1].measured["guard_failures"] == 1
 
@@ -69,8 +70,8 @@ def test_a_program_that_cannot_be_loaded_is_logged(tmp_path, capsys):
     assert pyc_run.main([str(program), "--log", str(log)]) == 1
     (line,) = events_of(read_log(log))
     assert (line.site.key, line.chosen) == ("run:load", REFUSED)
-    assert line.evidence[0].startswith("BAD_ARTIFACT: ")
-    assert line.evidence[0].removeprefix("BAD_ARTIFACT: ") in capsys.readouterr().err
+    assert line.reasons[0].code == "BAD_ARTIFACT"
+    assert line.reasons[0].message in capsys.readouterr().err
 
 
 def test_a_log_does_not_overwrite_the_program(tmp_path, capsys):
@@ -100,7 +101,7 @@ def test_a_switch_is_logged():
     event = program.log()[1]
     assert (event.site.key, event.chosen) == (f"run:{MODE}", "memory_first")
     assert event.alternatives[1].name == first
-    assert event.evidence[0].startswith(ReasonCode.MODE_SWITCHED.name)
+    assert event.reasons[0].code == ReasonCode.MODE_SWITCHED.name
 
 
 def test_the_log_is_bounded():

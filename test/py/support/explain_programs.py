@@ -12,6 +12,7 @@ from pyc_mlir.artifact import artifact, memory_report
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.memory.picture import layout_of_plan
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
 from pyc_mlir.pipelines.memory.planner.place import place
@@ -60,7 +61,11 @@ def choice(region: RegionReport) -> Decision:
         for name, layout in sorted(region.layouts.items())
     )
     return Decision(
-        Site("plan-memory", region.name), region.chosen, alternatives, "heuristic", ("smaller",)
+        Site("plan-memory", region.name),
+        region.chosen,
+        alternatives,
+        "heuristic",
+        (Note("smaller"),),
     )
 
 

@@ -155,7 +155,7 @@ def _(here: Here) -> Codes:
 def _(here: Here) -> Codes:
     here.patch.setattr("pyc_mlir.runtime.load_check.runtime_version", lambda: "0.0")
     log = pyc_mlir.compile(small, [X], device=SYNC).log()
-    return {ReasonCode[d.evidence[0].partition(":")[0]] for d in log if d.site.op_id == "release"}
+    return {ReasonCode[d.reasons[0].code] for d in log if d.site.op_id == "release"}
 
 
 # Models
@@ -308,7 +308,7 @@ def _(here: Here) -> Codes:
     wisdom = reversed_wisdom(made.decisions, hardware="h1-other")
     again = build(nn.softmax, [X], make_options(policy="fastest", wisdom=wisdom))
     assert [d.chosen for d in again.decisions[1:]] == [d.chosen for d in made.decisions]
-    output_text = " ".join(line for d in again.decisions for line in d.evidence)
+    output_text = " ".join(str(fact) for d in again.decisions for fact in d.facts)
     return {code for code in ReasonCode if f" {code.name}: " in output_text}
 
 

@@ -38,6 +38,7 @@ from pyc_mlir.frontends.python.specs import spec
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT
+from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.runtime.plans import Serving
 
 # Contracts
@@ -56,7 +57,8 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.COMPILE_DEGRADED)
 def _(here: Here) -> Codes:
-    log = [Decision(COMPILE_STAGE, CHEAPEST, OFFERED, FALLBACK, ("COMPILE_DEGRADED: 5 s",))]
+    why = Reason.of(ReasonCode.COMPILE_DEGRADED, "5 s")
+    log = [Decision(COMPILE_STAGE, CHEAPEST, OFFERED, FALLBACK, grounds=(why,))]
     contract = Contract(max_compile_seconds=600)
     requested = make_options(contract=contract, recipe=Recipe.from_log(log))
     made = build(small, [np.ones(3, np.float32)], requested)

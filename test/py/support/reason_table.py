@@ -66,9 +66,9 @@ def reported(call: Callable[[], object]) -> Codes:
 
 
 def fallback_codes(decisions: Iterable[Decision]) -> Codes:
-    """The codes that the evidence of fallbacks begins with."""
+    """Return the codes of fallbacks that were taken."""
     taken = [d for d in decisions if d.decided_by == "fallback"]
-    return {ReasonCode[d.evidence[0].partition(":")[0]] for d in taken}
+    return {ReasonCode[d.grounds[0].codes[0]] for d in taken}
 
 
 # Programs that scenarios share.

@@ -18,6 +18,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import events_of, read_log
 from pyc_mlir.runtime import load as runtime
 from pyc_mlir.tools import pyc_compile, pyc_run
@@ -181,8 +182,8 @@ def test_a_compile_that_broke_has_a_log(folder, fault, code):
     done = subprocess.run([sys.executable, "-c", python, *flags], capture_output=True, text=True)
     (line,) = events_of(read_log("x.jsonl"))
     assert done.returncode == 2 and f"[{code}]" in done.stderr
-    assert line.chosen == "refused" and line.evidence[0].startswith(f"{code}: ")
-    assert line.evidence[1:] == (f"max_error = 0.1: refused [{code}]",)
+    assert line.chosen == "refused" and line.reasons[0].code == str(code)
+    assert line.reasons[1:] == (Reason("", f"max_error = 0.1: refused [{code}]"),)
 
 
 def test_a_crash_in_native_code_is_told():
@@ -249,9 +250,9 @@ def test_a_refused_compile_has_a_log(folder, capsys):
     output_text = capsys.readouterr().err
     (line,) = events_of(read_log("a.jsonl"))
     assert (line.site.key, line.chosen) == ("compile:refused", "refused")
-    assert line.evidence[0].startswith("BUDGET_IMPOSSIBLE: ")
-    assert line.evidence[0].removeprefix("BUDGET_IMPOSSIBLE: ") in output_text
-    assert line.evidence[1:] == (
+    assert line.reasons[0].code == "BUDGET_IMPOSSIBLE"
+    assert line.reasons[0].message in output_text
+    assert tuple(map(str, line.reasons[1:])) == (
         "memory_budget_bytes = 10: refused [BUDGET_IMPOSSIBLE]",
         "max_concurrency = 2: refused [BUDGET_IMPOSSIBLE]",
     )

@@ -14,6 +14,7 @@ from planner_problems import MIB, branches, chain, layered, skips
 
 from pyc_mlir.artifact.artifact import read
 from pyc_mlir.pipelines.choices.choices import Site
+from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.pipelines.memory.picture import layout_of_slices
 from pyc_mlir.tools.explain import text_page as explain_text
@@ -212,7 +213,7 @@ def test_a_plan_that_was_turned_down():
 def test_regions_are_named_by_op_or_site():
     for name in ("g#0", "plan-memory:g#0"):
         region = planned(chain(3), name)
-        decision = replace(FUSE, site=Site("plan-memory", "g#0"), evidence=("said",))
+        decision = replace(FUSE, site=Site("plan-memory", "g#0"), evidence=(Note("said"),))
         text = explain_text.overview(subject(region, decisions=(decision,)))
         assert "planned (decided by: heuristic); " in text
         assert "holds no decision" not in text
@@ -291,7 +292,7 @@ def test_names_are_escaped():
         name: replace(x, rectangles=tuple(replace(r, buffer=EVIL) for r in x.rectangles))
         for name, x in region.layouts.items()
     }
-    evil = replace(FUSE, site=Site(EVIL, EVIL, EVIL), evidence=(EVIL,), decided_by=EVIL)
+    evil = replace(FUSE, site=Site(EVIL, EVIL, EVIL), evidence=(Note(EVIL),), decided_by=EVIL)
     text = page(
         subject(replace(region, tasks=tasks, layouts=layouts), decisions=(evil,), name=EVIL)
     )

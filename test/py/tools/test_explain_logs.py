@@ -15,6 +15,7 @@ from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import CACHE, Event, Reason, write_log
 from pyc_mlir.tools import pyc_explain
 
@@ -24,7 +25,7 @@ FUSION = Decision(
     "plain",
     (Alternative("aggressive"), Alternative("plain")),
     "fallback",
-    (f"{CODE.name}: aggressive: stack",),
+    grounds=(Reason(CODE.name, "aggressive: stack"),),
 )
 CACHED = Event(CACHE, "none", "miss", reasons=(Reason(ReasonCode.CACHE_MISS.name, "new"),))
 
@@ -122,12 +123,12 @@ def test_equal_logs_do_not_differ(capsys, program, log):
 
 
 def test_a_change_has_its_reasons():
-    before = choice("p:x", "a", evidence=("old",))
+    before = choice("p:x", "a", evidence=(Note("old"),))
     after = choice(
         "p:x",
         "b",
         "tuned",
-        evidence=("new",),
+        evidence=(Note("new"),),
         alternatives=(Alternative("b", FUSE.alternatives[0].cost), Alternative("c")),
     )
     (change,) = diff(recorded(before), recorded(after)).changes
@@ -146,7 +147,7 @@ def test_a_change_has_its_reasons():
 
 
 def test_what_only_one_has_and_what_stays_on_other_grounds():
-    a = recorded(choice("p:x", "a"), choice("p:y", "a", evidence=("seen",)))
+    a = recorded(choice("p:x", "a"), choice("p:y", "a", evidence=(Note("seen"),)))
     b = recorded(choice("p:y", "a"), choice("q:z", "b"))
     found = diff(a, b)
     assert [(c.site, c.before is None) for c in found.changes] == [("q:z", True), ("p:x", False)]

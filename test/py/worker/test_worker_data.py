@@ -14,7 +14,7 @@ import pyc_mlir
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
-from pyc_mlir.artifact.verification import Evidence, Verification
+from pyc_mlir.artifact.verification import Checks, Verification
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle
 from pyc_mlir.compilation.stages import CHEAPEST, DEFAULT, FewestSteps, at_stage, stages_below
@@ -24,6 +24,7 @@ from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBest, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
+from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.worker.answer import artifact_frame, artifact_of, error_frame, error_of
 from pyc_mlir.worker.protocol import Channel, Frame, FrameReader, read_frame
@@ -119,7 +120,9 @@ def options() -> Options:
         node_names=True,
         islands=True,
     )
-    decision = Decision(Site("a", "b"), "x", (Alternative("x"),), "fallback", ("why",))
+    decision = Decision(
+        Site("a", "b"), "x", (Alternative("x"),), "fallback", grounds=(Reason("", "why"),)
+    )
     recipe = replace(
         Recipe.from_log([decision]),
         graph_id="g",
@@ -170,27 +173,30 @@ def artifact() -> Artifact:
         "a",
         (Alternative("a", Cost(1.0, 2, 3, 4), "why"), Alternative("b")),
         "heuristic",
-        ("seen",),
+        (Note("seen"),),
+        (Reason("", "why"),),
         {"seconds": 0.5},
     )
     signature = Signature((SignatureEntry("x", np.dtype(np.float32), (2, "n")),), ())
-    clause = ClauseReport("fallbacks", ("iree",), Status.CHECKED, ("told",), measured={"s": 1.0})
+    clause = ClauseReport(
+        "fallbacks", ("iree",), Status.CHECKED, (Note("told"),), measured={"s": 1.0}
+    )
     verification = Verification("hash", {"cpu": "c"}, 2, 2, 0.5)
     oracle = ForeignOracle(b"code", "main", signature)
-    evidence = Evidence(oracle, verification, (clause,))
+    checks = Checks(oracle, verification, (clause,))
     manifest = {"target": "cpu", "signature": signature.to_json()}
-    return Artifact(b"vmfb", manifest, (decision,), b"module", b"memory", b"samples", evidence)
+    return Artifact(b"vmfb", manifest, (decision,), b"module", b"memory", b"samples", checks)
 
 
-def test_artifacts_travel_with_evidence():
+def test_artifacts_travel_with_checks():
     made = artifact()
     found = artifact_of(read_frame(joined(artifact_frame(made))))
     assert found == made
-    assert found.evidence == made.evidence
-    with_numpy = replace(made, evidence=Evidence(PycOracle(b"module", "f")))
+    assert found.checks == made.checks
+    with_numpy = replace(made, checks=Checks(PycOracle(b"module", "f")))
     found = artifact_of(read_frame(joined(artifact_frame(with_numpy))))
-    assert found.evidence == with_numpy.evidence
-    assert artifact_of(artifact_frame(replace(made, evidence=None))).evidence == Evidence()
+    assert found.checks == with_numpy.checks
+    assert artifact_of(artifact_frame(replace(made, checks=None))).checks == Checks()
 
 
 @pytest.mark.parametrize("code", sample(list(ReasonCode), 5))

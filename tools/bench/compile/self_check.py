@@ -62,8 +62,8 @@ def measured(name: str, source: Any, inputs: Sequence[Any] | None, rounds: int) 
 
     calls = {c: partial(compiled, c) for c in (CHECKED, UNCHECKED)}
     timings = interleave(calls, rounds, warmup=0, clock=time.process_time)
-    evidence = last[CHECKED].evidence
-    check = None if evidence is None else evidence.check
+    checks = last[CHECKED].checks
+    check = None if checks is None else checks.check
     assert check is not None, "the options ask for it"
     of = ratio(timings, of=CHECKED, to=UNCHECKED)
     note(f"{name}: {of.median:.3f} of the time without; {check}")

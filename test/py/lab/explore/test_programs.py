@@ -23,6 +23,7 @@ from pyc_mlir.lab.explore.programs import (
     smallest_kernels,
 )
 from pyc_mlir.lab.simulation.simulator import Simulator
+from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds
 from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 
@@ -109,8 +110,8 @@ def test_measured_rows_decide_and_are_named():
         if len(decision.alternatives) > 1:
             assert found.best.choices[decision.site.key] != decision.chosen
             (line,) = found.best.grounds[decision.site.key]
-            assert "measured" in line
-            assert wisdom.label in line
+            assert isinstance(line, EstimatedSeconds) and line.measured
+            assert wisdom.label in line.why
     assert found.unknown == ()
 
 

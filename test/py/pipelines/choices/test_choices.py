@@ -23,6 +23,17 @@ from pyc_mlir.pipelines.choices.choices import (
     Recipe,
     Site,
 )
+from pyc_mlir.pipelines.choices.evidence import (
+    Computes,
+    EstimatedSeconds,
+    MeasuredRow,
+    NoMeasuredRow,
+    NotCarried,
+    Note,
+    NotOffered,
+    PlanBytes,
+    Reason,
+)
 from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
@@ -30,7 +41,8 @@ from pyc_mlir.pipelines.target.cost import Cost
 
 SITE = Site("test-pass", "matmul.0123", 'loc("a.py":1:2)')
 OFFERED = (Alternative("fast", Cost(1e-3, 64, 0, 128), "fewer bytes"), Alternative("small"))
-DECISION = Decision(SITE, "fast", OFFERED, "heuristic", ("evidence",), {"seconds": 0.5})
+SEEN, WHY = Note("seen"), Reason("CODEGEN_FALLBACK", "fast failed")
+DECISION = Decision(SITE, "fast", OFFERED, "heuristic", (SEEN,), (WHY,), {"seconds": 0.5})
 
 
 @dataclass(frozen=True)
@@ -47,13 +59,23 @@ class Fixed:
 names = st.text(max_size=12)
 counts = st.integers(0, 2**62)
 costs = st.builds(Cost, st.floats(0, 1e9), counts, counts, counts)
+floats = st.floats(allow_nan=False)
+facts = st.one_of(
+    *(
+        st.from_type(kind)
+        for kind in (Note, Reason, Computes, NotOffered, PlanBytes, MeasuredRow, NoMeasuredRow)
+    ),
+    st.builds(EstimatedSeconds, floats, st.booleans(), names),
+    st.just(NotCarried()),
+)
 decisions = st.builds(
     Decision,
     st.builds(Site, names, names, names),
     names,
     st.lists(st.builds(Alternative, names, st.none() | costs, names), max_size=4).map(tuple),
     names,
-    st.lists(names, max_size=3).map(tuple),
+    st.lists(facts, max_size=3).map(tuple),
+    st.lists(facts, max_size=3).map(tuple),
     st.dictionaries(names, st.floats(allow_nan=False), max_size=3),
 )
 
@@ -67,11 +89,13 @@ def test_json_round_trip(decision: Decision):
 
 def test_what_a_line_says():
     assert json.dumps(DECISION.to_json()) == (
-        '{"schema": 1, "id": "test-pass:matmul.0123", "pass": "test-pass", "op": "matmul.0123", '
+        '{"schema": 2, "id": "test-pass:matmul.0123", "pass": "test-pass", "op": "matmul.0123", '
         '"location": "loc(\\"a.py\\":1:2)", "chosen": "fast", "decided_by": "heuristic", '
         '"alternatives": [{"name": "fast", "cost": {"seconds": 0.001, "workspace_bytes": 64, '
         '"constant_bytes": 0, "traffic_bytes": 128}, "reason": "fewer bytes"}, '
-        '{"name": "small", "cost": null, "reason": ""}], "evidence": ["evidence"], '
+        '{"name": "small", "cost": null, "reason": ""}], '
+        '"evidence": [{"kind": "note", "text": "seen"}], '
+        '"grounds": [{"kind": "reason", "code": "CODEGEN_FALLBACK", "message": "fast failed"}], '
         '"measured": {"seconds": 0.5}}'
     )
 
@@ -91,8 +115,8 @@ def test_the_first_alternative_is_the_default():
 
 def test_policies_choose_and_sign():
     choices = Choices(Fixed("small"))
-    assert choices.choose(SITE, OFFERED, ["seen"]) is OFFERED[1]
-    assert choices.log == (Decision(SITE, "small", OFFERED, "fixed", ("seen",)),)
+    assert choices.choose(SITE, OFFERED, [SEEN]) is OFFERED[1]
+    assert choices.log == (Decision(SITE, "small", OFFERED, "fixed", (SEEN,)),)
 
 
 def test_policies_choose_among_what_is_offered():
@@ -127,18 +151,30 @@ def test_locations_are_no_part_of_a_site():
 
 def test_a_replay_writes_the_same_log(tmp_path):
     made = Choices(Fixed("small"))
-    made.choose(SITE, OFFERED, ["seen"])
+    made.choose(SITE, OFFERED, [SEEN])
     replay = Choices(recipe=Recipe.from_log(made.log))
-    replay.choose(SITE, OFFERED, ["seen"])
+    replay.choose(SITE, OFFERED, [SEEN])
     assert replay.log == made.log
 
 
-def test_a_replay_keeps_the_evidence_of_fallbacks_only():
-    made = [replace(DECISION, decided_by=by, measured={}) for by in ("heuristic", FALLBACK)]
-    for decision, evidence in zip(made, [("new",), ("evidence",)], strict=True):
+def test_a_replay_keeps_grounds_and_finds_evidence_again():
+    for by, evidence in (("heuristic", (Note("new"),)), (FALLBACK, ())):
+        decision = replace(DECISION, decided_by=by, measured={})
         replay = Choices(recipe=Recipe.from_log([decision]))
-        replay.choose(SITE, OFFERED, ["new"])
+        replay.choose(SITE, OFFERED, [Note("new")])
         assert replay.log == (replace(decision, evidence=evidence),)
+
+
+def test_policies_may_say_why():
+    class Telling(Fixed):
+        def evidence(self, site, alternatives, chosen):
+            return [Reason("WISDOM_FOREIGN", "elsewhere"), "a plugin's words"]
+
+    choices = Choices(Telling("small"))
+    choices.choose(SITE, OFFERED, [SEEN])
+    (made,) = choices.log
+    assert made.facts == (SEEN, Reason("WISDOM_FOREIGN", "elsewhere"), Note("a plugin's words"))
+    assert [fact.codes for fact in made.grounds] == [("WISDOM_FOREIGN",), ()]
 
 
 def test_recipes_of_other_programs_are_found_out():
@@ -152,19 +188,19 @@ def test_recipes_of_other_programs_are_found_out():
 
 def test_a_fallback_takes_the_place_of_what_failed():
     choices, other = Choices(), replace(SITE, op_id="other")
-    choices.choose(SITE, OFFERED, ["seen"])
+    choices.choose(SITE, OFFERED, [SEEN])
     choices.choose(other, OFFERED)
-    choices.record_fallback(SITE, "small", [(ReasonCode.CODEGEN_FALLBACK, "fast failed")])
+    choices.record_fallback(SITE, "small", [WHY])
     first, second = choices.log
-    assert first == Decision(SITE, "small", OFFERED, FALLBACK, ("CODEGEN_FALLBACK: fast failed",))
+    assert first == Decision(SITE, "small", OFFERED, FALLBACK, grounds=(WHY,))
     assert second == Decision(other, "fast", OFFERED, FirstIsBest().name)
 
 
 def test_evidence_may_be_found_after_a_decision():
     choices = Choices(Fixed("small"))
     choices.choose(SITE, OFFERED)
-    choices.annotate(SITE, "what came of it")
-    assert choices.log == (Decision(SITE, "small", OFFERED, "fixed", ("what came of it",)),)
+    choices.annotate(SITE, SEEN)
+    assert choices.log == (Decision(SITE, "small", OFFERED, "fixed", (SEEN,)),)
 
 
 def test_only_choices_write_the_log():
@@ -173,7 +209,7 @@ def test_only_choices_write_the_log():
     assert choices.log == (DECISION,)
     assert isinstance(Choices.log, property) and Choices.log.fset is None
     with pytest.raises(AssertionError, match="nothing was decided there"):
-        choices.annotate(replace(SITE, op_id="other"), "x")
+        choices.annotate(replace(SITE, op_id="other"), SEEN)
 
 
 # The decisions of real passes.

@@ -7,6 +7,7 @@ import pytest
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.target.target import Target
 
 GIVEN: dict[str, Any] = {
@@ -157,7 +158,9 @@ def test_strict_takes_fallbacks_of_equal_bits():
 
 def test_a_report_round_trips_and_leaves_out_what_was_measured():
     clauses = (
-        ClauseReport("max_error", 1e-3, Status.SAMPLED, ("two samples",), "", 2, 3, {"worst": 0.5}),
+        ClauseReport(
+            "max_error", 1e-3, Status.SAMPLED, (Note("two samples"),), "", 2, 3, {"worst": 0.5}
+        ),
         ClauseReport("allowed_targets", ("cpu",), Status.PROVEN),
         ClauseReport("latency_goal_seconds", 0.1, Status.BROKEN, code="LATENCY_MISSED"),
     )

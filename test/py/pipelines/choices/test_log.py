@@ -28,7 +28,7 @@ events = st.builds(Event, st.sampled_from(PARTS), names, names, names, reasons, 
 conditions = st.builds(Conditions, st.dictionaries(names, st.integers()), names, numbers)
 EVENT = {
     "record": "event",
-    "schema": 1,
+    "schema": SCHEMA_VERSION,
     "part": "run",
     "name": "guard",
     "outcome": "refused",
@@ -38,10 +38,10 @@ EVENT = {
 }
 CONDITIONS = {
     "record": "conditions",
-    "schema": 1,
+    "schema": SCHEMA_VERSION,
     "values": {"target": "cpu"},
     "digest": "00",
-    "measured": {},
+    "broken": {},
 }
 
 
@@ -60,7 +60,7 @@ def test_events_are_listed_as_decisions_are():
     event = Event("run", "mode", "b", "a", (Reason("MODE_SWITCHED", "by hand"), Reason("", "x")))
     assert (event.site.key, event.chosen, event.decided_by) == ("run:mode", "b", "run")
     assert [a.name for a in event.alternatives] == ["b", "a"]
-    assert event.evidence == ("MODE_SWITCHED: by hand", "x")
+    assert tuple(map(str, event.facts)) == ("MODE_SWITCHED: by hand", "x")
 
 
 @given(st.lists(decisions | events | conditions, max_size=4))
@@ -94,6 +94,8 @@ GOOD = json.dumps({"record": "decision", **DECISION.to_json()})
         json.dumps({**json.loads(GOOD), "measured": [[1, 2, 3]]}),
         json.dumps({**json.loads(GOOD), "evidence": None}),
         json.dumps({**json.loads(GOOD), "evidence": 7}),
+        json.dumps({**json.loads(GOOD), "evidence": ["text"]}),
+        json.dumps({**json.loads(GOOD), "grounds": [{"kind": "rumour", "text": ""}]}),
         GOOD.replace('"traffic_bytes"', '"traffic"'),
         "",
         "\x00",
@@ -103,10 +105,9 @@ GOOD = json.dumps({"record": "decision", **DECISION.to_json()})
         json.dumps({**EVENT, "outcome": 1}),
         json.dumps({**EVENT, "reasons": ["text"]}),
         json.dumps({**EVENT, "more": 1}),
-        json.dumps({**EVENT, "schema": 0}),
         json.dumps({**CONDITIONS, "values": []}),
         json.dumps({**CONDITIONS, "digest": None}),
-        json.dumps({**CONDITIONS, "measured": 3}),
+        json.dumps({**CONDITIONS, "broken": 3}),
     ],
 )
 def test_malformed_lines_are_named(line, tmp_path):
@@ -120,9 +121,12 @@ def test_malformed_lines_are_named(line, tmp_path):
 
 def test_lines_of_another_schema_are_named(tmp_path):
     path = tmp_path / "log.jsonl"
-    path.write_text(f'{GOOD}\n{{"record": "decision", "schema": 99}}\n')
-    with pytest.raises(PycError, match=r"log\.jsonl:2: decision log: expected schema 1, got 99"):
-        read_log(path)
+    for record in ("decision", "event", "conditions"):
+        path.write_text(f'{GOOD}\n{{"record": "{record}", "schema": 1}}\n')
+        named = rf"log\.jsonl:2: {record}: expected schema 2, got 1; compile the program again"
+        with pytest.raises(PycError, match=named) as caught:
+            read_log(path)
+        assert caught.value.code is ReasonCode.BAD_ARGUMENT
 
 
 def test_an_id_of_another_site_is_refused(tmp_path):

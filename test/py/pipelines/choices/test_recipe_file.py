@@ -3,14 +3,16 @@
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds
 from pyc_mlir.pipelines.choices.recipe_file import ExpectedCall, RecipeFile, is_recipe
 
+PREDICTED = EstimatedSeconds(1e-5, False, "cost model")
 FILE = RecipeFile(
     "871a6d93a65e091e",
     {"pyc-fuse:b": "keep", "pyc-fuse:a": "keep"},
     {"pyc-fuse:w1-00": "keep"},
     "explore",
-    {"pyc-fuse:a": ("policy explore: predicted",)},
+    {"pyc-fuse:a": (PREDICTED,)},
     ExpectedCall(1e-3, 0.9e-3, 1.1e-3, 0.5e-3, 4096, True),
     "wisdom@00",
 )
@@ -29,7 +31,7 @@ def test_order_of_choices_does_not_matter():
 
 def test_its_recipe_says_who_chose_on_what_grounds():
     recipe = FILE.recipe
-    assert recipe.origins["pyc-fuse:a"] == ("explore", ("policy explore: predicted",))
+    assert recipe.origins["pyc-fuse:a"] == ("explore", (PREDICTED,))
     assert recipe.origins["pyc-fuse:b"] == ("explore", ())
     assert (recipe.made_for, recipe.works) == (FILE.graph, FILE.works)
 
@@ -39,9 +41,9 @@ def test_its_recipe_says_who_chose_on_what_grounds():
     [
         b"",
         b"[]",
-        b'{"kind": "pyc-recipe", "schema": 2, "graph": "", "choices": {}}',
-        b'{"kind": "pyc-recipe", "schema": 1, "graph": ""}',
-        b'{"kind": "pyc-recipe", "schema": 1, "graph": "", "choices": {"a": 1}}',
+        b'{"kind": "pyc-recipe", "schema": 1, "graph": "", "choices": {}}',
+        b'{"kind": "pyc-recipe", "schema": 2, "graph": ""}',
+        b'{"kind": "pyc-recipe", "schema": 2, "graph": "", "choices": {"a": 1}}',
     ],
 )
 def test_what_is_no_recipe_is_refused(data: bytes):

@@ -18,6 +18,7 @@ from pyc_mlir.pipelines.choices.choices import (
     Recipe,
     Site,
 )
+from pyc_mlir.pipelines.choices.evidence import ContentHash, Note
 from pyc_mlir.pipelines.choices.fastest import MIN_PROCESSES, Fastest
 from pyc_mlir.pipelines.choices.wisdom import (
     NO_RECIPE,
@@ -46,16 +47,16 @@ def fastest(*rows: WisdomRow, **changes) -> Fastest:
 def answer(*rows: WisdomRow) -> tuple[str, str]:
     """What is chosen, and the policy's line in the log."""
     choices = Choices(fastest(*rows))
-    choices.choose(AT, OFFERED, ["seen"])
+    choices.choose(AT, OFFERED, [Note("seen")])
     (made,) = choices.log
-    assert made.decided_by == "fastest" and made.evidence[0] == "seen"
-    return made.chosen, made.evidence[1]
+    assert made.decided_by == "fastest" and made.evidence == (Note("seen"),)
+    return made.chosen, str(made.grounds[0])
 
 
 def test_the_quickest_measured_choice_is_taken_with_its_evidence():
     chosen, reported = answer(FIRST, QUICK)
     assert chosen == "iree"
-    assert reported.startswith("policy fastest: measured 1e-05 s (9.5e-06 to 1.05e-05) of cpu time")
+    assert reported.startswith("measured 1e-05 s (9.5e-06 to 1.05e-05) of cpu time")
     assert f"[{Wisdom.of((FIRST, QUICK), {}).label}]" in reported
 
 
@@ -83,9 +84,7 @@ FOREIGN = {
 def test_rows_of_elsewhere_are_candidates(changes):
     chosen, reported = answer(replace(FIRST, **changes), replace(QUICK, **changes))
     assert chosen == "gemm"
-    assert reported.startswith(
-        "policy fastest: predicted: WISDOM_FOREIGN: 2 rows measured elsewhere"
-    )
+    assert reported.startswith("predicted: WISDOM_FOREIGN: 2 rows measured elsewhere")
 
 
 INCOMPARABLE = {
@@ -105,7 +104,7 @@ def test_what_was_not_measured_alike_is_not_compared(rows):
 
 
 def test_without_rows_the_prediction_stands():
-    assert answer() == ("gemm", "policy fastest: predicted: no measured row")
+    assert answer() == ("gemm", "predicted: no measured row")
 
 
 def test_a_site_of_a_program_goes_by_its_graph_then_by_its_structure():
@@ -140,9 +139,9 @@ def test_evidence_may_be_required():
 
 def test_a_replay_keeps_the_evidence_without_the_wisdom():
     made = Choices(fastest(FIRST, QUICK))
-    made.choose(AT, OFFERED, ["seen"])
+    made.choose(AT, OFFERED, [Note("seen")])
     again = Choices(recipe=Recipe.from_log(made.log))
-    again.choose(AT, OFFERED, ["seen"])
+    again.choose(AT, OFFERED, [Note("seen")])
     assert again.log == made.log
 
 
@@ -168,10 +167,10 @@ SLOW, BETTER = whole(2e-5, NO_RECIPE), whole(1e-5)
 def test_a_recipe_that_is_measured_to_be_faster_answers_for_the_program():
     policy, (made,) = policy_for(SLOW, BETTER, FIRST, QUICK)
     assert made.chosen == NAMED and made.site.key == f"{WHOLE}:{GRAPH}"
-    assert made.evidence[0].startswith("policy fastest: measured 1e-05 s")
+    assert str(made.grounds[0]).startswith("measured 1e-05 s")
     choices = Choices(policy)
     assert choices.choose(AT, OFFERED).name == "whole"
-    assert choices.log[0].evidence[0].startswith(f"policy fastest: by {NAMED} [wisdom@")
+    assert str(choices.log[0].grounds[0]).startswith(f"by {NAMED} [wisdom@")
     # By work where it lacks the site, and by rows where it lacks both.
     assert choices.choose(replace(AT, op_id="another"), OFFERED).name == "iree"
     other = f"w1-{'1' * 64}"
@@ -306,7 +305,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_a_compile_names_its_wisdom_and_a_recipe_repeats_that():
     (made,) = record_wisdom(WISDOM, None)
-    assert made.chosen == WISDOM.label and made.evidence == (f"sha256:{WISDOM.hash}",)
+    assert made.chosen == WISDOM.label and made.grounds == (ContentHash(WISDOM.hash),)
     recipe = Recipe.from_log([made])
     assert record_wisdom(None, recipe) == record_wisdom(WISDOM, recipe) == (made,)
     assert record_wisdom(None, None) == record_wisdom(Wisdom(), None) == ()

@@ -23,6 +23,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module, opened
 from pyc_mlir.iree.memory.versions import TO_ASYNC, Version, carry_out, finish, regions_of
 from pyc_mlir.iree.session import CompileError
+from pyc_mlir.pipelines.choices.evidence import PlanBytes, Reason
 from pyc_mlir.pipelines.memory.planner.planner import MODES
 from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan, TaskStep
 from pyc_mlir.pipelines.streams.ir import find, ir
@@ -216,7 +217,7 @@ def test_dynamic_sizes_are_compared_as_expressions():
     program = branches(rows=None)
     vmfb, (decision,) = planned(program)
     assert decision.chosen == "planned"
-    assert "* hal.buffer_view.dim(arg0, " in decision.evidence[0]
+    assert "* hal.buffer_view.dim(arg0, " in str(decision.evidence[0])
     (results, peak), (expected, reference) = run(vmfb, program), run(unplanned(program), program)
     assert results == expected and peak < reference
 
@@ -225,7 +226,7 @@ def test_what_is_worse_is_not_taken():
     program = chain()
     vmfb, (decision,) = planned(program, pack=apart)
     assert decision.chosen == "iree" and [a.name for a in decision.alternatives] == ["iree"]
-    assert all("not proven smaller" in reported for reported in decision.evidence)
+    assert all(isinstance(e, PlanBytes) and not e.smaller for e in decision.evidence)
     assert vmfb == unplanned(program), "IREE's own program, byte for byte"
 
 
@@ -236,7 +237,7 @@ def test_a_planner_that_fails_leaves_iree_and_says_so():
     program = chain()
     vmfb, (decision,) = planned(program, plan=refuse)
     assert (decision.chosen, decision.decided_by) == ("iree", "fallback")
-    assert decision.evidence == ("PLANNING_FAILED: no plan today",)
+    assert decision.grounds == (Reason("PLANNING_FAILED", "no plan today"),)
     assert vmfb == unplanned(program)
 
 
@@ -253,7 +254,7 @@ def test_a_plan_that_iree_does_not_finish_leaves_iree_and_says_so(monkeypatch):
     program = branches()
     vmfb, (decision,) = planned(program)
     assert (decision.chosen, decision.decided_by) == ("iree", "fallback")
-    assert decision.evidence == ("PLANNING_FAILED: not to the end",) and len(calls) == 2
+    assert decision.grounds == (Reason("PLANNING_FAILED", "not to the end"),) and len(calls) == 2
     assert vmfb == unplanned(program)
 
 
@@ -263,7 +264,7 @@ def test_plans_that_are_not_proven_together_leave_iree_and_say_so(monkeypatch):
     program = branches()
     vmfb, (decision,) = planned(program)
     assert (decision.chosen, decision.decided_by) == ("iree", "fallback")
-    assert decision.evidence[0].startswith("PLANNING_FAILED: plans: expected every region")
+    assert str(decision.grounds[0]).startswith("PLANNING_FAILED: plans: expected every region")
     assert vmfb == unplanned(program)
 
 

@@ -1,0 +1,265 @@
+"""Evidence: the facts that a decision rests on, as frozen records.
+
+Passes, policies and recipes make them, code reads their fields, `str()` writes the sentence for
+people, and logs keep ``{"kind": "plan-bytes", ...}``. A plain text, as a plugin may give, is a
+`Note`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyc_mlir.dialects.reasons import ReasonCode
+from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
+
+_LONGEST = 300
+
+
+class Evidence:
+    """One fact that a decision rests on."""
+
+    kind: ClassVar[str] = ""
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The names of the reason codes that it gives."""
+        return ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, tagged by `kind`."""
+        return {"kind": self.kind, **to_data(self)}
+
+    @staticmethod
+    def from_json(data: Any) -> "Evidence":
+        """Read what `to_json` wrote. Raises ValueError for anything else."""
+        if not isinstance(data, Mapping) or data.get("kind") not in _KINDS:
+            raise ValueError(f"expected evidence of a known kind, got {data!r:.80}")
+        fields = {name: value for name, value in data.items() if name != "kind"}
+        return from_data(_KINDS[data["kind"]], fields, "evidence")
+
+
+@dataclass(frozen=True)
+class Note(Evidence):
+    """A text that only people read."""
+
+    text: str
+    kind: ClassVar[str] = "note"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Reason(Evidence):
+    """Why something was refused, left or replaced: the name of a reason code, or "", and a text."""
+
+    code: str
+    message: str
+    kind: ClassVar[str] = "reason"
+
+    @staticmethod
+    def of(code: ReasonCode, message: str) -> "Reason":
+        """Return the reason with a message that is cut off where it is long."""
+        return Reason(code.name, message[: _LONGEST - len(code.name) - 2])
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The names of the reason codes that it gives."""
+        return (self.code,) if self.code else ()
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}" if self.code else self.message
+
+
+@dataclass(frozen=True)
+class Computes(Evidence):
+    """The canonical ids of the ops that a group of one kernel computes."""
+
+    ops: tuple[str, ...]
+    kind: ClassVar[str] = "computes"
+
+    def __str__(self) -> str:
+        return f"computes {' '.join(self.ops)}"
+
+
+@dataclass(frozen=True)
+class NotOffered(Evidence):
+    """Alternatives that were legal for the op, and why they were left out."""
+
+    names: tuple[str, ...]
+    why: str
+    kind: ClassVar[str] = "not-offered"
+
+    def __str__(self) -> str:
+        return f"not offered: {', '.join(self.names)}: {self.why}"
+
+
+@dataclass(frozen=True)
+class PlanBytes(Evidence):
+    """The bytes of a memory plan and of IREE's own, as numbers or formulas of dynamic sizes."""
+
+    plan: str
+    nbytes: str
+    reference: str
+    smaller: bool
+    kind: ClassVar[str] = "plan-bytes"
+
+    def __str__(self) -> str:
+        proven = "smaller" if self.smaller else "not proven smaller"
+        return f"{self.plan}: {self.nbytes} bytes, {proven} than IREE's {self.reference}"
+
+
+@dataclass(frozen=True)
+class ContentHash(Evidence):
+    """The SHA-256 of the file that a compile goes by, and its name if it has one."""
+
+    sha256: str
+    name: str = ""
+    kind: ClassVar[str] = "content-hash"
+
+    def __str__(self) -> str:
+        return f"{f'`{self.name}`, ' if self.name else ''}sha256:{self.sha256}"
+
+
+@dataclass(frozen=True)
+class CarriedOver(Evidence):
+    """A choice that a recipe of another program has for the same work."""
+
+    work: str
+    kind: ClassVar[str] = "carried-over"
+
+    def __str__(self) -> str:
+        return f"carried over by {self.work}"
+
+
+@dataclass(frozen=True)
+class NotCarried(Evidence):
+    """A site that a recipe of another program has no choice for."""
+
+    kind: ClassVar[str] = "not-carried"
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The names of the reason codes that it gives."""
+        return (ReasonCode.RECIPE_PARTIAL.name,)
+
+    def __str__(self) -> str:
+        return f"{ReasonCode.RECIPE_PARTIAL.name}: the recipe has no choice for this site"
+
+
+@dataclass(frozen=True)
+class RivalRow:
+    """The measured seconds of another alternative, and whether they are clearly more.
+
+    enough: whether both were measured in as many sessions and processes as a verdict needs.
+    """
+
+    choice: str
+    seconds: float
+    lo: float
+    hi: float
+    clear: bool
+    enough: bool = True
+
+    def __str__(self) -> str:
+        few = "" if self.enough else ", of too few processes or sessions"
+        verdict = "" if self.clear else f": unclear{few}"
+        return f"`{self.choice}` {_interval(self.seconds, self.lo, self.hi)}{verdict}"
+
+
+@dataclass(frozen=True)
+class MeasuredRow(Evidence):
+    """The row of wisdom that has the chosen alternative's seconds, and the next one beside it."""
+
+    seconds: float
+    lo: float
+    hi: float
+    clock: str
+    sessions: int
+    processes: int
+    constants: str
+    wisdom: str
+    rival: RivalRow | None = None
+    kind: ClassVar[str] = "measured-row"
+
+    def __str__(self) -> str:
+        rival = "" if self.rival is None else f"; {self.rival}"
+        return (
+            f"measured {_interval(self.seconds, self.lo, self.hi)} of {self.clock} time in "
+            f"{self.sessions} sessions, {self.processes} processes, constants {self.constants} "
+            f"[{self.wisdom}]{rival}"
+        )
+
+
+@dataclass(frozen=True)
+class NoMeasuredRow(Evidence):
+    """A choice by prediction: wisdom has rows of other alternatives, or of other machines only."""
+
+    others: tuple[str, ...] = ()
+    foreign: int = 0
+    wisdom: str = ""
+    kind: ClassVar[str] = "no-measured-row"
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The names of the reason codes that it gives."""
+        return (ReasonCode.WISDOM_FOREIGN.name,) if self.foreign and not self.others else ()
+
+    def __str__(self) -> str:
+        if self.others:
+            return f"predicted: {', '.join(self.others)} measured, not this one [{self.wisdom}]"
+        if self.foreign:
+            code = ReasonCode.WISDOM_FOREIGN.name
+            return f"predicted: {code}: {self.foreign} rows measured elsewhere [{self.wisdom}]"
+        return "predicted: no measured row"
+
+
+@dataclass(frozen=True)
+class MeasuredRecipe(Evidence):
+    """The recipe by which a program as a whole was measured to be fastest."""
+
+    recipe: str
+    wisdom: str
+    kind: ClassVar[str] = "measured-recipe"
+
+    def __str__(self) -> str:
+        return f"by {self.recipe} [{self.wisdom}]"
+
+
+@dataclass(frozen=True)
+class EstimatedSeconds(Evidence):
+    """Seconds that the simulator states, and whether they rest on measured rows."""
+
+    seconds: float
+    measured: bool
+    why: str
+    kind: ClassVar[str] = "estimated-seconds"
+
+    def __str__(self) -> str:
+        grounds = "measured" if self.measured else "predicted"
+        return f"{grounds} {self.seconds:.4g} s: {self.why}"
+
+
+@dataclass(frozen=True)
+class ExploredStructures(Evidence):
+    """How many structures of a program were lowered and compared, and the best one's seconds."""
+
+    structures: int
+    seconds: float
+    kind: ClassVar[str] = "explored-structures"
+
+    def __str__(self) -> str:
+        return f"explored {self.structures} structures: {self.seconds:.4g} s"
+
+
+_KINDS: Mapping[str, type[Evidence]] = {k.kind: k for k in Evidence.__subclasses__()}
+FORMS: Forms = {Evidence: Form(lambda e: e.to_json(), Evidence.from_json)}
+
+
+def as_evidence(given: Iterable[Evidence | str]) -> tuple[Evidence, ...]:
+    """Return records; a text, or a record of another package, becomes a `Note`."""
+    return tuple(e if isinstance(e, Evidence) and e.kind in _KINDS else Note(str(e)) for e in given)
+
+
+def _interval(seconds: float, lo: float, hi: float) -> str:
+    return f"{seconds:.4g} s ({lo:.4g} to {hi:.4g})"
