@@ -30,6 +30,8 @@ from pyc_mlir.pipelines.target.target import MOST_BINDINGS
 ANCHORS = {
     "matmul": "contraction",
     "conv2d": "contraction",
+    "integer_matmul": "contraction",
+    "integer_conv2d": "contraction",
     "softmax": "row",
     "log_softmax": "row",
     "layernorm": "row",
@@ -234,8 +236,11 @@ def _next(graph: FusionGraph, start: int) -> list[int]:
 
 
 def _forward(graph: FusionGraph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
-    """`start` and the elementwise ops of its shape that follow from it, in program order."""
-    shape = graph.shape(start)
+    """`start` and the elementwise ops of its shape that follow from it, in program order.
+
+    Those of a product of bytes end where the result is quantized: its kernel stores bytes.
+    """
+    shape, of_bytes = graph.shape(start), graph.names[start].startswith("integer_")
     members = [start]
     frontier = set(graph.users[start])
     while frontier and len(members) < max_ops:
@@ -243,7 +248,8 @@ def _forward(graph: FusionGraph, start: int, claimed: set[int], max_ops: int) ->
         frontier.discard(i)
         if graph.elementwise[i] and i not in claimed and graph.shape(i) == shape:
             members.append(i)
-            frontier.update(graph.users[i])
+            if not (of_bytes and graph.is_narrow(i)):
+                frontier.update(graph.users[i])
     return tuple(members)
 
 

@@ -9,6 +9,7 @@ from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.ops.quantized import BYTES
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.pyc.fuse.channels import Channels
 from pyc_mlir.pipelines.pyc.rewriting import tensor_types
@@ -90,6 +91,11 @@ class FusionGraph:
         """The shape of an op's result; None for ops of other dialects."""
         type_ = self.types[i]
         return None if type_ is None else type_.shape
+
+    def is_narrow(self, i: int) -> bool:
+        """Whether an op's result is bytes."""
+        type_ = self.types[i]
+        return type_ is not None and type_.dtype in BYTES
 
     def reads(self, members: Sequence[int]) -> int:
         """How many values from outside the members use."""
