@@ -10,7 +10,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-full lint lint-types lint-rest docs bench-env lavapipe gpu clean postgres typing
+.PHONY: help demo test test-frameworks test-full lint lint-types lint-rest docs site bench-env lavapipe gpu clean postgres typing
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ lint-rest:
 
 docs: $(VENV)/stamp-dev ## write the generated pages of docs/
 	$(BIN)/python test/py/support/pages.py
+
+site: $(VENV)/stamp-docs typing docs ## build the docs site with the API reference into build/site
+	$(BIN)/mkdocs build --quiet
 
 bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with
 	$(BIN)/python -m pyc_mlir.tools.pyc_bench env

@@ -3,7 +3,8 @@
 An `OpDef` subclass gives the equation (its docstring), operands, parameters, the rule for the
 result type, a numpy reference, flop and byte counts and, for a composite op, its decomposition
 into primitive ones. Verifier, builder, shape inference, documentation and tests are all derived
-from these. Nothing here needs the MLIR bindings.
+from these. What passes decide by are its traits, the kind of group that it starts and the cost
+model's family: no pass keeps a list of ops. Nothing here needs the MLIR bindings.
 
     class Softmax(OpDef, name="softmax", operands="x"):
         '''out = exp(x - max(x)) / sum(exp(x - max(x))) along `axis`.'''
@@ -20,6 +21,7 @@ from these. Nothing here needs the MLIR bindings.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Flag, auto
 from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
@@ -28,6 +30,54 @@ from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.types import TensorType
 
 REQUIRED = object()
+
+
+class Trait(Flag):
+    """Facts of an op; a class has those of its bases too."""
+
+    # Each element is computed from the aligned elements of the operands, which broadcast.
+    ELEMENTWISE = auto()
+    # Each dimension of the result is the aligned one of an operand, counted from the last.
+    ALIGNED = auto()
+    # The elements of operand 0 in the same order, under another shape.
+    VIEW = auto()
+    # The elements of operand 0, repeated along dimensions.
+    REPEATS = auto()
+    # The elements of operand 0 in another order of dimensions.
+    PERMUTES = auto()
+    # The elements of operand 0 in another element type.
+    CONVERTS = auto()
+    # No element of an operand is read: sizes at most.
+    CREATES = auto()
+    # Each element is one of an operand, or follows from its index alone: code generation computes
+    # it where it is read.
+    INDEXED = auto()
+    # The dimensions `axes` or `axis` of operand 0 are reduced, and left out unless `keepdims`.
+    REDUCES = auto()
+    # A window slides over the rows and columns of the images that are operand 0.
+    WINDOW = auto()
+    # The result may take the memory of an operand of the same size.
+    OVERWRITES = auto()
+    # Operands may be stored in any one order of dimensions; parameters are reordered with them.
+    ANY_ORDER = auto()
+    # The decomposition computes in the type that sums of the operands are kept in.
+    WIDE = auto()
+    # Real arithmetic on numbers: sums, products, quotients, powers, roots and conversions.
+    ARITHMETIC = auto()
+    # f(x, y) = f(y, x).
+    COMMUTATIVE = auto()
+    # f(f(x)) = f(x), or f(x, x) = x.
+    IDEMPOTENT = auto()
+    # f(f(x)) = x.
+    INVOLUTION = auto()
+    # f(-x) = -f(x).
+    ODD = auto()
+    # Compiled code agrees with the reference for finite operands alone: where it computes several
+    # results together, NaN and infinities reach more of them.
+    FINITE_OPERANDS = auto()
+
+
+NO_TRAITS = Trait(0)
 
 
 @dataclass(frozen=True)
@@ -56,15 +106,21 @@ class OpDef:
     optional: ClassVar[str | None]
     params: ClassVar[tuple[Param, ...]]
     family: ClassVar[str]
-    # Whether the two operands may change places without another result.
-    commutative: ClassVar[bool] = False
-    # Whether compiled code agrees with the reference for finite operands alone: where it computes
-    # several results together, NaN and infinities reach more of them.
-    finite_operands: ClassVar[bool] = False
+    traits: ClassVar[Trait] = NO_TRAITS
+    # The kind of the fusion groups that start with the op; empty: none do, or as an elementwise op.
+    anchor: ClassVar[str] = ""
+    # The kernel family whose speed the cost model takes for groups that start with the op.
+    cost_family: ClassVar[str] = "elementwise"
 
     def __init_subclass__(
-        cls, *, name: str = "", operands: str = "", optional: str | None = None
+        cls,
+        *,
+        name: str = "",
+        operands: str = "",
+        optional: str | None = None,
+        traits: Trait = NO_TRAITS,
     ) -> None:
+        cls.traits = cls.traits | traits
         if not name:
             return
         cls.name = name
@@ -83,6 +139,11 @@ class OpDef:
     reference: ClassVar[Callable[..., np.ndarray]]
     # For composite ops: (builder, values..., **params) -> value; None for primitive ones.
     decompose: ClassVar[Callable[..., Any] | None] = None
+
+    @classmethod
+    def has(cls, traits: Trait) -> bool:
+        """Return whether the op has one of these traits."""
+        return bool(cls.traits & traits)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
@@ -128,9 +189,9 @@ class OpDef:
 OPS: dict[str, type[OpDef]] = {}
 
 
-def is_commutative(name: str) -> bool:
-    """Whether `name` is an op whose two operands may change places."""
-    return name in OPS and OPS[name].commutative
+def has(name: str, traits: Trait) -> bool:
+    """Return whether `name` is an op with one of these traits."""
+    return name in OPS and OPS[name].has(traits)
 
 
 def evaluate(op: type[OpDef], arrays: Sequence[np.ndarray], **params: Any) -> np.ndarray:

@@ -25,14 +25,13 @@ from pyc_mlir.cache.verifications import Verifications, noted, recalled
 from pyc_mlir.compilation.build import build_here
 from pyc_mlir.compilation.compile_options import CompileOptions, documentation
 from pyc_mlir.compilation.contract_check import check_cached
-from pyc_mlir.compilation.options import Options, resolve, with_recipe
+from pyc_mlir.compilation.options import Options, PreparesCompile, resolve
 from pyc_mlir.compilation.reference.own_function import OwnFunction, agreement, own_function
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
 from pyc_mlir.frontends.python.trace import Traced
 from pyc_mlir.frontends.sources import holds_bytecode, with_islands
-from pyc_mlir.pipelines.choices.fastest import Explore
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger
@@ -261,23 +260,6 @@ def _log(made: Artifact, seconds: float) -> None:
     logger(COMPILE).info("%d bytes of code for %s: %.3f s in all", size, target, seconds)
 
 
-def _explored(source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage) -> Options:
-    """Under the policy `explore` the options with the recipe that the explorer prefers.
-
-    A recipe that was given stands, and so does the demand that each kernel was measured.
-    """
-    policy = options.policy
-    if not isinstance(policy, Explore) or options.recipe is not None or policy.require_evidence:
-        return options
-    # The explorer and the simulator are needed here alone.
-    from pyc_mlir.lab.explore.programs import explore
-
-    with stage("PyC explores executions"):
-        found = explore(source, inputs, options, policy.wisdom)
-    budget = options.contract.memory_budget_bytes
-    return with_recipe(options, found.chosen(budget).recipe)
-
-
 def _build(
     source: Any,
     inputs: Sequence[Any] | None,
@@ -291,7 +273,8 @@ def _build(
     untrusted = untrusted or holds_bytecode(source)
     if untrusted or options.contract.max_compile_seconds is not None:
         return in_workers(source, inputs, options, stage, cache, untrusted, _build, spent)
-    options = _explored(source, inputs, options, stage)
+    if isinstance(options.policy, PreparesCompile):
+        options = options.policy.prepare(source, inputs, options, stage)
     if cache is None:
         return build_here(source, inputs, options, stage)
     found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))

@@ -218,7 +218,7 @@ def _look(store: "EvidenceStore", flags: argparse.Namespace) -> int:
 
 def _export(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     from pyc_mlir.lab.evidence.database.exchange import export_wisdom
-    from pyc_mlir.lab.evidence.environment import current_place
+    from pyc_mlir.measure.environment import current_place
 
     here = current_place() if flags.here else None
     keep = (here.hardware, here.toolchain) if here else ("", "")

@@ -14,12 +14,18 @@ from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import dtype_of, element_type, from_mlir, to_mlir
 from pyc_mlir.dialects.ir.resources import as_resource, resource_array, resource_attr
-from pyc_mlir.dialects.opdef import OpDef, Param
+from pyc_mlir.dialects.opdef import OPS, OpDef, Param
 from pyc_mlir.dialects.types import BOOL, DTYPES, TensorType
 
 INLINE_BYTES = 1024
 _FEW = 256
 _BF16 = DTYPES["bf16"]
+
+
+def definition_of(op: ir.Operation) -> type[OpDef] | None:
+    """Return the definition of a pyc op; None for groups, terminators and other dialects."""
+    name = op.name
+    return OPS.get(name[4:]) if name.startswith("pyc.") else None
 
 
 def attributes_of(op: ir.Operation) -> list[tuple[str, ir.Attribute]]:

@@ -12,10 +12,10 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyc_mlir.dialects.ir.attributes import attributes_of
+from pyc_mlir.dialects.ir.attributes import attributes_of, definition_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import attribute_content
-from pyc_mlir.dialects.opdef import is_commutative
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.util.canonical import Vertex, canonical_text
 
 # Counts up when the text of any program changes.
@@ -74,14 +74,9 @@ class _Reader:
         sharable = not inner and (self._exact or op.name != _CONSTANT)
         for place, result in enumerate(op.results):
             self._values[result] = (len(self.vertices), place)
-        self.vertices.append(
-            Vertex(
-                self._label(op),
-                (*operands, *inner),
-                is_commutative(op.name.removeprefix("pyc.")),
-                sharable,
-            )
-        )
+        definition = definition_of(op)
+        commutes = definition is not None and definition.has(Trait.COMMUTATIVE)
+        self.vertices.append(Vertex(self._label(op), (*operands, *inner), commutes, sharable))
         self.ops += op.name.startswith("pyc.") and op.name != _CONSTANT
 
     def _later(self, value: ir.Value) -> tuple[int, int]:

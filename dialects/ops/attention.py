@@ -23,6 +23,7 @@ class Attention(OpDef, name="attention", operands="query key value", optional="m
 
     scale: float
     is_causal: bool = False
+    anchor = "attention"
 
     @staticmethod
     def infer(

@@ -49,6 +49,9 @@ class Matmul(OpDef, name="matmul", operands="lhs rhs"):
     The 16-bit floats are accumulated in f32 and rounded once.
     """
 
+    anchor = "contraction"
+    cost_family = "gemm"
+
     @staticmethod
     def infer(lhs: TensorType, rhs: TensorType) -> TensorType:
         """Broadcast the leading dimensions, contract the inner ones."""

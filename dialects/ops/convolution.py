@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.opdef import OpDef, Trait
 from pyc_mlir.dialects.ops.contraction import product
 from pyc_mlir.dialects.ops.elementwise import FLOAT, NUMBER, require_dtype
 from pyc_mlir.dialects.ops.reduction import lowest
@@ -100,7 +100,9 @@ def taps(
             yield i, j, x[:, :, rows, columns][:, :, : sizes[0], : sizes[1]]
 
 
-class Conv2d(OpDef, name="conv2d", operands="x weight"):
+class Conv2d(
+    OpDef, name="conv2d", operands="x weight", traits=Trait.WINDOW | Trait.FINITE_OPERANDS
+):
     """out[n, f, i, j] = sum over c, p, q of x[n, c, i*s+p*d-pad, j*s+q*d-pad] * weight[f, c, p, q].
 
     With groups, channel block g of x meets filter block g. The 16-bit floats are accumulated in
@@ -112,7 +114,7 @@ class Conv2d(OpDef, name="conv2d", operands="x weight"):
     dilations: tuple[int, ...] = (1, 1)
     groups: int = 1
     layout: str = "NCHW"
-    finite_operands = True  # minimal filtering computes tiles
+    anchor = "contraction"
 
     @staticmethod
     def infer(
@@ -174,8 +176,10 @@ class Conv2d(OpDef, name="conv2d", operands="x weight"):
         return super().evaluation_work(inputs, out, **params) + cls.element_work // 2 * moved
 
 
-class Pooling(OpDef):
+class Pooling(OpDef, traits=Trait.WINDOW):
     """Base of poolings over windows of `kernel`."""
+
+    anchor = "window"
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.opdef import OpDef, Trait
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis, require
 from pyc_mlir.dialects.types import DTYPES, I64, TensorType, is_float, is_integer
 
 
-class Constant(OpDef, name="constant"):
+class Constant(OpDef, name="constant", traits=Trait.CREATES):
     """out = value."""
 
     value: np.ndarray
@@ -27,7 +27,12 @@ class Constant(OpDef, name="constant"):
         return value
 
 
-class Iota(OpDef, name="iota", optional="like"):
+class Iota(
+    OpDef,
+    name="iota",
+    optional="like",
+    traits=Trait.CREATES | Trait.INDEXED | Trait.ANY_ORDER,
+):
     """out[..., i, ...] = i, counted along `axis`; -1 in `shape` is that dimension of `like`."""
 
     shape: tuple[int, ...]
@@ -58,7 +63,7 @@ class Iota(OpDef, name="iota", optional="like"):
         return np.broadcast_to(column, dims)
 
 
-class Size(OpDef, name="size", operands="x"):
+class Size(OpDef, name="size", operands="x", traits=Trait.CREATES):
     """out = the product of the sizes of `axes` of x, as a rank-0 i64; the elements are not read."""
 
     axes: tuple[int, ...]

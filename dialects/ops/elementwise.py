@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.opdef import NO_TRAITS, OpDef, Trait
 from pyc_mlir.dialects.ops.shapes import broadcast_shapes, require, same_dtype
 from pyc_mlir.dialects.types import (
     BOOL,
@@ -47,7 +47,9 @@ def wide(array: np.ndarray) -> np.ndarray:
     return np.asarray(array).astype(accumulator(array.dtype), copy=False)
 
 
-class Elementwise(OpDef):
+class Elementwise(
+    OpDef, traits=Trait.ELEMENTWISE | Trait.ALIGNED | Trait.OVERWRITES | Trait.ANY_ORDER
+):
     """Base of elementwise ops: one flop an element unless said otherwise."""
 
     flops_per_element = 1
@@ -74,7 +76,7 @@ def _primitive(
     allowed: frozenset[np.dtype] = NUMBER,
     operands: str = "x",
     flops: int = 1,
-    commutative: bool = False,
+    traits: Trait = NO_TRAITS,
     work: int = OpDef.element_work,
 ) -> type[Elementwise]:
     """Define an elementwise op without parameters by its numpy function."""
@@ -87,11 +89,11 @@ def _primitive(
         "__module__": __name__,
         "allowed": allowed,
         "flops_per_element": flops,
-        "commutative": commutative,
         "element_work": work,
         "reference": staticmethod(reference),
     }
-    return type(name.title(), (Elementwise,), body, name=name, operands=operands)  # type: ignore[call-overload]
+    options = {"name": name, "operands": operands, "traits": traits}
+    return type(name.title(), (Elementwise,), body, **options)  # type: ignore[call-overload]
 
 
 def truncated_division(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
@@ -114,15 +116,23 @@ def _rsqrt(x: np.ndarray) -> np.ndarray:
     return 1.0 / np.sqrt(x.astype(np.float64))
 
 
-Add = _primitive("add", "out = lhs + rhs.", np.add, NUMBER, "lhs rhs", commutative=True)
-Sub = _primitive("sub", "out = lhs - rhs.", np.subtract, NUMBER, "lhs rhs")
-Mul = _primitive("mul", "out = lhs * rhs.", np.multiply, NUMBER, "lhs rhs", commutative=True)
+_ARITHMETIC, _SYMMETRIC = Trait.ARITHMETIC, Trait.COMMUTATIVE
+_LATTICE = Trait.COMMUTATIVE | Trait.IDEMPOTENT
+
+Add = _primitive(
+    "add", "out = lhs + rhs.", np.add, NUMBER, "lhs rhs", traits=_ARITHMETIC | _SYMMETRIC
+)
+Sub = _primitive("sub", "out = lhs - rhs.", np.subtract, NUMBER, "lhs rhs", traits=_ARITHMETIC)
+Mul = _primitive(
+    "mul", "out = lhs * rhs.", np.multiply, NUMBER, "lhs rhs", traits=_ARITHMETIC | _SYMMETRIC
+)
 Div = _primitive(
     "div",
     "out = lhs / rhs; integers round toward zero, x/0 = 0, MIN/-1 = MIN.",
     truncated_division,
     NUMBER,
     "lhs rhs",
+    traits=_ARITHMETIC,
 )
 Maximum = _primitive(
     "maximum",
@@ -130,7 +140,7 @@ Maximum = _primitive(
     np.maximum,
     NUMBER,
     "lhs rhs",
-    commutative=True,
+    traits=_LATTICE,
 )
 Minimum = _primitive(
     "minimum",
@@ -138,21 +148,30 @@ Minimum = _primitive(
     np.minimum,
     NUMBER,
     "lhs rhs",
-    commutative=True,
+    traits=_LATTICE,
 )
-Pow = _primitive("pow", "out = lhs ** rhs.", np.power, FLOAT, "lhs rhs", TRANSCENDENTAL_FLOPS)
-Neg = _primitive("neg", "out = -x.", np.negative)
-Abs = _primitive("abs", "out = |x|.", np.abs)
-Floor = _primitive("floor", "out = the greatest integer <= x.", np.floor, FLOAT)
-Ceil = _primitive("ceil", "out = the least integer >= x.", np.ceil, FLOAT)
-Round = _primitive("round", "out = the nearest integer, ties to even.", np.rint, FLOAT)
+Pow = _primitive(
+    *("pow", "out = lhs ** rhs.", np.power, FLOAT, "lhs rhs", TRANSCENDENTAL_FLOPS),
+    traits=_ARITHMETIC,
+)
+Neg = _primitive("neg", "out = -x.", np.negative, traits=_ARITHMETIC | Trait.INVOLUTION)
+Abs = _primitive("abs", "out = |x|.", np.abs, traits=Trait.IDEMPOTENT)
+Floor = _primitive(
+    "floor", "out = the greatest integer <= x.", np.floor, FLOAT, traits=Trait.IDEMPOTENT
+)
+Ceil = _primitive("ceil", "out = the least integer >= x.", np.ceil, FLOAT, traits=Trait.IDEMPOTENT)
+Round = _primitive(
+    "round", "out = the nearest integer, ties to even.", np.rint, FLOAT, traits=Trait.IDEMPOTENT
+)
 Exp = _primitive("exp", "out = e ** x.", np.exp, FLOAT, flops=TRANSCENDENTAL_FLOPS)
 Log = _primitive("log", "out = ln x.", np.log, FLOAT, flops=TRANSCENDENTAL_FLOPS)
-Sin = _primitive("sin", "out = sin x.", np.sin, FLOAT, flops=TRANSCENDENTAL_FLOPS)
+Sin = _primitive("sin", "out = sin x.", np.sin, FLOAT, flops=TRANSCENDENTAL_FLOPS, traits=Trait.ODD)
 Cos = _primitive("cos", "out = cos x.", np.cos, FLOAT, flops=TRANSCENDENTAL_FLOPS)
-Sqrt = _primitive("sqrt", "out = x ** 0.5.", np.sqrt, FLOAT)
-Rsqrt = _primitive("rsqrt", "out = x ** -0.5.", _rsqrt, FLOAT)
-Tanh = _primitive("tanh", "out = tanh x.", np.tanh, FLOAT, flops=TRANSCENDENTAL_FLOPS)
+Sqrt = _primitive("sqrt", "out = x ** 0.5.", np.sqrt, FLOAT, traits=_ARITHMETIC)
+Rsqrt = _primitive("rsqrt", "out = x ** -0.5.", _rsqrt, FLOAT, traits=_ARITHMETIC)
+Tanh = _primitive(
+    "tanh", "out = tanh x.", np.tanh, FLOAT, flops=TRANSCENDENTAL_FLOPS, traits=Trait.ODD
+)
 Erf = _primitive(
     "erf",
     "out = 2/sqrt(pi) * integral of exp(-t^2) from 0 to x.",
@@ -160,14 +179,15 @@ Erf = _primitive(
     FLOAT,
     flops=TRANSCENDENTAL_FLOPS,
     work=ERF_WORK,
+    traits=Trait.ODD,
 )
 And = _primitive(
-    "and", "out = lhs & rhs, bit by bit.", np.bitwise_and, LOGICAL, "lhs rhs", commutative=True
+    "and", "out = lhs & rhs, bit by bit.", np.bitwise_and, LOGICAL, "lhs rhs", traits=_LATTICE
 )
 Or = _primitive(
-    "or", "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, "lhs rhs", commutative=True
+    "or", "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, "lhs rhs", traits=_LATTICE
 )
-Not = _primitive("not", "out = ~x, bit by bit.", np.invert, LOGICAL)
+Not = _primitive("not", "out = ~x, bit by bit.", np.invert, LOGICAL, traits=Trait.INVOLUTION)
 
 
 def remainder(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
@@ -258,7 +278,10 @@ class Select(Elementwise, name="select", operands="condition true_value false_va
         return np.where(condition, true_value, false_value)
 
 
-class Cast(Elementwise, name="cast", operands="x"):
+_CONVERSION = Trait.CONVERTS | Trait.ARITHMETIC
+
+
+class Cast(Elementwise, name="cast", operands="x", traits=_CONVERSION):
     """out = x as `dtype`; floats truncate toward zero and saturate, NaN -> 0; to i1: x != 0."""
 
     dtype: np.dtype
@@ -329,7 +352,7 @@ class Clip(Elementwise, name="clip", operands="x low high"):
         return b.minimum(b.maximum(x, low), high)
 
 
-class Relu(Elementwise, name="relu", operands="x"):
+class Relu(Elementwise, name="relu", operands="x", traits=Trait.IDEMPOTENT):
     """out = max(x, 0)."""
 
     @staticmethod
@@ -343,7 +366,7 @@ class Relu(Elementwise, name="relu", operands="x"):
         return b.maximum(x, b.scalar(0, x))
 
 
-class Sigmoid(Elementwise, name="sigmoid", operands="x"):
+class Sigmoid(Elementwise, name="sigmoid", operands="x", traits=Trait.WIDE):
     """out = 1 / (1 + exp(-x))."""
 
     allowed = FLOAT
@@ -365,7 +388,7 @@ class Sigmoid(Elementwise, name="sigmoid", operands="x"):
         return accumulated(b, x, formula)
 
 
-class Silu(Elementwise, name="silu", operands="x"):
+class Silu(Elementwise, name="silu", operands="x", traits=Trait.WIDE):
     """out = x * sigmoid(x)."""
 
     allowed = FLOAT
@@ -383,7 +406,7 @@ class Silu(Elementwise, name="silu", operands="x"):
         return accumulated(b, x, lambda x: b.mul(x, b.sigmoid(x)))
 
 
-class Gelu(Elementwise, name="gelu", operands="x"):
+class Gelu(Elementwise, name="gelu", operands="x", traits=Trait.WIDE):
     """out = x/2 * (1 + erf(x / sqrt 2)).
 
     With approximate="tanh": out = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.opdef import OpDef, Trait
 from pyc_mlir.dialects.ops.shapes import (
     agree,
     merge,
@@ -26,7 +26,7 @@ def copied(dimension: int) -> int:
     return -2 - dimension
 
 
-class Transpose(OpDef, name="transpose", operands="x"):
+class Transpose(OpDef, name="transpose", operands="x", traits=Trait.PERMUTES | Trait.INDEXED):
     """out[i_p0, i_p1, ...] = x[i_0, i_1, ...]: dimension d of out is permutation[d] of x."""
 
     permutation: tuple[int, ...]
@@ -44,7 +44,7 @@ class Transpose(OpDef, name="transpose", operands="x"):
         return np.transpose(x, permutation)
 
 
-class Reshape(OpDef, name="reshape", operands="x"):
+class Reshape(OpDef, name="reshape", operands="x", traits=Trait.VIEW):
     """out = the elements of x in row-major order under another shape.
 
     Entries of `shape`: a size; -1 (at most one) is inferred; ``-2 - d`` is the size of
@@ -100,7 +100,13 @@ def _mismatch(x: TensorType, dims: Sequence[int | None]) -> str:
     return f"cannot reshape {show(x.shape)} to {show(tuple(dims))}: the sizes differ"
 
 
-class BroadcastTo(OpDef, name="broadcast_to", operands="x", optional="like"):
+class BroadcastTo(
+    OpDef,
+    name="broadcast_to",
+    operands="x",
+    optional="like",
+    traits=Trait.REPEATS | Trait.INDEXED | Trait.ALIGNED | Trait.ANY_ORDER,
+):
     """out = x stretched to `shape` by numpy's rules.
 
     -1 in `shape` is that dimension of `like`, or without `like` the aligned dimension of x.
@@ -132,10 +138,11 @@ class BroadcastTo(OpDef, name="broadcast_to", operands="x", optional="like"):
         return np.broadcast_to(x, [source[i] if d == -1 else d for i, d in enumerate(shape)])
 
 
-class Concat(OpDef, name="concat", operands="lhs rhs"):
+class Concat(OpDef, name="concat", operands="lhs rhs", traits=Trait.INDEXED | Trait.ANY_ORDER):
     """out = lhs followed by rhs along `axis`. Longer lists are trees of concats."""
 
     axis: int
+    anchor = "concat"
 
     @staticmethod
     def infer(lhs: TensorType, rhs: TensorType, *, axis: int) -> TensorType:
@@ -172,7 +179,7 @@ def python_slice(start: int, stop: int, step: int) -> slice:
     return slice(None if start in omitted else start, None if stop in omitted else stop, step)
 
 
-class Slice(OpDef, name="slice", operands="x"):
+class Slice(OpDef, name="slice", operands="x", traits=Trait.INDEXED | Trait.ANY_ORDER):
     """out = x[starts[0]:stops[0]:steps[0], ...] by Python's rules, one entry a dimension.
 
     The greatest and the least i64 stand for an omitted bound.
@@ -232,7 +239,7 @@ class UpdateSlice(OpDef, name="update_slice", operands="x update starts"):
         return out
 
 
-class Pad(OpDef, name="pad", operands="x"):
+class Pad(OpDef, name="pad", operands="x", traits=Trait.INDEXED | Trait.ANY_ORDER):
     """out = x with `low` and `high` elements of `value` added at each dimension's ends."""
 
     low: tuple[int, ...]
@@ -263,7 +270,7 @@ class Pad(OpDef, name="pad", operands="x"):
         return np.pad(x, widths, constant_values=fill) if x.ndim else x
 
 
-class Gather(OpDef, name="gather", operands="x indices"):
+class Gather(OpDef, name="gather", operands="x indices", traits=Trait.INDEXED):
     """out = x taken at `indices` along `axis` (numpy's take).
 
     Negative indices count from the end, once; indices out of range are clamped, as in XLA.

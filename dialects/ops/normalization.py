@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.opdef import OpDef, Trait
 from pyc_mlir.dialects.ops.elementwise import FLOAT, TRANSCENDENTAL_FLOPS, require_dtype
 from pyc_mlir.dialects.ops.shapes import agree, normalize_axis, require, same_dtype, show
 from pyc_mlir.dialects.types import TensorType, accumulator
@@ -15,7 +15,14 @@ def _f64(*arrays: np.ndarray) -> list[np.ndarray]:
     return [a.astype(np.float64) for a in arrays]
 
 
-class Softmax(OpDef, name="softmax", operands="x"):
+class RowWise(OpDef, traits=Trait.OVERWRITES):
+    """Base of ops that compute each row, along the last dimensions or `axis`, by itself."""
+
+    anchor = "row"
+    cost_family = "rows"
+
+
+class Softmax(RowWise, name="softmax", operands="x", traits=Trait.ALIGNED | Trait.ANY_ORDER):
     """out = exp(x - max(x)) / sum(exp(x - max(x))) along `axis`."""
 
     axis: int = -1
@@ -46,7 +53,7 @@ class Softmax(OpDef, name="softmax", operands="x"):
         return (TRANSCENDENTAL_FLOPS + 4) * out.elements
 
 
-class LogSoftmax(OpDef, name="log_softmax", operands="x"):
+class LogSoftmax(RowWise, name="log_softmax", operands="x", traits=Trait.ALIGNED | Trait.ANY_ORDER):
     """out = x - max(x) - log(sum(exp(x - max(x)))) along `axis`."""
 
     axis: int = -1
@@ -80,7 +87,9 @@ def _check_trailing(x: TensorType, axis: int, **vectors: TensorType) -> int:
     return axis
 
 
-class Layernorm(OpDef, name="layernorm", operands="x scale bias"):
+class Layernorm(
+    RowWise, name="layernorm", operands="x scale bias", traits=Trait.ALIGNED | Trait.WIDE
+):
     """out = (x - mean(x)) / sqrt(var(x) + epsilon) * scale + bias over the dimensions from `axis`.
 
     Ba, Kiros and Hinton, 2016. `scale` and `bias` have the shape ``x.shape[axis:]``.
@@ -125,7 +134,7 @@ class Layernorm(OpDef, name="layernorm", operands="x scale bias"):
         return 8 * out.elements
 
 
-class Rmsnorm(OpDef, name="rmsnorm", operands="x scale"):
+class Rmsnorm(RowWise, name="rmsnorm", operands="x scale", traits=Trait.ALIGNED | Trait.WIDE):
     """out = x / sqrt(mean(x^2) + epsilon) * scale over the dimensions from `axis`.
 
     Zhang and Sennrich, 2019. `scale` has the shape ``x.shape[axis:]``.
@@ -163,7 +172,12 @@ class Rmsnorm(OpDef, name="rmsnorm", operands="x scale"):
         return 4 * out.elements
 
 
-class Batchnorm(OpDef, name="batchnorm", operands="x scale bias mean variance"):
+class Batchnorm(
+    OpDef,
+    name="batchnorm",
+    operands="x scale bias mean variance",
+    traits=Trait.OVERWRITES | Trait.ANY_ORDER | Trait.FINITE_OPERANDS,
+):
     """out = (x - mean) / sqrt(variance + epsilon) * scale + bias, each parameter indexed by `axis`.
 
     Ioffe and Szegedy, 2015, in its inference form: the statistics are inputs. Compiled, it is
@@ -172,7 +186,7 @@ class Batchnorm(OpDef, name="batchnorm", operands="x scale bias mean variance"):
 
     axis: int = 1
     epsilon: float = 1e-5
-    finite_operands = True
+    anchor = "elementwise"
 
     @staticmethod
     def infer(

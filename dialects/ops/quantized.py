@@ -39,6 +39,8 @@ def _wide(x: TensorType, weight: TensorType, zero: TensorType) -> tuple[TensorTy
 class IntegerMatmul(OpDef, name="integer_matmul", operands="x weight zero"):
     """out[..., m, n] = sum_k (x[..., m, k] - zero) * weight[k, n], in i32."""
 
+    anchor = "contraction"
+
     @staticmethod
     def infer(x: TensorType, weight: TensorType, zero: TensorType) -> TensorType:
         """As `matmul`; weights are a matrix."""
@@ -70,6 +72,7 @@ class IntegerConv2d(OpDef, name="integer_conv2d", operands="x weight zero"):
     dilations: tuple[int, ...] = (1, 1)
     groups: int = 1
     layout: str = "NCHW"
+    anchor = "contraction"
 
     @staticmethod
     def infer(x: TensorType, weight: TensorType, zero: TensorType, **window: Any) -> TensorType:

@@ -4,12 +4,12 @@ Empty reductions give the identity of the operation.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.opdef import OpDef, Trait
 from pyc_mlir.dialects.ops.elementwise import FLOAT, NUMBER, require_dtype
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis, require
 from pyc_mlir.dialects.types import I64, Shape, TensorType, accumulator, is_float
@@ -20,6 +20,11 @@ def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
     if keepdims:
         return tuple(1 if i in axes else d for i, d in enumerate(shape))
     return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def reduced_axes(params: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the axes that an op with the trait REDUCES reduces: `axes`, or the one `axis`."""
+    return params["axes"] if "axes" in params else (params["axis"],)
 
 
 def lowest(dtype: np.dtype) -> Any:
@@ -40,7 +45,7 @@ CUMULATIVE: dict[str, np.ufunc] = {
 }
 
 
-class Reduction(OpDef):
+class Reduction(OpDef, traits=Trait.REDUCES):
     """Base of reductions: `axes` are listed one by one; keepdims leaves dimensions of size 1."""
 
     allowed = NUMBER
@@ -95,7 +100,7 @@ ReduceMax = _reduction("reduce_max", "out = the maximum over `axes`; NaN if any 
 ReduceMin = _reduction("reduce_min", "out = the minimum over `axes`; NaN if any is.", _min)
 
 
-class ReduceMean(Reduction, name="reduce_mean", operands="x"):
+class ReduceMean(Reduction, name="reduce_mean", operands="x", traits=Trait.WIDE):
     """out = the sum over `axes` divided by the number of elements summed."""
 
     allowed = FLOAT
@@ -147,7 +152,7 @@ class Cumulative(OpDef, name="cumulative", operands="x"):
         return out.elements
 
 
-class Argmax(OpDef, name="argmax", operands="x"):
+class Argmax(OpDef, name="argmax", operands="x", traits=Trait.REDUCES):
     """out = the index of the first maximum along `axis`, as i64; a NaN counts as the maximum."""
 
     axis: int

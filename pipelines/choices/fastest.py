@@ -19,8 +19,6 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import (
     Alternative,
     Decision,
-    Policy,
-    Recipe,
     Site,
     policy_mark,
 )
@@ -68,6 +66,30 @@ class Fastest:
                 "`require_evidence` out",
             )
         return judged.chosen
+
+    def informed(
+        self, wisdom: Wisdom, hardware: str, toolchain: str, require_evidence: bool
+    ) -> "Fastest":
+        """Return the policy with these measurements, for this hardware and toolchain."""
+        return replace(
+            self,
+            wisdom=wisdom,
+            hardware=hardware,
+            toolchain=toolchain,
+            require_evidence=require_evidence,
+        )
+
+    def for_program(self, site: Site) -> tuple["Fastest", tuple[Decision, ...]]:
+        """Choose the recipe that was measured to be fastest for the program as a whole."""
+        if not self.wisdom.about(WHOLE, site.op_id, site.work):
+            return self, ()
+        known = [name for name in self.variants(site) if name in self.wisdom.recipes]
+        judged = self.judge(site, [Alternative(name) for name in (NO_RECIPE, *known)])
+        evidence = (f"{policy_mark(self.name)}{judged.grounds}",)
+        whole = judged.chosen if judged.chosen in known else ""
+        chosen = (Alternative(judged.chosen),)
+        decision = Decision(site, judged.chosen, chosen, self.name, evidence)
+        return replace(self, whole=whole), (decision,)
 
     def variants(self, site: Site) -> Sequence[str]:
         """The choices that were measured here for a site; some are variants."""
@@ -140,40 +162,6 @@ class Fastest:
     @property
     def _label(self) -> str:
         return self.wisdom.label
-
-
-@dataclass(frozen=True)
-class Explore(Fastest):
-    """`Fastest` at each site, in a compile that begins with the path explorer's recipe.
-
-    `pyc_mlir/api.py` gets that recipe from the explorer; where a compile may not lower a program
-    several times (untrusted sources, a limit of seconds) the sites alone are judged.
-    """
-
-    name: str = "explore"
-
-
-def for_program(
-    policy: Policy, recipe: Recipe | None, graph_id: str, structure_id: str
-) -> tuple[Policy, tuple[Decision, ...]]:
-    """The policy for one program, and the decision whether a recipe answers for all of it.
-
-    There is no decision where nothing was measured of the program as a whole, and no other policy.
-    A recipe that has the decision repeats it, with its evidence.
-    """
-    site = Site(WHOLE, graph_id, work=structure_id)
-    made = None if recipe is None else recipe.choices.get(site.key)
-    if made is not None and recipe is not None:
-        by, evidence = recipe.origins.get(site.key, (NO_RECIPE, ()))
-        return policy, (Decision(site, made, (Alternative(made),), by, evidence),)
-    if not isinstance(policy, Fastest) or not policy.wisdom.about(WHOLE, graph_id, structure_id):
-        return policy, ()
-    known = [name for name in policy.variants(site) if name in policy.wisdom.recipes]
-    judged = policy.judge(site, [Alternative(name) for name in (NO_RECIPE, *known)])
-    evidence = (f"{policy_mark(policy.name)}{judged.grounds}",)
-    whole = judged.chosen if judged.chosen in known else ""
-    decision = Decision(site, judged.chosen, (Alternative(judged.chosen),), policy.name, evidence)
-    return replace(policy, whole=whole), (decision,)
 
 
 def _comparable(rows: Sequence[WisdomRow], first: str) -> dict[str, WisdomRow]:

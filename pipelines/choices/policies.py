@@ -8,12 +8,12 @@ without arguments under the entry point group ``pyc_mlir.policies``; its name is
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Policy, Site
-from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
+from pyc_mlir.pipelines.choices.fastest import Fastest
 
 GROUP = "pyc_mlir.policies"
 # The modes of the memory planner (pipelines/memory/planner/planner.py), by name.
@@ -21,6 +21,7 @@ PLANNER_MODES = ("latency_first", "balanced", "memory_first")
 DEFAULT_MODE = "balanced"
 # The policy of compiles that name none, and the name that people try for it.
 DEFAULT, _TRIED = FirstIsBest().name, "default"
+CO_SELECTED = "co-selected"
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,18 @@ class Preset:
         return alternatives[0].name
 
 
-# As `heuristic`; where a memory budget is not kept so, kernels and parts are chosen together.
-CO_SELECTED = "co-selected"
+@dataclass(frozen=True)
+class CoSelected(FirstIsBest):
+    """As `heuristic`; under a budget that this misses, kernels and parts are chosen together."""
+
+    name: str = CO_SELECTED
+    co_selects: ClassVar[bool] = True
+
 
 BUILT_IN: dict[str, Policy] = {
     DEFAULT: FirstIsBest(),
     "fastest": Fastest(),
-    "explore": Explore(),
-    CO_SELECTED: FirstIsBest(CO_SELECTED),
+    CO_SELECTED: CoSelected(),
     **{mode: Preset(mode, (mode,)) for mode in PLANNER_MODES},
 }
 

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload, runtime_checkable
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe, Site
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Policy, Recipe, Site
 
 SCHEMA_VERSION = 2
 KIND = "pyc-wisdom"
@@ -43,7 +43,7 @@ class WisdomRow:
     subject: a work id, or the id of a program (exact, or with constants by type). pass_name,
     choice: whose choice, and the alternative's name; `WHOLE` and a key of `Wisdom.recipes`, or
     `NO_RECIPE`, for a whole program. hardware, toolchain, context: hashes of the
-    environment (`pyc_mlir/lab/evidence/environment.py`). constants: ``warm`` or ``cold``. clock:
+    environment (`pyc_mlir/measure/environment.py`). constants: ``warm`` or ``cold``. clock:
     whose seconds, ``cpu`` or ``wall``. seconds: the median over processes of their medians; lo, hi:
     its interval. sessions, processes: how many there were.
     """
@@ -270,6 +270,41 @@ def _entries(data: Mapping[str, Any]) -> Iterator[str]:
 def _canonical(data: Any) -> str:
     """JSON data in one form."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+@runtime_checkable
+class ByWisdom(Protocol):
+    """A policy that prefers by measured rows; the compiler asks it by these hooks alone."""
+
+    @property
+    def wisdom(self) -> Wisdom:
+        """The rows; the log names them."""
+        ...
+
+    def informed(
+        self, wisdom: Wisdom, hardware: str, toolchain: str, require_evidence: bool
+    ) -> Policy:
+        """Return the policy with these rows, for this hardware and toolchain."""
+        ...
+
+    def for_program(self, site: Site) -> tuple[Policy, tuple[Decision, ...]]:
+        """Return the policy for one program, and the decision for all of it if there is one."""
+        ...
+
+
+def for_program(
+    policy: Policy, recipe: Recipe | None, graph_id: str, structure_id: str
+) -> tuple[Policy, tuple[Decision, ...]]:
+    """Return the policy for one program, and the decision whether a recipe answers for all of it.
+
+    A recipe that has the decision repeats it, with its evidence.
+    """
+    site = Site(WHOLE, graph_id, work=structure_id)
+    made = None if recipe is None else recipe.choices.get(site.key)
+    if made is not None and recipe is not None:
+        by, evidence = recipe.origins.get(site.key, (NO_RECIPE, ()))
+        return policy, (Decision(site, made, (Alternative(made),), by, evidence),)
+    return policy.for_program(site) if isinstance(policy, ByWisdom) else (policy, ())
 
 
 def record_wisdom(wisdom: Wisdom | None, recipe: Recipe | None) -> tuple[Decision, ...]:

@@ -18,7 +18,7 @@ from pyc_mlir.pipelines.target.target import Target
 
 @dataclass(frozen=True)
 class PassContext:
-    """What every pass of one compile goes by; an option of a pass that says otherwise wins.
+    """The settings of every pass of one compile; an option of a pass wins over them.
 
     `choices` answers and keeps the log. `mode` is the preferred mode of the memory planner, None
     where PyC plans no memory. `calibration` is the evidence for the figures of `target`, which are
@@ -41,7 +41,7 @@ class PassContext:
     folding: FoldWork = field(default_factory=FoldWork)
 
     def takes(self, family: str) -> bool:
-        """Whether kernels of a family may be chosen, where the target has them."""
+        """Return whether kernels of a family may be chosen, where the target has them."""
         return self.kernels is None or family in self.kernels
 
 
@@ -62,10 +62,10 @@ class Pass(Protocol):
 
 
 def option(default: Any, help: str) -> Any:
-    """A pass option with its default and the line that `--list-passes` shows."""
+    """Declare a pass option with its default and the line that `--list-passes` shows."""
     return field(default=default, metadata={"help": help})
 
 
 def options_of(pass_class: type) -> list[tuple[Field, str]]:
-    """The options of a pass class with their textual names (dashes)."""
+    """Return the options of a pass class with their textual names (dashes)."""
     return [(f, f.name.replace("_", "-")) for f in fields(pass_class) if f.default is not MISSING]

@@ -31,7 +31,7 @@ class NativePass:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why the wheel refuses a pass: its words, and what could be read from them."""
+    """The wheel's reason to refuse a pass: its words, and what could be read from them."""
 
     text: str
     anchor: str | None = None
@@ -39,7 +39,7 @@ class Refusal:
 
 
 def refusal(text: str, context: ir.Context) -> Refusal | None:
-    """What the wheel has against the pipeline `text`; None when it accepts it.
+    """Return what the wheel has against the pipeline `text`; None when it accepts it.
 
     The wheel may also write a line to the process's standard error.
     """
@@ -54,8 +54,9 @@ def refusal(text: str, context: ir.Context) -> Refusal | None:
 
 
 def _unschedulable(text: str, context: ir.Context) -> Refusal | None:
-    """What MLIR has against `text` when it is about to run: passes that need an interface say so
-    only then. Nothing runs: the text is nested in a module that is empty.
+    """Return what MLIR has against `text` when it is about to run, else "".
+
+    Passes that need an interface say so only then. Nothing runs: the module around is empty.
     """
     manager = passmanager.PassManager.parse(f"{MODULE}({text})", context)
     with ir.Location.unknown(context):
@@ -70,7 +71,7 @@ def _unschedulable(text: str, context: ir.Context) -> Refusal | None:
 
 
 def describe(name: str, context: ir.Context) -> NativePass | None:
-    """What the wheel says about the pass `name`; None when it has no such pass."""
+    """Return what the wheel says about the pass `name`; None when it has no such pass."""
     anchor = MODULE if name in MODULE_PIPELINES else ANY
     for tried in (MODULE, _FUNCTION)[: 1 if anchor == MODULE else 2]:
         problem = refusal(f"{tried}({name})", context)

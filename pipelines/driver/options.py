@@ -20,7 +20,7 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def build_pass(pass_class: type[Pass], node: PassNode, pipeline: Pipeline) -> Pass:
-    """The pass object that `node` describes.
+    """Build the pass object that `node` describes.
 
     Raises PipelineError under the option at fault: unknown, given twice, or of the wrong type.
     """
@@ -47,7 +47,7 @@ def build_pass(pass_class: type[Pass], node: PassNode, pipeline: Pipeline) -> Pa
 
 
 def option_types(pass_class: type[Pass]) -> dict[str, Any]:
-    """The annotation of each option, by field name."""
+    """Return the annotation of each option, by field name."""
     hints = get_type_hints(pass_class)
     return {f.name: hints[f.name] for f, _ in options_of(pass_class)}
 
@@ -60,7 +60,7 @@ def _unknown(name: str, option: PassOption, known: dict[str, str]) -> str:
 
 
 def pass_node(pass_: Pass) -> PassNode:
-    """The textual form of a pass object: the options that differ from their defaults."""
+    """Return the textual form of a pass object: the options that differ from their defaults."""
     options = []
     for spec, name in options_of(type(pass_)):
         value = getattr(pass_, spec.name)
@@ -70,7 +70,7 @@ def pass_node(pass_: Pass) -> PassNode:
 
 
 def write_value(value: Any) -> str:
-    """The text that `read_value` reads back."""
+    """Write the text that `read_value` reads back."""
     match value:
         case None:
             return "none"
@@ -146,7 +146,7 @@ def _items(text: str) -> list[str]:
 
 
 def describe(annotation: Any) -> str:
-    """What an option of that type takes, in words."""
+    """Describe in words what an option of that type takes."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(describe(a) for a in arguments)

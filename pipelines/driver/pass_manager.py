@@ -73,7 +73,7 @@ Step = NativeStep | PycStep
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step took (seconds of wall time) and counted."""
+    """The seconds of wall time and the counts of one step."""
 
     name: str
     seconds: float
@@ -82,7 +82,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a pipeline did, step by step."""
+    """The steps of a pipeline that ran."""
 
     steps: tuple[StepReport, ...]
 
@@ -227,7 +227,7 @@ class _Resolver:
 
 
 def _expected(default: str) -> str:
-    """What a native option takes, as far as its default tells."""
+    """Describe what a native option takes, as far as its default tells."""
     if default in ("true", "false"):
         return f"true or false (the default is {default})"
     if default.lstrip("-").isdigit():
@@ -324,13 +324,13 @@ def _run_pyc(
 
 
 def _leave_out(module: ir.Module, step: PycStep, printer: IrPrinter) -> dict[str, int]:
-    """It found nothing to do, and nothing has changed since (as LLVM's LastRunTrackingAnalysis)."""
+    """Return whether a step is in vain: nothing has changed since it last found nothing to do."""
     with printer.around(step.pass_, str(step), module.operation):
         return {}
 
 
 def _may_have_changed(statistics: Mapping[str, int]) -> bool:
-    """False where a pass has counts, and all are 0 (upstream too verifies after changes only)."""
+    """Return False for a pass with counts that are all 0 (upstream too verifies after changes)."""
     return not statistics or any(statistics.values())
 
 
@@ -342,7 +342,7 @@ def _verify(module: ir.Module, name: str) -> None:
 
 
 def _reason(error: ir.MLIRError) -> str:
-    """The first diagnostic of a native failure, or the bindings' own words."""
+    """Return the first diagnostic of a native failure, or the bindings' own words."""
     for diagnostic in error.error_diagnostics:
         return f"{diagnostic.location}: {diagnostic.message}"
     return error.message

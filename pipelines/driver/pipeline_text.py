@@ -56,7 +56,7 @@ class PassOption:
 
     @property
     def value_column(self) -> int:
-        """Where the value starts, or the name when there is none."""
+        """The column of the value, or of the name when there is none."""
         return self.column if self.value is None else self.column + len(self.name) + 1
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Pipeline:
     implicit_nesting: bool = field(default=False, compare=False)
 
     def error(self, column: int, message: str) -> PipelineError:
-        """An error that points at `column` of this pipeline's text."""
+        """Make an error that points at `column` of this pipeline's text."""
         return PipelineError(self.text, column, message)
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ def parse_pipeline(text: str, root: str = MODULE) -> Pipeline:
 
 
 def parse_flags(passes: tuple[tuple[str, str], ...], root: str = MODULE) -> Pipeline:
-    """The pipeline of command-line flags: (pass, options as text) in the order given."""
+    """Parse command-line flags: (pass, options as text) in the order given."""
     parts = (f"{name}{{{options}}}" if options else name for name, options in passes)
     text = ",".join(parts)
     return Pipeline(_rooted(text, root), text, implicit_nesting=True)
@@ -146,7 +146,7 @@ class _Parser:
         self.at = 0
 
     def parse(self) -> tuple[Node, ...]:
-        """The whole text."""
+        """Parse the whole text."""
         elements = self._elements(depth=0)
         if self.at < len(self.text):
             found = self.text[self.at]
@@ -217,7 +217,7 @@ class _Parser:
         return PassOption(name, value if equals else None, start)
 
     def _closing_brace(self) -> int:
-        """The index of the brace that closes the one at `self.at`."""
+        """Return the index of the brace that closes the one at `self.at`."""
         stack: list[int] = []
         for index, char in _outside_quotes(self.text, self.at, len(self.text)):
             if char in _CLOSING:

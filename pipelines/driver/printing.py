@@ -26,7 +26,7 @@ def _to_stderr(text: str) -> None:
 
 @dataclass
 class IrPrinter:
-    """What to print, and where; the default prints nothing.
+    """The settings of printing; the default prints nothing.
 
     `before` and `after` hold pass names. `after_change` and `after_failure` restrict printing
     after passes, and imply it when nothing else asks for it.
@@ -128,7 +128,7 @@ class IrPrinter:
 
 
 def _leaf_name(node: Node) -> str:
-    """The pass of a node that holds exactly one."""
+    """Name the pass of a node that holds exactly one."""
     while isinstance(node, AnchorNode):
         (node,) = node.children
     return node.name
@@ -142,6 +142,6 @@ def _folder(op: ir.Operation) -> str:
 
 
 def _fingerprint(op: ir.Operation) -> str:
-    """A digest of all that printing shows."""
+    """Digest all that printing shows."""
     text = op.get_asm(print_generic_op_form=True, enable_debug_info=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

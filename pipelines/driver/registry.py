@@ -59,7 +59,7 @@ class PassRegistry(Mapping[str, "type[Pass]"]):
         return pass_class
 
     def __getitem__(self, name: str) -> "type[Pass]":
-        """The class of the pass `name`. Raises KeyError, or PycError for a broken plugin."""
+        """Return the class of the pass `name`. Raises KeyError, or PycError for a broken plugin."""
         if name in self._registered:
             return self._registered[name]
         if name in BUILT_IN:

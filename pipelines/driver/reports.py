@@ -38,7 +38,7 @@ def timing(seconds: Mapping[str, float]) -> str:
 
 
 def statistics(report: RunReport) -> str:
-    """What each PyC pass counted (the wheel is built without native statistics)."""
+    """List what each PyC pass counted (the wheel is built without native statistics)."""
     lines = _titled("Pass statistics report")
     for name, counts in report.statistics.items():
         lines.append(f"'{name}' Pass")
@@ -47,7 +47,7 @@ def statistics(report: RunReport) -> str:
 
 
 def remark(decision: Decision) -> Diagnostic:
-    """A decision as a remark: what was chosen, over what, and by whom."""
+    """Write a decision as a remark: what was chosen, over what, and by whom."""
     others = [a.name for a in decision.alternatives if a.name != decision.chosen]
     over = f" over {', '.join(others)}" if others else ""
     message = f"[{decision.site.key}] chose {decision.chosen}{over} ({decision.decided_by})"
@@ -69,7 +69,7 @@ def pass_list(context: ir.Context) -> str:
 
 
 def dialect_list(context: ir.Context) -> str:
-    """The dialects that a module may use: the parser names them when it meets an unknown one."""
+    """Return the dialects that a module may use: the parser names them at an unknown one."""
     notes: list[str] = []
     with collect(context, lambda item: notes.extend(n.message for n in item.notes)):
         try:
@@ -81,7 +81,7 @@ def dialect_list(context: ir.Context) -> str:
 
 
 def _pyc_entry(pass_class: type[Pass]) -> list[str]:
-    """A pass's first docstring line, then one line an option."""
+    """Write a pass's first docstring line, then one line an option."""
     summary = (pass_class.__doc__ or "").strip().split("\n")[0]
     lines = [f"  --{pass_class.name}", f"      {summary}"]
     kinds = option_types(pass_class)

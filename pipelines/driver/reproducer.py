@@ -16,14 +16,14 @@ _ESCAPE = re.compile(r'\\(n|t|\\|"|[0-9A-Fa-f]{2})')
 
 @dataclass(frozen=True)
 class Reproducer:
-    """What a reproducer asks for: the pipeline's text, and whether to verify between passes."""
+    """The request of a reproducer: the pipeline's text, and whether to verify between passes."""
 
     pipeline: str
     verify_each: bool = True
 
 
 def write_reproducer(module: str, wanted: Reproducer, command: str) -> str:
-    """The text of a reproducer: `module` unchanged, then the pipeline.
+    """Write a reproducer: `module` unchanged, then the pipeline.
 
     `command` is the command line that failed, for people.
     """
@@ -38,7 +38,7 @@ def write_reproducer(module: str, wanted: Reproducer, command: str) -> str:
 
 
 def read_reproducer(text: str) -> Reproducer | None:
-    """The last reproducer in `text`; None when it holds none."""
+    """Read the last reproducer in `text`; None when it holds none."""
     text = "\n".join(_RESOURCES.findall(text))
     pipelines = _PIPELINE.findall(text)
     if not pipelines:

@@ -45,7 +45,7 @@ def innermost_loops(assembly: str) -> list[Loop]:
 
 
 def hottest(assembly: str, function: str) -> Loop:
-    """The loop of `function` with the most FMAs. Raises ValueError where there is none."""
+    """Return the loop of `function` with the most FMAs. Raises ValueError where there is none."""
     mine = [loop for loop in innermost_loops(assembly) if loop.function == function and loop.fmas]
     return max(mine, key=lambda loop: loop.fmas)
 

@@ -21,7 +21,7 @@ def encode(knobs: Any) -> str:
 
 @lru_cache(maxsize=128)
 def decode(kind: type, text: str) -> Any:
-    """What `encode` was given. Raises PycError (BAD_ARGUMENT) for other text.
+    """Read what `encode` was given. Raises PycError (BAD_ARGUMENT) for other text.
 
     A compile reads each text for the call, the dispatch and the code; knobs never change.
     """
@@ -44,7 +44,7 @@ _hints = lru_cache(maxsize=64)(get_type_hints)
 
 
 def _kinds(hint: Any) -> Iterator[type]:
-    """A dataclass and those that its fields may hold."""
+    """Yield a dataclass and those that its fields may hold."""
     if isinstance(hint, type) and is_dataclass(hint):
         yield hint
         for inner in _hints(hint).values():
@@ -70,7 +70,7 @@ def _value(node: ast.expr, kinds: dict[str, type]) -> Any:
 
 
 def _checked(kind: type, fields: dict[str, Any]) -> Any:
-    """The dataclass, once its fields have the types that they are declared with."""
+    """Construct the dataclass, once its fields have their declared types."""
     hints = _hints(kind)
     for name, value in fields.items():
         if name in hints and not _is(value, hints[name]):
@@ -80,7 +80,7 @@ def _checked(kind: type, fields: dict[str, Any]) -> Any:
 
 
 def _is(value: Any, hint: Any) -> bool:
-    """Whether a value has exactly the type of a hint (True is no int); only types of knobs."""
+    """Return whether a value has exactly the type of a hint (True is no int)."""
     inner, kind = get_args(hint), get_origin(hint)
     if kind is tuple:
         if type(value) is not tuple:

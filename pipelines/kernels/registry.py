@@ -56,7 +56,7 @@ class Knobs(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel, under a name."""
+        """Return the kernel, under a name."""
         ...
 
 
@@ -88,7 +88,7 @@ class Family:
     space: Callable[[KernelOffer, Target], KnobSpace | None] = lambda offer, target: None
 
     def offers(self, knobs: Knobs, target: Target) -> bool:
-        """True where the family has this kernel for the target."""
+        """Return whether the family has this kernel for the target."""
         return not self.refusal(knobs, target)
 
 
@@ -100,7 +100,7 @@ class Families(Mapping[str, Family]):
     """
 
     def __getitem__(self, name: str) -> Family:
-        """Raises KeyError, or PycError (MISSING_DEPENDENCY) for a plugin that does not import."""
+        """Import a family. Raises KeyError, or PycError (MISSING_DEPENDENCY) for a bad plugin."""
         if name in BUILT_IN:
             return import_module(BUILT_IN[name]).FAMILY
         plugin = _plugins()[name]
@@ -147,7 +147,7 @@ FAMILIES = Families()
 
 
 def refuse_narrow(target: Target) -> str:
-    """What every family asks of a target: a CPU with AVX2, AVX-512 or NEON.
+    """Refuse a target that is no CPU with AVX2, AVX-512 or NEON.
 
     Without wider vectors NEON makes up in registers: SSE has neither.
     """

@@ -24,7 +24,7 @@ PANELS = (16, 32, 48, 64)
 def knob_space(
     knobs: Any, values: Mapping[str, Iterable[Any]], refusal: Callable[[Any], str]
 ) -> KnobSpace | None:
-    """The space around `knobs`; None where no field has a second value."""
+    """Return the space around `knobs`; None where no field has a second value."""
     own = {name: _value(knobs, name) for name in values}
     axes = tuple(
         Knob(name, tuple(sorted({own[name], *tried})))
@@ -46,7 +46,7 @@ def knob_space(
 
 
 def with_settings(knobs: Any, settings: Mapping[str, Any]) -> Any:
-    """The knobs with other values of some fields. Raises PycError for those that do not fit."""
+    """Return the knobs with other values of some fields. Raises PycError if they do not fit."""
     nested: dict[str, dict[str, Any]] = {}
     fields: dict[str, Any] = {}
     for name, value in settings.items():

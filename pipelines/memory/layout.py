@@ -52,7 +52,7 @@ class ArenaLayout:
 
     @cached_property
     def steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         ends = (*(r.wave for r in self.runs), *(r.last for r in self.rectangles))
         return max(ends, default=-1) + 1
 

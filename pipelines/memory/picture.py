@@ -14,7 +14,7 @@ from pyc_mlir.pipelines.memory.planner.problem import Instance, PlanningProblem,
 
 
 def layout_of_plan(problem: PlanningProblem, plan: SchedulePlan) -> ArenaLayout:
-    """The picture of a plan that `validate` accepts."""
+    """Return the picture of a plan that `validate` accepts."""
     lives = instance_lives(problem, plan.waves, plan.sources)
     placed = sorted(plan.offsets, key=lambda i: (lives[i][0], plan.offsets[i], i))
     numbers = {instance: n for n, instance in enumerate(placed)}
@@ -46,7 +46,7 @@ def layout_of_slices(
     runs: Sequence[TaskRun] = (),
     seconds: float = 0.0,
 ) -> ArenaLayout:
-    """The picture of bare slices (first step, last step inclusive, bytes) at `offsets`.
+    """Return the picture of bare slices (first step, last step inclusive, bytes) at `offsets`.
 
     This is all that IREE's own packing says; a slice without a name is called by its number.
     Raises PycError (BAD_ARGUMENT) for unequal lengths or a slice that ends before it begins.
@@ -71,7 +71,7 @@ def layout_of_slices(
 
 
 def _continued(problem: PlanningProblem, plan: SchedulePlan) -> dict[Instance, Instance]:
-    """The instance whose storage each instance continues: by reuse, or because it has to."""
+    """Return the instance whose storage each one continues: by reuse, or because it has to."""
     found = dict(plan.reused)
     for step in plan.steps:
         for result, operand in problem.tasks[step.task].tied:
@@ -81,7 +81,7 @@ def _continued(problem: PlanningProblem, plan: SchedulePlan) -> dict[Instance, I
 
 
 def _name(problem: PlanningProblem, buffer: int) -> str:
-    """The buffer's own name, else one after the task that writes it."""
+    """Return the buffer's own name, else one after the task that writes it."""
     given, writer = problem.buffers[buffer].name, problem.writer.get(buffer)
     if given or writer is None:
         return given or f"buffer {buffer}"

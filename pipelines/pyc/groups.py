@@ -14,15 +14,13 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
-
-# Ops that move nothing.
-_VIEWS = frozenset({"reshape"})
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def predicted_seconds(module: ir.Module, target: Target) -> float:
 def _seconds(members: Members, model: CostModel) -> float:
     """A group: its kernel and IREE's code for the rest, each a dispatch."""
     work, attached = members.work(), Attached.read(members.whole)
-    if _VIEWS.issuperset(node.name for node in work.nodes):
+    if all(has(node.name, Trait.VIEW) for node in work.nodes):
         return 0.0
     if attached is None:
         return model.dispatch_seconds + model.work(work).seconds

@@ -22,8 +22,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, create
 from pyc_mlir.dialects.ir.ids import OpIds
-from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
@@ -334,7 +333,7 @@ class _Rewriter:
     def _rewrite(self, i: int, step: OrderedOp) -> None:
         graph, op, n = self.graph, self.graph.ops[i], self.graph.makes[i]
         definition = OPS[op.name[4:]]
-        bare = issubclass(definition, Elementwise)
+        bare = definition.has(Trait.ELEMENTWISE)
         pairs = zip(graph.reads[i], step.needs, strict=True)
         operands = [self._value(v, need, bare) for v, need in pairs]
         made = operands[0]

@@ -14,10 +14,9 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.movement import copied
-from pyc_mlir.dialects.ops.reduction import Reduction
+from pyc_mlir.dialects.ops.reduction import reduced_axes
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.target.work import Work, nominal
 
@@ -61,9 +60,9 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 def step_of(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """The step of a lone op whose operands are stored in these orders."""
     definition = OPS[work.nodes[0].name]
-    if issubclass(definition, Elementwise):
+    if definition.has(Trait.ANY_ORDER):
         return _aligned(work, orders)
-    if issubclass(definition, Reduction):
+    if definition.has(Trait.REDUCES):
         return _reduced(work, orders)
     found = RULES.get(definition.name)
     return None if found is None else found(work, orders)
@@ -120,7 +119,6 @@ def _window(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     return OrderedOp(needs, NHWC, {**node.params, "layout": "NHWC"})
 
 
-@rule("concat", "slice", "pad", "softmax", "log_softmax", "broadcast_to", "iota", "batchnorm")
 def _aligned(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """Operands that are aligned at the last dimension, all in the order of most of their bytes."""
     node = work.nodes[0]
@@ -148,7 +146,6 @@ def _prevailing(work: Work, orders: Sequence[Order | None]) -> Order | None:
     return max(votes, key=lambda order: (votes[order], order is not None))
 
 
-@rule("argmax")
 def _reduced(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """The dimensions that stay keep their order."""
     node, order = work.nodes[0], orders[0]
@@ -157,8 +154,7 @@ def _reduced(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     out: Order | None = order
     if not node.params["keepdims"]:
         rank = len(order)
-        axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
-        gone = {a % rank for a in axes}
+        gone = {a % rank for a in reduced_axes(node.params)}
         rest = [d for d in order if d not in gone]
         out = normal([sorted(rest).index(d) for d in rest])
     return OrderedOp((order,), out, _reordered(node.params, order))

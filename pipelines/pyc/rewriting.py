@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.ir.attributes import array_of, attributes_of, params_of
+from pyc_mlir.dialects.ir.attributes import array_of, attributes_of, definition_of, params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
-from pyc_mlir.dialects.opdef import OPS, OpDef
 from pyc_mlir.dialects.types import TensorType
 
 __all__ = [
@@ -47,11 +46,6 @@ def pyc_ops(block: ir.Block) -> Iterator[ir.Operation]:
                 yield from pyc_ops(inner)
         if operation.name.startswith("pyc."):
             yield operation
-
-
-def definition_of(op: ir.Operation) -> type[OpDef] | None:
-    """The definition of a pyc op; None for groups, terminators and other dialects."""
-    return OPS.get(op.name[4:]) if op.name.startswith("pyc.") else None
 
 
 def defining_op(value: ir.Value) -> ir.Operation | None:

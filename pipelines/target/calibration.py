@@ -82,11 +82,11 @@ class Calibration:
 
     @property
     def label(self) -> str:
-        """What decisions call it: the name and the hash's first 16 digits."""
+        """The name that decisions use: the calibration's and the hash's first 16 digits."""
         return f"{self.name}@{self.hash[:16]}"
 
     def to_bytes(self) -> bytes:
-        """The file: JSON, keys in a fixed order."""
+        """Write the file: JSON, keys in a fixed order."""
         machine = {f.name: getattr(self.machine, f.name) for f in fields(MeasuredMachine)}
         figures = {f.name: getattr(self.figures, f.name) for f in fields(Figures)}
         data = {
@@ -113,7 +113,7 @@ class Calibration:
 
 
 def check_name(name: str) -> str:
-    """The name itself. Raises PycError (BAD_ARGUMENT) unless it fits in a line of a log."""
+    """Return the name itself. Raises PycError (BAD_ARGUMENT) unless it fits in a line of a log."""
     if _NAME.fullmatch(name):
         return name
     raise PycError(
@@ -206,7 +206,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number; None for anything else, also for a whole number beyond all floats."""
+    """Return a finite number; None for anything else, also for a whole number beyond floats."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

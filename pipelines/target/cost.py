@@ -31,7 +31,7 @@ class Cost:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The four currencies, by name."""
+        """Return the four currencies, by name."""
         found = asdict(self)
         del found["flops"]
         return found

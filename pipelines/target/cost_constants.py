@@ -107,7 +107,7 @@ CONSTANTS: Mapping[str, CostConstant] = {
 
 
 def constant(name: str) -> float:
-    """The value of a constant; that of its nearest parent where `a.b` has no row of its own."""
+    """Return a constant; that of its nearest parent where `a.b` has no row of its own."""
     while name not in CONSTANTS:
         name, dot, _ = name.rpartition(".")
         assert dot, f"cost model: no constant {name}"

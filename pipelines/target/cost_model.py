@@ -9,19 +9,13 @@ error that remains.
 
 from dataclasses import dataclass, replace
 
-from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.opdef import OPS, Trait, has
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, WorkOp
-
-# The families that compute groups by their first op; elementwise for all others.
-_FAMILY_OF = {
-    "matmul": "gemm",
-    **dict.fromkeys(("softmax", "log_softmax", "layernorm", "rmsnorm"), "rows"),
-}
 
 
 @dataclass(frozen=True)
@@ -49,12 +43,12 @@ class CostModel:
     measured: tuple[Measurement, ...] = ()
 
     def on(self, threads: int) -> "CostModel":
-        """The same for a call on so many cores."""
+        """Return the same for a call on so many cores."""
         return replace(self, threads=threads)
 
     @property
     def basis(self) -> str:
-        """What a prediction rests on, for whoever shows one."""
+        """The basis of a prediction, for reports."""
         by = self.calibration.label if self.calibration else self.target.calibrated_by
         return f"calibration {by}" if by else f"published figures of `{self.target.name}`"
 
@@ -81,7 +75,7 @@ class CostModel:
 
     @property
     def dispatch_seconds(self) -> float:
-        """What a dispatch costs besides its work."""
+        """The seconds of a dispatch besides its work."""
         if self.calibration is not None:
             return self.calibration.figures.dispatch_seconds.value
         if self._is_measured:
@@ -112,16 +106,15 @@ class CostModel:
         return Cost(self.moving(traffic_bytes), traffic_bytes=traffic_bytes)
 
     def work(self, work: Work, start: int = 0) -> Cost:
-        """The ops of a group from number `start` on, as one dispatch of IREE's code."""
+        """Price the ops of a group from number `start` on, as one dispatch of IREE's code."""
         flops, traffic = totals(work, start)
         if start >= len(work.nodes):
             return Cost()
         if (kind := _window_kind(work.nodes[start], work)) is not None:
             return self.dispatch(kind, flops, traffic)
-        first = _row(work.nodes[start], work)
-        ratio, family = constant(f"iree.op.{first}"), _FAMILY_OF.get(first, "elementwise")
-        kernel = self.kernel(family, flops, traffic)
-        return replace(kernel, seconds=kernel.seconds / ratio)
+        first = work.nodes[start]
+        kernel = self.kernel(OPS[first.name].cost_family, flops, traffic)
+        return replace(kernel, seconds=kernel.seconds / constant(f"iree.op.{_row(first, work)}"))
 
     def part(self, flops: float, weighed_bytes: float, elements: float, dispatches: int) -> float:
         """Seconds of one part of an op that is cut: arithmetic, then traffic, then dispatches.
@@ -135,7 +128,7 @@ class CostModel:
         return computing + moving + dispatches * constant("chunk.dispatch_seconds")
 
     def weighed(self, nbytes: float) -> float:
-        """The bytes of traffic that a value is worth to `part`: fewer where a cache holds it."""
+        """Weigh the bytes of a value for `part`: fewer where a cache holds it."""
         cache = self.target.l3_bytes or self.target.l2_bytes
         return nbytes if nbytes > cache else nbytes / constant("chunk.cache")
 
@@ -149,7 +142,7 @@ class CostModel:
         return traffic_bytes / (speed * self.bandwidth)
 
     def cores_for(self, flops: float, read_bytes: float) -> int:
-        """How many workgroups a kernel should be cut into: one, or one for each core."""
+        """Return the workgroups that a kernel should be cut into: one, or one for each core."""
         seconds = flops / (self.target.peak_flops / self.target.cores)
         reading = read_bytes / self.target.peak_bandwidth
         alone = seconds < constant("alone.flops_seconds")
@@ -176,11 +169,11 @@ def totals(work: Work, start: int = 0) -> tuple[int, int]:
 
 
 def _window_kind(node: WorkOp, work: Work) -> str | None:
-    """The kind of dispatch that a convolution or a pooling becomes; None for other ops."""
-    if "pool" in node.name:
-        return "pooling"
-    if not node.name.startswith("conv"):
+    """Return the dispatch kind of a convolution or a pooling; None for other ops."""
+    if not has(node.name, Trait.WINDOW):
         return None
+    if len(node.operands) == 1:
+        return "pooling"
     if node.params["groups"] > 1:
         return "convolution.grouped"
     shape = work.type(node.operands[1]).shape
@@ -191,8 +184,8 @@ def _window_kind(node: WorkOp, work: Work) -> str | None:
 
 
 def _row(node: WorkOp, work: Work) -> str:
-    """The row of the table for a group that starts with `node`."""
-    if node.name.startswith("reduce_"):
+    """Return the row of the table for a group that starts with `node`."""
+    if "axes" in node.params and has(node.name, Trait.REDUCES):
         rank, axes = work.type(node.operands[0]).rank, node.params["axes"]
         return "last_reduction" if rank - 1 in [a % rank for a in axes] else "leading_reduction"
     return node.name

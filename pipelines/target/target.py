@@ -33,7 +33,7 @@ _NOMINAL_HERTZ = 3e9
 
 @dataclass(frozen=True)
 class CpuInfo:
-    """What PyC needs to know of a CPU. Sizes are bytes of one core's (L3: one shared) cache.
+    """The facts of a CPU. Sizes are bytes of one core's (L3: one shared) cache.
 
     `model` is its name, family and number, empty where that is not known.
     """
@@ -52,7 +52,7 @@ class CpuInfo:
 
     @property
     def vector_registers(self) -> int:
-        """How many vector registers there are: AVX-512 and 64-bit Arm ("asimd") have 32."""
+        """The number of vector registers: AVX-512 and 64-bit Arm ("asimd") have 32."""
         return 32 if self.features & {"avx512f", "asimd"} else 16
 
 
@@ -92,7 +92,7 @@ class Target:
 
     @staticmethod
     def named(name: str) -> "Target":
-        """The target of that name. Raises PycError (UNKNOWN_TARGET) listing all names."""
+        """Return the target of that name. Raises PycError (UNKNOWN_TARGET) listing all names."""
         if name not in TARGETS:
             raise PycError(
                 ReasonCode.UNKNOWN_TARGET,
@@ -102,7 +102,7 @@ class Target:
         return TARGETS[name]
 
     def on(self, cpu: CpuInfo) -> "Target":
-        """This CPU target with the figures of `cpu`; other targets are returned unchanged.
+        """Return this CPU target with the figures of `cpu`; other targets are returned unchanged.
 
         Only the target ``cpu`` ("the host") takes features and vector width: the named levels
         fix theirs.
@@ -131,7 +131,7 @@ class Target:
         return replace(measured, peak_flops=_cpu_peak(cpu.cores, vector_bytes))
 
     def calibrated(self, calibration: Calibration) -> "Target":
-        """This CPU target with what was measured: cores, peaks and the cost of a dispatch.
+        """Return this CPU target with what was measured: cores, peaks and the cost of a dispatch.
 
         Raises PycError (BAD_ARGUMENT) for figures of another CPU or of other features.
         """
@@ -154,7 +154,7 @@ class Target:
         )
 
     def _unfit(self, calibration: Calibration) -> tuple[str, str] | None:
-        """What a calibration for this target must be, and what it is instead; None where it fits.
+        """Return what a calibration must be for this target, and what it is; None where it fits.
 
         A target that was not put on a CPU takes figures of any model with its features.
         """
@@ -174,7 +174,7 @@ class Target:
         return self.features | self.host_features
 
     def lacks(self) -> frozenset[str]:
-        """The element types of PyC that this target does not have."""
+        """Return the element types of PyC that this target does not have."""
         return ALL_DTYPES - self.dtypes
 
 
@@ -253,7 +253,7 @@ def _cpu(
 
 
 def _cuda(name: str, cores: int, l2_bytes: int, flops: float, bandwidth: float) -> Target:
-    """A CUDA target: `cores` are streaming multiprocessors, `l1_bytes` their shared memory."""
+    """Make a CUDA target: `cores` are multiprocessors, `l1_bytes` their shared memory."""
     return Target(
         name=name,
         device="cuda",

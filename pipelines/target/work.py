@@ -55,34 +55,34 @@ class Work:
     readers: tuple[str, ...] = ()
 
     def type(self, value: int) -> TensorType:
-        """The type of a value."""
+        """Return the type of a value."""
         count = len(self.inputs)
         return self.inputs[value].type if value < count else self.nodes[value - count].type
 
     def is_constant(self, value: int) -> bool:
-        """Whether a value is known at compile time."""
+        """Return whether a value is known at compile time."""
         return value < len(self.inputs) and self.inputs[value].array is not None
 
     def number_of(self, node: int) -> int:
-        """The number of the value that an op makes."""
+        """Return the number of the value that an op makes."""
         return len(self.inputs) + node
 
     def closed(self, covers: int) -> bool:
-        """Whether later ops use, of the first `covers` ops, only the last one's value."""
+        """Return whether later ops use, of the first `covers` ops, only the last one's value."""
         inner = range(len(self.inputs), self.number_of(covers - 1))
         return not any(o in inner for node in self.nodes[covers:] for o in node.operands)
 
 
 def sizes(shape: Shape) -> int | None:
-    """The product of sizes; None where one is dynamic."""
+    """Return the product of sizes; None where one is dynamic."""
     return None if None in shape else prod(d for d in shape if d is not None)
 
 
 def nominal(shape: Shape) -> int:
-    """The product of sizes, dynamic ones taken for the nominal dimension."""
+    """Return the product of sizes, dynamic ones taken for the nominal dimension."""
     return prod(NOMINAL_DIMENSION if d is None else d for d in shape)
 
 
 def is_f32(work: Work, values: Sequence[int]) -> bool:
-    """Whether all these values are of f32."""
+    """Return whether all these values are of f32."""
     return all(work.type(v).dtype == F32 for v in values)

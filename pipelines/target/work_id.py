@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.opdef import is_commutative
+from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.dialects.types import TensorType, dtype_name
 from pyc_mlir.dialects.util.canonical import Vertex, canonical_text
 from pyc_mlir.pipelines.target.work import Input, Work
@@ -27,18 +27,18 @@ PREFIX = f"w{NORMALIZER}-"
 
 
 def work_id(work: Work) -> str:
-    """The id of a work."""
+    """Return the id of a work."""
     return PREFIX + hashlib.sha256(work_text(work).encode()).hexdigest()
 
 
 def work_text(work: Work) -> str:
-    """The work as text: one line a value, and a last one for its readers."""
+    """Return the work as text: one line a value, and a last one for its readers."""
     inputs = [Vertex(_input_label(value)) for value in work.inputs]
     nodes = [
         Vertex(
             f"{node.name}{params_text(node.params)} : {node.type}",
             tuple((operand, 0) for operand in node.operands),
-            is_commutative(node.name),
+            has(node.name, Trait.COMMUTATIVE),
         )
         for node in work.nodes
     ]

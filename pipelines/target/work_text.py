@@ -28,7 +28,7 @@ _PARAM = re.compile(r"(\w+)=(\[[^\]]*\]|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[
 
 
 def parse_work(text: str) -> Work:
-    """The work of a text. Constants have no contents: their `array` raises when it is asked.
+    """Parse the text of a work. Constants have no contents: their `array` raises when asked.
 
     Raises PycError (BAD_ARGUMENT) for what is no text of this version, or has a parameter whose
     contents are in no text.

@@ -41,14 +41,14 @@ class Diagnostic:
     notes: "tuple[Diagnostic, ...]" = ()
 
     def flat(self) -> "Iterator[Diagnostic]":
-        """The diagnostic, then its notes."""
+        """Return the diagnostic, then its notes."""
         yield self
         for note in self.notes:
             yield from note.flat()
 
 
 def position_of(location: ir.Location) -> Position | None:
-    """The first place in a file that `location` leads to; None when it leads to none."""
+    """Return the first place in a file that `location` leads to; None when it leads to none."""
     match location:
         case ir.FileLineColLoc():
             return Position(location.filename, location.start_line, location.start_col)
@@ -90,7 +90,7 @@ def collect(context: ir.Context, sink: Callable[[Diagnostic], None]) -> Iterator
 
 
 def render(diagnostic: Diagnostic, sources: Mapping[str, Sequence[str]]) -> str:
-    """The text that goes to standard error; `sources` maps file names to their lines."""
+    """Render the text for standard error; `sources` maps file names to their lines."""
     lines = []
     for item in diagnostic.flat():
         # Notes show IR, which escapes names itself; elsewhere a name could forge lines.
@@ -107,7 +107,7 @@ def _prefix(position: Position | None) -> str:
 
 
 def _excerpt(position: Position | None, sources: Mapping[str, Sequence[str]]) -> list[str]:
-    """The source line and a caret, where the file is at hand."""
+    """Return the source line and a caret, where the file is at hand."""
     lines = sources.get(position.file, ()) if position else ()
     if position is None or not 1 <= position.line <= len(lines):
         return []
@@ -128,7 +128,7 @@ class Expectation:
     written_at: Position
 
     def matches(self, item: Diagnostic) -> bool:
-        """True when `item` is what the comment asks for."""
+        """Return whether `item` is what the comment asks for."""
         line = item.position.line if item.position else None
         if item.kind != self.kind or line != self.line:
             return False
@@ -144,7 +144,7 @@ def _as_regex(text: str) -> str:
 
 
 def expectations(text: str, file: str, line_offset: int = 0) -> list[Expectation]:
-    """The ``expected-...`` comments of `text`, at most one a line.
+    """Return the ``expected-...`` comments of `text`, at most one a line.
 
     ``@above`` and ``@below`` point at the nearest line without such a comment.
     """
@@ -165,7 +165,7 @@ def expectations(text: str, file: str, line_offset: int = 0) -> list[Expectation
 
 
 def _target(at: str | None, index: int, commented: set[int]) -> int | None:
-    """The line (from 0) that a comment at line `index` speaks of."""
+    """Return the line (from 0) that a comment at line `index` speaks of."""
     match at:
         case None:
             return index
@@ -184,7 +184,7 @@ def _target(at: str | None, index: int, commented: set[int]) -> int | None:
 def verify(
     expected: Sequence[Expectation], reported: Sequence[Diagnostic], only_expected: bool = False
 ) -> list[Diagnostic]:
-    """What is wrong: diagnostics nobody expected (unless `only_expected`), and missing ones."""
+    """Report diagnostics nobody expected (unless `only_expected`), and missing ones."""
     problems = []
     open_ = list(expected)
     for item in (d for whole in reported for d in whole.flat()):

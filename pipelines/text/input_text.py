@@ -7,7 +7,7 @@ BYTECODE_MAGIC = b"ML\xefR"
 
 
 def is_bytecode(data: bytes) -> bool:
-    """True when `data` starts as MLIR bytecode does."""
+    """Return whether `data` starts as MLIR bytecode does."""
     return data.startswith(BYTECODE_MAGIC)
 
 
@@ -20,7 +20,7 @@ class InputPart:
 
 
 def split(text: str, marker: str = SPLIT_MARKER) -> list[InputPart]:
-    """The parts of `text` between lines that are exactly `marker`."""
+    """Split `text` at lines that are exactly `marker`."""
     chunks, current, offset = [], [], 0
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):

@@ -40,7 +40,7 @@ class ModuleText:
 
 
 def decode(data: bytes, name: str) -> str | Diagnostic:
-    """`data` as UTF-8 text, or an error at the first byte that is not."""
+    """Decode `data` as UTF-8 text; an error names the first byte that is not."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -52,7 +52,7 @@ def decode(data: bytes, name: str) -> str | Diagnostic:
 
 
 def beyond_bounds(source: ModuleText) -> Diagnostic | None:
-    """An error at the place where the text passes a bound of `text_bounds`, if one is."""
+    """Return an error at the place where the text passes a bound of `text_bounds`, if one is."""
     found = beyond(source.text)
     if found is None:
         return None
@@ -84,7 +84,7 @@ def collected(context: ir.Context, name: str, report: Report) -> AbstractContext
 def parse_module(
     source: ModuleText, context: ir.Context, report: Report, implicit_module: bool = True
 ) -> ir.Module | ir.OpView | None:
-    """The verified module, or None after at least one error was handed to `report`.
+    """Parse and verify the module; None after at least one error was handed to `report`.
 
     Without `implicit_module` the text must be one op, which is returned as it is.
     """
@@ -134,7 +134,7 @@ def parse_bytecode(data: bytes, name: str, context: ir.Context, report: Report) 
 
 
 def _explained(source: ModuleText, errors: list[Diagnostic]) -> list[Diagnostic]:
-    """What MLIR said, with a hint where pyc's syntax is the likely cause."""
+    """Return MLIR's message, with a hint where pyc's syntax is the likely cause."""
     custom = _CUSTOM_PYC.search(_QUIET.sub(lambda m: " " * len(m[0]), source.text))
     if not errors:
         # Python-defined dialects reject custom syntax without a word.

@@ -7,7 +7,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 
 
 def roundtrip_difference(module: ir.Module | ir.OpView) -> str:
-    """What differs after a round trip through text and through bytecode; '' when nothing does.
+    """Return what differs after round trips through text and bytecode; '' when nothing does.
 
     Compared is the generic form with locations, as mlir-opt's ``--verify-roundtrip`` does. It is
     read in a context of its own: the module's would give its resources other names.

@@ -50,7 +50,7 @@ _DEFINES = re.compile(r"(?:\s|//[^\n]*\n)*=(?!=)")
 
 @dataclass(frozen=True)
 class Beyond:
-    """Where a bound is passed (an index into the text), and what was expected there."""
+    """The place where a bound is passed (an index into the text), and what was expected there."""
 
     index: int
     message: str
@@ -127,7 +127,7 @@ class _Scan:
 
 
 def beyond(text: str) -> Beyond | None:
-    """The first place where a bound is passed, if there is one."""
+    """Return the first place where a bound is passed, if there is one."""
     for single, expected in _SINGLE:
         if re.search(single, text):
             for match in re.finditer(f"({single})|{_QUIET}", text):
@@ -144,5 +144,5 @@ def beyond(text: str) -> Beyond | None:
 
 
 def _may_be_deep(text: str) -> bool:
-    """False for texts too short for it, without names: a quick look."""
+    """Return False for texts too short for it, without names: a quick look."""
     return sum(map(text.count, "({[<")) > MAX_DEPTH or text.count("-") > MAX_DEPTH

@@ -76,7 +76,7 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
         return attempts_under(options)
     requested = choices.choose(SITE, tuple(map(Alternative, names))).name
     found: list[Attempt] = []
-    free = options.recipe is None and options.policy.name == CO_SELECTED
+    free = options.recipe is None and getattr(options.policy, "co_selects", False)
     for name in names[names.index(requested) :]:
         if name == CO_SELECTED and not free and name != requested:
             continue

@@ -54,8 +54,8 @@ from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.fastest import for_program
 from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
+from pyc_mlir.pipelines.choices.wisdom import for_program
 from pyc_mlir.pipelines.memory.selection.rounds import Checked, CutProgram, co_select
 from pyc_mlir.runtime.arenas import read_facts
 from pyc_mlir.util.logs import Stage, logged

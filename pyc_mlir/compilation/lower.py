@@ -24,7 +24,7 @@ from pyc_mlir.compilation.signatures import (
     signature_of,
 )
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.attributes import array_of
+from pyc_mlir.dialects.ir.attributes import array_of, definition_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -42,8 +42,7 @@ from pyc_mlir.pipelines.choices.choices import (
     Site,
     TunableSite,
 )
-from pyc_mlir.pipelines.choices.fastest import Fastest, for_program
-from pyc_mlir.pipelines.choices.wisdom import record_wisdom
+from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
@@ -51,7 +50,6 @@ from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
-from pyc_mlir.pipelines.pyc.fuse.fuse import ANCHORS
 from pyc_mlir.pipelines.pyc.groups import predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 
@@ -109,7 +107,7 @@ def context_of(options: Options) -> PassContext:
     """
     choices = Choices(options.policy, options.recipe)
     choices.record(*record_calibration(options.calibration, options.recipe))
-    wisdom = options.policy.wisdom if isinstance(options.policy, Fastest) else None
+    wisdom = options.policy.wisdom if isinstance(options.policy, ByWisdom) else None
     choices.record(*record_wisdom(wisdom, options.recipe))
     mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
     # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
@@ -437,7 +435,8 @@ def _drop_argument_attributes(module: ir.Module) -> None:
 
 
 def _mixes_rows(function: ir.Operation) -> bool:
-    kinds = {ANCHORS.get(op.name[4:]) for op in pyc_ops(function.regions[0].blocks[0])}
+    definitions = map(definition_of, pyc_ops(function.regions[0].blocks[0]))
+    kinds = {definition.anchor for definition in definitions if definition is not None}
     return "attention" in kinds or {"contraction", "row"} <= kinds
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, Protocol, runtime_checkable
 
 from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.artifact.manifest import ReplayOptions
@@ -16,7 +16,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
-from pyc_mlir.lab.evidence.environment import current_hashes
+from pyc_mlir.measure.environment import current_hashes
 from pyc_mlir.pipelines.choices.choices import (
     FirstIsBest,
     Policy,
@@ -29,14 +29,14 @@ from pyc_mlir.pipelines.choices.contract import (
     Contract,
     conflict,
 )
-from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES, load_policy, planner_modes
-from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import env_overrides
+from pyc_mlir.util.logs import Stage
 
 HIGH_LEVEL = (
     "pyc-canonicalize{keep-bytes=true},pyc-infer-shapes,pyc-recognize,"
@@ -95,8 +95,8 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
 
     BAD_ARGUMENT for unknown modes and families, and for a flag that names a CPU;
     CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to, and for strict
-    determinism beside the policy `explore`, an IREE flag that names a file, or a variable that has
-    other code take part; UNSUPPORTED_CLAUSE for strict determinism off CPUs.
+    determinism beside a policy that prepares compiles, an IREE flag that names a file, or a
+    variable that has other code take part; UNSUPPORTED_CLAUSE for strict determinism off CPUs.
     """
     _check_flags(options.iree_flags)
     _check_modes(options)
@@ -113,7 +113,7 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
             "contract clause `determinism`: expected a CPU target, got "
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
-    if contract.is_strict and isinstance(options.policy, Explore):
+    if contract.is_strict and isinstance(options.policy, PreparesCompile):
         policy = f"the policy `{options.policy.name}`"
         raise conflict(f"determinism={STRICT!r}", policy, "compile by a recipe that it found")
     if contract.is_strict:
@@ -207,7 +207,7 @@ def _resolved_policy(given: CompileOptions) -> Policy:
     policy = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
     if wisdom is None and not given.require_evidence:
         return policy
-    if not isinstance(policy, Fastest):
+    if not isinstance(policy, ByWisdom):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             "policy: expected `fastest` or `explore` beside wisdom and require_evidence, got "
@@ -216,13 +216,7 @@ def _resolved_policy(given: CompileOptions) -> Policy:
     if isinstance(wisdom, str | Path):
         wisdom = Wisdom.load(wisdom)
     hardware, toolchain = current_hashes()
-    return replace(
-        policy,
-        wisdom=wisdom or policy.wisdom,
-        hardware=hardware,
-        toolchain=toolchain,
-        require_evidence=given.require_evidence,
-    )
+    return policy.informed(wisdom or policy.wisdom, hardware, toolchain, given.require_evidence)
 
 
 def with_recipe(options: Options, recipe: Recipe) -> Options:
@@ -252,6 +246,17 @@ def _as_recorded(options: Options, recorded: ReplayOptions) -> Options:
     known["passes"] = recorded.passes or HIGH_LEVEL
     known["iree_flags"] = options.iree_flags or recorded.iree_flags
     return replace(options, **known)
+
+
+@runtime_checkable
+class PreparesCompile(Protocol):
+    """A policy that looks at the whole program before it is compiled."""
+
+    def prepare(
+        self, source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage
+    ) -> Options:
+        """Return the options to compile with; `stage` is a context manager around each step."""
+        ...
 
 
 P = ParamSpec("P")

@@ -141,7 +141,7 @@ def opened(
     dump_phases: str | Path | None = None,
     locations: Mapping[str, str] | None = None,
 ) -> Iterator[IreeSession]:
-    """A session on a checked module, before IREE's first phase; for arguments `compile_module`.
+    """Open a session on a checked module, before IREE's first phase; see `compile_module`.
 
     A CompileError that leaves the block is told in the source's terms.
     """
@@ -256,7 +256,7 @@ def located(error: CompileError, target: Target, locations: Mapping[str, str]) -
 
 
 def _where(diagnostic: IreeDiagnostic) -> str:
-    """The text that holds the diagnostic's op id: its own location, else those of its notes."""
+    """Return the text that holds the diagnostic's op id: its own location, else its notes'."""
     if _first_id(diagnostic.location) is not None:
         return diagnostic.location
     return " ".join(note.partition(": ")[0] for note in diagnostic.notes)

@@ -19,7 +19,7 @@ _CONTRACTIONS = ("conv", "dot", "matmul", "pool", "reduce_window")
 
 
 def constant_work(module: Any) -> int:
-    """The work of all ops of a module (of IREE's bindings) that read constants alone."""
+    """Count the work of all ops of a module (of IREE's bindings) that read constants alone."""
     return sum(
         _of_block(block)
         for op in module.regions[0].blocks[0]
@@ -40,7 +40,7 @@ def _of_block(block: Any) -> int:
 
 
 def _captured(op: Any) -> Iterator[Any]:
-    """What the bodies of an op read from outside of it."""
+    """Return what the bodies of an op read from outside of it."""
     inside: set[Any] = set()
     for block in blocks_of(op):
         inside.update(block.arguments)
@@ -55,8 +55,10 @@ def _work(op: Any) -> int:
 
 
 def _operations(op: Any, elements: list[int]) -> int:
-    """The loops of a structured op. A product's are the root of the product of its tensors' sizes
-    (Loomis and Whitney, 1949); a batch makes this too large, a window too small by its root.
+    """Count the loops of a structured op.
+
+    A product's are the root of the product of its tensors' sizes (Loomis and Whitney, 1949);
+    a batch makes this too large, a window too small by its root.
     """
     loops = loop_sizes(op)
     if loops:

@@ -31,7 +31,7 @@ class ForeignEntry:
 
 
 def read_entry(code: bytes, where: str = "module") -> ForeignEntry:
-    """The entry of a module; `where` is what errors call it.
+    """Read the entry of a module; `where` is its name in errors.
 
     Raises CompileError (INVALID_IR) for text that IREE cannot read, PycError (INVALID_IR) when
     no entry can be told or its types are no tensors of PyC's element types.

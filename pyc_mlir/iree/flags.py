@@ -55,7 +55,7 @@ _TELLS = re.compile(r"print|trace|debug|view|timing|statistic|remark|report")
 
 
 def names_file(flag: str) -> bool:
-    """Whether the value of a flag may be a file or a folder that IREE reads or writes.
+    """Return whether the value of a flag may be a file or a folder that IREE reads or writes.
 
     What does not begin with ``-`` is the value of a flag before it.
     """
@@ -67,7 +67,7 @@ def names_file(flag: str) -> bool:
 
 
 def reaches_out(flag: str) -> bool:
-    """Whether a flag reads or leaves anything but the program: files, text on a console."""
+    """Return whether a flag reads or leaves anything but the program: files, text on a console."""
     return names_file(flag) or bool(_TELLS.search(_parted(flag)[0]))
 
 

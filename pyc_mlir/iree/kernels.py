@@ -92,7 +92,7 @@ def _name(function: Any) -> str:
 
 
 def _kernel(name: str, op: Any, target: Target) -> tuple[Any, int]:
-    """The kernel that an op stands for, and the arithmetic operations of one run of it."""
+    """Return the kernel that an op stands for, and the arithmetic operations of one run of it."""
     from pyc_mlir.pipelines.kernels.knobs import decode
     from pyc_mlir.pipelines.kernels.registry import FAMILIES
 

@@ -89,7 +89,7 @@ def _own(context: ir.Context) -> None:
 
 
 class _Threads:
-    """Whether IREE's compiler has threads: `started` by this process, `lost` by a fork."""
+    """The threads of IREE's compiler: `started` by this process, `lost` by a fork."""
 
     started = lost = False
 
@@ -106,7 +106,7 @@ os.register_at_fork(after_in_child=_lose_threads)
 
 @dataclass(frozen=True)
 class IreeDiagnostic:
-    """What IREE said: `severity`, `message`, the `location` in MLIR's notation, and notes."""
+    """A diagnostic of IREE: `severity`, `message`, the `location` in MLIR's notation, and notes."""
 
     severity: str
     message: str
@@ -280,15 +280,15 @@ class IreeSession:
             raise self._failure(ReasonCode.PASS_FAILED, f"passes {pipeline}: expected to run")
 
     def text(self) -> bytes:
-        """The module as MLIR text (UTF-8)."""
+        """Return the module as MLIR text (UTF-8)."""
         return self._output(lambda out: self._invocation.output_ir(out)).rstrip(b"\0")
 
     def bytecode(self) -> bytes:
-        """The module as MLIR bytecode."""
+        """Return the module as MLIR bytecode."""
         return self._output(lambda out: self._invocation.output_ir_bytecode(out))
 
     def vmfb(self) -> bytes:
-        """The compiled program. `run` must have reached the end."""
+        """Return the compiled program. `run` must have reached the end."""
         return self._output(lambda out: self._invocation.output_vm_bytecode(out))
 
     def _new_invocation(self) -> Any:
@@ -323,8 +323,11 @@ class IreeSession:
 
 
 def _contents(output: Any) -> bytes:
-    """What was written to an output. Its own `map_memory` makes a class for each size, and classes
-    stay until the cyclic collector runs."""
+    """Return what was written to an output.
+
+    Its own `map_memory` makes a class for each size, and classes stay until the cyclic
+    collector runs.
+    """
     start, size = ctypes.c_void_p(), ctypes.c_uint64()
     where = ctypes.byref(start), ctypes.byref(size)
     ctypes_dl._handle_error(_LIBRARY.ireeCompilerOutputMapMemory(output._output_p, *where))

@@ -39,7 +39,7 @@ def _location(name: str, context: Any) -> Any:
 
 
 def _inside(dispatch: Any) -> Iterator[str]:
-    """The ids of the ops in a dispatch's body that compute elements."""
+    """Return the ids of the ops in a dispatch's body that compute elements."""
     for op in _computing(dispatch, in_body=False):
         yield from source_ids(op)
 

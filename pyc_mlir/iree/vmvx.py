@@ -25,7 +25,7 @@ _TENSOR = re.compile(r"tensor<((?:\d+x)*)\w+>$")
 
 
 def interpreted(code: bytes) -> Executable:
-    """The program on ``local-sync``. Raises PycError (NO_ORACLE) where vmvx cannot compile it."""
+    """Compile for ``local-sync``. Raises PycError (NO_ORACLE) where vmvx cannot compile it."""
     target = replace(Target.named("cpu"), name="vmvx", flags=_FLAGS)
     try:
         vmfb = compile_module(code, target, _OPTIMIZATION)
@@ -39,7 +39,7 @@ def interpreted(code: bytes) -> Executable:
 
 
 def summed_terms(code: bytes) -> int:
-    """An upper estimate of how many terms one element of a result is summed from.
+    """Return an upper estimate of how many terms one element of a result is summed from.
 
     The sum over all ops of sqrt(|a| |b| / |out|), which is k for a product [m, k] x [k, n], and of
     |in| / |out| for ops of one operand; ops of unknown sizes count as 1.

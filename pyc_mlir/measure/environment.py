@@ -1,31 +1,48 @@
-"""The environment of a measurement, and the check that two measurements may be compared.
+"""The environment of a measurement, as facts and as fingerprints.
 
-`probe` reads Linux's /proc, the installed packages and the project's git state. Two measurements
-are comparable when their `fingerprint`s are equal: processor, cores, vector features, memory,
-accelerators, operating system, Python and package versions. The project's own version and commit
-stand beside it: comparing commits is what measurements are for. (pyperf's metadata that must agree
-between runs is the model.)
+Two kinds of stored numbers ask for it:
+
+- Reports of suites (`Environment`, by `probe`) are compared when their `fingerprint`s are equal:
+  processor, cores, vector features, memory, accelerators, operating system, Python and packages.
+  The project's own version and commit stand beside it: comparing commits is what reports are for.
+- Rows of evidence (`Environments`, by `current_place`) have three hashes, all equal for numbers
+  that are comparable:
+
+  - `hardware`: processor, features, caches, cores, memory, hypervisor, frequency governor; for
+    devices that are no CPU the GPUs too. Another one: rows are a prior only.
+  - `toolchain`: the source of PyC that makes code (passes, kernels, IREE's sessions), the versions
+    of IREE and torch-mlir, flags, kernel families of other packages. Another one: rows are
+    candidates that are measured again. Packages that PyC is compared with have no part in it.
+  - `context`: how the program ran: device kind, threads, allocator, page policy, CPU quota.
+
+  `machine` distinguishes machines of equal hardware.
 """
 
-import hashlib
+import functools
 import json
 import platform
-import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from importlib.metadata import PackageNotFoundError, version
+from functools import cached_property
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.target.target import available_cores
+from pyc_mlir.dialects.util.plugins import registered
+from pyc_mlir.measure.hardware import cpu_quota, machine_id, nvidia_gpus, page_policy, sniff
+from pyc_mlir.util.checksum import digest
+from pyc_mlir.util.source_files import SEEN, Files, source_digest
+from pyc_mlir.util.versions import installed_version
 
 PROJECT = "pyc-mlir"
+# The packages that make code.
+COMPILING_PACKAGES = ("iree-base-compiler", "iree-base-runtime", "torch-mlir")
 PACKAGES = (
-    "torch-mlir",
-    "iree-base-compiler",
-    "iree-base-runtime",
+    *COMPILING_PACKAGES,
     "numpy",
     "ml_dtypes",
     "onnx",
@@ -38,16 +55,21 @@ PACKAGES = (
     "onnxscript",
     "jax",
 )
-# The features that change the code that is generated or how fast it runs (x86-64, then AArch64).
-FEATURES = frozenset(
-    (
-        "sse4_2", "avx", "avx2", "fma", "f16c", "bmi2", "avx_vnni", "avx512f", "avx512bw",
-        "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8",
-        "amx_bf16",
-        "asimd", "asimddp", "asimdhp", "fphp", "i8mm", "bf16", "sve", "sve2", "sme",
-    )
-)  # fmt: skip
 _NOT_COMPARED = ("version", "commit", "modified")
+# Increase when facts are added or formatted differently: older rows are then separate rows.
+HARDWARE, TOOLCHAIN, CONTEXT = "h1-", "t1-", "c1-"
+# Names of modules whose source decides on code begin so.
+_COMPILING = (
+    "pyc_mlir.dialects/",
+    "pyc_mlir.pipelines/",
+    "pyc_mlir/compilation/",
+    "pyc_mlir/iree/",
+)
+# `ENTRY_POINT_GROUP` of the registry, whose import needs a compiler.
+FAMILIES_GROUP = "pyc_mlir.kernels"
+_CPUS = ("local-sync", "local-task")
+
+Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -75,7 +97,7 @@ class Environment:
         """16 hex digits; equal exactly when measurements may be compared."""
         compared = {k: v for k, v in self.to_json().items() if k not in _NOT_COMPARED}
         text = json.dumps(compared, sort_keys=True, ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: "Environment") -> list[str]:
         """What keeps two environments from being compared: ``cores: 2 / 8``; empty when equal."""
@@ -107,14 +129,17 @@ class Environment:
 
 
 def probe(root: Path = Path("/"), source: Path = Path(__file__)) -> Environment:
-    """The environment of this process. `root` holds ``proc``; `source` may lie in a checkout."""
-    cpu, features = parse_cpuinfo(_read(root / "proc/cpuinfo"))
+    """Return the environment of this process.
+
+    root: the folder that holds ``proc``. source: a file that may lie in a checkout.
+    """
+    hardware = sniff(root)
     commit, modified = git_state(source)
     return Environment(
-        cpu=cpu or platform.machine(),
-        cores=available_cores(),
-        features=features,
-        memory_gib=round(memory_bytes(_read(root / "proc/meminfo")) / 2**30),
+        cpu=hardware.cpu or platform.machine(),
+        cores=hardware.cores,
+        features=hardware.features,
+        memory_gib=hardware.memory_gib,
         accelerators=nvidia_gpus(root),
         system=f"{platform.system()} {platform.machine()}",
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -125,44 +150,12 @@ def probe(root: Path = Path("/"), source: Path = Path(__file__)) -> Environment:
     )
 
 
-def parse_cpuinfo(text: str) -> tuple[str, tuple[str, ...]]:
-    """Model and known features (sorted) of the first processor in /proc/cpuinfo's text.
-
-    Family and model number follow the name, which virtual machines shorten; AArch64 names no
-    model at all, and implementer and part stand for it.
-    """
-    rows = dict(re.findall(r"^([^\t:\n]+?)\s*:[ \t]*(.*)$", text.split("\n\n")[0], re.MULTILINE))
-    keys = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
-    flags = rows.get("flags", rows.get("Features", "")).split()
-    model = " ".join(rows[k] for k in keys if k in rows)
-    return model, tuple(sorted(FEATURES.intersection(flags)))
-
-
-def memory_bytes(text: str) -> int:
-    """Total memory in /proc/meminfo's text; 0 if it has none."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
-
-
-def nvidia_gpus(root: Path) -> tuple[str, ...]:
-    """``model, driver version`` of each NVIDIA GPU, as the kernel driver reports them."""
-    driver = re.search(
-        r"NVRM version:.*?\s(\d+\.[\d.]+)\s", _read(root / "proc/driver/nvidia/version")
-    )
-    reports = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
-    models = [re.search(r"^Model:\s+(.+)$", _read(p), re.MULTILINE) for p in reports]
-    suffix = f", driver {driver[1]}" if driver else ""
-    return tuple(f"{m[1].strip()}{suffix}" for m in models if m)
-
-
-def installed(names: tuple[str, ...]) -> dict[str, str]:
-    """Versions of those of the named packages that are installed."""
+def installed(names: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those of the named packages that are installed."""
     found = {}
     for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
+        with suppress(PackageNotFoundError):
+            found[name] = installed_version(name)
     return found
 
 
@@ -187,9 +180,112 @@ def _git(folder: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _read(path: Path) -> str:
-    """A file's text; nothing where the system has no such file."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+@dataclass(frozen=True)
+class Environments:
+    """The facts of a measurement's environment as JSON data, by hash."""
+
+    hardware_facts: Facts
+    toolchain_facts: Facts
+    context_facts: Facts
+    machine: str
+
+    @cached_property
+    def hardware(self) -> str:
+        """The hash of what the machine is made of."""
+        return HARDWARE + digest(self.hardware_facts)
+
+    @cached_property
+    def toolchain(self) -> str:
+        """The hash of what makes code."""
+        return TOOLCHAIN + digest(self.toolchain_facts)
+
+    @cached_property
+    def context(self) -> str:
+        """The hash of how programs run."""
+        return CONTEXT + digest(self.context_facts)
+
+    @cached_property
+    def id(self) -> str:
+        """The hash of all of it."""
+        return digest([self.hardware, self.toolchain, self.context, self.machine])
+
+    def differences(self, other: "Environments") -> list[str]:
+        """What two places differ in: ``hardware.cores: 2 / 8``; empty for equal ones."""
+        mine, theirs = self.facts(), other.facts()
+        return [
+            f"{part}.{name}: {mine[part].get(name)} / {theirs[part].get(name)}"
+            for part in mine
+            for name in sorted({*mine[part], *theirs[part]})
+            if mine[part].get(name) != theirs[part].get(name)
+        ]
+
+    def facts(self) -> dict[str, Facts]:
+        """All facts as JSON data."""
+        return {
+            "hardware": self.hardware_facts,
+            "toolchain": self.toolchain_facts,
+            "context": self.context_facts,
+        }
+
+    @staticmethod
+    def from_facts(facts: Mapping[str, Facts], machine: str) -> "Environments":
+        """What `facts` gave. Raises KeyError where a part is missing."""
+        return Environments(facts["hardware"], facts["toolchain"], facts["context"], machine)
+
+
+def current_place(
+    device: str = "local-sync",
+    threads: int = 1,
+    allocator: str = "",
+    flags: Sequence[str] = (),
+    root: Path = Path("/"),
+) -> Environments:
+    """The environment of this process.
+
+    device: the kind of device that runs programs. allocator: a name, empty for the device's own.
+    flags: for IREE and LLVM beside those of the target, whose table is part of PyC's source.
+    """
+    context = {
+        "device": device,
+        "threads": threads,
+        "allocator": allocator,
+        "pages": page_policy(root),
+        "cpu_quota": cpu_quota(root),
+    }
+    hardware = _hardware(device not in _CPUS, root)
+    return Environments(hardware, _toolchain(flags), context, machine_id(root))
+
+
+def current_hashes() -> tuple[str, str]:
+    """`hardware` and `toolchain` of `current_place()`: all that a compile by wisdom waits for."""
+    return HARDWARE + digest(_hardware(False, Path("/"))), TOOLCHAIN + digest(_toolchain(()))
+
+
+def _toolchain(flags: Sequence[str]) -> Facts:
+    return {
+        "source": source_digest(_compiling()),
+        "packages": installed(COMPILING_PACKAGES),
+        "families": _plugins(),
+        "flags": list(flags),
+    }
+
+
+@functools.cache
+def _hardware(with_gpus: bool, root: Path) -> Facts:
+    """JSON data: what a database gives back is equal to what it was given."""
+    return json.loads(json.dumps(asdict(sniff(root, with_gpus))))
+
+
+@functools.cache
+def _plugins() -> dict[str, str]:
+    """Kernel families of other packages: package and version by name."""
+    found = {}
+    for point in registered(FAMILIES_GROUP):
+        package = point.dist
+        found[point.name] = f"{package.name} {package.version}" if package else point.value
+    return found
+
+
+def _compiling() -> Files:
+    """Those of PyC's modules that decide what code is made."""
+    return tuple(file for file in SEEN if file[0].startswith(_COMPILING))

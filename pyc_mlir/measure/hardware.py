@@ -15,13 +15,21 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc_mlir.measure.environment import memory_bytes, nvidia_gpus, parse_cpuinfo
 from pyc_mlir.pipelines.target.target import available_cores
 
 _SALT = b"pyc-mlir evidence"
 _TOOL_SECONDS = 20
 _NVIDIA = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 _VULKAN = ("vulkaninfo", "--summary")
+# The features that change the code that is generated or how fast it runs (x86-64, then AArch64).
+FEATURES = frozenset(
+    (
+        "sse4_2", "avx", "avx2", "fma", "f16c", "bmi2", "avx_vnni", "avx512f", "avx512bw",
+        "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8",
+        "amx_bf16",
+        "asimd", "asimddp", "asimdhp", "fphp", "i8mm", "bf16", "sve", "sve2", "sme",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,36 @@ def parse_vulkan(text: str) -> tuple[Gpu, ...]:
             driver = " ".join(rows[k] for k in ("driverName", "driverInfo") if k in rows)
             found.append(Gpu(rows["deviceName"], driver))
     return tuple(found)
+
+
+def parse_cpuinfo(text: str) -> tuple[str, tuple[str, ...]]:
+    """Model and known features (sorted) of the first processor in /proc/cpuinfo's text.
+
+    Family and model number follow the name, which virtual machines shorten; AArch64 names no
+    model at all, and implementer and part stand for it.
+    """
+    rows = dict(re.findall(r"^([^\t:\n]+?)\s*:[ \t]*(.*)$", text.split("\n\n")[0], re.MULTILINE))
+    keys = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
+    flags = rows.get("flags", rows.get("Features", "")).split()
+    model = " ".join(rows[k] for k in keys if k in rows)
+    return model, tuple(sorted(FEATURES.intersection(flags)))
+
+
+def memory_bytes(text: str) -> int:
+    """Total memory in /proc/meminfo's text; 0 if it has none."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def nvidia_gpus(root: Path) -> tuple[str, ...]:
+    """``model, driver version`` of each NVIDIA GPU, as the kernel driver reports them."""
+    driver = re.search(
+        r"NVRM version:.*?\s(\d+\.[\d.]+)\s", read(root / "proc/driver/nvidia/version")
+    )
+    reports = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
+    models = [re.search(r"^Model:\s+(.+)$", read(p), re.MULTILINE) for p in reports]
+    suffix = f", driver {driver[1]}" if driver else ""
+    return tuple(f"{m[1].strip()}{suffix}" for m in models if m)
 
 
 def machine_id(root: Path = Path("/"), host: str = "") -> str:

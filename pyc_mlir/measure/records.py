@@ -92,12 +92,15 @@ class Report:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the report, whole; the same report gives the same bytes.
+        """Write the report, whole, with one record a line; the same report gives the same bytes.
 
         Raises PycError (FILE_ACCESS).
         """
-        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-        write_file(path, f"{text}\n".encode())
+        data = self.to_json()
+        lines = [json.dumps(r, ensure_ascii=False, allow_nan=False) for r in data.pop("records")]
+        head = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
+        records = ",\n".join(f"  {line}" for line in lines)
+        write_file(path, f'{head},\n "records": [\n{records}\n ]\n}}\n'.encode())
 
     @staticmethod
     def load(path: str | Path) -> "Report":

@@ -64,7 +64,7 @@ class ArenaPool:
 
     @property
     def bytes(self) -> int:
-        """What all arenas of the pool hold now."""
+        """The bytes that all arenas of the pool hold now."""
         return sum(a.size for a in tuple(self._arenas))
 
     def use(self, tag: str) -> None:
@@ -79,7 +79,7 @@ class ArenaPool:
                 self.give(arena)
 
     def take(self, size: int, tag: str | None = None) -> Arena:
-        """An arena of at least `size` bytes for this caller alone; waits until there is one.
+        """Take an arena of at least `size` bytes for this caller alone; wait until there is one.
 
         Raises PycError (RUNTIME_FAILED) when the device has no memory for it.
         """
@@ -141,7 +141,7 @@ _List = rt.VmVariantList
 
 @dataclass(frozen=True)
 class ArenaFacts:
-    """What the entry needs: `arena_bytes` of scratch, or None where the function `query` tells it.
+    """The needs of the entry: `arena_bytes` of scratch, or None where `query` computes it.
 
     `outputs` are the shapes of the results: sizes and [input, axis] pairs, None where the shape
     is not known before the call. `buffers` are the numbers of those that take buffers. `donations`
@@ -188,7 +188,7 @@ def _dim(value: Any) -> int | tuple[int, int]:
 
 
 def read_facts(vmfb: bytes | memoryview, function: str) -> ArenaFacts | None:
-    """The facts of the entry `function` of a vmfb, without a device; None if there is none."""
+    """Read the facts of the entry `function` of a vmfb, without a device; None if it has none."""
     # A function does not keep its module alive.
     module = rt.VmModule.copy_buffer(rt.VmInstance(), vmfb)
     found = module.lookup_function(function)
@@ -197,7 +197,7 @@ def read_facts(vmfb: bytes | memoryview, function: str) -> ArenaFacts | None:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a call with arguments of certain shapes needs: scratch, and buffers for outputs.
+    """The needs of a call with arguments of certain shapes: scratch, and buffers for outputs.
 
     `outputs` are (number of the result, what it is, bytes), in the order of the entry's arguments;
     `fresh` the results of known shape that take no buffer: (number, what it is).
@@ -209,7 +209,7 @@ class Launch:
 
     @property
     def specs(self) -> dict[int, Spec]:
-        """What the results are that a caller can have in memory of its own."""
+        """The results that a caller can have in memory of its own."""
         return {number: spec for number, spec, *_ in (*self.outputs, *self.fresh)}
 
 
@@ -221,7 +221,7 @@ class ArenaCall(Entry):
     def __init__(
         self, executable: Executable, name: str, results: Sequence[ResultType], pool: ArenaPool
     ) -> None:
-        """Raises PycError (BAD_ARTIFACT) unless the executable has such an entry."""
+        """Raise PycError (BAD_ARTIFACT) unless the executable has such an entry."""
         function = executable.function(name)
         super().__init__(executable.context, function, executable.device, results)
         self.facts = ArenaFacts.of(function.reflection)
@@ -260,7 +260,7 @@ class ArenaCall(Entry):
                 )
 
     def needs(self, arrays: Sequence[Array]) -> Launch:
-        """What a call with these arrays needs; it depends on their shapes only."""
+        """Return what a call with these arrays needs; it depends on their shapes only."""
         outputs, fresh = [], []
         for number, shape in enumerate(self.facts.outputs):
             if shape is None:

@@ -66,7 +66,7 @@ class Array:
 
     @property
     def device(self) -> Device:
-        """Where the memory is."""
+        """The device of the memory."""
         return self.spec[2]
 
     @property
@@ -97,7 +97,7 @@ class Array:
         self.spec = gone
 
     def numpy(self) -> np.ndarray:
-        """The elements as numpy: a read-only view of the memory on CPUs, elsewhere a copy."""
+        """Return the elements as numpy: a read-only view on CPUs, elsewhere a copy."""
         host = self.host()
         host.flags.writeable = not self.device.is_cpu
         return host
@@ -129,7 +129,7 @@ class Array:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """The memory as a DLPack capsule, shared, not copied. Results are complete: no stream.
+        """Share the memory as a DLPack capsule, not copied. Results are complete: no stream.
 
         Raises BufferError where the consumer asks for a copy or for another device, and where
         IREE's driver shares no memory (Vulkan).
@@ -191,7 +191,7 @@ def require_held(view: rt.HalBufferView, spec: Spec) -> None:
 
 
 def overlap(one: Array, other: Array) -> bool:
-    """True if two arrays of one device share memory, or may: where addresses cannot be had."""
+    """Return whether two arrays of one device share memory, or may: some addresses are hidden."""
     if one is other or one.view is other.view:
         return True
     if one.nbytes == 0 or other.nbytes == 0:
@@ -206,7 +206,7 @@ def overlap(one: Array, other: Array) -> bool:
 
 
 def reinterpreted(source: Array, spec: Spec) -> Array:
-    """The memory of an array as another one of as many bytes, or fewer. Raises PycError."""
+    """View the memory of an array as one of as many bytes, or fewer. Raises PycError."""
     require_held(source.view, spec)
     kind: Any = map_dtype_to_hal_element_type(spec[1])
     return Array(rt.HalBufferView(source.view.get_buffer(), list(spec[0]), kind), spec)
@@ -223,7 +223,7 @@ def copy(source: Array, target: Array) -> None:
 
 
 def _address_of(array: Array) -> int | None:
-    """Where the elements begin in the device's memory; None where IREE's driver does not tell."""
+    """Return the device address of the elements; None where IREE's driver does not tell."""
     try:
         return array._address
     except AttributeError:
@@ -309,7 +309,7 @@ def import_dlpack(source: Any, device: Device) -> Array:
 
 
 def is_on_device(source: Any) -> bool:
-    """True for our arrays, IREE's, and DLPack memory that is not the host's."""
+    """Return whether it is our array, IREE's, or DLPack memory that is not the host's."""
     if isinstance(source, (Array, rt.DeviceArray)):
         return True
     if isinstance(source, np.ndarray) or not hasattr(source, "__dlpack_device__"):

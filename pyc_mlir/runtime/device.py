@@ -129,7 +129,7 @@ class Device:
     def default_for(
         target: Target | str, seconds: float | None = None, recycles: bool = True
     ) -> "Device":
-        """The process's own device for a target, or for a device kind (``Target.device``).
+        """Return the process's own device for a target, or for a device kind (``Target.device``).
 
         The same object every time, so that arrays go from program to program. CPU programs run
         on ``local-task``; on ``local-sync`` where there is one core, and where the `seconds` that
@@ -143,7 +143,7 @@ class Device:
 
     @staticmethod
     def cpu_kind(cores: int, seconds: float | None = None) -> str:
-        """The kind that is the default on a CPU with so many cores."""
+        """Return the kind that is the default on a CPU with so many cores."""
         small = seconds is not None and seconds < constant("waking.worth_seconds")
         return "local-sync" if small or cores == 1 else "local-task"
 
@@ -235,12 +235,12 @@ class Device:
 
 
 def _bytes_of(memory: rt.HalBuffer) -> np.ndarray:
-    """The bytes of a buffer of a CPU device, in place."""
+    """Return the bytes of a buffer of a CPU device, in place."""
     return memory.map().asarray([memory.byte_length()], np.dtype(np.uint8))
 
 
 def _first_name(driver: rt.HalDriver) -> str:
-    """What IREE calls a driver's first device, the default one; empty where it does not tell."""
+    """Return IREE's name of a driver's first device, the default one; empty if unknown."""
     try:
         first = next(iter(driver.query_available_devices()), {})
     except (RuntimeError, ValueError):
@@ -249,20 +249,22 @@ def _first_name(driver: rt.HalDriver) -> str:
 
 
 def open_devices() -> list["Device"]:
-    """The devices of this process that something holds."""
+    """Return the devices of this process that something holds."""
     return list(_DEVICES)
 
 
 @functools.cache
 def host_cpu() -> CpuInfo | None:
-    """This machine's CPU, with the cores that this process may use, read once; None where the
-    system does not tell."""
+    """Return this machine's CPU, with the cores that this process may use, read once.
+
+    None where the system does not tell.
+    """
     cpu = read_host_cpu()
     return None if cpu is None else replace(cpu, cores=min(cpu.cores, available_cores()))
 
 
 def _default_device(kind: str, recycles: bool) -> Device:
-    """The process's own device of a kind.
+    """Return the process's own device of a kind.
 
     A GPU's lasts as long as programs and arrays hold it: IREE has threads that wait for an open
     one, and with Mesa's software Vulkan device they poll, two cores' worth.
@@ -301,13 +303,13 @@ def _check(kind: str, threads: int | None, allocator: str | None) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what IREE says, without the source file that says it."""
+    """Return the first line of what IREE says, without the source file that says it."""
     line = (str(error).splitlines() or [""])[0]
     return re.sub(r"^.*?\.c:\d+: ", "", line).strip(" :")
 
 
 def default_device(threads: int, seconds: float | None = None) -> Device:
-    """What a PyC program of so many predicted seconds runs on by default on that many cores."""
+    """Return the default device of a PyC program of so many predicted seconds and cores."""
     kind = Device.cpu_kind(threads, seconds)
     return Device(kind, threads if kind == "local-task" else None, DEFAULT_ALLOCATOR)
 
@@ -316,7 +318,7 @@ _GPU_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def environment_of(device: Device, driver: Path = _GPU_DRIVER) -> dict[str, str]:
-    """The environment of a verification record: runtime, kind of device, CPU, GPU and its driver.
+    """Return the environment of a verification record: runtime, device kind, CPU, GPU, driver.
 
     driver: where the system's GPU driver tells its release, if it does.
     """

@@ -49,7 +49,7 @@ COUNTED = (
 
 
 def load_refused(error: PycError) -> Event:
-    """The only line of the log of a program that could not be loaded."""
+    """Write the only line of the log of a program that could not be loaded."""
     return Event(RUN, LOAD, REFUSED, LOADED, (Reason(error.code.name, error.message),))
 
 
@@ -64,7 +64,7 @@ class RunLog:
     def add(
         self, event: str, chosen: str, why: str, code: ReasonCode | None = None, before: str = ""
     ) -> None:
-        """An event: what was taken in place of `before`, and why, with its code."""
+        """Add an event: what was taken in place of `before`, and why, with its code."""
         reason = Reason(code.name if code else "", why)
         made = Event(RUN, event, chosen, before, (reason,))
         with self._lock:
@@ -73,17 +73,17 @@ class RunLog:
         logger(LOGGED).info("%s: %s, %s", event, chosen, reason)
 
     def refused(self, error: PycError) -> None:
-        """A call that an error ended: by a guard before it ran, or by the runtime."""
+        """Record a call that an error ended: by a guard before it ran, or by the runtime."""
         ran = error.code in (ReasonCode.RUNTIME_FAILED, ReasonCode.OUT_OF_MEMORY)
         event = RUNTIME if ran else GUARD
         self.add(event, REFUSED, error.message, error.code, ANSWERED)
 
     def differs(self, why: str) -> None:
-        """A load although the program was compiled for another release of the runtime."""
+        """Record a load although the program was compiled for another release of the runtime."""
         self.add(RELEASE, LOADED, why, ReasonCode.RUNTIME_DIFFERS, REFUSED)
 
     def events(self, stats: Any) -> tuple[Event, ...]:
-        """What the cache did, the events, and one line that counts: of a program's `stats`."""
+        """List what the cache did, the events, and one line that counts: of a program's `stats`."""
         with self._lock:
             events, dropped = tuple(self._events), self._dropped
         cached = () if stats.cache is None else (stats.cache.event,)
@@ -95,8 +95,10 @@ class RunLog:
 
 @dataclass(frozen=True)
 class ProgramStats:
-    """What a program did. Times are seconds of whole calls, guards and conversions included;
-    the median is that of the last 1,024 calls; memory is that of the whole device.
+    """The statistics of a program.
+
+    Times are seconds of whole calls, guards and conversions included; the median is that of
+    the last 1,024 calls; memory is that of the whole device.
 
     `account` is what the program needs by its manifest, `arena_bytes` what its arenas hold now,
     and `arena_waits` counts the calls that found all arenas in use. `mode` names the plan in use,
@@ -139,7 +141,7 @@ class ProgramStats:
         return html_table("ProgramStats", self._shown())
 
     def _shown(self) -> dict[str, str]:
-        """What is looked at most, in words."""
+        """Describe the figures that are looked at most."""
         median = self.seconds_median
         shown = {
             "calls": str(self.calls),

@@ -35,7 +35,7 @@ _EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 @dataclass(frozen=True)
 class ResultType:
-    """What a call returns: the element type, and the shape where it is known."""
+    """The type of a result: the element type, and the shape where it is known."""
 
     dtype: np.dtype
     shape: tuple[int, ...] | None
@@ -72,7 +72,7 @@ class Executable:
         require_declared(name, self.function(name).reflection, signature)
 
     def entry(self, name: str, results: Sequence[ResultType]) -> "Entry":
-        """The function `name`. Raises PycError (BAD_ARTIFACT) when there is none."""
+        """Return the function `name`. Raises PycError (BAD_ARTIFACT) when there is none."""
         return Entry(self.context, self.function(name), self.device, results)
 
     def function(self, name: str) -> rt.VmFunction:
@@ -88,7 +88,7 @@ class Executable:
 
 
 def _module(instance: rt.VmInstance, vmfb: bytes | memoryview) -> rt.VmModule:
-    """The module in memory that it keeps alive: constants stay where the vmfb has them."""
+    """Load the module in memory that it keeps alive: constants stay where the vmfb has them."""
     if len(vmfb) < LARGE_BYTES:
         return rt.VmModule.copy_buffer(instance, vmfb)
     return rt.VmModule.wrap_buffer(instance, on_large_pages(vmfb))
@@ -118,7 +118,7 @@ class Entry:
 
     @property
     def device(self) -> Device:
-        """Where the function runs."""
+        """The device of the function."""
         return self._device
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
@@ -155,7 +155,7 @@ class Entry:
         return results
 
     def _failure(self, error: Exception) -> PycError:
-        """The program's own run-time checks say why; anything else is the runtime's fault."""
+        """Make the error: the program's own run-time checks say why, the rest is the runtime's."""
         where = f"`{self._function.name}` on {self._device!r}"
         checked = _CHECK.search(str(error))
         if checked is not None:
@@ -173,7 +173,7 @@ class Entry:
         return tuple(view.shape), self._results[index].dtype, self._device
 
     def bare_call(self, arrays: Sequence[Array]) -> Callable[[], None]:
-        """The least that a call can be: IREE's invoke with a prebuilt argument list."""
+        """Prepare the least that a call can be: IREE's invoke with a prebuilt argument list."""
         inputs = _List(len(arrays))
         push: Any = inputs.push_ref
         for array in arrays:

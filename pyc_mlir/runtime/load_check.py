@@ -21,7 +21,7 @@ _LONGEST_VERSION = 40
 
 
 def load(artifact: Artifact, device: Device) -> Executable:
-    """The program on a device.
+    """Load the program on a device.
 
     Raises PycError: DEVICE_UNAVAILABLE when it needs another device, or CPU features that this
     machine lacks, and BAD_ARTIFACT for what IREE refuses.
@@ -41,7 +41,7 @@ def load(artifact: Artifact, device: Device) -> Executable:
 
 
 def other_runtime(versions: Mapping[str, Any]) -> str:
-    """How the runtime here differs from the one of a manifest's `versions`; '' if it does not."""
+    """Return how the runtime differs from the one of a manifest's `versions`; '' if it does not."""
     made_for = str(next((versions[p] for p in _MADE_FOR if p in versions), "unknown"))
     here = runtime_version()
     if made_for == here:

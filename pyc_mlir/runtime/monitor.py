@@ -27,7 +27,7 @@ from pyc_mlir.runtime.plans import Serving
 
 @dataclass(frozen=True)
 class Code:
-    """What answered a call: since which fallback, by which plan, and by which of its entries."""
+    """The code that answered a call: since which fallback, by which plan, by which entry."""
 
     generation: int
     plan: str
@@ -71,7 +71,7 @@ class Monitor:
         self.verification: Verification | None = None
 
     def counts(self) -> Counts:
-        """What was done so far."""
+        """Return the counts so far."""
         with self._lock:
             taken = tuple(map(str, self.taken))
             return Counts(self.verification, self.calls, self.compared_calls, taken)
@@ -98,7 +98,7 @@ class Monitor:
         self.verification = record
 
     def _compare_samples(self) -> tuple[Verification, str, ReasonCode]:
-        """The samples by all code that calls may take; the plan of the first that is wrong.
+        """Compare the samples by all code that calls may take; return the first wrong plan.
 
         The code says whether it answers wrongly or, with the failure's own, does not answer.
         """
@@ -124,7 +124,7 @@ class Monitor:
 
     @property
     def compares_calls(self) -> bool:
-        """Whether the inputs of a call are read again after it, by the reference."""
+        """True where the inputs of a call are read again after it, by the reference."""
         return self._evidence.oracle is not None
 
     def due(self, arrays: Sequence[Array], code: Code, again: bool = False) -> bool:
@@ -138,11 +138,11 @@ class Monitor:
             return (code, _shapes(arrays)) not in self._seen
 
     def checked(self, arrays: Sequence[Array], values: Sequence[Any], code: Code) -> Sequence[Any]:
-        """The values of a call, after they were compared if the call is due, as `compared`."""
+        """Return the values of a call, compared before if the call is due, as `compared`."""
         return self.compared(arrays, values, code) if self.due(arrays, code) else values
 
     def compared(self, arrays: Sequence[Array], values: Sequence[Any], code: Code) -> Sequence[Any]:
-        """The values of a call that is due, or those of a fallback where they are wrong.
+        """Compare the values of a call that is due; return them, or a fallback's if they are wrong.
 
         Raises PycError (WRONG_RESULT) if no fallback is left.
         """
@@ -170,7 +170,7 @@ class Monitor:
         expected: Sequence[ExpectedResult],
         code: Code,
     ) -> tuple[Sequence[np.ndarray], bool]:
-        """The values if they are right, or other code's; and whether it is other code's."""
+        """Return the values if they are right, or other code's; and whether it is other code's."""
         got = [v.numpy() if isinstance(v, Array) else v for v in values]
         found = compare(got, expected, self._limit)
         with self._lock:
@@ -195,7 +195,7 @@ class Monitor:
         run: Callable[[], Sequence[Array]],
         again: bool = False,
     ) -> bool:
-        """Whether the code may write its answer to memory of the caller; `run` gives it elsewhere.
+        """Return whether the code may write to memory of the caller; `run` gives it elsewhere.
 
         again: for a call that was counted, since it was asked for other code before.
         """

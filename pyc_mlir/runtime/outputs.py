@@ -216,7 +216,7 @@ def donated_memory(
 
 
 def matched(donate: Sequence[int], pairs: Collection[tuple[int, int]]) -> dict[int, int]:
-    """A result of its own for as many inputs of `donate` as possible, by augmenting paths.
+    """Match as many inputs of `donate` as possible with results, by augmenting paths.
 
     pairs: (input, result) that fit. The inputs that come first keep a result.
     """
@@ -246,7 +246,7 @@ def _unsafe(signature: Signature, number: int, fitting: Sequence[int]) -> PycErr
 
 
 def no_entry(where: str, stand_in: str = "") -> PycError:
-    """The refusal of a program that has no entry for memory of its caller.
+    """Refuse a program that has no entry for memory of its caller.
 
     stand_in: the fallback that answers in the program's place, if one does.
     """

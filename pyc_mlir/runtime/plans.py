@@ -77,7 +77,7 @@ class MemoryRule:
     free: FreeMemory
 
     def answer(self, held: int) -> tuple[str, str]:
-        """The mode to use, and why; `held` are bytes of the program's arenas."""
+        """Return the mode to use, and why; `held` are bytes of the program's arenas."""
         free = self.free() + held
         low = free < self.limit
         message = f"{free} bytes free, {'below' if low else 'not below'} the limit of {self.limit}"
@@ -94,7 +94,7 @@ class Plans:
     __slots__ = ("_lock", "_log", "_pool", "current", "modes", "rule", "switch_count", "switches")
 
     def __init__(self, modes: Mapping[str, PlannedMode], pool: ArenaPool, log: RunLog) -> None:
-        """The first one is in use."""
+        """Start with the first one."""
         self.modes = dict(modes)
         self.current = next(iter(self.modes.values()))
         self.rule: MemoryRule | None = None
@@ -138,7 +138,7 @@ class Plans:
             self.rule = memory_rule(limit, mode, otherwise, free, device)
 
     def by_rule(self) -> PlannedMode:
-        """The plan to use, after the rule was asked if there is one."""
+        """Return the plan to use, after the rule was asked if there is one."""
         rule = self.rule
         if rule is None:
             return self.current
@@ -151,7 +151,7 @@ class Plans:
         return self.current
 
     def latest_switches(self) -> tuple[tuple[ModeSwitch, ...], int]:
-        """The latest switches, and how many there were."""
+        """Return the latest switches, and their number."""
         with self._lock:
             return tuple(self.switches), self.switch_count
 
@@ -176,7 +176,7 @@ class Plans:
 
 
 class Serving:
-    """What answers for one program: its code and its plans, without guards and counts.
+    """The code and the plans that answer for one program, without guards and counts.
 
     `run` is the code of calls without an arena.
     """
@@ -216,7 +216,7 @@ class Serving:
         return self._answer(mode.arena if mode.by_arena else None, inputs)
 
     def entry_by_name(self, mode: PlannedMode, launch: Launch) -> tuple[str, tuple[int, ...]]:
-        """The function that calls in a mode take, and bytes of the buffers after its inputs.
+        """Return the function that calls in a mode take, and bytes of the buffers after its inputs.
 
         For IREE's own tools, whose profiles hold nothing of an entry with an arena on local-sync:
         there it is the plain entry, which has the plan of the first mode.
@@ -262,7 +262,7 @@ class Serving:
         self.log.add(FALLBACK, name, why, code, "the program")
 
     def bare_call(self, *arrays: Any) -> Callable[[], None]:
-        """A function that invokes with these arrays and does nothing else: to measure against.
+        """Prepare a function that invokes with these arrays and does nothing else, to time.
 
         Raises PycError for arrays that do not fit.
         """
@@ -282,7 +282,7 @@ def planned_modes(
     pool: ArenaPool,
     contract: Contract,
 ) -> dict[str, PlannedMode]:
-    """The plans of an artifact by the name of their mode, that of `main` first."""
+    """Return the plans of an artifact by the name of their mode, that of `main` first."""
     found = {}
     for name in sorted(n for n in entries if n.startswith(ARENA)):
         entry = entries[name]
@@ -300,7 +300,7 @@ def planned_modes(
 
 
 def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
-    """Whether calls go through the arena: where there is scratch, or a result on large pages.
+    """Return whether calls go through the arena: for scratch, or a result on large pages.
 
     Else `main` is as good. On GPUs, where a fresh output from the allocator may cost more than one
     in IREE's own queue, only under a budget, which counts the arenas.
@@ -337,7 +337,7 @@ def known_mode(name: str, modes: Mapping[str, Any]) -> str:
 def memory_rule(
     limit: int, below: str, otherwise: str, free: FreeMemory | None, device: Device
 ) -> MemoryRule:
-    """A rule that can be asked. Raises PycError (BAD_ARGUMENT) without a way to tell what is free.
+    """Make a rule that can be asked. Raises PycError (BAD_ARGUMENT) if free memory is unknown.
 
     On CPUs Linux tells; IREE tells what it has allocated on a device, not what is left.
     """

@@ -203,7 +203,7 @@ class Program:
         generation: int,
         began: float,
     ) -> tuple[Sequence[Any], float]:
-        """The results of a call with any arguments, and the seconds that it took."""
+        """Call with any arguments; return the results and the seconds that it took."""
         arrays, launch, on_device = self._admit(args, named, mode)
         with self._guards():
             donate = donors(donate)
@@ -273,7 +273,7 @@ class Program:
             raise
 
     def log(self) -> tuple[Event, ...]:
-        """What happened so far: the latest events with their codes, and a last line that counts.
+        """List the latest events with their codes, and a last line that counts.
 
         What the compile cache did comes first, if it was asked. `choices.log.write_log` writes it.
         """
@@ -287,7 +287,7 @@ class Program:
         calibration: "Calibration | str | Path | None" = None,
         **named: Any,
     ) -> "Profile":
-        """Where the time of a call with these arguments goes: a row for each dispatch.
+        """Measure where the time of a call with these arguments goes: a row for each dispatch.
 
         calls: how many are profiled; None: as many as take two seconds, 9 to 90.
         calibration: figures of this machine, or their file; rooflines rest on them.
@@ -331,7 +331,7 @@ class Program:
 
     @property
     def verification(self) -> Verification | None:
-        """How the samples compared, to be stored beside the artifact; None without `max_error`."""
+        """The comparison of the samples, to be stored with the artifact; None if not asked for."""
         return None if self._monitor is None else self._monitor.verification
 
     @property
@@ -407,7 +407,7 @@ class Program:
         return _unpickled, (artifacts.to_bytes(self.artifact),)
 
     def stats(self) -> ProgramStats:
-        """What the program did so far."""
+        """Return what the program did so far."""
         with self._lock:
             recent = list(self._recent)
             calls, failures, total = self._calls, self._guard_failures, self._seconds
@@ -471,12 +471,12 @@ class Program:
 
 
 def serving(program: Program) -> Serving:
-    """What answers behind the guards of a program: for checks and measurements of PyC's own."""
+    """Return what answers behind the guards of a program, for checks and measurements of PyC."""
     return program._serving
 
 
 def _few(texts: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """Name the first of them, and how many more there are."""
     more = [f"{len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
     return ", ".join([*texts[:_SHOWN], *more])
 
@@ -486,6 +486,6 @@ def _unpickled(data: bytes) -> Program:
 
 
 def _stand_in(artifact: Artifact, device: Device) -> Run:
-    """The code of another artifact of the same program."""
+    """Load the code of another artifact of the same program."""
     program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
     return program._serving.run

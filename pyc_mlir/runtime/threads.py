@@ -26,7 +26,7 @@ _IS_LINUX = hasattr(os, "sched_setscheduler") and _THREADS.exists()
 
 
 def running() -> frozenset[int]:
-    """The threads of this process; none where the system does not tell."""
+    """Return the threads of this process; none where the system does not tell."""
     return frozenset(int(t.name) for t in _THREADS.iterdir()) if _IS_LINUX else frozenset()
 
 
@@ -46,7 +46,7 @@ def spread(before: frozenset[int], count: int) -> bool:
 
 
 def _named(before: frozenset[int], count: int) -> list[int]:
-    """The new workers by number; a thread gets its name a moment after it starts."""
+    """Return the new workers by number; a thread gets its name a moment after it starts."""
     names = [f"iree-worker-{i}" for i in range(count)]
     end = monotonic() + _NAMED_WITHIN_SECONDS
     while True:

@@ -23,7 +23,7 @@ from torch._guards import (  # pyright: ignore[reportMissingImports]
 )
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.torch.frame.handler import HANDLERS
+from pyc_mlir.frontends.torch.shared.handler import HANDLERS
 from pyc_mlir.torch.calls import (
     EAGER,
     ERROR,

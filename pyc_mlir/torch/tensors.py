@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 
-from pyc_mlir.frontends.torch.frame.dtypes import numpy_view
+from pyc_mlir.frontends.torch.shared.dtypes import numpy_view
 
 _BF16 = np.dtype(ml_dtypes.bfloat16)
 _Tensor: Any = torch.Tensor

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.frontends.torch.frame.dtypes import numpy_view
+from pyc_mlir.frontends.torch.shared.dtypes import numpy_view
 from pyc_mlir.runtime.array import Array, import_dlpack, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.torch.tensors import array_of

@@ -1,6 +1,8 @@
-"""Detect changes of a file since it was written, at the speed of memory."""
+"""Digests of JSON data, and checksums that detect changes of a file at the speed of memory."""
 
 import hashlib
+import json
+from typing import Any
 
 import numpy as np
 
@@ -28,3 +30,15 @@ def checksum(data: bytes | memoryview) -> str:
             digest.update(block.sum(axis=axis, dtype=np.uint64).astype("<u8", copy=False).data)
     digest.update(view[whole:])
     return digest.hexdigest()
+
+
+def canonical(data: Any) -> str:
+    """JSON data as text: equal data have equal texts. Raises ValueError for NaN and infinities."""
+    return json.dumps(
+        data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+
+
+def digest(data: Any) -> str:
+    """SHA-256 of `canonical`, in hex."""
+    return hashlib.sha256(canonical(data).encode()).hexdigest()

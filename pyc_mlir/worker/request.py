@@ -9,7 +9,7 @@ worker asks it through the socket (`serve.py`).
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,8 @@ from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
 from pyc_mlir.dialects.util.files import file_error
 from pyc_mlir.frontends.sources import Source, WithIslands, is_text, load_source, with_islands
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
-from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
 from pyc_mlir.pipelines.choices.policies import Preset, load_policy
-from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
 from pyc_mlir.worker.protocol import Blob, Frame
 
 # What is asked for: an artifact, the program's part of a cache key, or to try an artifact.
@@ -159,12 +158,18 @@ def options_of(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Options
 
 
 _WISDOM = {Wisdom: Form(lambda w: w.to_bytes().decode(), lambda d: Wisdom.from_bytes(d.encode()))}
-# The policies that carry wisdom, by name.
-_BY_EVIDENCE: Mapping[str, type[Fastest]] = {kind.name: kind for kind in (Fastest, Explore)}
 
 
 def _policy_form(ask: Callable[[str], Policy] = load_policy) -> Forms:
     return {Policy: Form(_policy_json, lambda data: _policy(data, ask))}
+
+
+def _is_registered(policy: Policy) -> bool:
+    """Return whether the policy's name stands for its class in the worker too."""
+    try:
+        return type(load_policy(policy.name)) is type(policy)
+    except PycError:
+        return False
 
 
 def _policy_json(policy: Policy) -> dict[str, Any]:
@@ -172,8 +177,8 @@ def _policy_json(policy: Policy) -> dict[str, Any]:
         return {"kind": "first", "name": policy.name}
     if type(policy) is Preset:
         return {"kind": "preset", "name": policy.name, "modes": list(policy.planner_modes)}
-    if type(policy) in _BY_EVIDENCE.values():
-        return {"kind": policy.name, **to_data(policy, "policy", _WISDOM)}
+    if isinstance(policy, ByWisdom) and is_dataclass(policy) and _is_registered(policy):
+        return {"kind": "by wisdom", **to_data(policy, "policy", _WISDOM)}
     return {"kind": "parent", "name": policy.name}
 
 
@@ -182,9 +187,9 @@ def _policy(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Policy:
         return FirstIsBest(data["name"])
     if data["kind"] == "preset":
         return Preset(data["name"], tuple(data["modes"]))
-    if (kind := _BY_EVIDENCE.get(data["kind"])) is not None:
+    if data["kind"] == "by wisdom":
         fields = {n: v for n, v in data.items() if n != "kind"}
-        return from_data(kind, fields, "policy", _WISDOM)
+        return from_data(type(load_policy(data["name"])), fields, "policy", _WISDOM)
     return ask(data["name"])
 
 

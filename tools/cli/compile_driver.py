@@ -23,10 +23,10 @@ from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.lab.explore.policy import Explore
 from pyc_mlir.lab.simulation.evidence import MEASURED, PREDICTED
 from pyc_mlir.pipelines.choices.choices import Coverage, coverage, policy_mark
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
-from pyc_mlir.pipelines.choices.fastest import Explore
 from pyc_mlir.pipelines.choices.log import Conditions, Listed, Record, write_log
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.common import Progress, refusal

@@ -12,8 +12,8 @@ from typing import Any
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.evidence.environment import current_place
-from pyc_mlir.pipelines.choices.fastest import Explore
+from pyc_mlir.lab.explore.policy import Explore
+from pyc_mlir.measure.environment import current_place
 from pyc_mlir.tools.cli.common import Parser, Progress
 from pyc_mlir.tools.cli.database import VARIABLE, default_url
 

@@ -47,7 +47,7 @@ _INTRODUCTION = f"""\
 
 
 def page() -> str:
-    """The whole page."""
+    """Write the whole page."""
     sections = [_INTRODUCTION, _contents()]
     for family in ops.__all__:
         sections.append(_family(family))
@@ -83,12 +83,14 @@ def _op(op: type[OpDef]) -> Iterator[str]:
     if dtypes:
         first = op.operands[0] if op.operands else op.optional
         yield f"- Element types of `{first}`: {', '.join(f'`{d}`' for d in dtypes)}."
+    if traits := [f"`{t.name}`" for t in op.traits]:
+        yield f"- Traits: {', '.join(traits)}."
     yield f"- {_kind(op)}"
     yield from ("", "```mlir", example_text(op), "```", "")
 
 
 def _signature(op: type[OpDef]) -> str:
-    """The op as a method of a builder: optional operands in brackets, parameters by name."""
+    """Write the op as a method of a builder: optional operands in brackets, parameters by name."""
     operands = [*op.operands, *([f"[{op.optional}]"] if op.optional else [])]
     params = [p.name if p.is_required else f"{p.name}={_default(p)}" for p in op.params]
     return f"{op.name}({', '.join([*operands, *(['*', *params] if params else [])])})"
@@ -111,7 +113,7 @@ def _kind(op: type[OpDef]) -> str:
 
 
 def _line(function: Any) -> str:
-    """A docstring on one line."""
+    """Write a docstring on one line."""
     return " ".join((inspect.getdoc(function) or "").split())
 
 

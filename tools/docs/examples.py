@@ -85,12 +85,12 @@ EXAMPLES: dict[str, Example] = {
 
 
 def example_of(op: type[OpDef]) -> Example:
-    """The example of an op."""
+    """Return the example of an op."""
     return EXAMPLES.get(op.name) or Example((_ROWS,) * len(op.operands))
 
 
 def accepted_dtypes(op: type[OpDef]) -> list[str]:
-    """The element types that may stand for the first operand's in the example; [] without one."""
+    """Return the element types that the example's first operand may have; [] without one."""
     example = example_of(op)
     if not example.types:
         return []
@@ -108,7 +108,7 @@ def _fits(op: type[OpDef], example: Example, dtype: np.dtype) -> bool:
 
 
 def example_text(op: type[OpDef]) -> str:
-    """The line that the example's op prints as, in MLIR's generic syntax."""
+    """Print the example's op in MLIR's generic syntax."""
     example = example_of(op)
     with new_context(), ir.Location.unknown():
         module = _function(example.types, lambda b, *v: b.build(op, *v, **example.params))
@@ -118,7 +118,7 @@ def example_text(op: type[OpDef]) -> str:
 
 
 def group_text() -> str:
-    """A whole function with the group that `pyc-fuse` makes of a matmul and its epilogue."""
+    """Print a function with the group that `pyc-fuse` makes of a matmul and its epilogue."""
     with new_context(), ir.Location.unknown():
         module = _function(
             (_ROWS, tensor("f32", 4, 10), tensor("f32", 10)),
@@ -129,7 +129,7 @@ def group_text() -> str:
 
 
 def _function(types: tuple[TensorType, ...], body: Any) -> ir.Module:
-    """A module whose function `main` is built by `body(builder, *arguments)`."""
+    """Build a module whose function `main` is built by `body(builder, *arguments)`."""
     module = ir.Module.create()
     inputs = [to_mlir(t) for t in types]
     with ir.InsertionPoint(module.body):

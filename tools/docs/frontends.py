@@ -9,14 +9,14 @@ from pyc_mlir import nn
 from pyc_mlir.frontends.islands.node import TESTED
 from pyc_mlir.frontends.onnx import bounded
 from pyc_mlir.frontends.onnx import importer as onnx_import
-from pyc_mlir.frontends.onnx.frame.handler import HANDLERS
 from pyc_mlir.frontends.onnx.model import NEWEST, OLDEST
+from pyc_mlir.frontends.onnx.shared.handler import HANDLERS
 from pyc_mlir.frontends.python import trace
 from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, NEAREST, UFUNCS
 from pyc_mlir.frontends.stablehlo.handlers import HANDLERS as STABLEHLO
 from pyc_mlir.frontends.stablehlo.regions import REGIONED
-from pyc_mlir.frontends.torch.frame.handler import HANDLERS as TORCH
 from pyc_mlir.frontends.torch.ops import creation
+from pyc_mlir.frontends.torch.shared.handler import HANDLERS as TORCH
 from pyc_mlir.measure.records import Report
 
 # What the importer of StableHLO handles besides its table of handlers.
@@ -261,7 +261,7 @@ _NODES = Path(__file__).resolve().parents[2] / "docs" / "results" / "onnx-nodes.
 
 
 def _refusals() -> dict[str, Any]:
-    """The counts of the stored run of all node cases, and a row for each reason of a refusal."""
+    """Write the counts of the stored run of all node cases, and a row for each refusal's reason."""
     records = Report.load(_NODES).records
     counts = {(r["workload"], r["metric"]): r["value"] for r in records}
     plain = {kind: counts["as they are", kind] for kind in ("equal", "refused", "not tensors")}
@@ -285,7 +285,7 @@ def _refusals() -> dict[str, Any]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Write the whole page."""
     functions = {_numpy_name(f) for f in FUNCTIONS if f.__module__.startswith("numpy")}
     handlers = [f"| {name} | {_first(HANDLERS[name])} |" for name in sorted(HANDLERS)]
     return _PAGE.format(
@@ -307,13 +307,13 @@ def page() -> str:
 
 
 def _island(op: str) -> str:
-    """An operator of the list, with the attributes that it must not have."""
+    """Name an operator of the list, with the attributes that it must not have."""
     unset = ", ".join(f"`{name}`" for name in sorted(TESTED[op]))
     return f"`{op}`" + (f" without {unset}" if unset else "")
 
 
 def _torch_rows() -> list[str]:
-    """A row for each handler, with the overloads that it imports."""
+    """Write a row for each handler, with the overloads that it imports."""
     overloads: dict[Callable[..., Any], list[str]] = {}
     for name, handler in TORCH.items():
         overloads.setdefault(handler, []).append(name.removeprefix("aten."))
@@ -327,7 +327,7 @@ def _nn_functions() -> list[tuple[str, Callable[..., Any]]]:
 
 
 def _call(name: str, function: Callable[..., Any]) -> str:
-    """The call with its defaults, without annotations."""
+    """Write the call with its defaults, without annotations."""
     signature = inspect.signature(function)
     bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     return name + str(inspect.Signature(bare))
@@ -343,12 +343,12 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _first(function: Callable[..., Any]) -> str:
-    """The first paragraph of a docstring on one line, as a table's cell."""
+    """Return the first paragraph of a docstring on one line, as a table's cell."""
     text = (inspect.getdoc(function) or "").partition("\n\n")[0]
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def _paragraph(module: Any) -> str:
-    """A module's docstring without its example blocks."""
+    """Return a module's docstring without its example blocks."""
     parts = (inspect.getdoc(module) or "").split("\n\n")
     return "\n\n".join(p for p in parts if not p.startswith("    "))

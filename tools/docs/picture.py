@@ -42,14 +42,14 @@ def picture(region: RegionReport) -> str:
 
 
 def _style() -> str:
-    """The colours of the light theme, and the rules that the report has for its charts."""
+    """Return the colours of the light theme, and the rules that the report has for its charts."""
     css = _CSS.read_text("utf-8")
     charts = css[css.index(".tick {") : css.index("#tip {")]
     return css[: css.index("@media")] + charts + _FILLS
 
 
 def _drawing(chart: str) -> str:
-    """The last SVG element of a chart, without data and tooltips."""
+    """Return the last SVG element of a chart, without data and tooltips."""
     drawing = chart[chart.rindex("<svg") : chart.rindex("</svg>") + len("</svg>")]
     drawing = re.sub(r"<title>.*?</title>", "", drawing, flags=re.DOTALL)
     return re.sub(r' data-[\w-]+="[^"]*"', "", drawing)

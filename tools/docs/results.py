@@ -90,7 +90,7 @@ ran and what it counted.
 
 
 def pages_of(folder: Path) -> dict[str, str]:
-    """The text of each page by its name under docs/. Raises PycError for a malformed report."""
+    """Write each page, by its name under docs/. Raises PycError for a malformed report."""
     reports = {path.stem: Report.load(path) for path in sorted(folder.glob("*.json"))}
     goals = _goals_of(reports)
     index = [_index_row(name, goal, reports) for name, goal in goals.items()]
@@ -100,7 +100,7 @@ def pages_of(folder: Path) -> dict[str, str]:
 
 
 def _goals_of(reports: Mapping[str, Report]) -> dict[str, Goal]:
-    """The goals with the reports that exist, and one for each report without a goal."""
+    """Return the goals with the reports that exist, and one for each report without a goal."""
     kept = {
         name: Goal(goal.title, found)
         for name, goal in GOALS.items()

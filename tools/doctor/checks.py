@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyc_mlir.lab.evidence.environment import Environments
-from pyc_mlir.measure.environment import PROJECT
+from pyc_mlir.measure.environment import PROJECT, Environments
 from pyc_mlir.pipelines.target.target import CpuInfo
 from pyc_mlir.tools.doctor.machine import TARGETS, Machine
 
@@ -24,7 +23,7 @@ LEAST_DISK = 1 * GIB
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a check found; `fix` is the remedy, empty when nothing is wrong."""
+    """The finding of a check; `fix` is the remedy, empty when nothing is wrong."""
 
     found: str
     fix: str = ""
@@ -60,12 +59,12 @@ def diagnose(machine: Machine) -> list[CheckFinding]:
 
 
 def is_healthy(findings: list[CheckFinding]) -> bool:
-    """True when no required check failed."""
+    """Return whether no required check failed."""
     return all(f.status != "fail" for f in findings)
 
 
 def to_json(machine: Machine, findings: list[CheckFinding]) -> dict[str, Any]:
-    """Findings and facts as plain JSON data."""
+    """Return findings and facts as plain JSON data."""
     return {
         "schema": SCHEMA_VERSION,
         "healthy": is_healthy(findings),
@@ -81,7 +80,7 @@ def to_json(machine: Machine, findings: list[CheckFinding]) -> dict[str, Any]:
 
 
 def to_text(machine: Machine, findings: list[CheckFinding]) -> str:
-    """Findings as aligned lines, fixes below the problems, a summary last."""
+    """Write findings as aligned lines, fixes below the problems, a summary last."""
     width = max(len(f.name) for f in findings)
     lines = []
     for f in findings:
@@ -100,7 +99,7 @@ _SHOWN = 16
 
 
 def _evidence_lines(place: Environments) -> list[str]:
-    """The hashes, and what the hardware is made of."""
+    """Return the hashes, and what the hardware is made of."""
     facts = place.hardware_facts
     gpus = [f"{g['name']} {g['memory_mib']} MiB, driver {g['driver']}" for g in facts["gpus"]]
     virtual = f"virtual ({facts['hypervisor']})" if facts["hypervisor"] else ""

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 
 from pyc_mlir.iree.inventory import Driver, compiler_targets, runtime_drivers
-from pyc_mlir.lab.evidence.environment import Environments, current_place
-from pyc_mlir.measure.environment import PROJECT, Environment, installed, probe
+from pyc_mlir.measure.environment import (
+    PROJECT,
+    Environment,
+    Environments,
+    current_place,
+    installed,
+    probe,
+)
 
 # What PyC calls a target, IREE's back end that compiles for it and the driver kinds that run it.
 TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -54,7 +60,7 @@ class Machine:
         return [name for name, (_, kinds) in TARGETS.items() if alive.intersection(kinds)]
 
     def driver(self, name: str) -> Driver:
-        """The runtime's driver of that name; one with a problem when the runtime lacks it."""
+        """Return the runtime's driver of that name; one with a problem where it is lacking."""
         missing = Driver(name, problem="the installed runtime has no such driver")
         return next((d for d in self.drivers if d.name == name), missing)
 
@@ -86,7 +92,7 @@ _NOT_USED = ("dev", "lowest", "newest")
 
 
 def read_pins() -> tuple[dict[str, str], dict[str, str]]:
-    """The versions that the installed PyC pins: what it always needs, and its optional packages.
+    """Read the versions that the installed PyC pins: what it needs, and its optional packages.
 
     Tools for developing PyC and the ends of ranges are left out; without PyC's metadata both are
     empty.

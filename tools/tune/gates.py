@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.environment import Environments, current_place
 from pyc_mlir.lab.evidence.rows import Implementation
 from pyc_mlir.lab.evidence.states import EXPERIMENTAL, LANES, QUARANTINED, STABLE, Scope
 from pyc_mlir.lab.lanes.baselines import freeze, rows_of, versions
 from pyc_mlir.lab.lanes.conditions import NEW_DEFAULT, SWAP, RecipeLimits
 from pyc_mlir.lab.lanes.promotion import Standing, Wanted, promote, standing, state_of
+from pyc_mlir.measure.environment import Environments, current_place
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools.tune.look import named
 

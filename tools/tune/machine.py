@@ -1,6 +1,6 @@
 """The cost model of the machine that a study was measured on, for the roofs of its charts."""
 
-from pyc_mlir.lab.evidence.environment import current_hashes
+from pyc_mlir.measure.environment import current_hashes
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import TARGETS, Target

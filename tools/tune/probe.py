@@ -20,7 +20,6 @@ COMMAND, SUITE = "probe", "noise"
 SESSIONS, ROUNDS, PROCESSES = 60, 15, 6
 # What is compared with A: itself, 5 % more calls, 10 % more calls.
 OTHERS = {"A2": "a program against itself", "B5": "5 % more", "B10": "10 % more"}
-_NANO = 1e9
 
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -129,29 +128,7 @@ def _records(session: "ProbeSession") -> "Iterator[Record]":
             **verdict_data,
             load=session.load,
             disturbed=list(session.disturbed),
-            wall_ns=_nanoseconds(session.wall[other]),
-            cpu_ns=_nanoseconds(session.cpu[other]),
         )
-
-
-def _nanoseconds(times: np.ndarray) -> list[str]:
-    """A line for each process, so that a file of thousands of samples stays readable."""
-    return [" ".join(map(str, row)) for row in np.rint(times * _NANO).astype(np.int64).tolist()]
-
-
-def sessions_of(stored: "Report") -> "list[ProbeSession]":
-    """The sessions of a stored report."""
-    from pyc_mlir.lab.survey.probes import ProbeSession
-
-    found: dict[str, ProbeSession] = {}
-    for r in stored.records:
-        program, _, number = r["workload"].rpartition(" ")
-        blank = ProbeSession(program, int(number), {}, {}, r["load"], tuple(r["disturbed"]))
-        session = found.setdefault(r["workload"], blank)
-        for clock in ("wall", "cpu"):
-            rows = [[int(word) for word in row.split()] for row in r[f"{clock}_ns"]]
-            getattr(session, clock)[r["candidate"]] = np.array(rows) / _NANO
-    return list(found.values())
 
 
 def markdown(stored: "Report") -> str:

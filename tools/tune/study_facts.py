@@ -14,9 +14,9 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import StoredTrial
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.identity import WORK
 from pyc_mlir.lab.evidence.rows import OK, Graph, Implementation, Prediction, Study, Trace
+from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.target.cost_model import totals
 from pyc_mlir.pipelines.target.work_text import parse_work
 

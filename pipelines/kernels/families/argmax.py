@@ -63,7 +63,7 @@ class Argmax:
             raise _refusal(f"a chunk of at most {_MOST}", self.chunk)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands x and y."""
+        """Build the kernel `name`: operands x and y."""
         x = Operand("x", (self.rows, self.columns))
         y = Operand("y", (self.rows,), "out", dtype="i64")
         return Kernel(name, (x, y), self._grid, self._body)
@@ -87,7 +87,7 @@ class Search:
     i: Index
 
     def place(self) -> Index:
-        """The place of the number that wins; 0 where all are the identity."""
+        """Return the place of the number that wins; 0 where all are the identity."""
         columns, chunk = self.x.shape[1], self.knobs.chunk
         edge = columns // chunk * chunk
         found = [Scalar.of(-math.inf), Index(Index.of(0).value)]
@@ -98,7 +98,7 @@ class Search:
         return (found if rest.number == 0 else self._chunk(edge, rest, found))[1]
 
     def _chunk(self, start: Index, width: Index, found: Sequence[Scalar | Index]) -> list:
-        """The best number and its place once the chunk at `start` is seen."""
+        """Return the best number and its place once the chunk at `start` is seen."""
         best, place = found
         assert isinstance(best, Scalar) and isinstance(place, Index)
 
@@ -114,7 +114,7 @@ class Search:
         )
 
     def _find(self, start: Index, width: Index, peak: Scalar) -> Index:
-        """The first place in a chunk that holds `peak`; a chunk with a NaN has NaN for its peak."""
+        """Return the first place of `peak` in a chunk; with a NaN in it, `peak` is NaN."""
 
         @self.k.fold(width, smaller, math.inf, self.knobs.unroll)
         def first(at: Lanes) -> Vector:
@@ -150,7 +150,7 @@ def cost(knobs: Argmax, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Argmax, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The places, which are exact."""
+    """Return the places, which are exact."""
     find = np.argmax if knobs.operation == "argmax" else np.argmin
     y = find(arrays[0], axis=1)
     return y, np.zeros(y.shape)
@@ -180,7 +180,7 @@ def _arrays(knobs: Argmax, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A kernel for the first op of a group, argmax of f32 along the last dimension."""
+    """Offer a kernel for the first op of a group, argmax of f32 along the last dimension."""
     node = work.nodes[0]
     if node.name != "argmax" or not is_f32(work, node.operands):
         return []

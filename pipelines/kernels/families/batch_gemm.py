@@ -84,7 +84,7 @@ class BatchGemm:
 
     @staticmethod
     def on(target: Target, what: Contraction, **others: Any) -> "BatchGemm":
-        """The knobs for a target's registers, caches and cores; `others` are further fields.
+        """Choose the knobs for a target's registers, caches and cores; `others` are fields.
 
         B is read in place where it is not transposed and a panel of it fits the first-level cache,
         or too few rows would share a copy.
@@ -103,7 +103,7 @@ class BatchGemm:
         return BatchGemm(what, **{**knobs, "workgroups": _cut(target, what, panel), **others})
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands a, b, the epilogue's, then c."""
+        """Build the kernel `name`: operands a, b, the epilogue's, then c."""
         operands = self.what.operands(self.epilogue)
         once = isinstance(self.what.depth, int) and self.what.depth <= self.depth_block
         alike = overwritable(self.epilogue, self.what.matrix[0], once)
@@ -120,7 +120,7 @@ def _even(depth: int, parts: int) -> int:
 
 
 def _cut(target: Target, what: Contraction, panel: int) -> tuple[int, int, int]:
-    """The batch first; what cores are left for take columns, since rows would repeat the copies."""
+    """Cut the batch first; cores that are left take columns, since rows would repeat the copies."""
     count, rows = prod(map(known, what.batch)), known(what.rows)
     columns, depth = known(what.columns), known(what.depth)
     flops, read = 2.0 * count * rows * columns * depth, 4.0 * count * depth * (rows + columns)
@@ -156,7 +156,7 @@ class BatchProduct:
     panel: list[Memory] = field(default_factory=list)
 
     def build(self, a: Memory, b: Memory, c: Memory) -> None:
-        """This workgroup's matrices."""
+        """Compute this workgroup's matrices."""
         k, knobs = self.k, self.knobs
         if knobs.local:
             deep = -(-knobs.depth_block // _DEEP) * _DEEP
@@ -183,7 +183,7 @@ class BatchProduct:
             self._depth(views, at, places)
 
     def _masked(self, at: Index, size: Index) -> Lanes:
-        """The vector at a column, which may lie behind the last one altogether."""
+        """Load the vector at a column, which may lie behind the last one altogether."""
         return self.k.tail(at if size.number is not None else least(at, size), size)
 
     def _depth(self, views: Matrices, column: Index, places: list[Lanes]) -> None:
@@ -202,7 +202,7 @@ class BatchProduct:
         k.loop(0, blocks)(block)
 
     def _panel(self, views: Matrices, block: Block) -> None:
-        """This workgroup's rows over one panel."""
+        """Compute this workgroup's rows over one panel."""
         k, knobs = self.k, self.knobs
         if knobs.local:
             (self._copy_transposed if knobs.what.transposed else self._copy)(views.b, block)
@@ -221,7 +221,7 @@ class BatchProduct:
                 self._tile(views, block, row, height)
 
     def _following(self, block: Block) -> tuple[Index, Index]:
-        """Where the next block begins: deeper in this panel, or on top of the next one."""
+        """Return the start of the next block: deeper in this panel, or on top of the next one."""
         here = (block.start + self.knobs.depth_block, block.column)
         there = (Index.of(0), block.column + self.knobs.panel)
         if block.blocks.number == 1:
@@ -277,7 +277,7 @@ class BatchProduct:
                     square(whole, v, k.tail(block.start + whole, end))
 
     def _spot(self, block: Block, at: Index, v: int) -> Index:
-        """Where a vector of the panel lies on the stack."""
+        """Return the place of a panel's vector on the stack."""
         lanes = self.k.lanes
         return at * (len(block.places) * lanes) + v * lanes
 
@@ -348,7 +348,7 @@ _DEPTHS = (520, 1100)  # of several blocks
 
 
 def refusal(knobs: BatchGemm, target: Target) -> str:
-    """The register tile must fit, and be whole vectors."""
+    """Refuse a register tile that does not fit, or is no whole vectors."""
     lanes = target.vector_bytes // 4
     if knobs.panel % lanes:
         return f"batch_gemm: expected a panel in vectors of {lanes}, got {knobs.panel}"
@@ -362,7 +362,7 @@ def sample(random: Random, target: Target) -> tuple[BatchGemm, list[Arrays]]:
 
 
 def _shipped(random: Random, target: Target) -> BatchGemm:
-    """What a program gets; now and then with several blocks of the depth."""
+    """Return what a program gets; now and then with several blocks of the depth."""
     what = _what(random)
     if random.random() < 0.25:
         small = random.choice(SIZES[:9])
@@ -390,7 +390,7 @@ def _any(random: Random) -> BatchGemm:
 
 
 def _what(random: Random) -> Contraction:
-    """A product in any order of dimensions, each known or not."""
+    """Return a product in any order of dimensions, each known or not."""
     orders = random.choice(ORDERS)
     letters = [x for x in orders[2] if x not in "mn"]
     m, n, k = (random.choice((random.choice(SIZES), x)) for x in "mnk")
@@ -401,7 +401,7 @@ cost = partial(product_cost, "batch_gemm")
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A kernel for a product of matrices that are not known when compiling."""
+    """Offer a kernel for a product of matrices that are not known when compiling."""
     found = find(work)
     if found is None or is_packed(work) or is_streamed(found.what) or is_narrow(found.what.columns):
         return []

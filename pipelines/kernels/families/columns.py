@@ -71,7 +71,7 @@ class Columns:
     def on(
         target: Target, operation: str, outer: Dim, reduced: Dim, columns: Dim, **others: Any
     ) -> "Columns":
-        """The knobs for a target; `others` are further fields."""
+        """Choose the knobs for a target; `others` are further fields."""
         width = columns if isinstance(columns, int) else None
         few = width is not None and 4 * width <= FEW * target.vector_bytes
         # Many short rows are one stream of memory; taken several at a time they are too many.
@@ -87,7 +87,7 @@ class Columns:
         return Columns(operation, outer, reduced, columns, **{**knobs, **others})
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands x and y."""
+        """Build the kernel `name`: operands x and y."""
         x = Operand("x", (self.outer, self.reduced, self.columns))
         y = Operand("y", (self.outer, self.columns), "out")
         return Kernel(name, (x, y), self._grid, self._body)
@@ -132,7 +132,7 @@ class ColumnStrip:
             self.y.store(self._finished(value), self.outer, at)
 
     def in_memory(self) -> None:
-        """The results in y, a strip of it in the first-level cache."""
+        """Accumulate the results in y, a strip of it in the first-level cache."""
         combine, start = REDUCTIONS[self.knobs.operation]
         count = self.x.shape[1].number
         begun = 0 if count is None else min(count, self.knobs.at_once)
@@ -169,7 +169,7 @@ class ColumnStrip:
                 self.y.store(value, self.outer, at)
 
     def _groups(self, begun: Index) -> list[tuple[Index, Index, int]]:
-        """The rows from `begun` on as (low, high, rows at a time), whole groups and the rest."""
+        """Yield rows from `begun` on as (low, high, rows at a time): whole groups, the rest."""
         count, step = self.x.shape[1], self.knobs.at_once
         edge = begun + (count - begun) // step * step
         if count.number is None:
@@ -219,7 +219,7 @@ def cost(knobs: Columns, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Columns, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     x = np.asarray(arrays[0], np.float64)
     with np.errstate(all="ignore"):
         if knobs.operation in ("max", "min"):
@@ -260,7 +260,7 @@ def _arrays(knobs: Columns, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A kernel for the first op of a group, a reduction of leading or middle dimensions."""
+    """Offer a kernel for the first op of a group, a reduction of leading or middle dimensions."""
     found = span(work, work.nodes[0])
     if found is None:
         return []

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
@@ -66,7 +67,7 @@ class Elementwise:
 
     @staticmethod
     def on(target: Target, rows: Dim, columns: Dim, program: Pointwise) -> "Elementwise":
-        """The knobs for a target: a part for each core where there is work for more than one."""
+        """Choose the knobs: a part for each core where there is work for more than one."""
         rows_part, columns_part = _parts(target.cores, rows, columns)
         streaming = False
         if isinstance(rows, int) and isinstance(columns, int):
@@ -76,7 +77,7 @@ class Elementwise:
         return Elementwise(rows, columns, program, rows_part, columns_part, unroll, streaming)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: x, the program's reads, y."""
+        """Build the kernel `name`: x, the program's reads, y."""
         shape = (self.rows, self.columns)
         reads = self.program.operands("read", *shape)
         operands = (Operand("x", shape), *reads, Operand("y", shape, "out"))
@@ -107,7 +108,7 @@ class Elementwise:
                 y.store(value, i, place, streaming=streaming and at.mask is None)
 
     def _columns(self, k: Build, columns: Index) -> tuple[Index, Index]:
-        """Where this workgroup's columns start, and how many there are."""
+        """Return the start of this workgroup's columns, and their number."""
         if columns.number is not None and columns.number <= self.columns_part:
             return Index.of(0), columns
         start = k.workgroup(0) * self.columns_part
@@ -136,8 +137,6 @@ def _refusal(expected: str, came: Any) -> PycError:
     )
 
 
-# IREE computes these in the code that reads them.
-_JOINED_FROM = {"slice", "transpose", "pad", "concat", "gather", "broadcast_to", "iota"}
 # Below it a dispatch costs more than its work.
 _WORTH_NUMBERS = 1 << 15
 # Shorter rows leave most of a vector empty; IREE's code runs across them.
@@ -161,7 +160,7 @@ def cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Elementwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     x, *reads = arrays
     return evaluate(knobs.program, x, reads)
 
@@ -190,7 +189,7 @@ def _arrays(knobs: Elementwise, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A kernel for as many of the group's first ops as are elementwise on one tensor.
+    """Offer a kernel for as many of the group's first ops as are elementwise on one tensor.
 
     One of the inputs must have the result's shape. The matrix has as long rows as its reads allow;
     short ones are left to IREE.
@@ -224,11 +223,13 @@ def _offer(
 
 
 def _is_worth(work: Work, knobs: Elementwise) -> bool:
-    """Whether IREE's code is slower: stores past the caches or functions of ours make a difference,
-    and IREE would not compute the group within what makes its inputs or reads its result.
+    """Return whether IREE's code is slower.
+
+    Stores past the caches or functions of ours make a difference, and IREE would not compute
+    the group within what makes its inputs or reads its result.
     """
-    joined = {i.maker for i in work.inputs} & _JOINED_FROM
-    joined |= {r for r in work.readers if r.startswith("reduce_") or r == "slice"}
+    joined = any(has(i.maker, Trait.INDEXED) for i in work.inputs)
+    joined |= any(r.startswith("reduce_") or r == "slice" for r in work.readers)
     small = (numbers(work.nodes[-1].type.shape) or 0) < _WORTH_NUMBERS
     return not joined and not small and (knobs.streaming or knobs.program.heavy)
 

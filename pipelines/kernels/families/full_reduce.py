@@ -60,7 +60,7 @@ class FullReduce:
         return FullReduce(operation, self.rows, self.parts)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands x and y."""
+        """Build the kernel `name`: operands x and y."""
         x = Operand("x", (self.rows, self.numbers))
         y = Operand("y", (self.rows, self.parts), "out")
         return Kernel(name, (x, y), self._grid, self._body)
@@ -82,7 +82,7 @@ class FullReduce:
             y.put(total / numbers.to_float() if self.operation == "mean" else total, i, part)
 
     def _total(self, k: Build, x: Memory, i: Index, start: Index, end: Index) -> Scalar:
-        """The numbers of row `i` from `start` to `end`: chunk by chunk, then what is left."""
+        """Fold the numbers of row `i` from `start` to `end`: chunk by chunk, then what is left."""
         combine, identity = REDUCTIONS[self.operation]
 
         def chunk(at: Index, width: Index, total: Scalar) -> list[Any]:
@@ -123,7 +123,7 @@ def cost(knobs: FullReduce, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: FullReduce, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     x = np.asarray(arrays[0], np.float64)
     rows, numbers = x.shape
     lines = ceil(ceil(numbers / knobs.parts) / LINE)
@@ -172,7 +172,7 @@ def _arrays(knobs: FullReduce, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A kernel for the first op of a group: all dimensions, or the last ones, are reduced.
+    """Offer a kernel for the first op of a group: all dimensions, or the last ones, are reduced.
 
     Rows that the family ``rows`` takes are left to it. A row is not cut into parts: one kernel
     makes the result.
@@ -202,7 +202,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def _is_short(shape: tuple[int | None, ...], first: int, target: Target) -> bool:
-    """Whether only the last dimension is reduced, and the second-level cache holds it."""
+    """Return whether only the last dimension is reduced, and the second-level cache holds it."""
     last = shape[-1]
     return first == len(shape) - 1 and last is not None and 4 * last <= target.l2_bytes
 

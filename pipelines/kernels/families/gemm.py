@@ -87,7 +87,7 @@ class Gemm:
 
     @staticmethod
     def on(target: Target, rows: Dim, columns: int, depth: int, **others: Any) -> "Gemm":
-        """The knobs for a target's registers, caches and cores; `others` are further fields."""
+        """Choose the knobs for a target's registers, caches and cores; `others` are fields."""
         vectors = 4 if target.vector_registers >= 32 else 2
         few = isinstance(rows, int) and rows <= _HEIGHT
         parts = 1 if few else -(-depth // _DEPTH_LIMIT)
@@ -106,16 +106,16 @@ class Gemm:
 
     @property
     def panels(self) -> Panels:
-        """How B is laid out."""
+        """The layout of B."""
         return Panels(self.columns, self.depth, self.panel)
 
     def packing(self, transposed: bool = False) -> PanelPacking:
-        """The kernel that lays out B[depth, columns], or B[columns, depth], at run time."""
+        """Return the kernel that lays out B[depth, columns], or B[columns, depth], at run time."""
         shares = max(1, min(self.workgroups[0] * self.workgroups[1], self.panels.full))
         return PanelPacking(self.columns, self.depth, self.panel, transposed, shares)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands a, b (packed), the epilogue's, then c."""
+        """Build the kernel `name`: operands a, b (packed), the epilogue's, then c."""
         result = (self.rows, self.columns)
         operands = (
             Operand("a", (self.rows, self.depth)),
@@ -171,7 +171,7 @@ class Product:
     sums: list[Memory] = field(default_factory=list)
 
     def build(self) -> None:
-        """This workgroup's columns: strips of full panels, then the narrower last panel."""
+        """Compute this workgroup's columns: strips of full panels, then the narrower last panel."""
         k, knobs = self.k, self.knobs
         if knobs.epilogue.heavy:
             self.sums.append(local(k, knobs.height * knobs.panel))
@@ -198,7 +198,7 @@ class Product:
         return None
 
     def _rows(self, strip: Strip, depth: Depth) -> None:
-        """This workgroup's rows: blocks of full tiles, then what is left of the matrix."""
+        """Compute this workgroup's rows: blocks of full tiles, then what is left of the matrix."""
         k, height = self.k, self.knobs.height
         tiles = self.a.shape[0] // height
         first, end = share(k, 0, self.knobs.workgroups[0], tiles)
@@ -267,7 +267,7 @@ class Product:
             self.b.prefetch(start + line, level=1)
 
     def _places(self, strip: Strip, panel: Index) -> list[Lanes]:
-        """Where the tile's vectors lie in a row of C: in the last panel masked, without padding."""
+        """Return the places of the tile's vectors in a row of C: in the last panel masked."""
         knobs, lanes = self.knobs, self.k.lanes
         if not strip.last:
             return [Lanes(panel * knobs.panel + v) for v in range(0, knobs.panel, lanes)]
@@ -312,7 +312,7 @@ class Product:
             self.k.either(depth.number.equals(blocks - 1), [], finished, plain)
 
     def _row_by_row(self, top: list[tuple[Index, Lanes]], sums: list[Vector]) -> None:
-        """The epilogue as a loop over a tile's rows, of which `top` is the first.
+        """Apply the epilogue as a loop over a tile's rows, of which `top` is the first.
 
         Unrolled, a heavy one would be most of the code. The sums wait on the stack, since C may
         be memory that the epilogue reads.
@@ -337,7 +337,7 @@ _DEPTHS = (1025, 1500, 2100)  # of two or three blocks
 
 
 def refusal(knobs: Any, target: Target) -> str:
-    """A register tile must fit: sums, one row of B, one number of A (of any family's tile)."""
+    """Refuse a tile whose sums, row of B and number of A do not fit the registers."""
     if reason := refuse_narrow(target):
         return reason
     return refuse_tile("gemm", knobs.height, knobs.panel, target)
@@ -355,7 +355,7 @@ def cost(knobs: Gemm, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Gemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     a, packed, *reads = (np.asarray(x, np.float64) for x in arrays)
     b = knobs.panels.unpack(packed)
     with np.errstate(invalid="ignore"):
@@ -364,7 +364,7 @@ def reference(knobs: Gemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
 
 def slack(value: np.ndarray, sizes: np.ndarray, depth: int) -> np.ndarray:
-    """The error of sums of `depth` products in any order (Higham, 2002, section 3.1).
+    """Return the error of sums of `depth` products in any order (Higham, 2002, section 3.1).
 
     `sizes` are the sums of the products' sizes. What an infinity has made infinite is exact.
     """
@@ -378,7 +378,7 @@ def sample(random: Random, target: Target) -> tuple[Gemm, list[Arrays]]:
 
 
 def _shipped(random: Random, target: Target) -> Gemm:
-    """What a program gets; now and then with B far from the caches, or in blocks of the depth."""
+    """Return what a program gets; now and then with B far from caches, or in blocks of depth."""
     far = random.random() < 0.25
     rows = random.randint(1, 6) if far else random.choice((random.choice(SIZES), "m"))
     depth = random.choice(SIZES if random.random() < 0.7 else _DEPTHS)
@@ -407,7 +407,7 @@ def _any(random: Random) -> Gemm:
 
 
 def random_epilogue(random: Random) -> Pointwise:
-    """That of a layer, or any program."""
+    """Return a layer's epilogue, or any program."""
     if random.random() < 0.5:
         return random_program(random, 3)
     return layer(
@@ -435,7 +435,7 @@ def contents(
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A product with constant weights, and as much of what follows as the epilogue can do."""
+    """Offer a product with constant weights, and as much of what follows as the epilogue can do."""
     if not is_packed(work):
         return []
     node = work.nodes[0]
@@ -454,7 +454,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def is_packed(work: Work) -> bool:
-    """Whether it is a product with one constant matrix of more than a few columns."""
+    """Return whether it is a product with one constant matrix of more than a few columns."""
     node = work.nodes[0]
     if node.name != "matmul" or not is_f32(work, node.operands):
         return False
@@ -464,7 +464,7 @@ def is_packed(work: Work) -> bool:
 
 
 def is_narrow(columns: int | str | None) -> bool:
-    """Whether there are so few columns that most lanes of a tile would be idle."""
+    """Return whether there are so few columns that most lanes of a tile would be idle."""
     return isinstance(columns, int) and columns < _NARROW
 
 

@@ -69,7 +69,7 @@ class Gemv:
 
     @staticmethod
     def on(target: Target, what: Contraction, **others: Any) -> "Gemv":
-        """The knobs for a target's registers, caches and cores; `others` are further fields."""
+        """Choose the knobs for a target's registers, caches and cores; `others` are fields."""
         rows = known(what.rows)
         count, columns, depth = prod(map(known, what.batch)), known(what.columns), known(what.depth)
         cores = cores_for(
@@ -83,7 +83,7 @@ class Gemv:
         return Gemv(what, **{**knobs, **others})
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands a, b, the epilogue's, then c."""
+        """Build the kernel `name`: operands a, b, the epilogue's, then c."""
         operands = self.what.operands(self.epilogue)
         alike = overwritable(self.epilogue, self.what.matrix[0], self.what.transposed)
         return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
@@ -96,7 +96,7 @@ class Gemv:
 
 
 def is_streamed(what: Contraction) -> bool:
-    """Whether a product has so few rows that tiles of registers would be slower."""
+    """Return whether a product has so few rows that tiles of registers would be slower."""
     in_order = not what.transposed or what.left[-1] == "k"
     return isinstance(what.rows, int) and what.rows <= _STREAMED and in_order
 
@@ -115,7 +115,7 @@ class Stream:
         return range(known(self.knobs.what.rows))
 
     def _columns(self) -> tuple[Index, Index]:
-        """This workgroup's columns: where they start and end."""
+        """Return the start and the end of this workgroup's columns."""
         columns = self.k.size(self.knobs.what.columns)
         units = columns.ceildiv(_UNIT)
         first, end = share(self.k, 1, self.knobs.workgroups[1], units)
@@ -144,7 +144,7 @@ class Stream:
                 views.c.memory.store(self.k.vector(0.0), *views.c.at(m=row, n=_moved(at, start)))
 
     def _add(self, views: Matrices, start: Index, width: Index, depths: Sequence[Index]) -> None:
-        """Some rows of B, times their numbers of A, added to a strip of C."""
+        """Add some rows of B, times their numbers of A, to a strip of C."""
         a, b, c = views.a, views.b, views.c
         factors = [
             [a.memory.number(*a.indices(m=Index.of(r), k=d)).across(self.k.lanes) for d in depths]
@@ -162,7 +162,7 @@ class Stream:
                 c.memory.store(value, *c.at(m=row, n=place))
 
     def _finish(self, views: Matrices, start: Index, width: Index) -> None:
-        """The epilogue, while the strip is in the cache."""
+        """Apply the epilogue while the strip is in the cache."""
         if not self.knobs.epilogue.steps:
             return
         c = views.c
@@ -197,7 +197,7 @@ class Stream:
             views.c.memory.store(apply(value, place), *views.c.at(m=row, n=place))
 
     def _products(self, views: Matrices, row: int, columns: Sequence[Index]) -> Vector:
-        """A row of A times some rows of B, as one vector."""
+        """Multiply a row of A by some rows of B, as one vector."""
         k, a, b = self.k, views.a, views.b
         depth = k.size(self.knobs.what.depth)
 
@@ -254,7 +254,7 @@ cost = partial(product_cost, "gemv")
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A kernel for a product of few rows and a matrix that is not known when compiling."""
+    """Offer a kernel for a product of few rows and a matrix that is not known when compiling."""
     found = find(work)
     if found is None or is_packed(work) or not is_streamed(found.what):
         return []

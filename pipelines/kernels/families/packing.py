@@ -27,7 +27,7 @@ from pyc_mlir.pipelines.target.target import Target
 
 @dataclass(frozen=True)
 class Panels:
-    """How the columns of B[depth, columns] are cut: full panels, then a narrower one in lines."""
+    """The cut of the columns of B[depth, columns]: full panels, then a narrower one in lines."""
 
     columns: int
     depth: int
@@ -55,7 +55,7 @@ class Panels:
 
     @property
     def size(self) -> int:
-        """How many f32 the packed B has."""
+        """The number of f32 in the packed B."""
         return self.depth * (self.edge + self.last_width)
 
     def pack(self, b: np.ndarray) -> np.ndarray:
@@ -68,7 +68,7 @@ class Panels:
         return np.concatenate([panels.ravel(), last.ravel()]).astype(np.float32)
 
     def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """The B that `pack` was given."""
+        """Return the B that `pack` was given."""
         edge = self.depth * self.edge
         panels = packed[:edge].reshape(self.full, self.depth, self.panel)
         whole = panels.transpose(1, 0, 2).reshape(self.depth, -1)
@@ -100,7 +100,7 @@ class PanelPacking:
         return Panels(self.columns, self.depth, self.panel)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands b, then packed."""
+        """Build the kernel `name`: operands b, then packed."""
         shape = (self.depth, self.columns)
         operands = (
             Operand("b", shape[::-1] if self.transposed else shape),
@@ -137,7 +137,7 @@ class _Target:
 
 
 def _places(k: Build, knobs: PanelPacking, panel: _Target) -> list[Lanes | None]:
-    """Where the panel's vectors lie in a row of B; None behind its end."""
+    """Return the places of the panel's vectors in a row of B; None behind its end."""
     size = Index.of(knobs.columns)
     starts = [panel.column + v for v in range(0, panel.width, k.lanes)]
     if panel.width == knobs.panel and panel.column.number is None:
@@ -194,7 +194,7 @@ def cost(knobs: PanelPacking, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: PanelPacking, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The panels, exactly: every error is below the smallest number."""
+    """Return the panels, exactly: every error is below the smallest number."""
     b = arrays[0].T if knobs.transposed else arrays[0]
     packed = knobs.panels.pack(b).astype(np.float64)
     return packed, np.full_like(packed, np.finfo(np.float64).tiny)

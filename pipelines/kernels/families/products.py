@@ -39,7 +39,7 @@ def product_cost(family: str, knobs: Any, target: Target, sizes: Mapping[str, in
 
 
 def reference(knobs: Any, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     a, b, *reads = (np.asarray(x, np.float64) for x in arrays)
     left, right, result = knobs.what.orders
     spec = f"{left},{right}->{result}"

@@ -37,7 +37,7 @@ class RowPass:
 
     @property
     def length(self) -> Index:
-        """How many numbers."""
+        """The count of numbers."""
         return self.x.shape[1]
 
     def fetch(self, at: Lanes) -> None:
@@ -55,14 +55,14 @@ class RowPass:
             self.x.prefetch(self.i, at.start + _STREAM_AHEAD, level=2)
 
     def first(self, at: Lanes) -> Vector:
-        """The row's numbers, read for the first time; what the prologue made is kept in y."""
+        """Read the row's numbers for the first time; what the prologue made is kept in y."""
         value = self.before(self.x.load(self.i, at), at)
         if self._kept:
             self.y.store(value, self.i, at)
         return value
 
     def again(self, at: Lanes) -> Vector:
-        """The row's numbers, once all of them were read."""
+        """Read the row's numbers again."""
         return (self.y if self._kept else self.x).load(self.i, at)
 
     @property
@@ -82,7 +82,7 @@ class RowPass:
         return self.k.each(self.length, self.knobs.unroll)
 
     def mean_of(self, total: Scalar) -> Scalar:
-        """A sum along the row, divided by its length."""
+        """Divide a sum along the row by its length."""
         return total / self.length.to_float()
 
 

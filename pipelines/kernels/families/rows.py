@@ -105,7 +105,7 @@ class Rows:
 
     @staticmethod
     def on(target: Target, operation: str, rows: Dim, columns: Dim, **others: Any) -> "Rows":
-        """The knobs for a target's registers; `others` are further fields.
+        """Choose the knobs for a target's registers; `others` are further fields.
 
         exp keeps about a dozen constants in registers, so that with 16 of them one vector at a
         time is all that does not spill. A layernorm's first pass only adds, and the processor
@@ -117,12 +117,12 @@ class Rows:
         return Rows(operation, rows, columns, **{**knobs, **others})
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: x, the prologue's reads, scale, shift, the epilogue's, y."""
+        """Build the kernel `name`: x, the prologue's reads, scale, shift, the epilogue's, y."""
         pairs = tuple(("y", name) for name in self._overwritable())
         return Kernel(name, self._operands(), self._grid, self._body, pairs)
 
     def _overwritable(self) -> list[str]:
-        """The inputs whose memory y may be: a number of theirs is not read once y has its own.
+        """Return the inputs whose memory y may be: none is read once y has its own number.
 
         Where y holds what is not the result yet, the epilogue's reads must stay until the end.
         """
@@ -203,7 +203,7 @@ def cost(knobs: Rows, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Rows, arrays: Arrays) -> Exact:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     x, *others = (np.asarray(a, np.float64) for a in arrays)
     first = len(knobs.prologue.reads)
     second = first + len(WEIGHTS.get(knobs.operation, ()))
@@ -221,7 +221,7 @@ def reference(knobs: Rows, arrays: Arrays) -> Exact:
 
 
 def _steps(knobs: Rows, x: np.ndarray) -> float:
-    """Roundings that a sum along a row may see, with 4 lanes: the narrowest vectors."""
+    """Count the roundings that a sum along a row may see with 4 lanes, the narrowest vectors."""
     return x.shape[1] / (4 * knobs.unroll) + 12 + knobs.unroll
 
 
@@ -306,7 +306,7 @@ def _arrays(knobs: Rows, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A kernel for the first op that works along rows, with the elementwise ops around it.
+    """Offer a kernel for the first op that works along rows, with the elementwise ops around it.
 
     What comes before it must be its prologue; of what follows, as much as an epilogue can do.
     """
@@ -342,13 +342,13 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def _operation(node: WorkOp) -> str:
-    """The operation of row kernels that an op may be, "" for none."""
+    """Return the operation of row kernels that an op may be, "" for none."""
     operation = node.name.removeprefix("reduce_")
     return operation if operation in OPERATIONS else ""
 
 
 def _start(work: Work, anchor: int, view: MatrixView) -> tuple[int, MatchedProgram] | None:
-    """The value that the kernel reads first, and the ops before the anchor as its prologue."""
+    """Return the value that the kernel reads first, and the ops of its prologue."""
     x = work.nodes[anchor].operands[0]
     if anchor == 0:
         return x, MatchedProgram()
@@ -373,7 +373,7 @@ def _knobs(
 
 
 def _along_rows(node: WorkOp, rank: int) -> bool:
-    """Whether an op works along the last dimension alone."""
+    """Return whether an op works along the last dimension alone."""
     axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
     return rank > 0 and axes is not None and [a % rank for a in axes] == [rank - 1]
 

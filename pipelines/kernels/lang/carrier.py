@@ -38,7 +38,7 @@ Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
 
 
 class ConstantLayout(Protocol):
-    """How a kernel wants a constant: hashable data."""
+    """The layout that a kernel wants of a constant: hashable data."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ class ConstantLayout(Protocol):
         ...
 
     def pack(self, array: np.ndarray, /) -> np.ndarray:
-        """The constant as the kernel's operand."""
+        """Return the constant as the kernel's operand."""
         ...
 
 
@@ -90,12 +90,12 @@ class Kernel:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """What a call passes, in order."""
+        """The operands that a call passes, in order."""
         return tuple(o for o in self.operands if o.role != "out")
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """What a call returns, in order."""
+        """The operands that a call returns, in order."""
         return tuple(o for o in self.operands if o.role != "in")
 
 
@@ -139,7 +139,7 @@ class Carrier:
                 stream.executable_end()
 
     def call(self, kernel: Kernel, constants: Mapping[str, np.ndarray] | None = None) -> None:
-        """A public function ``<name>`` that runs the kernel once.
+        """Emit a public function ``<name>`` that runs the kernel once.
 
         Its arguments are the kernel's inputs without `constants`, which become part of the
         program; its results are the kernel's.
@@ -161,7 +161,7 @@ class Carrier:
         return _dispatch(kernel, [self._executables[kernel.name], kernel.name], values)
 
     def bytecode(self) -> bytes:
-        """The verified module as MLIR bytecode. Raises MLIRError where it is no legal one."""
+        """Return the verified module as MLIR bytecode. Raises MLIRError for no legal one."""
         self.module.operation.verify()
         stream_ = BytesIO()
         self.module.operation.write_bytecode(stream_)
@@ -191,7 +191,7 @@ class Carrier:
         return function
 
     def _fill(self, function: Any, kernel: Kernel, stub: Mapping[str, Any] | None) -> None:
-        """The function's operands as memory, and on them the kernel's code or its stub."""
+        """Emit the function's operands as memory, and on them the kernel's code or its stub."""
         with ir.InsertionPoint(function.add_entry_block()):
             pairs = list(zip(_arguments(kernel), function.arguments, strict=True))
             sizes = {o: Index(a) for o, a in pairs if isinstance(o, str)}
@@ -223,7 +223,7 @@ def _write(kernel: Kernel, build: Build, memory: Sequence[Any]) -> None:
 
 
 def _arguments(kernel: Kernel) -> list[Operand | str]:
-    """What the function of a kernel takes: inputs, sizes, fresh memory."""
+    """Return the argument types of a kernel's function: inputs, sizes, fresh memory."""
     outs = [o for o in kernel.operands if o.role == "out"]
     return [*kernel.inputs, *kernel.sizes, *outs]
 
@@ -259,7 +259,7 @@ def _constant(name: str, array: np.ndarray) -> Any:
 
 
 def _unknown() -> Any:
-    """A number that IREE takes for one of the run, until `let_go`.
+    """Emit a number that IREE takes for one of the run, until `let_go`.
 
     With operands that are all known IREE would run a dispatch when it compiles: its stub.
     """

@@ -140,14 +140,14 @@ def _exp_parts(x: Vector) -> tuple[Any, Vector]:
 
 
 def tanh(x: Vector) -> Vector:
-    """The hyperbolic tangent; odd, exactly 1 in size far out."""
+    """Emit the hyperbolic tangent; odd, exactly 1 in size far out."""
     near = clamp(x, -_TANH_LIMIT, _TANH_LIMIT)
     square = near * near
     return near * polynomial(square, _TANH_TOP) / polynomial(square, _TANH_BOTTOM)
 
 
 def erf(x: Vector) -> Vector:
-    """The error function; odd, exactly 1 in size far out."""
+    """Emit the error function; odd, exactly 1 in size far out."""
     near = clamp(x, -_ERF_LIMIT, _ERF_LIMIT)
     square = near * near
     value = near * polynomial(square, _ERF_TOP) / polynomial(square, _ERF_BOTTOM)
@@ -155,7 +155,7 @@ def erf(x: Vector) -> Vector:
 
 
 def log(x: Vector) -> Vector:
-    """The natural logarithm: minus infinity at 0 and of subnormal numbers, NaN below them."""
+    """Emit the natural logarithm: minus infinity at 0 and of subnormal numbers, NaN below them."""
     shift = int_constant(23, x.lanes)
     above = arith.subi(bits(x), int_constant(_ROOT_HALF_BITS, x.lanes))
     power = arith.shrsi(above, shift)
@@ -171,7 +171,7 @@ def log(x: Vector) -> Vector:
 
 
 def sqrt(x: Vector) -> Vector:
-    """The square root, rounded once: NaN below 0."""
+    """Emit the square root, rounded once: NaN below 0."""
     return square_root(x)
 
 

@@ -74,7 +74,7 @@ class Memory:
         self.shape = tuple(shape)
 
     def load(self, *place: Place) -> Vector:
-        """The vector at a place, 0 in lanes that the mask excludes (they are not read)."""
+        """Load the vector at a place, 0 in lanes that the mask excludes (they are not read)."""
         mask, at = self._find(place)
         kind = f32_vector(self._lanes)
         if mask is None:
@@ -100,7 +100,7 @@ class Memory:
             vector.maskedstore(self._value, at, mask.value, value.value)
 
     def is_aligned(self) -> Condition:
-        """Whether the memory starts at a multiple of a vector's size.
+        """Return whether the memory starts at a multiple of a vector's size.
 
         IREE places results into larger ones, at any number.
         """
@@ -141,7 +141,7 @@ class Memory:
 
 
 class Build:
-    """What a kernel's function builds with: sizes, the workgroup, loops, conditions and tails."""
+    """The builder of a kernel's function: sizes, the workgroup, loops, conditions and tails."""
 
     def __init__(self, target: Target, sizes: Mapping[str, Index]) -> None:
         self.target = target
@@ -149,22 +149,22 @@ class Build:
         self._sizes = dict(sizes)
 
     def size(self, dim: int | str) -> Index:
-        """A dimension as an index: a number, or the name of a dynamic one."""
+        """Return a dimension as an index: a number, or the name of a dynamic one."""
         return Index.of(dim) if isinstance(dim, int) else self._sizes[dim]
 
     def workgroup(self, dimension: int = 0) -> Index:
-        """This workgroup's number in the grid."""
+        """Return this workgroup's number in the grid."""
         return Index(stream.dispatch_workgroup_id(dimension))
 
     def vector(self, number: float) -> Vector:
-        """A constant in each lane."""
+        """Return a constant in each lane."""
         return Vector.of(number, self.lanes)
 
     @contextmanager
     def range(
         self, start: IndexLike, stop: IndexLike | None = None, step: IndexLike = 1
     ) -> Iterator[Index]:
-        """A loop: ``with k.range(n) as i`` or ``with k.range(low, high, step) as i``."""
+        """Emit a loop: ``with k.range(n) as i`` or ``with k.range(low, high, step) as i``."""
         low, high = (Index.of(0), start) if stop is None else (Index.of(start), stop)
         op = scf.ForOp(low.value, Index.of(high).value, Index.of(step).value)
         with ir.InsertionPoint(op.body):
@@ -234,7 +234,7 @@ class Build:
         yes: Callable[[], Sequence[Any]],
         no: Callable[[], Sequence[Any]],
     ) -> list[Any]:
-        """The values of `yes()` where the condition holds, else those of `no()`: only one runs.
+        """Return the values of `yes()` where the condition holds, else those of `no()`.
 
         `model` are values of the kinds that both return.
         """
@@ -245,7 +245,7 @@ class Build:
         return [type(m)(r) for m, r in zip(model, op.results, strict=True)]
 
     def tail(self, start: Index, size: Index) -> Lanes:
-        """The vector at `start` in a row of `size` numbers, of which it may pass the end."""
+        """Return the vector at `start` in a row of `size` numbers, of which it may pass the end."""
         left = size - start
         if left.number is not None:
             if left.number >= self.lanes:
@@ -256,7 +256,7 @@ class Build:
         return Lanes(start, Mask(mask))
 
     def only_if(self, condition: Condition, at: Lanes) -> Lanes:
-        """The lanes where the condition holds, none elsewhere."""
+        """Return the lanes where the condition holds, none elsewhere."""
         mask = Mask(vector.broadcast(_mask_type(self.lanes), condition.value))
         return Lanes(at.start, mask if at.mask is None else mask & at.mask)
 

@@ -40,7 +40,7 @@ class Read:
     count: int = 0
 
     def operand(self, name: str, rows: Dim, columns: Dim) -> Operand:
-        """The kernel's operand called `name`; what is stretched over dynamic rows is dynamic."""
+        """Return the operand called `name`; what is stretched over dynamic rows is dynamic."""
         shape = (self._rows(name, rows),) * self.down + (columns,) * self.along
         return Operand(name, shape or (1,))
 
@@ -50,16 +50,16 @@ class Read:
         return rows // self.each if isinstance(rows, int) else f"{name}_rows"
 
     def row(self, i: Any) -> Any:
-        """Which row of the operand is read, for a row or an array of rows of the matrix."""
+        """Return the row of the operand to read, for a row or an array of rows of the matrix."""
         i = i // self.each
         return i % self.count if self.count else i
 
     def is_alike(self, rows: Dim) -> bool:
-        """Whether the operand is a matrix like the kernel's, read at the place that is computed."""
+        """Return whether the operand is a matrix like the kernel's, read at the computed place."""
         return self.along and (self.each, self.count) == (1, 0) and (self.down or rows == 1)
 
     def spread(self, array: np.ndarray, rows: int) -> np.ndarray:
-        """The operand's contents as something that broadcasts to the matrix."""
+        """Return the operand's contents as something that broadcasts to the matrix."""
         if not self.down:
             return array
         found = array[self.row(np.arange(rows))]
@@ -120,15 +120,15 @@ class Pointwise:
 
     @property
     def heavy(self) -> bool:
-        """Whether a function costs more than reading and writing its number."""
+        """True where a function costs more than reading and writing its number."""
         return any(STEPS[s.op].flops >= TRANSCENDENTAL_FLOPS for s in self.steps)
 
     def operands(self, prefix: str, rows: Dim, columns: Dim) -> tuple[Operand, ...]:
-        """The kernel's operands for the reads, ``<prefix>0`` and so on."""
+        """Return the kernel's operands for the reads, ``<prefix>0`` and so on."""
         return tuple(r.operand(f"{prefix}{n}", rows, columns) for n, r in enumerate(self.reads))
 
     def read_bytes(self, rows: int, columns: int) -> int:
-        """How many bytes the reads have, for a matrix of that size."""
+        """Count the bytes of the reads, for a matrix of that size."""
         known = (o.shape for o in self.operands("r", rows, columns))
         return 4 * sum(int(np.prod([d for d in shape if isinstance(d, int)])) for shape in known)
 
@@ -145,7 +145,7 @@ class InKernel:
     memories: tuple[Memory, ...]
 
     def row(self, i: Index) -> Callable[[Vector, Lanes], Vector]:
-        """What the program makes of the kernel's value at a place of row `i`.
+        """Return the program on the kernel's value at a place of row `i`.
 
         What is the same along the row is computed here, once.
         """
@@ -198,7 +198,7 @@ def evaluate(
     reads: Sequence[np.ndarray],
     error: np.ndarray | float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the program makes of a matrix in f64, and the error that a kernel may have.
+    """Evaluate the program on a matrix in f64, with the error that a kernel may have.
 
     `error` is that of `value`; `reads` have the shapes of `operands`. The bound is infinite where
     none holds: where a number may have passed the largest of f32.

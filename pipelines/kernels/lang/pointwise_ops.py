@@ -55,7 +55,7 @@ class Op:
     by_mask: bool = False
 
     def bound(self, values: Arrays, errors: Arrays, result: np.ndarray) -> np.ndarray:
-        """The error of `result`, computed from operands that are off by `errors`.
+        """Bound the error of `result`, computed from operands that are off by `errors`.
 
         Infinite where nothing can be told.
         """
@@ -100,7 +100,7 @@ def _share(error: np.ndarray, least: np.ndarray) -> np.ndarray:
 
 
 def _slope(most: float) -> Slip:
-    """A function whose derivative is nowhere steeper."""
+    """Make the error rule of a function whose derivative is nowhere steeper."""
     return lambda values, errors, result: most * errors[0]
 
 
@@ -139,12 +139,12 @@ def _selected(values: Arrays, errors: Arrays, result: np.ndarray) -> Any:
 
 
 def _of_math(name: str) -> Callable[[Vector], Vector]:
-    """An op of MLIR's math dialect."""
+    """Make the emitter of an op of MLIR's math dialect."""
     return lambda x: Vector(getattr(math, name)(x.value))
 
 
 def _comparison(predicate: str) -> dict[str, Any]:
-    """A comparison by MLIR's name of it; NaN is unequal to all."""
+    """Make a comparison by MLIR's name of it; NaN is unequal to all."""
     kind = getattr(arith.CmpFPredicate, predicate)
 
     def build(a: Vector, b: Vector) -> Mask:
@@ -166,7 +166,7 @@ def _exactly(build: Callable[..., Any], slip: Slip = _largest, operands: int = 1
 
 
 def _function(name: str, slip: Slip) -> dict[str, Any]:
-    """A function of functions.py."""
+    """Make the emitter of a function of functions.py."""
     return {
         **{"operands": 1, "build": getattr(functions, name), "slip": slip, "own": ERRORS[name]},
         "flops": elementwise.TRANSCENDENTAL_FLOPS,

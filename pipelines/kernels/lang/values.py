@@ -46,7 +46,7 @@ def shared_constants(block: Any) -> Iterator[None]:
 
 
 def _constant(kind: Any, attribute: Any) -> Any:
-    """A constant of type `kind`: an attribute, or a Python number for an index."""
+    """Emit a constant of type `kind`: an attribute, or a Python number for an index."""
     shared = _shared.get()
     if shared is None:
         return arith.constant(kind, attribute)
@@ -80,7 +80,7 @@ class Index:
 
     @staticmethod
     def of(source: "IndexLike") -> "Index":
-        """An index from an index or a Python number."""
+        """Make an index from an index or a Python number."""
         return source if isinstance(source, Index) else Index(number=source)
 
     @property
@@ -101,7 +101,7 @@ class Index:
     __radd__ = __add__
 
     def __sub__(self, other: IndexLike) -> "Index":
-        """The difference, which must not be negative."""
+        """Return the difference, which must not be negative."""
         other = Index.of(other)
         return self if other.number == 0 else self._fold(other, lambda a, b: a - b, _sub)
 
@@ -129,7 +129,7 @@ class Index:
         return self._fold(other, lambda a, b: a % b, arith.remui)
 
     def ceildiv(self, other: IndexLike) -> "Index":
-        """How many parts of `other` cover this count."""
+        """Return the number of parts of `other` that cover this count."""
         other = Index.of(other)
         return (self + (other - 1)) // other
 
@@ -137,11 +137,11 @@ class Index:
         return self._compare(other, arith.CmpIPredicate.ult)
 
     def equals(self, other: IndexLike) -> Condition:
-        """True where both are the same."""
+        """Return where both are the same."""
         return self._compare(other, arith.CmpIPredicate.eq)
 
     def to_float(self) -> "Scalar":
-        """The number as f32, rounded above 2^24."""
+        """Convert the number to f32, rounded above 2^24."""
         if self.number is not None:
             return Scalar.of(float(self.number))
         wide = arith.index_cast(ir.IntegerType.get_signless(64), self.value)
@@ -170,7 +170,7 @@ def _mul(a: Any, b: Any) -> Any:
 
 
 def least(a: IndexLike, b: IndexLike) -> Index:
-    """The smaller of two indices."""
+    """Return the smaller of two indices."""
     a, b = Index.of(a), Index.of(b)
     if a.number is not None and b.number is not None:
         return Index(number=min(a.number, b.number))
@@ -244,7 +244,7 @@ class Scalar(_Float):
 
     @staticmethod
     def of(number: float) -> "Scalar":
-        """A constant, rounded to f32."""
+        """Emit a constant, rounded to f32."""
         kind = ir.F32Type.get()
         return Scalar(_constant(kind, ir.FloatAttr.get(kind, number)), number)
 
@@ -252,18 +252,18 @@ class Scalar(_Float):
         return other if isinstance(other, Scalar) else Scalar.of(other)
 
     def beats(self, other: "Scalar") -> Condition:
-        """Whether numpy's argmax prefers this one: it is larger, or NaN where the other is none."""
+        """Return whether numpy's argmax prefers this one: it is larger, or the first NaN."""
         above = arith.cmpf(arith.CmpFPredicate.UGT, self.value, other.value)
         sound = arith.cmpf(arith.CmpFPredicate.ORD, other.value, other.value)
         return Condition(arith.andi(above, sound))
 
     def to_index(self) -> Index:
-        """The number without its fraction; it must not be negative."""
+        """Drop the number's fraction; it must not be negative."""
         wide = arith.fptoui(ir.IntegerType.get_signless(64), self.value)
         return Index(arith.index_cast(ir.IndexType.get(), wide))
 
     def across(self, lanes: int) -> "Vector":
-        """A vector that holds this number in each lane."""
+        """Broadcast this number to each lane of a vector."""
         return Vector(vector.broadcast(f32_vector(lanes), self.value))
 
 
@@ -274,7 +274,7 @@ class Vector(_Float):
 
     @staticmethod
     def of(number: float, lanes: int) -> "Vector":
-        """A constant in each of `lanes` lanes, rounded to f32."""
+        """Emit a constant in each of `lanes` lanes, rounded to f32."""
         element = ir.FloatAttr.get(ir.F32Type.get(), number)
         kind = f32_vector(lanes)
         return Vector(_constant(kind, ir.DenseElementsAttr.get_splat(kind, element)), number)
@@ -288,7 +288,7 @@ class Vector(_Float):
 
     @property
     def lanes(self) -> int:
-        """How many numbers the vector holds."""
+        """The number of lanes."""
         return ir.VectorType(self.value.type).shape[0]
 
     def _like(self, other: Any) -> "Vector":
@@ -297,7 +297,7 @@ class Vector(_Float):
         return other.across(self.lanes) if isinstance(other, Scalar) else self.constant(other)
 
     def constant(self, number: float) -> "Vector":
-        """A constant of this vector's width."""
+        """Emit a constant of this vector's width."""
         return Vector.of(number, self.lanes)
 
     def __lt__(self, other: Any) -> Mask:
@@ -307,11 +307,11 @@ class Vector(_Float):
         return self._compare("OGT", other)
 
     def equals(self, other: Any) -> Mask:
-        """The lanes that hold the same number; NaN is like nothing."""
+        """Return the lanes that hold the same number; NaN equals nothing."""
         return self._compare("OEQ", other)
 
     def is_nan(self) -> Mask:
-        """The lanes that hold NaN."""
+        """Return the lanes that hold NaN."""
         return self._compare("UNO", self)
 
     def _compare(self, predicate: str, other: Any) -> Mask:
@@ -319,7 +319,7 @@ class Vector(_Float):
         return Mask(arith.cmpf(kind, self.value, self._like(other).value))
 
     def part(self, positions: list[int]) -> "Vector":
-        """The lanes at `positions`, in that order."""
+        """Return the lanes at `positions`, in that order."""
         return Vector(vector.shuffle(self.value, self.value, positions))
 
     def lane(self, position: int) -> Scalar:
@@ -345,27 +345,27 @@ def where(mask: Mask, yes: Number, no: Number) -> Vector:
 
 
 def fma(a: Vector, b: Number, c: Number) -> Vector:
-    """a * b + c, rounded once."""
+    """Return a * b + c, rounded once."""
     return Vector(vector.fma(a.value, a._like(b).value, a._like(c).value))
 
 
 def interleaved(a: Vector, b: Vector) -> Vector:
-    """The lanes of both in turn: a vector of twice the length."""
+    """Interleave the lanes of both: a vector of twice the length."""
     return Vector(vector.interleave(a.value, b.value))
 
 
 def square_root(a: Any) -> Any:
-    """The square root, rounded once; NaN of a negative number."""
+    """Return the square root, rounded once; NaN of a negative number."""
     return type(a)(math.sqrt(a.value))
 
 
 def add(a: Any, b: Any) -> Any:
-    """a + b, as a name that folds can take."""
+    """Return a + b, as a name that folds can take."""
     return a + b
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """The larger one, NaN where either is NaN: numpy's rule.
+    """Return the larger one, NaN where either is NaN: numpy's rule.
 
     Three instructions on x86, but one where a side is a constant (two for 0).
     """
@@ -378,7 +378,7 @@ def maximum(a: Any, b: Any) -> Any:
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """The smaller one, NaN where either is NaN, in as many instructions as `maximum`."""
+    """Return the smaller one, NaN where either is NaN, in as many instructions as `maximum`."""
     a, b = _constant_last(a, b)
     if b.number is None or isnan(b.number):
         return type(a)(arith.minimumf(a.value, b.value))
@@ -392,14 +392,14 @@ def _constant_last(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def larger(kept: Any, new: Any) -> Any:
-    """The larger one; a NaN in `new` is passed over. One instruction on x86."""
+    """Return the larger one; a NaN in `new` is passed over. One instruction on x86."""
     new = kept._like(new)
     test = arith.cmpf(arith.CmpFPredicate.OGT, new.value, kept.value)
     return type(kept)(arith.select(test, new.value, kept.value))
 
 
 def smaller(kept: Any, new: Any) -> Any:
-    """The smaller one; a NaN in `new` is passed over. One instruction on x86."""
+    """Return the smaller one; a NaN in `new` is passed over. One instruction on x86."""
     new = kept._like(new)
     test = arith.cmpf(arith.CmpFPredicate.OLT, new.value, kept.value)
     return type(kept)(arith.select(test, new.value, kept.value))
@@ -412,22 +412,22 @@ def clamp(x: Vector, low: float, high: float) -> Vector:
 
 
 def picked(a: Vector, b: Vector, positions: list[int]) -> Vector:
-    """The lanes at `positions` of a, then b, as one row of twice the width."""
+    """Return the lanes at `positions` of a, then b, as one row of twice the width."""
     return Vector(vector.shuffle(a.value, b.value, positions))
 
 
 def bits(x: Vector) -> Any:
-    """The f32 lanes as 32-bit integers, an MLIR value."""
+    """Return the f32 lanes as 32-bit integers, an MLIR value."""
     return arith.bitcast(int_vector(x.lanes), x.value)
 
 
 def from_bits(value: Any) -> Vector:
-    """The reverse of `bits`."""
+    """Reverse `bits`."""
     return Vector(arith.bitcast(f32_vector(ir.VectorType(value.type).shape[0]), value))
 
 
 def int_constant(number: int, lanes: int) -> Any:
-    """A 32-bit integer in each lane, an MLIR value."""
+    """Emit a 32-bit integer in each lane, an MLIR value."""
     kind = int_vector(lanes)
     element = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
     return arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, element))

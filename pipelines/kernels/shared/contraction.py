@@ -72,7 +72,7 @@ class Contraction:
 
     @property
     def transposed(self) -> bool:
-        """Whether the depth of `right` is its last dimension."""
+        """True where the depth of `right` is its last dimension."""
         return self.right[-1] == "k"
 
     @property
@@ -88,7 +88,7 @@ class Contraction:
         return (outer[0] if len(outer) == 1 else "rows_of_c"), self.columns
 
     def operands(self, epilogue: Pointwise) -> tuple[Operand, ...]:
-        """A kernel's operands: a, b, what the epilogue reads, c."""
+        """Return a kernel's operands: a, b, what the epilogue reads, c."""
         left, right, result = (tuple(self.sizes[x] for x in o) for o in self.orders)
         reads = epilogue.operands("e", *self.matrix)
         return (Operand("a", left), Operand("b", right), *reads, Operand("c", result, "out"))
@@ -103,17 +103,17 @@ class BatchMatrix:
     batch: Mapping[str, Index]
 
     def at(self, **place: Place) -> list[Place]:
-        """A position from those of the matrix's two letters."""
+        """Return a position from those of the matrix's two letters."""
         known: dict[str, Place] = {**self.batch, **place}
         return [known[x] for x in self.order]
 
     def indices(self, **place: Index) -> list[Index]:
-        """The same for one number."""
+        """Return the same for one number."""
         known = {**self.batch, **place}
         return [known[x] for x in self.order]
 
     def row(self, **place: Index) -> Index:
-        """The number of a row, all dimensions but the last one taken as rows."""
+        """Return the number of a row, all dimensions but the last one taken as rows."""
         number = Index.of(0)
         for letter, size in zip(self.order[:-1], self.memory.shape, strict=False):
             number = number * size + {**self.batch, **place}[letter]
@@ -156,7 +156,7 @@ class Operands:
         return Matrices(*(BatchMatrix(memory, order, batch) for memory, order in memories))
 
     def _unravel(self, number: Index) -> Iterator[tuple[str, Index]]:
-        """A number within the batch as one for each letter, the last one changing fastest."""
+        """Yield a number within the batch as one for each letter, the last one changing fastest."""
         sizes, letters = self.what.sizes, self.what.letters
         for letter in reversed(letters[1:]):
             yield letter, number % self.k.size(sizes[letter])
@@ -165,7 +165,7 @@ class Operands:
 
 
 def _covers(order: str, own: str, letters: str) -> bool:
-    """Whether an operand has its own letters and some of the batch's, none of them twice."""
+    """Return whether an operand has its own letters and some of the batch's, none of them twice."""
     rest = set(order) - set(own)
     return len(set(order)) == len(order) and set(own) <= set(order) and rest <= set(letters)
 

@@ -22,7 +22,7 @@ def layer(bias: bool = False, activation: str = "", residual: bool = False) -> P
 
 
 def overwritable(program: Pointwise, rows: Dim, once: bool) -> tuple[tuple[str, str], ...]:
-    """What c may take the place of: what is read where c is written, if c is written `once`.
+    """Return what c may replace: what is read where c is written, if c is written `once`.
 
     Where the depth is summed in blocks, c holds partial sums before the epilogue reads.
     """

@@ -19,12 +19,12 @@ _BATCH_SHARES_A_CORE = 8
 
 
 def known(dim: Dim) -> int:
-    """A size, the nominal one for a dynamic dimension."""
+    """Return a size, the nominal one for a dynamic dimension."""
     return dim if isinstance(dim, int) else NOMINAL_DIMENSION
 
 
 def cores_for(target: Target, flops: float, read_bytes: float) -> int:
-    """How many cores a kernel should have: one, or all of the target's."""
+    """Return the cores that a kernel should have: one, or all of the target's."""
     return CostModel(target).cores_for(flops, read_bytes)
 
 
@@ -60,7 +60,7 @@ def cut_batch(cores: int, batch: tuple[Dim, ...]) -> int:
 
 
 def share(k: Build, dimension: int, parts: int, count: Index) -> tuple[Index, Index]:
-    """This workgroup's part, of `parts` along a dimension of the grid, of `count` things."""
+    """Return this workgroup's share, of `parts` along a dimension of the grid, of `count`."""
     if parts == 1:
         return Index.of(0), count
     size = count.ceildiv(parts)

@@ -31,12 +31,12 @@ class ReducedDims:
 
     @property
     def cuts(self) -> tuple[int, int]:
-        """Where a feed of [before, reduced, after] is cut."""
+        """The cuts of a feed of [before, reduced, after]."""
         return self.first, self.last
 
 
 def span(work: Work, node: WorkOp) -> ReducedDims | None:
-    """The dimensions that a reduction of f32 runs over, where they are neighbours.
+    """Return the dimensions that a reduction of f32 runs over, where they are neighbours.
 
     Dimensions of size 1 do not separate others. None for another op, for a type or axes that no
     kernel takes, and where a dynamic dimension of the result stands elsewhere in the operand.

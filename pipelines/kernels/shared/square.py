@@ -12,7 +12,7 @@ _QUAD = 4  # f32 in 128 bits
 
 
 def transposed(rows: Sequence[Vector]) -> list[Vector]:
-    """The columns of a square block of vectors."""
+    """Transpose a square block of vectors."""
     lanes = len(rows)
     units = range(0, lanes, _QUAD)
     columns: list[list[Vector]] = [[] for _ in range(_QUAD)]

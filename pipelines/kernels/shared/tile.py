@@ -35,7 +35,7 @@ class ProductTile:
     parts: int = 1
 
     def accumulate(self, length: Index, sums: Sequence[Vector]) -> list[Vector]:
-        """`sums`, row by row, and the products over `length` steps."""
+        """Add the products over `length` steps to `sums`, row by row."""
         k, count, parts = self.k, self.height * self.width, self.parts
         zeros = [k.vector(0.0)] * (count * (parts - 1))
 
@@ -66,7 +66,7 @@ class ProductTile:
 
 
 def partial_sums(rows: Dim, height: int, width: int, unroll: int) -> int:
-    """How many sums a tile keeps of each number, so that additions do not wait for each other.
+    """Count the sums that a tile keeps of each number, so that additions need not wait.
 
     What a matrix of `rows` has in a tile of `height` decides, and not a lower tile at its bottom:
     the order of additions, and with it each bit of a row, does not depend on where the row lies.
@@ -76,7 +76,7 @@ def partial_sums(rows: Dim, height: int, width: int, unroll: int) -> int:
 
 
 def refuse_tile(family: str, height: int, panel: int, target: Target) -> str:
-    """Why `height` rows by `panel` columns do not fit the registers, or "".
+    """Return why `height` rows by `panel` columns do not fit the registers, or "".
 
     Sums, one row of the panel and one number of the other side are held at once.
     """

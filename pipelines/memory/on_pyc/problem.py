@@ -15,16 +15,16 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, values_read
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
-# The result has the bytes of operand 0, in the same order when sizes agree.
-_COPIES = frozenset({"pyc.reshape", "pyc.broadcast_to", "tensor.cast"})
-_PASS_THROUGH = frozenset({"tensor.cast"})
+_CAST = "tensor.cast"
+# An element of the result needs of an operand as large only the one at the same place.
+_IN_PLACE = Trait.ELEMENTWISE | Trait.VIEW | Trait.REPEATS
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Reader:
                 yield first + i
 
     def _visit(self, op: ir.Operation) -> None:
-        if not op.name.startswith("pyc.") and op.name not in _PASS_THROUGH:
+        if not op.name.startswith("pyc.") and op.name != _CAST:
             raise PycError(
                 ReasonCode.UNSUPPORTED_OP,
                 f"{op.location}: expected an op of the pyc dialect, got {op.name}; plan memory "
@@ -153,7 +153,7 @@ class _Reader:
             return _pointwise_in(op, value, result.elements)
         if op.name == "pyc.update_slice":
             return [v for v in op.operands if v == value] == [op.operands[0]]
-        return op.name in _COPIES or _is_pointwise(op)
+        return op.name == _CAST or _has(op, _IN_PLACE)
 
     def _settled(self, task: PlannedTask) -> PlannedTask:
         """What leaves the function is computed once."""
@@ -178,10 +178,9 @@ def _flops(op: ir.Operation) -> int:
     return definition.flops(inputs, from_mlir(op.results[0].type), **params_of(definition, op))
 
 
-def _is_pointwise(op: ir.Operation) -> bool:
-    """Whether an element of the result needs only the elements of the same place."""
+def _has(op: ir.Operation, traits: Trait) -> bool:
     definition = definition_of(op)
-    return definition is not None and issubclass(definition, Elementwise)
+    return definition is not None and definition.has(traits)
 
 
 def _pointwise_in(group: ir.Operation, value: ir.Value, elements: int) -> bool:
@@ -194,7 +193,7 @@ def _pointwise_in(group: ir.Operation, value: ir.Value, elements: int) -> bool:
     for op in _members(group):
         if not any(v in dependent for v in op.operands):
             continue
-        if not _is_pointwise(op) or from_mlir(op.results[0].type).elements != elements:
+        if not _has(op, Trait.ELEMENTWISE) or from_mlir(op.results[0].type).elements != elements:
             return False
         dependent.add(op.results[0])
     return True

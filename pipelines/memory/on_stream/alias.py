@@ -36,7 +36,7 @@ _SUBSPAN = "stream.binding.subspan"
 
 @dataclass(frozen=True)
 class Alias:
-    """How a value depends on an operand.
+    """The dependence of a value on an operand.
 
     dims: for each dimension of the value the operand's dimension that it runs along, or None.
     rows: the dimensions of the operand that stay when the others have been reduced; None while
@@ -69,7 +69,7 @@ class Bodies:
         )
 
     def __call__(self, symbol: str) -> Pairs:
-        """The pairs of one dispatch; none for what is no dispatch."""
+        """Return the pairs of one dispatch; none for what is no dispatch."""
         return self.pairs.get(symbol, frozenset())
 
 
@@ -95,7 +95,7 @@ class _Body:
         }
 
     def pairs(self, forms: frozenset[str]) -> Pairs:
-        """The proven pairs, and those that the function declares."""
+        """Return the proven pairs, and those that the function declares."""
         found = set(declared_in_place(self.function, len(self.bindings)))
         for binding, op in self._moves(_LOAD):
             try:
@@ -114,7 +114,7 @@ class _Body:
         return frozenset(found)
 
     def _moves(self, name: str) -> Iterator[tuple[int, Any]]:
-        """The loads or stores of whole bindings, with the binding's number."""
+        """Return the loads or stores of whole bindings, with the binding's number."""
         for op in self.ops:
             if op.name != name:
                 continue
@@ -123,7 +123,7 @@ class _Body:
                 yield self.bindings.index(span.operands[0]), op
 
     def _is_whole_span(self, op: Any) -> bool:
-        """Whether the span begins where the binding begins."""
+        """Return whether the span begins where the binding begins."""
         offset = op.operands[1].owner
         known = not isinstance(offset, ir.Block) and offset.operation.name == "arith.constant"
         return known and ir.IntegerAttr(offset.operation.attributes["value"]).value == 0
@@ -134,7 +134,7 @@ class _Body:
         return len(spans) == 1 and len(list(spans[0].owner.operation.results[0].uses)) == 1
 
     def _follow(self, loaded: Any) -> dict[Any, frozenset[Alias]]:
-        """How every value that is computed from `loaded` depends on it. Raises _Unknown."""
+        """Find how every value that is computed from `loaded` depends on it. Raises _Unknown."""
         rank = len(ir.RankedTensorType(loaded.type).shape)
         ways = {loaded: frozenset({Alias(tuple(range(rank)))})}
         for op in self.ops:
@@ -160,7 +160,7 @@ def _require_no_capture(op: Any, ways: Mapping[Any, Any]) -> None:
 
 
 def _moves_all(op: Any) -> bool:
-    """Whether a load or store moves all of its binding, whose shape is known."""
+    """Return whether a load or store moves all of its binding, whose shape is known."""
     tensor = op.results[0] if op.name == _LOAD else op.operands[0]
     span = op.operands[0] if op.name == _LOAD else op.operands[1]
     access = "readonly" if op.name == _LOAD else "writeonly"
@@ -197,7 +197,7 @@ def _loop(expression: Any) -> int:
 
 
 def _form(ways: frozenset[Alias], rank: int) -> str | None:
-    """Which form the ways to a result have, together; None for neither."""
+    """Return the form that the ways to a result have together; None for neither."""
     whole = tuple(range(rank))
     rows = {way.rows for way in ways} - {None}
     if not rows:

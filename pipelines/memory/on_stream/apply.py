@@ -66,13 +66,13 @@ def apply_plan(region: StreamRegion, plan: SchedulePlan) -> None:
 
 
 def _op_of(region: StreamRegion, step: TaskStep, end: Any) -> Any:
-    """The op that runs `step`: the task's own, or a clone of it for a recomputed copy."""
+    """Return the op that runs `step`: the task's own, or a clone of it for a recomputed copy."""
     original = region.ops[step.task]
     return original.clone(ip=ir.InsertionPoint(end)).operation if step.copy else original
 
 
 def _results(region: StreamRegion, ops: dict[TaskStep, Any]) -> dict[Instance, Any]:
-    """The value of every copy of every buffer that the region writes."""
+    """Return the value of every copy of every buffer that the region writes."""
     return {
         (buffer, step.copy): result
         for step, op in ops.items()
@@ -152,13 +152,13 @@ def _close_wave(ops: Sequence[Any]) -> None:
 
 
 def shared_bindings(region: StreamRegion, plan: SchedulePlan) -> Shared:
-    """Which bindings the plan lets share storage. To be read before `apply_plan`."""
+    """Return the bindings that the plan lets share storage. To be read before `apply_plan`."""
     dispatches = [s for s in plan.steps if region.ops[s.task].name == DISPATCH]
     return [tuple(_shared(region, plan, step)) for step in dispatches]
 
 
 def _shared(region: StreamRegion, plan: SchedulePlan, step: TaskStep) -> list[tuple[int, int]]:
-    """The bindings of one dispatch that share storage: its operands', then its fresh results'."""
+    """Return a dispatch's bindings that share storage: its operands', then its fresh results'."""
     task = region.problem.tasks[step.task]
     updated = {written for written, _ in task.tied}
     bindings = [b for _, b in region.operands[step.task]]
@@ -218,7 +218,7 @@ def replace_packs(
 
 
 def slices_of(pack: Any, alignment: int = 64, ranges: Ranges | None = None) -> list[Slice]:
-    """The slices of a ``stream.resource.pack``, at their largest; none where a size is unknown."""
+    """Return the slices of a ``stream.resource.pack``, at their largest; none of unknown size."""
     sizes = [size_of(v, ranges).largest for v in group(pack, 1)]
     if group(pack, 0) or any(size is None for size in sizes):
         return []

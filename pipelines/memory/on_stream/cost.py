@@ -45,7 +45,7 @@ class DispatchCosts:
         self._kinds: Mapping[str, str] = {s: _kind(f) for s, f in functions.items()}
 
     def __call__(self, symbol: str, traffic_bytes: int) -> Cost:
-        """The cost of one run; what is no dispatch only moves bytes."""
+        """Return the cost of one run; what is no dispatch only moves bytes."""
         if symbol not in self._flops:
             return self._model.copy(traffic_bytes)
         flops, kernel = self._flops[symbol], _KERNEL.fullmatch(symbol.rpartition("::")[2])
@@ -61,7 +61,7 @@ def _name(op: Any) -> str:
 
 
 def _kind(function: Any) -> str:
-    """The kind of IREE's code, by the linalg op that does most: a row of the cost model."""
+    """Return the kind of IREE's code, by the linalg op that does most: a row of the cost model."""
     found = [op for op in _linalg(function) if op.operation.regions]
     if not found:
         return "pointwise"
@@ -85,7 +85,7 @@ def _kind(function: Any) -> str:
 
 
 def _text(op: Any, name: str) -> str:
-    """An attribute as text; "" where the op has none of that name."""
+    """Return an attribute as text; "" where the op has none of that name."""
     return str(op.attributes[name]) if name in op.attributes else ""
 
 

@@ -81,12 +81,12 @@ def donations(
 
 
 def _is_only_for(import_: Any, execute: Any) -> bool:
-    """Whether imported memory is used within the region alone; its result may be tied to it."""
+    """Return whether imported memory is used within the region alone (its result may be tied)."""
     return all(use.owner.operation == execute for use in import_.results[0].uses)
 
 
 def _input(import_: Any, result: int | None) -> int | None:
-    """The argument that an import brings in, if nothing else hands it on."""
+    """Return the argument that an import brings in, if nothing else hands it on."""
     source = import_.operands[0]
     if result is not None or maker(source) is not None or str(source.type) != "!hal.buffer_view":
         return None
@@ -96,7 +96,7 @@ def _input(import_: Any, result: int | None) -> int | None:
 
 
 def _alike(input_: Any, memory: Any) -> bool:
-    """Whether both have the same, known number of bytes."""
+    """Return whether both have the same, known number of bytes."""
     sizes = [constant_of(op.operands[len(op.operands) - 1]) for op in (input_, memory)]
     return sizes[0] is not None and sizes[0] == sizes[1]
 
@@ -120,7 +120,7 @@ def _touches(execute: Any) -> _Touches:
 
 
 def _steps(block: Any) -> Iterator[tuple[int, Any]]:
-    """The ops of a region; those of one wave have the same step."""
+    """Return the ops of a region; those of one wave have the same step."""
     for step, op in enumerate(operations(block)[:-1]):
         inner = operations(op.regions[0].blocks[0])[:-1] if op.name == CONCURRENT else [op]
         for leaf in inner:
@@ -140,7 +140,7 @@ def _is_free(touched: _Touches, input_: Any, memory: Any, bodies: Bodies) -> boo
 
 
 def _in_place(late: Sequence[_Touch], writes: Sequence[_Touch], bodies: Bodies) -> bool:
-    """Whether only the writing op still reads, and does so number by number."""
+    """Return whether only the writing op still reads, and does so number by number."""
     if len(late) != 1 or len(writes) != 1 or late[0].op != writes[0].op:
         return False
     (read,), (write,) = late, writes
@@ -152,7 +152,7 @@ def _in_place(late: Sequence[_Touch], writes: Sequence[_Touch], bodies: Bodies) 
 
 
 def _whole(op: Any, touch: _Touch) -> bool:
-    """Whether a dispatch gets all of the memory."""
+    """Return whether a dispatch gets all of the memory."""
     offset, length = (constant_of(group(op, g)[touch.place]) for g in (_OFFSETS, _LENGTHS))
     import_ = maker(storage_of(resources(op.operands)[touch.place]))
     size = None if import_ is None else constant_of(import_.operands[len(import_.operands) - 1])

@@ -29,7 +29,7 @@ class WatchedPack:
     uses: tuple[tuple[Any, int], ...]
 
     def layout(self, seconds: float = 0.0) -> ArenaLayout | None:
-        """The layout; None while, or where, an offset is no constant. `seconds` are predicted."""
+        """Return the layout; None where an offset is no constant. `seconds` are predicted."""
         offsets = [constant_of(op.operands[place]) for op, place in self.uses]
         known = [offset for offset in offsets if offset is not None]
         if len(known) < len(offsets):
@@ -68,7 +68,7 @@ def _inner(op: Any) -> list[Any]:
 
 
 def _name(op: Any | None) -> str:
-    """The dispatch that an op calls, else what the op does; empty without one."""
+    """Name the dispatch that an op calls, else what the op does; empty without one."""
     if op is None:
         return ""
     if op.name != _CMD_DISPATCH:

@@ -79,7 +79,7 @@ class StreamRegion:
 
     @property
     def can_change(self) -> bool:
-        """Whether there is more than one place for what it holds: two buffers or more."""
+        """True where there are two buffers or more to place."""
         return sum(not b.pinned for b in self.problem.buffers) > 1
 
 
@@ -92,7 +92,7 @@ def read_regions(
     *,
     every: bool = False,
 ) -> list[StreamRegion]:
-    """The regions of a module that a plan can change: all of known ops, two buffers to place.
+    """Read the regions that a plan can change: all of known ops, two buffers to place.
 
     With `every` also those with less to place, whose tasks are of interest alone.
     Sizes that are unknown enter the problem as a guess (as the largest where `ranges` of dimensions
@@ -109,7 +109,7 @@ def read_regions(
 
 
 def is_scalar(op: Any) -> bool:
-    """True for arithmetic on sizes and offsets, which touches no memory."""
+    """Return whether it is arithmetic on sizes and offsets, which touches no memory."""
     values = (*op.operands, *op.results)
     return op.name.startswith(("arith.", "util.align")) and not any(map(is_resource, values))
 
@@ -172,7 +172,7 @@ class _Reader:
         )
 
     def _step(self, op: Any) -> tuple[int, ...]:
-        """The tasks of one op of the region: one, or those of a wave, or none."""
+        """Add the tasks of one op of the region: one, or those of a wave, or none."""
         if is_scalar(op):
             return ()
         if op.name != CONCURRENT:
@@ -237,7 +237,7 @@ class _Reader:
         )
 
     def _reads_all(self, op: Any, operand: int, buffer: int) -> bool:
-        """Whether the dispatch is given the whole of a resource operand, of a known size."""
+        """Return whether the dispatch is given the whole of a resource operand, of a known size."""
         offset, length = (in_group(op, g, operand) for g in (_OFFSETS, _LENGTHS))
         size = self._bytes[buffer]
         return constant_of(offset) == 0 and size.known and constant_of(length) == size.constant
@@ -247,11 +247,11 @@ class _Reader:
         return tuple((i, self._version(op.operands[i])) for i in places)
 
     def _version(self, value: Any) -> int:
-        """What the storage of `value` holds now."""
+        """Return the buffer that the storage of `value` holds now."""
         return self._latest[self._storage[self._numbers[value]]]
 
     def _new(self, value: Any, size: Any, before: int | None = None) -> int:
-        """A buffer: the first version of a storage, or the one that follows `before`."""
+        """Add a buffer: the first version of a storage, or the one that follows `before`."""
         number = len(self._values)
         storage = number if before is None else self._storage[before]
         self._numbers[value] = number
@@ -262,7 +262,7 @@ class _Reader:
         return number
 
     def _without_unsafe_copies(self) -> tuple[PlannedTask, ...]:
-        """A task whose result leaves, or whose memory is updated later, must not run twice."""
+        """Forbid to run a task twice whose result leaves, or whose memory is updated later."""
         unsafe = {read for task in self._tasks for _, read in task.tied}
         unsafe.update(b for t in self._tasks for b in t.writes if self._is_pinned(b))
         return tuple(

@@ -51,7 +51,7 @@ class Fit:
         self.offsets = np.zeros(len(intervals), np.int64)
 
     def attempt(self, capacity: int, length: int) -> bool | None:
-        """Whether all fits below `capacity` bytes: then `offsets` says how, in bytes.
+        """Return whether all fits below `capacity` bytes: then `offsets` says how, in bytes.
 
         None: still open after the steps of an attempt of `length` (1 and up).
         """
@@ -68,7 +68,7 @@ class Fit:
         return found
 
     def above(self, capacity: int) -> int:
-        """The least arena that is larger than `capacity` bytes."""
+        """Return the least arena that is larger than `capacity` bytes."""
         return (capacity // self.unit + 1) * self.unit
 
     def _taste(self) -> None:
@@ -124,7 +124,7 @@ class Fit:
         return start is not None and self._search(few, start, depth + 1)
 
     def _choice(self, part: PackingPart, state: PackingState) -> int:
-        """Who rests next: in the section that is low and leaves few choices."""
+        """Choose the interval to place next: in the section that is low and leaves few choices."""
         lowest, floor = state.lowest, state.floor
         fits = lowest[part.members] == floor[part.which]
         choices = np.add.reduceat(fits, part.of_section, dtype=np.int64)

@@ -42,7 +42,7 @@ class Placed:
         self.end = np.empty(capacity, np.int64)
 
     def lowest(self, first: int, past: int, size: int, align: int, best_fit: bool) -> int:
-        """The lowest offset (or that of the tightest gap) where [first, past) x size is free."""
+        """Return the lowest offset (or the tightest gap's) where [first, past) x size is free."""
         n = self.count
         hit = ((self.first[:n] < past) & (self.past[:n] > first)).nonzero()[0]
         if not len(hit):
@@ -92,7 +92,7 @@ def place_below(
     spend: Callable[[float], None],
     limit: int = ANYWHERE,
 ) -> Ints | None:
-    """What `place` answers, or None as soon as an interval would end above `limit` bytes."""
+    """Run `place`; None as soon as an interval would end above `limit` bytes."""
     if len(order) >= NATIVE:
         from pyc_mlir.pipelines.memory.packing.native import place_natively
 
@@ -103,7 +103,7 @@ def place_below(
 def place_in_python(
     intervals: Intervals, order: Ints, best_fit: bool, spend: Callable[[float], None], limit: int
 ) -> Ints | None:
-    """What `place_below` answers for few intervals, and the reference for many."""
+    """Run `place_below` for few intervals, as the reference for many."""
     first, past = (part.tolist() for part in intervals.sections[:2])
     size, alignment, granule = intervals.padded.tolist(), intervals.alignment, intervals.granule
     placed = Placed(len(intervals))
@@ -122,7 +122,7 @@ def place_in_python(
 
 
 def orders(intervals: Intervals) -> Iterator[Order]:
-    """The greedy orders, each with first fit and best fit, what mostly packs well first.
+    """Yield the greedy orders, each with first fit and best fit, what mostly packs well first.
 
     By size (TFLite, IREE), lifetime, both in several mixtures, breadth (TFLite), the load that an
     interval meets (two of minimalloc's), classes of sizes with the longest first or as lanes (what

@@ -109,7 +109,7 @@ class Intervals:
         return int(self.load.max(initial=0))
 
     def take(self, chosen: Ints) -> "Intervals":
-        """The chosen intervals, by number."""
+        """Return the chosen intervals, by number."""
         return Intervals(
             self.lower[chosen],
             self.upper[chosen],
@@ -119,7 +119,7 @@ class Intervals:
         )
 
     def components(self) -> list[Ints]:
-        """Groups of intervals that share no time with one another, in the order of time."""
+        """Return the groups of intervals that share no time with one another, in order of time."""
         order = np.argsort(self.lower, kind="stable")
         if not len(order):
             return []
@@ -128,7 +128,7 @@ class Intervals:
         return np.split(order, cuts)
 
     def arena(self, offsets: Ints) -> int:
-        """The end of the highest interval, in padded bytes."""
+        """Return the end of the highest interval, in padded bytes."""
         return int((offsets + self.padded).max(initial=0))
 
 
@@ -150,7 +150,7 @@ class Packing:
 
     @property
     def gap(self) -> float:
-        """How far the arena is above the lower bound, as a share of it."""
+        """The distance of the arena above the lower bound, as a share of it."""
         return self.arena_bytes / self.lower_bound - 1 if self.lower_bound else 0.0
 
 

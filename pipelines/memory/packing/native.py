@@ -230,7 +230,7 @@ _TO_LLVM = (
 def place_natively(
     intervals: Intervals, order: Ints, best_fit: bool, spend: Callable[[float], None], limit: int
 ) -> Ints | None:
-    """What `greedy.place_below` answers; `spend` is told of the work slice by slice."""
+    """Run `greedy.place_below` natively; `spend` is told of the work slice by slice."""
     first, past, _ = intervals.sections
     free = intervals.alignment == intervals.granule
     entries = (len(order) // (CHUNK // 2) + 2) * CHUNK
@@ -280,7 +280,7 @@ class _MemRef(ctypes.Structure):
 
 @cache
 def _engine() -> execution_engine.ExecutionEngine:
-    """The compiled loop. It starts no threads, so that a process may fork afterwards."""
+    """Return the compiled loop. It starts no threads, so that a process may fork afterwards."""
     text = _CODE
     for name, number in (("CHUNK", CHUNK), ("HALF", CHUNK // 2), ("NEVER", _NEVER)):
         text = text.replace(f"constant {name} ", f"constant {number} ")

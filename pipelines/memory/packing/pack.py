@@ -84,7 +84,7 @@ class _Search:
 
     @property
     def floor(self) -> int:
-        """What a search has proven to be needed."""
+        """The bytes that a search has proven to be needed."""
         return max((c.floor for c in self.components), default=0)
 
     def run(self) -> None:
@@ -170,7 +170,7 @@ class _Component:
             self.order, self.offsets, self.arena = order.order, offsets, self._end(offsets)
 
     def _promoted(self) -> Ints:
-        """The best order, with intervals that rise above the goal moved to somewhere earlier."""
+        """Return the best order, with intervals that rise above the goal moved to the front."""
         ends = (self.offsets + self.size)[self.order]
         high = np.flatnonzero(ends > self.goal)
         moved = self.random.permutation(high)[:PROMOTED_AT_ONCE]
@@ -199,7 +199,7 @@ class _Component:
 
     @property
     def exact(self) -> bool:
-        """Whether the search decides about these intervals, and not about stricter alignments."""
+        """True where the search decides about these intervals, not about stricter alignments."""
         return bool((self.intervals.alignment == self.intervals.alignment[0]).all())
 
     @cached_property

@@ -53,7 +53,7 @@ class PackingPart:
 
     @staticmethod
     def of(number: Ints, lower: Ints, upper: Ints, size: Ints) -> "PackingPart":
-        """The part of intervals alive in [lower, upper): sections are counted anew."""
+        """Return the part of intervals alive in [lower, upper): sections are counted anew."""
         order = np.argsort(lower, kind="stable")
         lower, upper, size = lower[order], upper[order], size[order]
         first, past, count = Intervals(lower, upper, size, size).sections
@@ -75,11 +75,11 @@ class PackingPart:
 
     @property
     def work(self) -> float:
-        """What one call of `deduce` takes, in the units of `work.WorkLimit`."""
+        """The work of one call of `deduce`, in the units of `work.WorkLimit`."""
         return 40 + len(self.where) / 40
 
     def deduce(self, lowest: Ints, left: Ints, capacity: int) -> PackingState | None:
-        """The lowest offsets raised as far as the rules do it; None when the capacity is passed."""
+        """Raise the lowest offsets as far as the rules do it; None when the capacity is passed."""
         most = np.where(left > 0, capacity - left, FIXED)
         latest = np.minimum.reduceat(most[self.where], self.of_interval)
         while True:
@@ -120,7 +120,7 @@ class PackingPart:
         return self.deduce(lowest, state.left, capacity)
 
     def pieces(self, lowest: Ints) -> list[Ints]:
-        """What is free, in groups that share no time, the smallest group first."""
+        """Return what is free, in groups that share no time, the smallest group first."""
         free = np.flatnonzero(lowest < FIXED)
         if not len(free):
             return []

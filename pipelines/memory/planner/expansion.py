@@ -43,7 +43,7 @@ class Expansion:
 
     @cached_property
     def instances(self) -> tuple[Instance, ...]:
-        """What each buffer of the derived problem stands for; the original ones come first."""
+        """The origins of the derived problem's buffers; the original ones come first."""
         copies = [
             (b, step.copy)
             for step in self.steps
@@ -68,7 +68,7 @@ class Expansion:
 
     @cached_property
     def legal(self) -> bool:
-        """Whether every step finds what it reads, unspoiled."""
+        """True where every step finds what it reads, unspoiled."""
         try:
             self.derived.check()
         except (PycError, KeyError):
@@ -93,7 +93,7 @@ class Expansion:
         )
 
     def reordered(self, order: Iterable[int]) -> "Expansion":
-        """The same steps, in an order of the derived problem's tasks."""
+        """Return the same steps, in an order of the derived problem's tasks."""
         return replace(self, steps=tuple(self.steps[i] for i in order))
 
     def without(self, step: TaskStep) -> "Expansion":

@@ -67,7 +67,7 @@ class Lifetimes:
         return self.intervals.lower_bound
 
     def offsets(self, packed: Ints) -> dict[Instance, int]:
-        """Where each instance lies, from the offsets of its storage."""
+        """Return the offset of each instance, from the offsets of its storage."""
         return {
             instance: offset
             for members, offset in zip(self.members, packed.tolist(), strict=True)
@@ -81,7 +81,7 @@ def lifetimes(
     sources: Sources | None = None,
     reused: Mapping[Instance, Instance] | None = None,
 ) -> Lifetimes:
-    """The intervals of a schedule. Every copy that is read has to be written by some step."""
+    """Return the intervals of a schedule. Some step must write every copy that is read."""
     lives = instance_lives(problem, waves, sources or {})
     of = _Storages(problem, waves, sources or {}, reused or {})
     groups: dict[Instance, list[Instance]] = {}
@@ -103,7 +103,7 @@ def lifetimes(
 def instance_lives(
     problem: PlanningProblem, waves: Waves, sources: Sources
 ) -> dict[Instance, tuple[int, int]]:
-    """The waves [first, past) in which each instance, pinned ones included, is written or read.
+    """Return the waves [first, past) in which each instance, pinned ones included, is used.
 
     A pinned buffer that nothing writes is there from wave 0.
     """
@@ -128,19 +128,19 @@ def instance_lives(
 
 
 def instance_written(problem: PlanningProblem, step: TaskStep, buffer: int) -> Instance:
-    """The instance of `buffer` that `step` writes."""
+    """Return the instance of `buffer` that `step` writes."""
     return buffer, 0 if problem.buffers[buffer].pinned else step.copy
 
 
 def instance_read(
     problem: PlanningProblem, sources: Sources, step: TaskStep, buffer: int
 ) -> Instance:
-    """The instance of `buffer` that `step` reads."""
+    """Return the instance of `buffer` that `step` reads."""
     return buffer, 0 if problem.buffers[buffer].pinned else sources.get((step, buffer), 0)
 
 
 class _Storages:
-    """Which storage an instance belongs to: a disjoint-set forest of ties and reuse."""
+    """The storages of instances: a disjoint-set forest of ties and reuse."""
 
     def __init__(
         self,

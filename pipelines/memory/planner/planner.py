@@ -44,7 +44,7 @@ FRONTIER_POINTS = 16
 
 @dataclass(frozen=True)
 class PlannerMode:
-    """What a planner may trade.
+    """The trade-off of a planner.
 
     overlap: "full" fills waves within what the problem's own order needs as a sequence without
         reuse, "free" only where the arena does not grow, "none" makes a sequence.
@@ -56,7 +56,7 @@ class PlannerMode:
     slowdown: float = 0.0
 
     def rank(self, plan: SchedulePlan) -> tuple[float, float]:
-        """What the mode minimizes."""
+        """Return the key that the mode minimizes."""
         if self.overlap == "full":
             return plan.seconds, plan.arena_bytes
         return plan.arena_bytes, plan.seconds
@@ -121,7 +121,7 @@ def plan_in_waves(
     work_limit: int = LAST_WORK,
     seed: int = 0,
 ) -> SchedulePlan:
-    """A given schedule, waves of task numbers, with reuse and offsets of ours.
+    """Plan reuse and offsets for a given schedule, waves of task numbers.
 
     Raises PycError (BAD_ARGUMENT) for a malformed problem or waves that are none of it.
     """
@@ -148,7 +148,7 @@ def frontier(
 
 
 def mode_named(mode: str | PlannerMode) -> PlannerMode:
-    """The mode of that name. Raises PycError (BAD_ARGUMENT) listing all of them."""
+    """Return the mode of that name. Raises PycError (BAD_ARGUMENT) listing all of them."""
     if isinstance(mode, PlannerMode):
         return mode
     if mode not in MODES:
@@ -189,7 +189,7 @@ class _Planner:
             self.bound = max(self.bound, *(s.lower_bound for _, s in self.orders))
 
     def best(self) -> SchedulePlan:
-        """The plan that the mode ranks first."""
+        """Return the plan that the mode ranks first."""
         for _, found in reversed(self.orders):
             self._arrange(found)
         slowdown = self.mode.slowdown if self.slowdown is None else self.slowdown
@@ -201,7 +201,7 @@ class _Planner:
         return self._marked(min(self.plans, key=self.mode.rank))
 
     def within(self, budget: int) -> SchedulePlan:
-        """The fastest plan found within `budget` bytes. Raises BudgetRefused without one."""
+        """Return the fastest plan found within `budget` bytes. Raises BudgetRefused without one."""
         self._without_recomputation(budget)
         if not self._fitting(budget):
             for points in self._sweeps(self._free_slowdown()):
@@ -221,7 +221,7 @@ class _Planner:
         return min(self.plans, key=lambda p: (p.arena_bytes, p.seconds))
 
     def frontier(self) -> list[tuple[int, float]]:
-        """The points that no other one beats."""
+        """Return the points that no other one beats."""
         self._without_recomputation()
         self._spread()
         best: list[tuple[int, float]] = []
@@ -363,7 +363,7 @@ class _Planner:
         self._overlap(expansion, peak)
 
     def _marked(self, found: SchedulePlan) -> SchedulePlan:
-        """The plan, packed once more at length; it says whether no other one could be smaller."""
+        """Pack the plan once more at length; it says whether no other one could be smaller."""
         if found.arena_bytes > max(found.lower_bound, self.bound):
             expansion, waves, reused = self.packed[self.plans.index(found)]
             again = place(expansion, waves, reused, work_limit=LAST_WORK, seed=self.seed)

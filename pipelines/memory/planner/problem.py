@@ -151,7 +151,7 @@ class SchedulePlan:
 
     @property
     def gap(self) -> float:
-        """How far the arena is above the lower bound, as a share of it."""
+        """The distance of the arena above the lower bound, as a share of it."""
         return self.arena_bytes / self.lower_bound - 1 if self.lower_bound else 0.0
 
     @property

@@ -32,7 +32,7 @@ FINENESS = 48
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What was reached: `peak` in live bytes, and the work that it took."""
+    """The expansion that was reached: `peak` in live bytes, and the work that it took."""
 
     expansion: Expansion
     peak: int
@@ -55,7 +55,7 @@ class _Again:
 
 
 def peak_of(expansion: Expansion, *, reuse: bool = True) -> int:
-    """The peak of an expansion in live bytes."""
+    """Return the peak of an expansion in live bytes."""
     return _View(expansion, reuse).peak
 
 
@@ -128,7 +128,7 @@ class _View:
 
     @cached_property
     def lone(self) -> list[bool]:
-        """Whether each storage is one buffer (nothing updates it in place)."""
+        """True where each storage is one buffer (nothing updates it in place)."""
         counts = [0] * len(self.model.size)
         for s in self.model.of:
             counts[s] += 1
@@ -152,7 +152,7 @@ class _View:
         return int(np.maximum(self.during - budget, 0).sum())
 
     def again(self, i: int) -> bool:
-        """Whether step `i` may be run again."""
+        """Return whether step `i` may be run again."""
         task, buffers = self.expansion.derived.tasks[i], self.expansion.problem.buffers
         writes = self.expansion.problem.tasks[self.expansion.steps[i].task].writes
         free = not any(buffers[b].pinned or buffers[b].lives_to_end for b in writes)
@@ -160,7 +160,7 @@ class _View:
 
 
 def _step(view: _View, budget: int, max_seconds: float) -> tuple[_View | None, int]:
-    """The best single recomputation at the peak, and the work; None when there is none."""
+    """Find the best single recomputation at the peak, and the work; None when there is none."""
     at = int(view.during.argmax())
     left = max_seconds - view.expansion.seconds
     scored = []
@@ -259,13 +259,13 @@ def _chain(view: _View, writer: int, before: int, depth: int, small: int) -> _Ag
 
 
 def _only_read_later(view: _View, writer: int, before: int) -> bool:
-    """Whether the first run becomes superfluous when there is one before step `before`."""
+    """Return whether the first run becomes superfluous when there is one before step `before`."""
     readers = view.expansion.derived.readers
     return all(r >= before for b in view.expansion.derived.tasks[writer].writes for r in readers[b])
 
 
 def _readable(view: _View, b: int, before: int) -> int | None:
-    """A copy of buffer `b` that can be read at step `before` without being kept for it."""
+    """Return a copy of buffer `b` that can be read at step `before` without being kept for it."""
     model, expansion = view.model, view.expansion
     for instance in view.runs[b]:
         number = expansion.numbers[instance]
@@ -305,7 +305,7 @@ def _gain(view: _View, way: _Again, budget: int) -> int:
 
 
 def _applied(expansion: Expansion, way: _Again) -> Expansion:
-    """The expansion with the chain run again; later readers of its last run read the new copy."""
+    """Run the chain again in the expansion; later readers of its last run read the new copy."""
     counts: dict[int, int] = {}
     for step in expansion.steps:
         counts[step.task] = max(counts.get(step.task, 0), step.copy + 1)

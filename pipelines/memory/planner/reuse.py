@@ -16,7 +16,7 @@ from pyc_mlir.pipelines.memory.planner.waves import wave_profile
 def choose(
     problem: PlanningProblem, waves: Sequence[Sequence[int]], *, above: int | None = None
 ) -> dict[int, int]:
-    """The storage that each result takes over: {written: read}.
+    """Choose the storage that each result takes over: {written: read}.
 
     With `above`, only in waves that would need more bytes than that without reuse. A result that
     takes over nothing leaves the packer more freedom.
@@ -42,7 +42,7 @@ def choose(
 def _buffers(
     allowed: Iterable[tuple[int, int]], of: Sequence[int], pairs: dict[int, int]
 ) -> dict[int, int]:
-    """The pairs of storages as pairs of buffers."""
+    """Return the pairs of storages as pairs of buffers."""
     found: dict[int, int] = {}
     for written, read in allowed:
         if pairs.get(of[written]) == of[read]:

@@ -39,7 +39,7 @@ class Schedule:
 
     @property
     def proven(self) -> bool:
-        """Whether no order has a smaller peak."""
+        """True where no order has a smaller peak."""
         return self.peak == self.lower_bound
 
 
@@ -57,7 +57,7 @@ def schedule(
 def schedules(
     problem: PlanningProblem, work_limits: Sequence[int], *, reuse: bool = True, seed: int = 0
 ) -> list[Schedule]:
-    """What `schedule` answers for each of the ascending `work_limits`, in one search."""
+    """Return `schedule`'s answer for each of the ascending `work_limits`, in one search."""
     return _Scheduler(storages(problem, reuse), work_limits, seed).run()
 
 
@@ -105,7 +105,7 @@ class _Scheduler:
         return replace(self.best, lower_bound=self.bound, work=self.limit - self.left)
 
     def _finished(self) -> bool:
-        """Whether to stop; notes the answers of the limits that have been passed."""
+        """Return whether to stop; note the answers of the limits that have been passed."""
         while len(self.answers) < len(self.limits):
             if self.limit - self.left < self.limits[len(self.answers)]:
                 break
@@ -217,7 +217,7 @@ class _Scheduler:
                 yield at, _closure_first(self.order[at:j], deaths, model.predecessors)
 
     def _idle(self, at: int) -> list[int]:
-        """The storages that are live at `at` and not used there, large ones first."""
+        """Return the storages that are live at `at` and not used there, large ones first."""
         born: dict[int, int] = {}
         for t in self.order[: at + 1]:
             for s in self.model.touches[t]:
@@ -331,7 +331,7 @@ class _ListSchedule:
         self.ran: dict[int, None] = {}
 
     def order(self) -> list[int]:
-        """The tasks as they run, from the end on when backward."""
+        """Return the tasks as they run, from the end on when backward."""
         heap = [self._entry(t) for t, waiting in enumerate(self.waiting) if not waiting]
         heapify(heap)
         while heap:

@@ -37,12 +37,12 @@ class SharedPlans:
         mode: str | PlannerMode = "balanced",
         budget: int | None = None,
     ) -> SchedulePlan:
-        """A plan of `problem` in a mode, or within a budget. Raises as `planner.plan`."""
+        """Return a plan of `problem` in a mode, or within a budget. Raises as `planner.plan`."""
         key = (mode, budget)
         return self._carried(problem, key, lambda p: plan(p, mode=mode, budget=budget))
 
     def in_waves(self, problem: PlanningProblem, waves: Sequence[Sequence[int]]) -> SchedulePlan:
-        """A given schedule with reuse and offsets. Raises as `plan_in_waves`."""
+        """Plan reuse and offsets for a given schedule. Raises as `plan_in_waves`."""
         key = tuple(map(tuple, waves))
         return self._carried(problem, key, lambda p: plan_in_waves(p, waves))
 
@@ -86,7 +86,7 @@ class ReducedProblem:
         return _Reduction(problem).reduced()
 
     def carried(self, plan: SchedulePlan) -> SchedulePlan:
-        """A plan of the reduced problem as one of the given problem: as good, and as legal."""
+        """Carry a plan of the reduced problem over to the given one: as good, and as legal."""
         named = self.buffers
         return replace(
             plan,

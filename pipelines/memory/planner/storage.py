@@ -55,7 +55,7 @@ class Storages:
 
 
 def storages(problem: PlanningProblem, reuse: bool = True) -> Storages:
-    """The storages of `problem`; without `reuse` nothing is taken over but by ties."""
+    """Return the storages of `problem`; without `reuse` only ties take one over."""
     # Kept with the problem, as its cached properties are: every part of the planner asks for them.
     known: dict[bool, Storages] = vars(problem).setdefault("storages", {})
     if reuse not in known:
@@ -94,7 +94,7 @@ def _storages(problem: PlanningProblem, reuse: bool) -> Storages:
 
 
 def tied_groups(problem: PlanningProblem) -> tuple[int, ...]:
-    """The storage of each buffer: ties join a result to its operand, which was joined before."""
+    """Return the storage of each buffer: ties join a result to its operand, joined before."""
     of = list(range(len(problem.buffers)))
     for task in problem.tasks:
         for result, operand in task.tied:
@@ -111,7 +111,7 @@ def _swaps(
     stays: Sequence[bool],
     touchers: Sequence[Sequence[int]],
 ) -> tuple[tuple[int, int], ...]:
-    """The pairs (born, taken) of task `t`: equal sizes, so that no order changes what is saved."""
+    """Return the pairs (born, taken) of task `t`: equal sizes, so that each saves as much."""
     born = {of[b] for b in problem.tasks[t].writes if touchers[of[b]][:1] == [t]}
     updated = {of[b] for b in problem.tasks[t].writes} - born
     pairs = [(of[result], of[operand]) for result, operand in problem.tasks[t].in_place]
@@ -128,7 +128,7 @@ def _swaps(
 def matched(
     pairs: Sequence[tuple[int, int]], dying: Iterable[int], size: Sequence[int]
 ) -> dict[int, int]:
-    """Which result takes over which of the `dying` operands: most bytes, first pairs first.
+    """Match results with the `dying` operands they take over: most bytes, first pairs first.
 
     The results that can be matched together form a matroid, so taking the largest first and
     augmenting (Kuhn, 1955) saves the most.
@@ -172,7 +172,7 @@ class LiveBytes:
 
 
 def profile(model: Storages, order: Sequence[int]) -> LiveBytes:
-    """The live bytes of a whole order of tasks."""
+    """Return the live bytes of a whole order of tasks."""
     position = {t: i for i, t in enumerate(order)}
     return run(model, order, 0, position, 0)
 
@@ -184,7 +184,7 @@ def run(
     position: dict[int, int] | Sequence[int],
     live: int,
 ) -> LiveBytes:
-    """The live bytes of `tasks`, a permutation of those at positions `start` and on of an order.
+    """Return the live bytes of `tasks`, a permutation of those from position `start` of an order.
 
     `position` is that order's, `live` the bytes before the first: nothing outside is looked at.
     """

@@ -34,7 +34,7 @@ def validate(problem: PlanningProblem, plan: SchedulePlan) -> None:
 
 
 def violations(problem: PlanningProblem, plan: SchedulePlan) -> list[str]:
-    """What is wrong with `plan`. Later checks are left out where earlier faults would blur them."""
+    """List what is wrong with `plan`, but for checks that earlier faults would blur."""
     check = _Check(problem, plan)
     return list(check.steps()) or [
         *check.order(),
@@ -45,7 +45,7 @@ def violations(problem: PlanningProblem, plan: SchedulePlan) -> list[str]:
 
 
 def colliding(intervals: Intervals, offsets: np.ndarray) -> int | None:
-    """An interval that shares a byte and a time with another or is misaligned; None if none does.
+    """Find an interval that shares a byte and a time with another or is misaligned, else None.
 
     By rising offset, each has to begin above whatever was seen in its sections.
     """
@@ -90,7 +90,7 @@ class _Check:
                 yield f"wave {w} holds {len(wave)} steps, {self.problem.concurrency} are allowed"
 
     def order(self) -> Iterator[str]:
-        """What a step reads, and what it has to follow, comes in an earlier wave."""
+        """Check that what a step reads or has to follow comes in an earlier wave."""
         for step, w in self.when.items():
             task = self.problem.tasks[step.task]
             for b in dict.fromkeys(task.reads):
@@ -104,7 +104,7 @@ class _Check:
                 yield f"{step} has copy {copy} of buffer {b} as source and does not read that"
 
     def written_before(self, step: TaskStep, instance: Instance, w: int) -> Iterator[str]:
-        """A violation unless `instance` is written before wave `w`."""
+        """Report a violation unless `instance` is written before wave `w`."""
         writer = TaskStep(self.problem.writer[instance[0]], instance[1])
         if writer not in self.when:
             yield f"{self.step(step)} reads {self.name(instance)}, which nothing computes"
@@ -115,7 +115,7 @@ class _Check:
             )
 
     def reuse(self) -> Iterator[str]:
-        """A reused storage is that of an operand which the writing task may overwrite."""
+        """Check that a reused storage is that of an operand which the task may overwrite."""
         for result, operand in self.plan.reused.items():
             if result not in self.written or operand not in self.lives:
                 yield f"{self.name(result)} reuses {self.name(operand)}: no such instances"
@@ -134,7 +134,7 @@ class _Check:
                 yield f"{self.name(operand)} is reused by {count} results"
 
     def ties(self) -> Iterator[str]:
-        """An updated instance is read no more, also where it lies outside the arena."""
+        """Check that an updated instance is read no more, also where it lies outside the arena."""
         for result, operand in self.tied.items():
             step = self.written[result]
             late = [s for s in self.readers.get(operand, ()) if self.when[s] >= self.when[step]]
@@ -211,7 +211,7 @@ class _Check:
         return found
 
     def handed_over(self, a: Instance, b: Instance, w: int) -> bool:
-        """Whether one takes over the other's storage in wave `w`, its only reader then."""
+        """Return whether one takes over the other's storage in wave `w`, its only reader then."""
         for result, operand in ((a, b), (b, a)):
             given = self.plan.reused.get(result) == operand or self.tied.get(result) == operand
             if given and self.lives[result][0] == w:
@@ -220,7 +220,7 @@ class _Check:
         return False
 
     def bytes(self) -> Iterator[str]:
-        """The bound is one."""
+        """Check that the bound is one."""
         if not 0 <= self.plan.lower_bound <= self.plan.arena_bytes:
             yield (
                 f"the lower bound is {self.plan.lower_bound} bytes, "
@@ -271,7 +271,7 @@ class _Check:
         }
 
     def outside(self, instance: Instance) -> bool:
-        """Whether ties put the instance into a pinned buffer."""
+        """Return whether ties put the instance into a pinned buffer."""
         return self.anchor(instance) in self.pinned_anchors
 
     @cached_property
@@ -280,7 +280,7 @@ class _Check:
         return {self.anchor(i) for i in self.lives if self.pinned(i)}
 
     def anchor(self, instance: Instance) -> Instance:
-        """The operand that a chain of ties begins with."""
+        """Return the operand that a chain of ties begins with."""
         seen = set()
         while instance in self.tied and instance not in seen:
             seen.add(instance)
@@ -288,25 +288,25 @@ class _Check:
         return instance
 
     def pinned(self, instance: Instance) -> bool:
-        """Whether it exists outside the arena."""
+        """Return whether it exists outside the arena."""
         return self.problem.buffers[instance[0]].pinned
 
     def read(self, step: TaskStep, buffer: int) -> Instance:
-        """What `step` reads of `buffer`."""
+        """Return the instance of `buffer` that `step` reads."""
         pinned = self.problem.buffers[buffer].pinned
         return buffer, 0 if pinned else self.plan.sources.get((step, buffer), 0)
 
     def write(self, step: TaskStep, buffer: int) -> Instance:
-        """What `step` writes of `buffer`."""
+        """Return the instance of `buffer` that `step` writes."""
         return buffer, 0 if self.problem.buffers[buffer].pinned else step.copy
 
     def step(self, step: TaskStep) -> str:
-        """How a step is called in a message."""
+        """Name a step in a message."""
         name = self.problem.tasks[step.task].name or f"task {step.task}"
         return f"{name!r}" + (f" (copy {step.copy})" if step.copy else "")
 
     def name(self, instance: Instance) -> str:
-        """How an instance is called in a message."""
+        """Name an instance in a message."""
         b, copy = instance
         named = 0 <= b < len(self.problem.buffers) and self.problem.buffers[b].name
         return f"{named or f'buffer {b}'}" + (f" (copy {copy})" if copy else "")

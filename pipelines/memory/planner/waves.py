@@ -76,7 +76,7 @@ class _Ready:
         return self.places[: bisect_left(self.places, end)]
 
     def run(self, wave: Iterable[int]) -> None:
-        """The tasks at the places `wave` have run: others may follow them."""
+        """Run the tasks at the places `wave`: others may follow them."""
         for place in wave:
             del self.places[bisect_left(self.places, place)]
             for t in self.successors[self.order[place]]:
@@ -86,7 +86,7 @@ class _Ready:
 
 
 class _Live:
-    """What is live in a wave that is being filled, and behind it.
+    """The bytes that are live in a wave that is being filled, and behind it.
 
     users: of each storage the places of the tasks left that touch it, ascending.
     joint: bytes that are live during the wave. after: those live behind it.
@@ -107,7 +107,7 @@ class _Live:
         return sum(model.size[s] for s in touched if self.unborn(s))
 
     def unborn(self, s: int) -> bool:
-        """Whether no task has touched the storage yet."""
+        """Return whether no task has touched the storage yet."""
         return len(self.users[s]) == len(self.model.touchers[s])
 
     def saved(self, place: int, dying: Sequence[int]) -> int:
@@ -116,7 +116,7 @@ class _Live:
         return self.model.saved(task, dying) if dying and self.model.swaps[task] else 0
 
     def dying(self, place: int) -> list[int]:
-        """The storages that no task is left to touch once this one has run behind the wave."""
+        """Return the storages that no task is left to touch once this one has run."""
         stays, touched = self.model.stays, self.model.touches[self.order[place]]
         return [s for s in touched if len(self.users[s]) == 1 and not stays[s]]
 
@@ -127,7 +127,7 @@ class _Live:
         return self.joint + self.born(place) - self.saved(place, dying)
 
     def add(self, place: int) -> None:
-        """The task joins the wave."""
+        """Add the task to the wave."""
         self.joint = self.joint_with(place)
         freed = sum(self.model.size[s] for s in self.dying(place))
         self.after += self.born(place) - freed
@@ -137,7 +137,7 @@ class _Live:
             self.inside.add(s)
 
     def close(self) -> None:
-        """The wave is full; another one begins."""
+        """Close the wave, which is full; another one begins."""
         self.joint = self.after
         self.inside.clear()
 
@@ -195,7 +195,7 @@ class _Overtaking(_Live):
         return during
 
     def _last_used(self, place: int) -> list[int]:
-        """The storages that die at a task that is left, all of them in order."""
+        """Return the storages that die at a task that is left, all of them in order."""
         stays, touched = self.model.stays, self.model.touches[self.order[place]]
         return [s for s in touched if self.users[s][-1] == place and not stays[s]]
 

@@ -166,7 +166,7 @@ class _Search:
         return moves
 
     def _ready(self, mask: int, ready: int, k: int) -> int:
-        """What may run after task `k` as well."""
+        """Return what may run after task `k` as well."""
         ready &= ~(1 << k)
         for x in self.local[k].followers:
             needs = self.local[x].needs

@@ -46,7 +46,7 @@ class Descent:
         return self.costs[self._usage.start[group] : self._usage.start[group + 1]]
 
     def _fresh(self, group: int) -> Floats:
-        """What each way of a group costs, given the others."""
+        """Return the cost of each way of a group, given the others."""
         start = self._usage.start
         cost = self._own[start[group] : start[group + 1]].copy()
         for other, table in self._near[group]:
@@ -98,17 +98,17 @@ class Descent:
         return order[: int(np.searchsorted(gain[order], -1e-9))]
 
     def place(self, number: int) -> tuple[int, int]:
-        """The group and the way that have a number."""
+        """Return the group and the way that have a number."""
         group = int(self._group[number])
         return group, int(number - self._usage.start[group])
 
     def _gain(self) -> Floats:
-        """What each way would cost more than its group's present one, f64[ways]."""
+        """Return the added cost of each way over its group's present one, f64[ways]."""
         self._spend(_STEP + len(self.costs) * _ENTRY)
         return self.costs - self.costs[self._present][self._group]
 
     def _tried(self, number: int) -> tuple[int, int, tuple[slice, Floats]]:
-        """The group and way of a number, and what the way would change in bytes."""
+        """Return the group and way of a number, and the change of bytes."""
         group, way = self.place(number)
         change = self._usage.change(group, int(self.choice[group]), way)
         self._spend(_STEP + len(change[1]) * _ENTRY)

@@ -72,7 +72,7 @@ class Messages:
         return belief
 
     def choose(self, costs: list[Floats]) -> Ints:
-        """A choice, group by group: exact costs to those before, messages from those after."""
+        """Choose group by group: exact costs to those before, messages from those after."""
         choice = np.zeros(len(costs), np.int64)
         for group, cost in enumerate(costs):
             belief = cost.copy()

@@ -44,7 +44,7 @@ class SelectionProblem:
     limit: float
 
     def __post_init__(self) -> None:
-        """Raises PycError (BAD_ARGUMENT) for arrays that do not fit each other."""
+        """Raise PycError (BAD_ARGUMENT) for arrays that do not fit each other."""
         sizes = [len(c) for c in self.costs]
         fits = (
             len(self.usages) == len(sizes) == len(self.lives)
@@ -59,7 +59,7 @@ class SelectionProblem:
             )
 
     def cost(self, choice: Ints) -> float:
-        """The cost of a choice, i64[nodes]; infinite where something forbidden is chosen."""
+        """Return the cost of a choice, i64[nodes]; infinite where something forbidden is chosen."""
         parts = [float(c[s]) for c, s in zip(self.costs, choice, strict=True)]
         parts += [float(e.table[choice[e.first], choice[e.second]]) for e in self.edges]
         return float("inf") if max(parts, default=0.0) >= FORBIDDEN else float(sum(parts))
@@ -74,7 +74,7 @@ class SelectionProblem:
         return np.cumsum(change)
 
     def feasible(self, choice: Ints) -> bool:
-        """Whether a choice has nothing forbidden and stays within the limit."""
+        """Return whether a choice has nothing forbidden and stays within the limit."""
         finite = self.cost(choice) < FORBIDDEN
         return finite and bool(self.use(choice).max(initial=0.0) <= self.limit)
 

@@ -33,7 +33,7 @@ class ReducedGroups:
     ways: list[tuple[int, Ints]]
 
     def expand(self, choice: Ints) -> Ints:
-        """The choice of the nodes from that of the groups."""
+        """Return the choice of the nodes from that of the groups."""
         return np.array([ways[choice[group]] for group, ways in self.ways], np.int64)
 
 
@@ -138,7 +138,7 @@ class _Reducer:
 
 
 def reduce(problem: SelectionProblem) -> ReducedGroups:
-    """The groups of a problem.
+    """Return the groups of a problem.
 
     Raises PycError (BUDGET_IMPOSSIBLE) where arc consistency finds that no choice is allowed.
     """

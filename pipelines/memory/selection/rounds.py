@@ -54,7 +54,7 @@ class CutProgram:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the real plan of a choice needs: bytes, whether that is within the limit, added seconds.
+    """The real plan's verdict on a choice: bytes, whether they fit the limit, added seconds.
 
     seconds: for what is run again.
     """
@@ -68,11 +68,11 @@ class Selectable(Protocol):
     """A program whose choices can be made together."""
 
     def read(self, parts: Names) -> CutProgram:
-        """The program under these choices of parts; sites that are not named go by the policy."""
+        """Read the program under these choices of parts; other sites go by the policy."""
         ...
 
     def check(self, choices: Names) -> Checked:
-        """The real plan under choices of parts and kernels."""
+        """Plan under choices of parts and kernels."""
         ...
 
 
@@ -85,7 +85,7 @@ class Rival(Protocol):
         ...
 
     def fits(self) -> bool:
-        """Whether its real plan is within the limit."""
+        """Return whether its real plan is within the limit."""
         ...
 
 
@@ -118,7 +118,7 @@ class CoSelected:
 def co_select(
     program: Selectable, limit: int, calls: int = 1, rivals: Sequence[Rival] = ()
 ) -> CoSelected:
-    """The quickest choice that its real plan puts within `limit` bytes, `calls` of it at once.
+    """Select the quickest choice whose real plan is within `limit` bytes, `calls` of it at once.
 
     limit: for constants and arenas.
 
@@ -141,7 +141,7 @@ def co_select(
 
 
 def structures_of(program: Selectable) -> list[CutProgram]:
-    """The program as it is, then as parts are chosen at rising prices for a byte, each once."""
+    """Yield the program as it is, then as parts are chosen at rising prices, each once."""
     found = [program.read({})]
     for parts in at_prices(found[0].regions):
         if parts != found[0].parts:
@@ -150,7 +150,7 @@ def structures_of(program: Selectable) -> list[CutProgram]:
 
 
 def at_prices(regions: Mapping[str, Sequence[Part]]) -> list[Names]:
-    """What regions take as the price for a byte rises from nothing; at most `STRUCTURES` steps."""
+    """Yield what regions take as the price for a byte rises; at most `STRUCTURES` steps."""
     if not regions:
         return []
     slopes = {0.0}
@@ -188,7 +188,7 @@ class _Rounds:
     _planned: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
 
     def best(self) -> CoSelected | None:
-        """The quickest confirmed choice; None if the real plan confirms none."""
+        """Return the quickest confirmed choice; None if the real plan confirms none."""
         sites = self.structures[0].sites
         now = Chosen(
             sites.now,
@@ -215,7 +215,7 @@ class _Rounds:
         return best
 
     def _chosen(self, number: int) -> Chosen | None:
-        """The kernels of a structure within what is left of the limit for them."""
+        """Choose the kernels of a structure within what is left of the limit for them."""
         limit = self.limit - self.shift.get(number, self.shift[0])
         if (number, limit) not in self._known:
             sites = self.structures[number].sites
@@ -255,7 +255,7 @@ class _Rounds:
 
 
 def _grounds(before: Way, after: Way) -> str:
-    """What a site gives up, and for how many bytes."""
+    """Describe what a site gives up, and for how many bytes."""
     texts = (
         f"{way.name} {1e6 * way.seconds:.4g} us, {sum(way.reads.values())} bytes of constants, "
         f"{way.scratch} of scratch"

@@ -60,7 +60,7 @@ def select(
     start: Ints | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Selection:
-    """The best choice found within so much work that keeps the limit at every time.
+    """Select the best choice found within so much work that keeps the limit at every time.
 
     start: a choice of the nodes that is no worse than the result. stop: asked now and then whether
     to end sooner; the result then depends on it.
@@ -99,7 +99,7 @@ class _Search:
         self._tried: set[bytes] = set()
 
     def first(self) -> None:
-        """A choice of few bytes, whatever it costs: each group's least at rising prices.
+        """Choose for few bytes, whatever it costs: each group's least at rising prices.
 
         Work is counted but does not end this: there is a choice whatever the budget.
         """
@@ -187,14 +187,14 @@ class _Search:
             at = np.maximum(0.0, at + length * self._missing(bound) / max(norm, 1.0) * over)
 
     def _choose(self, messages: Messages, at: Floats) -> tuple[float, Ints]:
-        """The bound and a choice at these prices."""
+        """Return the bound and a choice at these prices."""
         priced = np.concatenate(self.reduced.costs) + self.usage.price(at)
         costs = np.split(priced, self.usage.start[1:-1])
         bound = max(messages.sweep(costs) for _ in range(_SWEEPS))
         return bound - self.usage.limit * float(at.sum()), messages.choose(costs)
 
     def _missing(self, bound: float) -> float:
-        """How far the bound may rise: to the best cost known, at most to twice its own size."""
+        """Return how far the bound may rise: to the best cost known, at most twofold."""
         known = max(abs(self.bound), 1.0)
         target = min(self.cost, self.bound + known)
         return max(target - bound, 0.01 * known)

@@ -93,7 +93,7 @@ class Sites:
         return sum(found.values())
 
     def peak(self, choice: Sequence[int]) -> int:
-        """The most bytes of values and scratch memory at any step."""
+        """Return the most bytes of values and scratch memory at any step."""
         used = list(self.live)
         for site, way in zip(self.sites, choice, strict=True):
             used[site.step] += site.ways[way].scratch
@@ -126,7 +126,7 @@ def choose(
     start: Sequence[int] | None = None,
     work: int | None = None,
 ) -> Chosen:
-    """The choice of the fewest seconds that was found within `limit` bytes.
+    """Choose the fewest seconds that were found within `limit` bytes.
 
     start: a choice that the result is no slower than, if it is within the limit. work: units of
     it; by default as many as the program has sites.
@@ -183,7 +183,7 @@ class _Network:
         return SelectionProblem(costs, usages, table, self._edges(), float(self.limit))
 
     def _edges(self) -> list[Edge]:
-        """Who reads a constant forces it; with one reader it is there for that one alone."""
+        """Return the costs of reading a constant: a reader forces it; a lone reader owns it."""
         readers: dict[str, list[int]] = {key: [] for key in self._sizes}
         for number, site in enumerate(self.sites.sites):
             for key in dict.fromkeys(k for way in site.ways for k in way.reads):
@@ -202,7 +202,7 @@ class _Network:
         return edges
 
     def whole(self, choice: Sequence[int]) -> np.ndarray:
-        """A choice of ways with the constants that it reads."""
+        """Return a choice of ways with the constants that it reads."""
         read = {k for s, c in zip(self.sites.sites, choice, strict=True) for k in s.ways[c].reads}
         constants = [PRESENT if key in read else ABSENT for key in self._sizes]
         return np.array([*choice, *constants, *[0] * len(self.sites.live)], np.int64)

@@ -31,7 +31,7 @@ class Usage:
 
     @staticmethod
     def of(problem: SelectionProblem, reduced: ReducedGroups) -> "Usage":
-        """The usage of a reduced problem's groups."""
+        """Return the usage of a reduced problem's groups."""
         start = np.concatenate([[0], np.cumsum([len(c) for c in reduced.costs])]).astype(np.int64)
         alive = np.flatnonzero(problem.lives[:, 0] < problem.lives[:, 1])
         events = np.unique(problem.lives[alive])
@@ -67,13 +67,13 @@ class Usage:
         return np.cumsum(change)[: self.times]
 
     def price(self, at: Floats) -> Floats:
-        """What each way pays, f64[ways], at a price for a byte at each time, f64[times]."""
+        """Return each way's price, f64[ways], at a price for a byte at each time, f64[times]."""
         paid = np.concatenate([[0.0], np.cumsum(at)])
         worth = self.size * (paid[self.end] - paid[self.begin])
         return np.bincount(self.way, worth, int(self.start[-1]))
 
     def change(self, group: int, before: int, after: int) -> tuple[slice, Floats]:
-        """The times at which bytes may change with the way of a group, and by how much they do."""
+        """Return the times at which a way of a group may change bytes, and by how much."""
         first, start = self.first, self.start[group]
         spans = [slice(first[start + way], first[start + way + 1]) for way in (before, after)]
         begin, end, size = (

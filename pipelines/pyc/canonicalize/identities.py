@@ -15,7 +15,7 @@ from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.interpreter import flush_subnormals
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import infer_op
-from pyc_mlir.dialects.opdef import OPS, evaluate, is_commutative
+from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.ops.reduction import highest, lowest
 from pyc_mlir.dialects.types import FLOATS, is_float
@@ -31,11 +31,13 @@ from pyc_mlir.pipelines.pyc.rewriting import (
 
 Rewrite = Callable[[ir.Operation], ir.Value | None]
 REWRITES: dict[str, list[Rewrite]] = {}
-IDEMPOTENT = ("abs", "floor", "ceil", "round", "relu")
-INVOLUTIONS = ("neg", "not")
 # Operands beyond this are not folded: the compiler would spend more than the program.
 _MAX_WORK_BYTES = 1 << 28
-COMMUTATIVE = tuple(name for name in OPS if is_commutative(name))
+
+
+def with_trait(trait: Trait, arity: int) -> list[str]:
+    """Return the names of the ops of so many operands with a trait."""
+    return [n for n, op in OPS.items() if op.has(trait) and len(op.operands) == arity]
 
 
 def rewrites(*names: str) -> Callable[[Rewrite], Rewrite]:
@@ -104,7 +106,7 @@ def unbounded(op: ir.Operation) -> ir.Value | None:
     return x if splat_of(bound) == limit and _is_whole(op, x) else None
 
 
-@rewrites(*COMMUTATIVE)
+@rewrites(*with_trait(Trait.COMMUTATIVE, 2))
 def constant_to_the_right(op: ir.Operation) -> ir.Value | None:
     """``c + x = x + c``: the other rewrites look at the right operand only."""
     lhs, rhs = op.operands
@@ -114,21 +116,21 @@ def constant_to_the_right(op: ir.Operation) -> ir.Value | None:
     return getattr(IRBuilder(), name + "_")(rhs, lhs)
 
 
-@rewrites("maximum", "minimum", "and", "or")
+@rewrites(*with_trait(Trait.IDEMPOTENT, 2))
 def same_operands(op: ir.Operation) -> ir.Value | None:
     """``max(x, x) = min(x, x) = x & x = x | x = x``."""
     lhs, rhs = op.operands
     return lhs if lhs == rhs and _is_same_type(op, lhs) else None
 
 
-@rewrites(*IDEMPOTENT)
+@rewrites(*with_trait(Trait.IDEMPOTENT, 1))
 def idempotent(op: ir.Operation) -> ir.Value | None:
     """``f(f(x)) = f(x)``."""
     (x,) = op.operands
     return x if _made_by(x, op.name[4:]) is not None and _is_same_type(op, x) else None
 
 
-@rewrites(*INVOLUTIONS)
+@rewrites(*with_trait(Trait.INVOLUTION, 1))
 def involution(op: ir.Operation) -> ir.Value | None:
     """``f(f(x)) = x``."""
     inner = _made_by(op.operands[0], op.name[4:])

@@ -19,9 +19,8 @@ import numpy as np
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.opdef import OPS, Param
-from pyc_mlir.dialects.ops.elementwise import Elementwise
-from pyc_mlir.dialects.ops.reduction import Reduction, reduced_shape
+from pyc_mlir.dialects.opdef import OPS, Param, Trait
+from pyc_mlir.dialects.ops.reduction import reduced_axes, reduced_shape
 from pyc_mlir.dialects.types import DTYPES, TensorType, accumulator, is_float
 from pyc_mlir.pipelines.pyc.canonicalize.identities import REWRITES, rewrites
 from pyc_mlir.pipelines.pyc.rewriting import (
@@ -34,12 +33,11 @@ from pyc_mlir.pipelines.pyc.rewriting import (
 
 __all__ = ["REWRITES"]
 
-_REDUCTIONS = tuple(n for n, op in OPS.items() if issubclass(op, Reduction))
 _SPELLED = tuple(
     name for name, op in OPS.items() if {p.name for p in op.params} & {"axis", "axes", "epsilon"}
 )
 _BROADCAST = tuple(
-    name for name, op in OPS.items() if issubclass(op, Elementwise) and len(op.operands) > 1
+    name for name, op in OPS.items() if op.has(Trait.ELEMENTWISE) and len(op.operands) > 1
 )
 
 
@@ -146,11 +144,12 @@ def mean_of_sum(op: ir.Operation) -> ir.Value | None:
 def kept_dimensions(op: ir.Operation) -> ir.Value | None:
     """A reshape that only drops, or adds, the dimensions of size 1 that a reduction made."""
     made, out = defining_op(op.operands[0]), from_mlir(op.result.type)
-    if made is None or made.name[4:] not in _REDUCTIONS or not out.is_static:
+    definition = None if made is None else definition_of(made)
+    if made is None or definition is None or not definition.has(Trait.REDUCES) or not out.is_static:
         return None
-    definition, given = _bound(made)
+    given = params_of(definition, made)
     x, other = made.operands[0], {**given, "keepdims": not given["keepdims"]}
-    axes = [a % from_mlir(x.type).rank for a in given["axes"]]
+    axes = [a % from_mlir(x.type).rank for a in reduced_axes(given)]
     if reduced_shape(from_mlir(x.type).shape, axes, other["keepdims"]) != out.shape:
         return None
     return IRBuilder().build(definition, x, **other)

@@ -7,7 +7,7 @@ et al., Fused-Layer CNN Accelerators, 2016).
 Comes in: an op by definition, types and parameters, and a dimension of its result.
 Goes out: for each operand a dimension or None (whole); None instead of the tuple where the
 dimension does not run through. A family is entered by `@runs("name")`, elementwise ops and
-reductions by their base class. What is not entered blocks.
+reductions by their trait. What is not entered blocks.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from pyc_mlir.dialects.opdef import OpDef
-from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.opdef import OpDef, Trait
 from pyc_mlir.dialects.ops.movement import END, START, python_slice
-from pyc_mlir.dialects.ops.reduction import Reduction
+from pyc_mlir.dialects.ops.reduction import reduced_axes
 from pyc_mlir.dialects.types import TensorType
 
 Dims = tuple[int | None, ...]
@@ -52,10 +51,10 @@ def runs(*names: str) -> Callable[[Rule], Rule]:
 
 def operand_dims(call: OpCall, dim: int) -> Dims | None:
     """The dimension of each operand that dimension `dim` of the result runs along."""
-    if issubclass(call.definition, Elementwise):
+    if call.definition.has(Trait.ELEMENTWISE):
         return tuple(_aligned(x, call.out, dim) for x in call.inputs)
-    if issubclass(call.definition, Reduction):
-        return _reduced(call, dim, call.params["axes"])
+    if call.definition.has(Trait.REDUCES):
+        return _reduced(call, dim)
     rule = RULES.get(call.definition.name)
     return None if rule is None else rule(call, dim)
 
@@ -87,7 +86,7 @@ class ChunkWindow:
 
 def window_of(call: OpCall, dim: int) -> ChunkWindow | None:
     """The window whose outputs are dimension `dim` of a result; None where there is none."""
-    if call.definition.name not in _WINDOWS or dim not in _sides(call):
+    if not call.definition.has(Trait.WINDOW) or dim not in _sides(call):
         return None
     axis, x = dim - _sides(call)[0], call.inputs[0]
     size, kernel = x.shape[dim], call.params.get("kernel")
@@ -105,9 +104,6 @@ def operand_rows(call: OpCall, dim: int, rows: Rows) -> Rows:
     """What some rows along `dim` of the result need of the operands that it runs along."""
     window = window_of(call, dim)
     return rows if window is None else window.source(rows)
-
-
-_WINDOWS = ("conv2d", "max_pool2d", "avg_pool2d")
 
 
 def _sides(call: OpCall) -> tuple[int, int]:
@@ -136,17 +132,12 @@ def _aligned(x: TensorType, out: TensorType, dim: int) -> int | None:
     return None if at < 0 or (x.shape[at] == 1 and out.shape[dim] != 1) else at
 
 
-def _reduced(call: OpCall, dim: int, axes: tuple[int, ...]) -> Dims | None:
+def _reduced(call: OpCall, dim: int) -> Dims | None:
     rank = call.inputs[0].rank
-    gone = {a % rank for a in axes}
+    gone = {a % rank for a in reduced_axes(call.params)}
     if call.params["keepdims"]:
         return None if dim in gone else (dim,)
     return ([i for i in range(rank) if i not in gone][dim],)
-
-
-@runs("argmax")
-def _argmax(call: OpCall, dim: int) -> Dims | None:
-    return _reduced(call, dim, (call.params["axis"],))
 
 
 @runs("matmul")
@@ -288,6 +279,6 @@ def cuts_a_product(call: OpCall, dim: int) -> bool:
 
     Code generation may then tile it differently, so that the last bits of sums may differ.
     """
-    if call.definition.name == "conv2d":
-        return dim > 0
-    return call.definition.name in ("matmul", "attention") and dim >= call.out.rank - 2
+    if call.definition.anchor not in ("contraction", "attention"):
+        return False
+    return dim > 0 if call.definition.has(Trait.WINDOW) else dim >= call.out.rank - 2

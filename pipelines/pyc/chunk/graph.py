@@ -13,16 +13,11 @@ from functools import cached_property
 from math import ceil
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.pyc.chunk.dims import OpCall, hidden_bytes
 from pyc_mlir.pipelines.pyc.fuse.channels import Channels
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, params_of, tensor_types, values_read
-
-_VIEWS = frozenset({"reshape"})
-# What elementwise ops that read them are computed with.
-_WITH_EPILOGUE = frozenset({"matmul", "conv2d"})
-_ROW_WISE = frozenset({"softmax", "log_softmax", "layernorm", "rmsnorm", "batchnorm"})
 
 
 @dataclass(frozen=True)
@@ -49,14 +44,18 @@ class ChunkNode:
         return "" if self.call is None else self.call.definition.name
 
     @property
-    def is_elementwise(self) -> bool:
-        """Whether an element of the result needs only the elements of the same place."""
-        return self.call is not None and issubclass(self.call.definition, Elementwise)
+    def anchor(self) -> str:
+        """The kind of the groups that the op starts, empty where it starts none."""
+        return "" if self.call is None else self.call.definition.anchor
+
+    def has(self, traits: Trait) -> bool:
+        """Return whether the op has one of these traits and may run in parts."""
+        return self.call is not None and self.call.definition.has(traits)
 
     @property
-    def may_overwrite(self) -> bool:
-        """Whether the result may take the place of an operand of the same size."""
-        return self.is_elementwise or self.name in _ROW_WISE
+    def is_elementwise(self) -> bool:
+        """True where an element of the result needs only the elements of the same place."""
+        return self.has(Trait.ELEMENTWISE)
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class ChunkGraph:
         self.users = self._users()
         self.storage = list(range(len(self.ops)))
         for i, node in enumerate(self.nodes):
-            if node.name in _VIEWS and node.reads:
+            if node.has(Trait.VIEW) and node.reads:
                 self.storage[i] = self.storage[node.reads[0]]
         self._viewed_result(returned)
 
@@ -181,7 +180,9 @@ class ChunkGraph:
             reader = self._elementwise_reader[i]
             if reader is None or i in inside or reader in inside:
                 continue
-            products = (r for r in self.nodes[reader].reads if self.nodes[r].name in _WITH_EPILOGUE)
+            products = (
+                r for r in self.nodes[reader].reads if self.nodes[r].anchor == "contraction"
+            )
             if all(r in inside or len(self.users[r]) > 1 for r in products):
                 into[i] = into.get(reader, reader)
         return into
@@ -214,7 +215,7 @@ class ChunkGraph:
         node = self.nodes[i]
         dying = {self.storage[r] for r in node.reads if last.get(self.storage[r]) == at}
         fits = any(self.nodes[s].nbytes == node.nbytes for s in dying)
-        return node.nbytes if node.may_overwrite and fits else 0
+        return node.nbytes if node.has(Trait.OVERWRITES) and fits else 0
 
     def inside(self, ops: Sequence[int], shares: Mapping[int, float] | None = None) -> int:
         """The most bytes live at once of what a region of these ops keeps to itself.

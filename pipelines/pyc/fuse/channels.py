@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.kernels.families.conv.sources import MOST_PARTS, takes_channels
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, params_of
 from pyc_mlir.pipelines.target.work import F32
 
-_POOLINGS = ("max_pool2d", "avg_pool2d")
 _FAMILIES = ("conv", "depthwise", "pool")
 
 
@@ -74,15 +74,15 @@ def _moves_channels(op: ir.Operation) -> bool:
 def _reads_parts(window: ir.Operation, images: ir.Value) -> bool:
     """Whether a window's kernel reads the images and nothing else of them."""
     definition = definition_of(window)
-    if definition is None or definition.name not in ("conv2d", *_POOLINGS):
+    if definition is None or not definition.has(Trait.WINDOW):
         return False
     own, *others = window.operands
     params = params_of(definition, window)
     if own != images or images in others or params["layout"] != "NHWC":
         return False
-    if definition.name in _POOLINGS:
+    if not others:
         return True
-    weights, *_ = others
+    (weights,) = others
     maker = weights.owner
     constant = not isinstance(maker, ir.Block) and maker.operation.name == "pyc.constant"
     channels, filters = (from_mlir(v.type).shape[3] for v in (images, window.result))

@@ -27,21 +27,6 @@ from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS
 
-ANCHORS = {
-    "matmul": "contraction",
-    "conv2d": "contraction",
-    "integer_matmul": "contraction",
-    "integer_conv2d": "contraction",
-    "softmax": "row",
-    "log_softmax": "row",
-    "layernorm": "row",
-    "rmsnorm": "row",
-    "batchnorm": "elementwise",
-    "attention": "attention",
-    "max_pool2d": "window",
-    "avg_pool2d": "window",
-    "concat": "concat",
-}
 _PLANAR_CHANNELS = 16
 # Tensors that a group reads at most: one dispatch binds them, and what else comes into it.
 _MOST_READ = MOST_BINDINGS - 4
@@ -90,7 +75,7 @@ def plan(graph: FusionGraph, choices: Choices, max_ops: int) -> list[FusionGroup
     """Choose the groups of one function and form them."""
     claimed: set[int] = set()
     groups: list[FusionGroup] = []
-    anchors = [i for i, n in enumerate(graph.names) if n in ANCHORS]
+    anchors = [i for i in range(len(graph.ops)) if graph.anchor(i)]
     starts = [i for i in anchors if i not in graph.channels.unstored]
     starts += [i for i in range(len(graph.ops)) if graph.elementwise[i]]
     for start in starts:
@@ -98,7 +83,7 @@ def plan(graph: FusionGraph, choices: Choices, max_ops: int) -> list[FusionGroup
             continue
         if graph.is_part(start):
             continue
-        kind = ANCHORS.get(graph.names[start], "elementwise")
+        kind = graph.anchor(start) or "elementwise"
         members = _choose(graph, start, claimed, choices, max_ops)
         copies = _copies(graph, members)
         claimed.update(set(members) - copies)
@@ -119,7 +104,7 @@ def _choose(
 ) -> tuple[int, ...]:
     """Offer every legal group that begins at `start`, the largest first, and keeping it alone."""
     reach = _forward(graph, start, claimed, max_ops)
-    if graph.names[start] in ANCHORS:
+    if graph.anchor(start):
         legal = [reach[:n] for n in graph.closed_prefixes(reach)]
         if graph.names[start] == "matmul":
             legal = _with_transposes(graph, start, legal, claimed)

@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pyc_mlir.dialects.ir.attributes import params_of
+from pyc_mlir.dialects.ir.attributes import definition_of, params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.quantized import BYTES
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.pyc.fuse.channels import Channels
@@ -16,7 +15,6 @@ from pyc_mlir.pipelines.pyc.rewriting import tensor_types
 
 # Of concatenations that get copies of those that they share with others.
 _MOST_PARTS = 64
-ELEMENTWISE = frozenset(n for n, d in OPS.items() if issubclass(d, Elementwise))
 
 
 def axis_of(op: ir.Operation) -> int:
@@ -47,10 +45,8 @@ class FusionGraph:
         types = tensor_types(r for op in self.ops for r in op.results)
         self.types = [_result_type(op, types) for op in self.ops]
         self.sizes = [t.nbytes if t is not None and t.is_static else None for t in self.types]
-        self.elementwise = [
-            op.name.startswith("pyc.") and name in ELEMENTWISE
-            for op, name in zip(self.ops, self.names, strict=True)
-        ]
+        self.definitions = [definition_of(op) for op in self.ops]
+        self.elementwise = [d is not None and d.has(Trait.ELEMENTWISE) for d in self.definitions]
         self.users: list[list[int]] = [[] for _ in self.ops]
         self.producers: list[list[int]] = [[] for _ in self.ops]
         for i, op in enumerate(self.ops):
@@ -86,6 +82,11 @@ class FusionGraph:
                         owner = operand.owner
                         if not isinstance(owner, ir.Block) and owner.operation in position:
                             self.users[position[owner.operation]].append(i)
+
+    def anchor(self, i: int) -> str:
+        """Return the kind of the groups that an op starts; empty where it starts none."""
+        definition = self.definitions[i]
+        return "" if definition is None else definition.anchor
 
     def shape(self, i: int) -> Shape | None:
         """The shape of an op's result; None for ops of other dialects."""

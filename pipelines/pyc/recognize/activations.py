@@ -45,7 +45,7 @@ def _forks(x: TermNode, graph: TermGraph) -> bool:
     Without this look, a long chain of activations would be compared at each of its ops.
     """
     readers = graph.of(x)
-    while len(readers) == 1 and readers[0].name in (*MOVED, "cast"):
+    while len(readers) == 1 and readers[0].has(MOVED):
         readers = graph.of(readers[0])
     return len(readers) > 1
 

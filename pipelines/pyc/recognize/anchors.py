@@ -1,37 +1,25 @@
 """Walks that guesses are made with: down to the values that an anchor computes from, and up."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
-from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.pyc.terms.algebra import meant
-from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode
+from pyc_mlir.pipelines.pyc.terms.nodes import VIEWS, TermGraph, TermNode
 
 # How many ops a walk visits.
 _REACH = 24
-# Arithmetic, casts and roots: what guesses look through.
-ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "neg", "cast", "sqrt", "rsqrt"})
-_VIEWS = frozenset({"cast", "reshape", "broadcast_to"})
 
 
-def is_elementwise(node: TermNode) -> bool:
-    """Whether an op works on each element alone."""
-    definition = OPS.get(node.name)
-    return definition is not None and issubclass(definition, Elementwise)
+def peeled(node: TermNode, through: Trait = VIEWS) -> TermNode:
+    """Return the node without conversions and views around it."""
+    return stages(node, through)[-1]
 
 
-def peeled(node: TermNode, names: frozenset[str] = _VIEWS) -> TermNode:
-    """The node without conversions and views around it."""
-    while node.name in names:
-        node = node.operands[0]
-    return node
-
-
-def stages(node: TermNode, names: frozenset[str] = _VIEWS) -> list[TermNode]:
-    """The node, and what is left as each conversion and view around it goes."""
+def stages(node: TermNode, through: Trait = VIEWS) -> list[TermNode]:
+    """Return the node, and what is left as each conversion and view around it goes."""
     found = [node]
-    while found[-1].name in names:
+    while found[-1].has(through):
         found.append(found[-1].operands[0])
     return found
 
@@ -67,7 +55,7 @@ def followers(anchor: TermNode, graph: TermGraph) -> list[TermNode]:
     pending = list(graph.of(anchor))
     while pending and len(found) < _REACH:
         node = pending.pop(0)
-        if node in found or not (is_elementwise(node) or node.name in _VIEWS):
+        if node in found or not node.has(Trait.ELEMENTWISE | VIEWS):
             continue
         found[node] = None
         pending.extend(graph.of(node))
@@ -76,14 +64,14 @@ def followers(anchor: TermNode, graph: TermGraph) -> list[TermNode]:
 
 def arguments(node: TermNode) -> Iterator[TermNode]:
     """The values that alone, with numbers, determine a function's argument; the nearest first."""
-    walked = [n for n in walk(node, ARITHMETIC, _REACH) if n.number is None]
+    walked = [n for n in walk(node, Trait.ARITHMETIC, _REACH) if n.number is None]
     for cut in walked:
         if is_float(cut.type.dtype) and _depends_only_on(node, cut):
             yield cut
 
 
-def walk(node: TermNode, through: Collection[str], limit: int) -> list[TermNode]:
-    """`node` and what it is computed from by ops of these names, nearest first, at most `limit`."""
+def walk(node: TermNode, through: Trait, limit: int, also: tuple[str, ...] = ()) -> list[TermNode]:
+    """Return `node` and what such ops compute it from, nearest first, at most `limit`."""
     found: dict[TermNode, None] = {}
     pending = [node]
     while pending and len(found) < limit:
@@ -91,7 +79,7 @@ def walk(node: TermNode, through: Collection[str], limit: int) -> list[TermNode]
         if top in found:
             continue
         found[top] = None
-        if top.name in through:
+        if top.has(through) or top.name in also:
             pending.extend(top.operands)
     return list(found)
 
@@ -104,7 +92,7 @@ def _depends_only_on(node: TermNode, cut: TermNode) -> bool:
         top = pending.pop()
         if top is cut or top.number is not None or top in seen:
             continue
-        if len(seen) == _REACH or top.name not in ARITHMETIC:
+        if len(seen) == _REACH or not top.has(Trait.ARITHMETIC):
             return False
         seen.add(top)
         pending.extend(top.operands)

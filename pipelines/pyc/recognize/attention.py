@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.pipelines.pyc.recognize.anchors import peeled, unscaled
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
 from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode
 
-_MOVES = frozenset({"reshape", "transpose", "cast"})
+_MOVES = Trait.VIEW | Trait.PERMUTES | Trait.CONVERTS
 _LAYERS = 8
 Guard = Callable[..., Any]
 
@@ -96,7 +97,7 @@ def _with_keys(root: TermNode, scores: _Scores, causal: bool) -> Iterator[Candid
     factor = scores.factor * first * second
     shape = keys.type.shape
     moved, wanted = keys, (*shape[:-2], shape[-1], shape[-2])
-    while moved.name in _MOVES and (moved is keys or moved.type.shape != wanted):
+    while moved.has(_MOVES) and (moved is keys or moved.type.shape != wanted):
         moved = moved.operands[0]
     signs = tuple(kept for _, kept in scores.conditions)
     build = partial(_build, {"scale": factor, "is_causal": causal}, signs)

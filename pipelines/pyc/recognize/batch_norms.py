@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.pyc.recognize.anchors import ARITHMETIC, followers, number
+from pyc_mlir.dialects.opdef import Trait
+from pyc_mlir.pipelines.pyc.recognize.anchors import followers, number
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
 from pyc_mlir.pipelines.pyc.recognize.norms import is_root
-from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode
+from pyc_mlir.pipelines.pyc.terms.nodes import VIEWS, TermGraph, TermNode
 
-_VIEWS = frozenset({"reshape", "broadcast_to"})
 _REACH = 32
 
 
@@ -47,9 +47,9 @@ def _read(root: TermNode) -> tuple[list[TermNode], list[TermNode], list[float]]:
             numbers[value] = None
         elif node.type == root.type:
             images.append(node)
-        elif node.type.rank == 1 and node.name not in ARITHMETIC:
+        elif node.type.rank == 1 and not node.has(Trait.ARITHMETIC):
             vectors.append(node)
-        if node.name in ARITHMETIC or node.name in _VIEWS:
+        if node.has(Trait.ARITHMETIC | VIEWS):
             pending.extend(node.operands)
     return images, vectors if len(vectors) <= 4 else [], list(numbers)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.pyc import compatible
+from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.dialects.types import accumulator, is_float
 from pyc_mlir.pipelines.pyc.terms.algebra import Reals, Same
 from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, NodeBuilder, TermGraph, TermNode
@@ -18,8 +19,6 @@ from pyc_mlir.pipelines.pyc.terms.terms import Terms, TooManyProducts
 
 # Ops between the leaves and the root of a composite, at most.
 REGION = 64
-# Composites that are computed in f32 where their operands have 16 bits.
-_WIDE = frozenset({"layernorm", "rmsnorm", "gelu", "silu", "sigmoid"})
 
 
 @dataclass(frozen=True)
@@ -135,12 +134,12 @@ def region(candidate: Candidate, graph: TermGraph) -> tuple[TermNode, ...] | Non
 
 def is_own(node: TermNode) -> bool:
     """Whether an op belongs to one composite alone: it computes numbers, not where they lie."""
-    return node.name not in MOVED and is_float(node.type.dtype)
+    return not node.has(MOVED) and is_float(node.type.dtype)
 
 
 def _is_wide_enough(candidate: Candidate, ops: Sequence[TermNode]) -> bool:
     """The composite computes in a type no narrower than any of the ops it replaces."""
     dtype = candidate.root.type.dtype
     floats = [n.type.dtype for n in ops if is_float(n.type.dtype)]
-    width = (accumulator(dtype) if candidate.name in _WIDE else dtype).itemsize
+    width = (accumulator(dtype) if has(candidate.name, Trait.WIDE) else dtype).itemsize
     return all(d.itemsize <= width for d in floats)

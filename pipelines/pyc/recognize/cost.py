@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.pipelines.driver.base import PassContext
-from pyc_mlir.pipelines.pyc.recognize.anchors import is_elementwise
 from pyc_mlir.pipelines.pyc.recognize.candidates import Match
 from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, NodeBuilder, TermNode
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -39,11 +39,11 @@ def _cost(ops: Sequence[TermNode], model: CostModel) -> Cost:
     chains: list[list[TermNode]] = []
     home: dict[TermNode, list[TermNode]] = {}
     for op in ops:
-        if op.name in MOVED:
+        if op.has(MOVED):
             continue
         before = [home[o] for o in op.operands if o in home]
-        same = is_elementwise(op) and before and before[-1][-1].type.shape == op.type.shape
-        chain = before[-1] if same and is_elementwise(before[-1][-1]) else []
+        fuses = op.has(Trait.ELEMENTWISE) and before and before[-1][-1].has(Trait.ELEMENTWISE)
+        chain = before[-1] if fuses and before[-1][-1].type.shape == op.type.shape else []
         if not chain:
             chains.append(chain)
         chain.append(op)

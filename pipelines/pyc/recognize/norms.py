@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.pyc.recognize.anchors import followers, number, peeled, stages, walk
 from pyc_mlir.pipelines.pyc.recognize.candidates import REGION, Candidate
-from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode
+from pyc_mlir.pipelines.pyc.terms.nodes import VIEWS, TermGraph, TermNode
 
 _SUMS = ("reduce_mean", "reduce_sum")
-# Ops that statistics are made of, from a root down to the sums of squares.
-_STATISTICS = frozenset(
-    {"add", "sub", "mul", "div", "cast", "reshape", "broadcast_to", "maximum", "sqrt", "neg"}
-)
-
 # Elements of a parameter that the program lacks, at most: kernels read it for every row.
 _MADE = 4096
 
@@ -54,7 +50,7 @@ def is_root(node: TermNode) -> bool:
 
 def _statistics(anchor: TermNode) -> _Statistics | None:
     """None where no square is summed below, or over other axes than the last ones."""
-    below = walk(anchor.operands[0], _STATISTICS, REGION)
+    below = walk(anchor.operands[0], Trait.ARITHMETIC | VIEWS, REGION, also=("maximum",))
     squares = [n for n in below if n.name in _SUMS and _squared(n.operands[0]) is not None]
     if not squares:
         return None
@@ -168,7 +164,7 @@ def _parameters(root: TermNode, x: TermNode) -> list[TermNode]:
 
 def _core(node: TermNode) -> TermNode:
     """A vector without the views that make it broadcast."""
-    while node.name in ("cast", "broadcast_to", "reshape"):
+    while node.has(VIEWS):
         before = node.operands[0]
         if prod(d or 0 for d in before.type.shape) != prod(d or 0 for d in node.type.shape) and (
             node.name != "broadcast_to"

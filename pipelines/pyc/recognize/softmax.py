@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.pipelines.pyc.recognize.anchors import followers, peeled, stages
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
 from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode
@@ -34,7 +35,7 @@ def _logarithms(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
     """log(softmax(x)) where the softmax is a composite already."""
     if anchor.name != "log":
         return
-    inner = peeled(anchor.operands[0], frozenset({"cast"}))
+    inner = peeled(anchor.operands[0], Trait.CONVERTS)
     if inner.name == "softmax":
         for root in (anchor, *graph.of(anchor)):
             yield from _both(root, inner.operands[0], inner.params["axis"])

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from pyc_mlir.dialects.opdef import is_commutative
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.types import DTYPES, is_float
 from pyc_mlir.pipelines.pyc.terms.nodes import TermNode
 from pyc_mlir.pipelines.pyc.terms.reading import Place, Reading
@@ -24,7 +24,6 @@ _KNOWN = (
     math.sqrt(math.pi), 2 / math.sqrt(math.pi),
 )  # fmt: skip
 CONSTANTS = (*_KNOWN, *(1 / known for known in _KNOWN))
-_ODD = ("erf", "tanh", "sin")
 _POWERS = 4
 # The greatest whole number whose root is looked for.
 _WIDEST = 1 << 16
@@ -93,7 +92,7 @@ class Same(Reading):
         one = self.terms.constant(1.0)
         if node.name == "mul" and one in parts:
             return parts[0] if parts[1] == one else parts[1]
-        ordered = sorted(parts) if is_commutative(node.name) else parts
+        ordered = sorted(parts) if node.has(Trait.COMMUTATIVE) else parts
         kept = tuple((k, str(v)) for k, v in sorted(node.params.items()))
         return self.terms.atom("op", node.name, kept, parts=ordered)
 
@@ -179,7 +178,7 @@ class Reals(Reading):
             return root if name == "sqrt" else self.inverse(root)
         if floats and name == "pow" and (exponent := t.value(parts[1])) is not None:
             return self._power(parts[0], exponent)
-        if name in _ODD:
+        if node.has(Trait.ODD):
             return self._odd(name, parts[0])
         if name == "and":
             return self._all(parts)
@@ -187,7 +186,7 @@ class Reals(Reading):
             return self._negated(parts[0])
         if name == "log":
             return self._log(parts[0])
-        ordered = sorted(parts) if is_commutative(name) else parts
+        ordered = sorted(parts) if node.has(Trait.COMMUTATIVE) else parts
         return t.atom(name, parts=ordered)
 
     def _odd(self, name: str, x: Poly) -> Poly:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import Builder
-from pyc_mlir.dialects.opdef import OPS, OpDef
+from pyc_mlir.dialects.opdef import OPS, OpDef, Trait, has
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.pyc.rewriting import (
     constant_array,
@@ -26,8 +26,10 @@ from pyc_mlir.pipelines.pyc.rewriting import (
 
 # What a node is named that no pyc op of the block makes.
 VALUE = "value"
+# The same numbers, perhaps under another shape or in another element type.
+VIEWS = Trait.VIEW | Trait.REPEATS | Trait.CONVERTS
 # Ops that compute no number: they may stand inside a composite and be read elsewhere too.
-MOVED = frozenset({"reshape", "broadcast_to", "transpose", "cast", "constant", "iota", "size"})
+MOVED = VIEWS | Trait.PERMUTES | Trait.CREATES
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,10 @@ class TermNode:
     params: Mapping[str, Any]
     type: TensorType
     value: Any = None
+
+    def has(self, traits: Trait) -> bool:
+        """Return whether the op has one of these traits."""
+        return has(self.name, traits)
 
     @cached_property
     def array(self) -> np.ndarray | None:

@@ -9,8 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.pyc.terms.indices import Index, before_reshape, whole
 from pyc_mlir.pipelines.pyc.terms.nodes import TermNode, expanded
@@ -72,8 +71,7 @@ class Reading(ABC):
             return moved
         if (spelled := expanded(node)) is not None:
             return self.read(spelled, place)
-        definition = OPS.get(node.name)
-        if definition is not None and issubclass(definition, Elementwise):
+        if node.has(Trait.ELEMENTWISE):
             return self.apply(node, [self.read(o, _aligned(o, place)) for o in node.operands])
         return self.terms.of(Atom("other", (self.terms.identity(node),), place))
 
@@ -178,7 +176,7 @@ def _source(node: TermNode, d: int) -> tuple[TermNode, int] | None:
     if node.name == "reshape":
         entry = node.params["shape"][d]
         return (x, -2 - entry) if entry <= -2 else None
-    if node.name.startswith("reduce_"):
+    if node.has(Trait.REDUCES) and "axes" in node.params:
         axes = {a % x.type.rank for a in node.params["axes"]}
         if node.params["keepdims"]:
             return x, d
@@ -189,9 +187,7 @@ def _source(node: TermNode, d: int) -> tuple[TermNode, int] | None:
         return (rhs, rhs.type.rank - 1) if last else _dynamic((lhs,), d, node.type.rank)
     if node.name == "broadcast_to" and len(node.operands) == 2:
         return node.operands[1], d
-    definition = OPS.get(node.name)
-    alike = definition is not None and issubclass(definition, Elementwise)
-    if alike or node.name in ("broadcast_to", "softmax", "log_softmax", "layernorm", "rmsnorm"):
+    if node.has(Trait.ALIGNED):
         return _dynamic(node.operands, d, node.type.rank)
     return None
 

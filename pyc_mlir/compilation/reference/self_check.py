@@ -20,12 +20,12 @@ from pyc_mlir.artifact.test_vectors import EDGES, FINITE_EDGES, ExpectedResult, 
 from pyc_mlir.artifact.verification import Expectation, SelfCheck, Unchecked
 from pyc_mlir.compilation.reference.oracles import PycOracle, expected_of, samples_of
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.ir.attributes import params_of
+from pyc_mlir.dialects.ir.attributes import definition_of, params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.numerics.budget import OverBudget, ReferenceBudget
-from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.ops.contraction import any_order
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.runtime.device import Device
@@ -91,15 +91,15 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
 
 def _seeds(block: ir.Block) -> tuple[int, ...]:
     """Those of samples: the last one with edge values, as far as they are the same compiled."""
-    found = (OPS.get(op.operation.name.removeprefix("pyc.")) for op in block.operations)
-    finite = any(op.finite_operands for op in found if op is not None)
+    found = (definition_of(op.operation) for op in block.operations)
+    finite = any(op.has(Trait.FINITE_OPERANDS) for op in found if op is not None)
     return (0, 1, FINITE_EDGES if finite else EDGES)
 
 
 def _require_affordable(block: ir.Block, budget: ReferenceBudget) -> None:
     """Raise OverBudget for what is so by its static sizes, before anything is computed."""
     for op in block.operations:
-        definition = OPS.get(op.operation.name.removeprefix("pyc."))
+        definition = definition_of(op.operation)
         operands = [from_mlir(v.type) for v in op.operation.operands]
         if definition is not None and all(t.is_static for t in operands):
             budget.take(definition, operands, definition.bind(params_of(definition, op.operation)))

@@ -13,11 +13,11 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.frontends.frame.builders import GraphBuilder
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import Lift
-from pyc_mlir.frontends.frame.shaping import broadcast_extents, expand_to
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, SymbolicSizes, Untracked
+from pyc_mlir.frontends.importing.builders import GraphBuilder
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.importer import Lift
+from pyc_mlir.frontends.importing.shaping import broadcast_extents, expand_to
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, SymbolicSizes, Untracked
 
 
 class Call:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import product, reshape_to
-from pyc_mlir.frontends.frame.sizes import Extent
 from pyc_mlir.frontends.hlo.movement import pad_edges, reverse, transposed
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import product, reshape_to
+from pyc_mlir.frontends.importing.sizes import Extent
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.hlo.call import Call
+from pyc_mlir.frontends.importing.errors import unsupported
 
 # Operations that all unrolled loops of a program may make.
 MAX_UNROLLED = 20_000

@@ -7,7 +7,7 @@ import numpy as np
 
 from pyc_mlir.dialects.ir import angles, functions
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
-from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.importing.errors import unsupported
 
 Pointwise = Callable[..., Any]
 _F64, _F32, _I8 = DTYPES["f64"], DTYPES["f32"], DTYPES["i8"]

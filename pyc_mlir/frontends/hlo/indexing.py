@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64, is_float
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import chain, expand_to, reshape_to, take
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.movement import transposed
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import chain, expand_to, reshape_to, take
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 
 FILL = "fill"
 

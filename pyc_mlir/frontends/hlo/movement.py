@@ -7,10 +7,10 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.movement import END, START
 from pyc_mlir.dialects.types import BOOL, I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import chain, expand_to, reshape_to, take, vector, whole
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.hlo.call import Call
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import chain, expand_to, reshape_to, take, vector, whole
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 
 
 def transposed(b: Any, x: Any, order: Sequence[int]) -> Any:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import reshape_to
-from pyc_mlir.frontends.frame.sizes import SymbolicSize
 from pyc_mlir.frontends.hlo.elementwise import total_order_key
 from pyc_mlir.frontends.hlo.movement import transposed
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import reshape_to
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
 
 
 def top_k(b: Any, x: Any, k: int) -> tuple[Any, Any]:

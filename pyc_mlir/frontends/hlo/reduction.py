@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import reshape_to
-from pyc_mlir.frontends.frame.sizes import SymbolicSize
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
 from pyc_mlir.frontends.hlo.movement import pad_edges, slice_, transposed
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import reshape_to
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
 
 # Positions of a window that are written out one by one.
 _MAX_POSITIONS = 128

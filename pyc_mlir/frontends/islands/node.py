@@ -16,9 +16,9 @@ from pyc_mlir.artifact.import_report import ISLAND
 from pyc_mlir.dialects.errors import ReasonCode, VerificationError
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
-from pyc_mlir.frontends.frame.builders import GraphBuilder
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import SymbolicSize
+from pyc_mlir.frontends.importing.builders import GraphBuilder
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
 from pyc_mlir.frontends.islands.lowering import to_linalg
 
 # Operators of ONNX's domain whose cases of the onnx wheel all come out right as islands where PyC's

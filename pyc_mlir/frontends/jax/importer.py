@@ -23,14 +23,14 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
-from pyc_mlir.frontends.frame.shaping import chain, take
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, sizes
-from pyc_mlir.frontends.frame.stated import Ignored, Stated
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.composites import COMPOSITES
 from pyc_mlir.frontends.hlo.control import Loops, select_branch
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.importing.shaping import chain, take
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, sizes
+from pyc_mlir.frontends.importing.stated import Ignored, Stated
 from pyc_mlir.frontends.jax.primitives import IGNORED, PRIMITIVES
 
 # Primitives that call one jaxpr with their operands: the parameter that holds it.

@@ -15,9 +15,6 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.types import DTYPES, dtype_name
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import chain, reshape_to, take
-from pyc_mlir.frontends.frame.stated import Ignored
 from pyc_mlir.frontends.hlo import movement, reduction
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.contraction import (
@@ -31,6 +28,9 @@ from pyc_mlir.frontends.hlo.elementwise import POINTWISE, convert, integer_power
 from pyc_mlir.frontends.hlo.indexing import FILL, GatherDims, ScatterDims, gather, scatter
 from pyc_mlir.frontends.hlo.ordering import sort, top_k
 from pyc_mlir.frontends.hlo.reduction import HloWindow
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import chain, reshape_to, take
+from pyc_mlir.frontends.importing.stated import Ignored
 
 Handler = Callable[[Call, Mapping[str, Any]], Any]
 PRIMITIVES: dict[str, Handler] = {}

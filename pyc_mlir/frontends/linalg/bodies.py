@@ -12,8 +12,8 @@ import numpy as np
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import BOOL, I64, is_integer
-from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE, compare
+from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.linalg.types import scalar_dtype
 
 # The operation -> the elementwise one of the same meaning, as jaxprs call it.

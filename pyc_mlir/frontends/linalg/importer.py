@@ -16,11 +16,11 @@ from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
-from pyc_mlir.frontends.frame.shaping import chain, expand_to, reshape_to
 from pyc_mlir.frontends.hlo.call import made_by
 from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.importing.shaping import chain, expand_to, reshape_to
 from pyc_mlir.frontends.linalg.bodies import constant, scalar
 from pyc_mlir.frontends.linalg.structured import UNDEFINED, Structured, captured, lower
 from pyc_mlir.frontends.stablehlo.op import tensor_type

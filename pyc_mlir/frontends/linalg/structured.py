@@ -16,12 +16,12 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import expand_to, reshape_to
 from pyc_mlir.frontends.hlo import reduction
 from pyc_mlir.frontends.hlo.contraction import DotDims, dot_general
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
 from pyc_mlir.frontends.hlo.movement import transposed
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import expand_to, reshape_to
 from pyc_mlir.frontends.linalg.bodies import COMBINERS, constant, scalar
 from pyc_mlir.frontends.stablehlo.op import tensor_type
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.onnx.names import is_default_domain
 
 SOURCES = frozenset({"NonMaxSuppression"})

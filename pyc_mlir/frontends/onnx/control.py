@@ -15,12 +15,12 @@ import numpy as np
 import onnx
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Importer, SourceNode
-from pyc_mlir.frontends.frame.shaping import chain, take
-from pyc_mlir.frontends.frame.stated import Stated
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.importer import MISSING, Importer, SourceNode
+from pyc_mlir.frontends.importing.shaping import chain, take
+from pyc_mlir.frontends.importing.stated import Stated
 from pyc_mlir.frontends.onnx.bounds import all_nodes
-from pyc_mlir.frontends.onnx.frame.handler import stated_attributes
+from pyc_mlir.frontends.onnx.shared.handler import stated_attributes
 
 CONTROL = frozenset({"If", "Loop", "Scan"})
 _MAX_STEPS, _MAX_NODES = 256, 20_000

@@ -22,22 +22,16 @@ from pyc_mlir.artifact.import_report import GraphBreak, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
-from pyc_mlir.frontends.frame.builders import GraphBuilder
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.frame.stated import Stated
+from pyc_mlir.frontends.importing.builders import GraphBuilder
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.importing.stated import Stated
 from pyc_mlir.frontends.islands.node import is_tested, island
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.onnx.bounded import SOURCES, require_rows_apart, same_count
 from pyc_mlir.frontends.onnx.bounds import all_nodes, inner_graphs
 from pyc_mlir.frontends.onnx.control import CONTROL, Unroller
-from pyc_mlir.frontends.onnx.frame.handler import (
-    HANDLERS,
-    OnnxNode,
-    pyc_dtype,
-    stated_attributes,
-)
 from pyc_mlir.frontends.onnx.model import (
     UNKNOWN_OP,
     ModelSource,
@@ -47,6 +41,12 @@ from pyc_mlir.frontends.onnx.model import (
     read_model,
 )
 from pyc_mlir.frontends.onnx.names import is_default_domain, node_name, opset_of, qualified_op
+from pyc_mlir.frontends.onnx.shared.handler import (
+    HANDLERS,
+    OnnxNode,
+    pyc_dtype,
+    stated_attributes,
+)
 from pyc_mlir.frontends.onnx.work import refused
 
 # The remedy of a node that could be an island.

@@ -21,7 +21,6 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import file_error, open_plain
 from pyc_mlir.frontends.onnx.bounds import all_nodes, check_nodes, check_size, scan
-from pyc_mlir.frontends.onnx.frame.handler import SIMPLE
 from pyc_mlir.frontends.onnx.functions import with_functions_inlined
 from pyc_mlir.frontends.onnx.inference import NATIVE_ERRORS, shape_error
 from pyc_mlir.frontends.onnx.names import (
@@ -31,6 +30,7 @@ from pyc_mlir.frontends.onnx.names import (
     qualified_op,
     schema_of,
 )
+from pyc_mlir.frontends.onnx.shared.handler import SIMPLE
 from pyc_mlir.frontends.onnx.tensor_names import with_printable_names
 from pyc_mlir.frontends.onnx.weights import ModelWeights, split_weights
 from pyc_mlir.frontends.onnx.work import refused

@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import reshape_to
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSizes, Untracked
 from pyc_mlir.frontends.hlo import elementwise, movement
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.contraction import (
@@ -25,6 +22,9 @@ from pyc_mlir.frontends.hlo.contraction import (
 )
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
 from pyc_mlir.frontends.hlo.indexing import GatherDims, gather, with_vector_last
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import reshape_to
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSizes, Untracked
 from pyc_mlir.frontends.stablehlo.op import StablehloOp
 
 Handler = Callable[[Call, StablehloOp], Any]

@@ -18,14 +18,14 @@ from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, sizes
-from pyc_mlir.frontends.frame.stated import Stated
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.composites import COMPOSITES
 from pyc_mlir.frontends.hlo.control import Loops, select_branch
 from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, sizes
+from pyc_mlir.frontends.importing.stated import Stated
 from pyc_mlir.frontends.stablehlo.handlers import HANDLERS
 from pyc_mlir.frontends.stablehlo.op import StablehloOp, tensor_type
 from pyc_mlir.frontends.stablehlo.regions import REGIONED

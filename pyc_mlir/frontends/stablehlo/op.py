@@ -9,8 +9,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir, stablehlo
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.stated import Ignored, Stated
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.stated import Ignored, Stated
 
 _ACCURACY = "allows less exact results than PyC's"
 # Attributes that change no result.

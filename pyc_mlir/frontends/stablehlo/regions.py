@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.hlo import reduction
 from pyc_mlir.frontends.hlo.call import Call, made_by
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
 from pyc_mlir.frontends.hlo.indexing import ScatterDims, scatter, with_vector_last
 from pyc_mlir.frontends.hlo.ordering import sort
 from pyc_mlir.frontends.hlo.reduction import HloWindow
+from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.stablehlo.op import StablehloOp, tensor_type
 
 _COMBINERS = {

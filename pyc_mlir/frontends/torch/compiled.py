@@ -20,10 +20,10 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64
-from pyc_mlir.frontends.frame.importer import Argument
-from pyc_mlir.frontends.frame.sizes import SymbolicSize
-from pyc_mlir.frontends.torch.frame.dtypes import numpy_view
+from pyc_mlir.frontends.importing.importer import Argument
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
 from pyc_mlir.frontends.torch.graph import GraphImport, Symbolic
+from pyc_mlir.frontends.torch.shared.dtypes import numpy_view
 
 # An argument that the graph's placeholders have as a number, and how a call makes its array.
 _Added = tuple[Argument, Callable[[Sequence[Any]], np.ndarray]]

@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
-from pyc_mlir.frontends.torch.frame.handler import HANDLERS
+from pyc_mlir.frontends.torch.shared.handler import HANDLERS
 
 
 def decomposed(program: Any) -> Any:

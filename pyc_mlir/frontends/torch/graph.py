@@ -13,15 +13,15 @@ from typing import Any
 from pyc_mlir.artifact.import_report import NODES, GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.frontends.frame.builders import GraphBuilder
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
-from pyc_mlir.frontends.frame.shaping import reshape_to
-from pyc_mlir.frontends.frame.sizes import SymbolicSize
+from pyc_mlir.frontends.importing.builders import GraphBuilder
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.importing.shaping import reshape_to
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
-from pyc_mlir.frontends.torch.frame.dtypes import numpy_view, pyc_dtype
-from pyc_mlir.frontends.torch.frame.handler import HANDLERS, AtenCall, Ref
-from pyc_mlir.frontends.torch.frame.symbols import Symbols
+from pyc_mlir.frontends.torch.shared.dtypes import numpy_view, pyc_dtype
+from pyc_mlir.frontends.torch.shared.handler import HANDLERS, AtenCall, Ref
+from pyc_mlir.frontends.torch.shared.symbols import Symbols
 
 UNKNOWN_OP = "no handler and no decomposition"
 # An operand that keeps a node with dynamic sizes among its arguments from being computed now.

@@ -18,11 +18,11 @@ from pyc_mlir.artifact.signature import RANGES
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
-from pyc_mlir.frontends.frame.importer import Argument
-from pyc_mlir.frontends.frame.sizes import SymbolicSize
+from pyc_mlir.frontends.importing.importer import Argument
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
 from pyc_mlir.frontends.torch.export import TorchModel
-from pyc_mlir.frontends.torch.frame.dtypes import numpy_view
 from pyc_mlir.frontends.torch.graph import GraphImport, Symbolic
+from pyc_mlir.frontends.torch.shared.dtypes import numpy_view
 
 _MAX_SIZE = 1 << 62
 

@@ -92,7 +92,7 @@ def _separate(returned: Any) -> int:
 
 
 def _memory(value: Any) -> Any:
-    """The value whose memory a resource has."""
+    """Return the value whose memory a resource has."""
     while True:
         value = storage_of(value)
         op = maker(value)
@@ -137,7 +137,7 @@ def _copy(returned: Any, numbers: Sequence[int]) -> None:
 
 
 def _last_region(returned: Any, needed: Sequence[Any]) -> Any | None:
-    """The last execution region before a return, if all it needs stands before it or is of it."""
+    """Return the last execution region before a return, if all it needs stands before or in it."""
     ops = operations(returned.block)
     regions = [op for op in ops if op.name == EXECUTE]
     if not regions:
@@ -159,7 +159,7 @@ def _awaited(value: Any) -> Any:
 
 
 def _new_region(export: Any) -> Any:
-    """An execution region in which nothing is done yet, on the device of an export."""
+    """Make an empty execution region on the device of an export."""
     region = ir.Operation.create(
         EXECUTE,
         results=[ir.Type.parse("!stream.timepoint")],

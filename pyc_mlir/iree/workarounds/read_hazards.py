@@ -49,7 +49,7 @@ def separate_readers(module: Any, gpu: bool = False) -> int:
 
 
 def blocks_of(op: Any) -> Iterator[Any]:
-    """The blocks of an op's regions."""
+    """Return the blocks of an op's regions."""
     for region in op.operation.regions:
         yield from region.blocks
 
@@ -106,14 +106,14 @@ def _visit_structured(op: Any, ways: dict[Any, Ways], columns: set[Any] | None) 
 
 
 def loop_sizes(op: Any) -> list[int | None]:
-    """The size of each loop of a structured op whose maps are known, else nothing."""
+    """Return the size of each loop of a structured op whose maps are known, else nothing."""
     if "indexing_maps" not in op.attributes and op.name not in _PRODUCTS:
         return []
     return _loop_sizes(op, *_maps_of(op))
 
 
 def _maps_of(op: Any) -> tuple[list[list[Any]], int]:
-    """The index maps of a structured op, and how many loops it has."""
+    """Return the index maps of a structured op, and its number of loops."""
     if "indexing_maps" not in op.attributes:
         maps = _PRODUCTS[op.name]
         return maps, 1 + max(d for m in maps for d in m)
@@ -122,7 +122,7 @@ def _maps_of(op: Any) -> tuple[list[list[Any]], int]:
 
 
 def _dims_of(attribute: Any) -> list[Any]:
-    """The results of an index map: loop numbers, or their text where they are no plain loops."""
+    """Return the results of an index map: loop numbers, or text where they are no plain loops."""
     return [
         e.position if isinstance(e, ir.AffineDimExpr) else str(e)
         for e in ir.AffineMapAttr(attribute).value.results
@@ -134,7 +134,7 @@ def _inputs(maps: Sequence[list[Any]], op: Any) -> list[tuple[int, list[Any]]]:
 
 
 def _shape(value: Any) -> list[int | None]:
-    """The sizes, None where they are dynamic; nothing for a value that is no ranked tensor."""
+    """Return the sizes, None where they are dynamic; nothing for a value that is no tensor."""
     if not isinstance(value.type, ir.RankedTensorType):
         return []
     type_ = value.type
@@ -142,7 +142,7 @@ def _shape(value: Any) -> list[int | None]:
 
 
 def _loop_sizes(op: Any, maps: Sequence[list[Any]], loops: int) -> list[int | None]:
-    """The size of each loop, as far as the operands tell."""
+    """Return the size of each loop, as far as the operands tell."""
     sizes: list[int | None] = [None] * loops
     for value, dims in zip(op.operands, maps, strict=False):
         for dim, size in zip(dims, _shape(value), strict=False):
@@ -152,7 +152,7 @@ def _loop_sizes(op: Any, maps: Sequence[list[Any]], loops: int) -> list[int | No
 
 
 def _renamed(ways: Ways, names: Mapping[Any, Any]) -> Ways:
-    """The ways with each dimension under its new name; one without becomes a place of its own."""
+    """Rename each dimension of the ways; one without becomes a place of its own."""
     return {
         root: {tuple(names.get(d, ("lost", d)) for d in way) for way in found}
         for root, found in ways.items()
@@ -173,7 +173,7 @@ def _merged(parts: Any) -> Ways:
 
 
 def _clashes(reads: Sequence[tuple[int, Ways]], loops: int) -> list[int]:
-    """The operands that read a result in another order than an earlier operand does.
+    """Return the operands that read a result in another order than an earlier operand does.
 
     A result with as many dimensions as there are loops is only permuted: IREE does not fuse that.
     """
@@ -192,7 +192,7 @@ def _clashes(reads: Sequence[tuple[int, Ways]], loops: int) -> list[int]:
 
 
 def _rank(ways: set[Way]) -> int:
-    """The number of dimensions of the reduction that the ways lead to."""
+    """Return the number of dimensions of the reduction that the ways lead to."""
     return len(next(iter(ways)))
 
 
@@ -229,12 +229,12 @@ def _held(value: Any, before: Any) -> Any:
 
 
 def dynamic_sizes(value: Any) -> list[Any]:
-    """The dynamic sizes of a tensor in order, at the current insertion point."""
+    """Return the dynamic sizes of a tensor in order, at the current insertion point."""
     return [_size(value, axis) for axis, s in enumerate(_shape(value)) if s is None]
 
 
 def _store_sources(op: Any) -> int:
-    """A barrier for each view that the body of `op` reads with ``tensor.extract``; their number."""
+    """Bar each view that the body of `op` reads with ``tensor.extract``; return their number."""
     inserted = 0
     for inner in (i.operation for block in blocks_of(op) for i in block.operations):
         source = inner.operands[0] if inner.name == "tensor.extract" else None
@@ -245,7 +245,7 @@ def _store_sources(op: Any) -> int:
 
 
 def _is_part_of_itself(insert: Any) -> bool:
-    """Whether an op inserts a slice of the tensor that it inserts into, at places that may meet."""
+    """Return whether an op inserts a slice of its own target, at places that may meet."""
     source, target = insert.operands[0], insert.operands[1]
     direct = True
     while isinstance(owner := source.owner, ir.Operation | ir.OpView):
@@ -260,7 +260,7 @@ def _is_part_of_itself(insert: Any) -> bool:
 
 
 def _ranges(op: Any) -> list[range | None]:
-    """The places of each dimension that a slice covers; None where they are not known."""
+    """Return the places of each dimension that a slice covers; None where they are unknown."""
     parts = ("static_offsets", "static_sizes", "static_strides")
     known = zip(*(ir.DenseI64ArrayAttr(op.attributes[name]) for name in parts), strict=True)
     dynamic = ir.ShapedType.get_dynamic_size()
@@ -277,7 +277,7 @@ def _are_apart(one: Sequence[range | None], other: Sequence[range | None]) -> bo
 
 
 def _is_view_of_part(value: Any) -> bool:
-    """Whether `value` is reached through views of which one is a slice."""
+    """Return whether `value` is reached through views of which one is a slice."""
     owner = value.owner
     while isinstance(owner, ir.Operation | ir.OpView) and owner.operation.name in _VIEWS:
         if owner.operation.name == "tensor.extract_slice":
@@ -287,7 +287,7 @@ def _is_view_of_part(value: Any) -> bool:
 
 
 def _size(value: Any, axis: int) -> Any:
-    """A dynamic size of `value`, at the current insertion point."""
+    """Return a dynamic size of `value`, at the current insertion point."""
     index = ir.IndexType.get()
     place = ir.Operation.create(
         "arith.constant",
@@ -314,6 +314,6 @@ def _through_view(op: Any, ways: dict[Any, Ways]) -> Ways:
 
 
 def _only(group: Sequence[int], shape: Sequence[int | None], otherwise: Any) -> Any:
-    """The one dimension of a group whose size is not 1."""
+    """Return the one dimension of a group whose size is not 1."""
     large = [d for d in group if shape[d] != 1]
     return large[0] if len(large) == 1 else otherwise

@@ -93,7 +93,7 @@ class _Reader:
             self.found.append((op, places))
 
     def _reads(self, op: Any, block: Any) -> set[Any]:
-        """The values of a body that elements of tensors have part in."""
+        """Return the values of a body that depend on elements of tensors."""
         inputs = len(block.arguments) - len(op.results)
         reads = {
             argument
@@ -112,7 +112,7 @@ def _accs(op: Any, block: Any) -> list[Any]:
 
 
 def _term(value: Any, acc: Any) -> Any | None:
-    """What one op combines with the accumulator to `value`; None where the body is no such."""
+    """Return what one op combines with the accumulator to `value`; None for another body."""
     if isinstance(value.owner, ir.Block):
         return None
     both = list(value.owner.operation.operands)
@@ -124,7 +124,7 @@ def _maps(op: Any) -> list[Any]:
 
 
 def _reduced_loops(op: Any) -> list[int]:
-    """The loops of a structured op that are none of its results'."""
+    """Return the loops of a structured op that are none of its results'."""
     maps = _maps(op)
     kept = {ir.AffineDimExpr(e).position for m in maps[-len(op.results) :] for e in m.results}
     return [d for d in range(maps[0].n_dims) if d not in kept]
@@ -166,7 +166,7 @@ def _always(loops: Sequence[int]) -> Any:
 
 
 def _generalized(op: Any) -> Any:
-    """A named op as linalg.generic, whose body may be any."""
+    """Turn a named op into linalg.generic, whose body may be any."""
     maps = _maps(op)
     reduced = _reduced_loops(op)
     kinds = ["reduction" if d in reduced else "parallel" for d in range(maps[0].n_dims)]

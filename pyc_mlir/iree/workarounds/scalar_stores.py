@@ -53,7 +53,7 @@ def _flatten(op: Any) -> None:
 
 
 def _made(name: str, result: Any, *operands: list[Any]) -> Any:
-    """The result of an op whose operands come in segments."""
+    """Return the result of an op whose operands come in segments."""
     segments = {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(o) for o in operands])}
     flat = [value for segment in operands for value in segment]
     return ir.Operation.create(name, [result], flat, segments).result

@@ -43,7 +43,7 @@ def _share(block: Any) -> int:
 
 
 def _is_contiguous(op: Any) -> bool:
-    """Whether a slice is one run of memory: whole behind the first dimension that is cut."""
+    """Return whether a slice is one run of memory: whole behind the first cut dimension."""
     source, result = (list(ir.RankedTensorType(v.type).shape) for v in (op.operands[0], op.result))
     strides = ir.DenseI64ArrayAttr(op.attributes["static_strides"])
     if len(op.operands) > 1 or any(s != 1 for s in strides) or len(source) != len(result):
@@ -53,7 +53,7 @@ def _is_contiguous(op: Any) -> bool:
 
 
 def _is_cut(group: list[Any]) -> bool:
-    """Whether equal slices make up the whole, each part once."""
+    """Return whether equal slices make up the whole, each part once."""
     size, whole = (prod(ir.RankedTensorType(v.type).shape) for v in _ends(group[0]))
     sizes = list(ir.RankedTensorType(group[0].results[0].type).shape)
     offsets = {tuple(ir.DenseI64ArrayAttr(op.attributes["static_offsets"])) for op in group}

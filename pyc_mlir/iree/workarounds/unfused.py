@@ -25,7 +25,7 @@ def unfuse(module: Any) -> int:
 
 
 def _computes(op: Any) -> bool:
-    """Whether an op is one that IREE makes dispatches of, or fuses into them."""
+    """Return whether an op is one that IREE makes dispatches of, or fuses into them."""
     return op.name.startswith("linalg.") or op.name in _FUSED
 
 
@@ -43,6 +43,6 @@ def _part(op: Any) -> int:
 
 
 def _is_computed(value: Any) -> bool:
-    """Whether a value is neither an argument nor a constant."""
+    """Return whether a value is neither an argument nor a constant."""
     owner = value.owner
     return not isinstance(owner, ir.Block) and owner.operation.name != "arith.constant"

@@ -24,7 +24,7 @@ _MADE_INSIDE = frozenset({"linalg.fill", "tensor.empty"})
 
 
 def widest(module: Any, dispatches: str) -> int:
-    """The most tensors that one of the ops called `dispatches` reads and writes."""
+    """Return the most tensors that one of the ops called `dispatches` reads and writes."""
     return max((_bindings(op) for op in find(module, dispatches)), default=0)
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.evidence.environment import canonical, digest
+from pyc_mlir.util.checksum import canonical, digest
 
 WARM, COLD = "warm", "cold"
 CONSTANTS = (WARM, COLD)

@@ -9,14 +9,15 @@ Three searches stand one within the other, each lazy:
 1. Structure: which composites stay whole, what is fused, in which layout regions lie, how regions
    are cut. Another choice there gives other sites further on, so the program is lowered again: best
    first by what is predicted, each structure once, at most `ExploreLimits.lowerings` times.
-2. Kernels of one lowered program: `search.frontier` over its sites. Seconds are the simulator's,
-   measured where wisdom has rows. Bytes are what kernels are predicted to keep: they rank.
+2. Kernels of one lowered program: seconds and bytes are sums over its sites, so the best choice of
+   each site gives the quickest and the smallest program. Seconds are the simulator's, measured
+   where wisdom has rows. Bytes are what kernels are predicted to keep: they rank.
 3. Memory: the planner's modes on the quickest and the smallest of those, by IREE's phases up to the
    plan, without code generation: exact bytes.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -26,7 +27,6 @@ from pyc_mlir.compilation.build import plan_only
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.explore.search import Execution, Path, Residence, Transfer, frontier
 from pyc_mlir.lab.simulation.estimate import Estimate
 from pyc_mlir.lab.simulation.evidence import MEASURED, PREDICTED
 from pyc_mlir.lab.simulation.program import NOTES, Priced, PricedSite, priced, priced_parts
@@ -48,11 +48,10 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class ExploreLimits:
-    """How far to look: programs lowered, programs whose memory is planned, labels a site keeps."""
+    """The limits of a search: programs lowered, and programs whose memory is planned."""
 
     lowerings: int = 12
     plans: int = 2
-    width: int = 64
 
 
 @dataclass(frozen=True)
@@ -141,15 +140,13 @@ class Explorer:
         recipe = Recipe(dict(structure), tolerant=True)
         lowered = lower(self.source, self.inputs, replace(self.options, recipe=recipe))
         simulator = self._simulator(priced(lowered, self.options.target))
-        paths = frontier(Kernels(simulator), width=self.effort.width).paths
-        quickest = _choices(frontier(Kernels(simulator, clear=True)).paths[0])
-        smallest = _choices(paths[-1])
+        quickest = quickest_kernels(simulator, clear=True)
         return Variant(
             {d.site.key: d.chosen for d in lowered.decisions if d.site.pass_name in STRUCTURE},
             lowered,
             simulator,
             quickest,
-            smallest,
+            smallest_kernels(simulator),
             simulator.estimate(quickest).seconds,
         )
 
@@ -264,69 +261,45 @@ def explore(
     )
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """The kernels of one lowered program as a `search.ExecutionSpace`: one op a site, one place for
-    all.
+def quickest_kernels(simulator: Simulator, clear: bool = False) -> dict[str, str]:
+    """Return {site: choice} with the fewest seconds; of equals the one that keeps fewer bytes.
 
     clear: only choices that the policy `fastest` may take: a row that is not beyond the interval of
     another one decides nothing.
     """
+    return _cheapest(simulator, clear, lambda seconds, kept: (seconds, kept))
 
-    simulator: Simulator
-    clear: bool = False
 
-    @property
-    def _sites(self) -> tuple[PricedSite, ...]:
-        return self.simulator.program.kernels
+def smallest_kernels(simulator: Simulator) -> dict[str, str]:
+    """Return {site: choice} that keeps the fewest bytes; of equals the quickest."""
+    return _cheapest(simulator, False, lambda seconds, kept: (kept, seconds))
 
-    @property
-    def ops(self) -> int:
-        """The number of sites."""
-        return len(self._sites)
 
-    @property
-    def users(self) -> Mapping[str, frozenset[int]]:
-        """No value is read: the memory planner knows lives."""
-        return {}
+def _cheapest(
+    simulator: Simulator, clear: bool, rank: Callable[[float, int], tuple[float, float]]
+) -> dict[str, str]:
+    """Return the choice of least rank at each site: costs of sites add up."""
 
-    @property
-    def inputs(self) -> Mapping[str, Residence]:
-        """None."""
-        return {}
+    def of_choice(site: PricedSite, choice: str) -> tuple[float, float]:
+        cost = site.costs[choice.partition("[")[0]]
+        seconds = simulator.price(site, choice).seconds
+        return rank(seconds, cost.constant_bytes + cost.workspace_bytes)
 
-    @property
-    def outputs(self) -> Mapping[str, Residence]:
-        """None."""
-        return {}
+    return {
+        site.site.key: min(_offered(simulator, site, clear), key=lambda c: of_choice(site, c))
+        for site in simulator.program.kernels
+    }
 
-    def executions(self, op: int) -> Iterator[Execution]:
-        """One for each alternative: its seconds, and the bytes that it is predicted to keep."""
-        site = self._sites[op]
-        for choice in self._choices(site):
-            seconds = self.simulator.price(site, choice).seconds
-            cost = site.costs[choice.partition("[")[0]]
-            kept = cost.constant_bytes + cost.workspace_bytes
-            written = ((site.site.key, Residence()),)
-            yield Execution(choice, (op,), (), written, seconds, kept=kept)
 
-    def _choices(self, site: PricedSite) -> Iterable[str]:
-        """What is offered, and variants that were measured here; or those that are clear."""
-        here = self.simulator.here
-        judge = Fastest(self.simulator.wisdom, here.hardware, here.toolchain)
-        variants = [v for v in judge.variants(site.site) if v.partition("[")[0] in site.costs]
-        choices = list(dict.fromkeys((*site.costs, *variants)))
-        judged = judge.judge(site.site, [Alternative(choice) for choice in choices])
-        rows = any(self.simulator.price(site, c).grounds == MEASURED for c in choices)
-        return (judged.chosen,) if self.clear and rows else choices
-
-    def conversions(self, value: str, place: Residence) -> Iterator[Transfer]:
-        """None: programs run on one device, and layouts are part of the structure."""
-        return iter(())
-
-    def nbytes(self, value: str, place: Residence) -> int:
-        """None: see `users`."""
-        return 0
+def _offered(simulator: Simulator, site: PricedSite, clear: bool) -> Iterable[str]:
+    """Return what is offered, and variants that were measured here; or those that are clear."""
+    here = simulator.here
+    judge = Fastest(simulator.wisdom, here.hardware, here.toolchain)
+    variants = [v for v in judge.variants(site.site) if v.partition("[")[0] in site.costs]
+    choices = list(dict.fromkeys((*site.costs, *variants)))
+    judged = judge.judge(site.site, [Alternative(choice) for choice in choices])
+    rows = any(simulator.price(site, c).grounds == MEASURED for c in choices)
+    return (judged.chosen,) if clear and rows else choices
 
 
 def _key(structure: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -347,11 +320,6 @@ def _neighbours(variant: Variant) -> Iterator[dict[str, str]]:
                     )
                     found.append((more, site.site.key, choice))
     return ({**variant.structure, key: choice} for _, key, choice in sorted(found))
-
-
-def _choices(path: Path) -> dict[str, str]:
-    """{site: choice} of a path through `Kernels`."""
-    return {e.writes[0][0]: e.name for e in path.executions}
 
 
 def _distinct(*some: Mapping[str, str]) -> list[Mapping[str, str]]:

@@ -12,7 +12,6 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.environment import Environments, canonical, digest
 from pyc_mlir.lab.evidence.rows import (
     OK,
     Baseline,
@@ -25,8 +24,9 @@ from pyc_mlir.lab.evidence.rows import (
     samples,
 )
 from pyc_mlir.lab.evidence.states import PROMOTED, STABLE
-from pyc_mlir.measure.environment import Environment
+from pyc_mlir.measure.environment import Environment, Environments
 from pyc_mlir.measure.records import Record, Report, record
+from pyc_mlir.util.checksum import canonical, digest
 
 # The kind of a graph that stands for a row of a benchmark, and the beginning of its id.
 BENCHMARK, _ID = "benchmark", "b1-"

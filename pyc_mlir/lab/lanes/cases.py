@@ -13,7 +13,6 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence import rows
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.rows import (
     CRASH,
     OK,
@@ -35,6 +34,7 @@ from pyc_mlir.lab.lanes.conditions import (
     verdicts,
 )
 from pyc_mlir.lab.tune.verdict import ALPHA, MIN_ROUNDS, Judgement, Rounds
+from pyc_mlir.measure.environment import Environments
 
 # Origins of PyC's own choices, beside implementations that choose nothing.
 OWN = ("default", "incumbent")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.rows import Implementation
 from pyc_mlir.lab.evidence.states import (
     LANES,
@@ -38,6 +37,7 @@ from pyc_mlir.lab.lanes.conditions import (
     verdicts,
 )
 from pyc_mlir.lab.tune.verdict import Judgement
+from pyc_mlir.measure.environment import Environments
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.dialects.util.files import read_file, write_file
-from pyc_mlir.lab.evidence.environment import current_place
 from pyc_mlir.lab.evidence.rows import COLD, CRASH, OK, REFUSED, TIMEOUT, WRONG, samples
 from pyc_mlir.lab.sessions.compiling import CompileOutcome, Compiler
 from pyc_mlir.lab.sessions.data import arguments_of
@@ -46,6 +45,7 @@ from pyc_mlir.lab.sessions.session import (
 )
 from pyc_mlir.lab.sessions.subjects import subject_of_work
 from pyc_mlir.measure import machine
+from pyc_mlir.measure.environment import current_place
 from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.util.children import temporary_folder

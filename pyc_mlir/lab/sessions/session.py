@@ -16,7 +16,6 @@ import numpy as np
 
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.rows import (
     CONSTANTS,
     OK,
@@ -30,6 +29,7 @@ from pyc_mlir.lab.evidence.rows import (
 )
 from pyc_mlir.lab.sessions.reference import Reference
 from pyc_mlir.lab.simulation.estimate import Estimate
+from pyc_mlir.measure.environment import Environments
 
 # Counts up when rounds are done in another way: sessions of two protocols are not joined.
 PROTOCOL = 1

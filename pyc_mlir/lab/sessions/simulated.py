@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pyc_mlir.lab.evidence.environment import Environments, digest
 from pyc_mlir.lab.evidence.rows import REFUSED
 from pyc_mlir.lab.sessions.session import (
     ChoiceResult,
@@ -22,6 +21,8 @@ from pyc_mlir.lab.sessions.session import (
     SessionResult,
     require_candidates,
 )
+from pyc_mlir.measure.environment import Environments
+from pyc_mlir.util.checksum import digest
 
 SIMULATED_PLACE = Environments(
     {"cpu": "simulated"}, {"source": "simulated"}, {"threads": 1}, "simulated"

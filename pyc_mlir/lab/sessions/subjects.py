@@ -14,7 +14,6 @@ from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import dtype_name
-from pyc_mlir.lab.evidence.environment import digest
 from pyc_mlir.lab.evidence.identity import PROGRAM, graph_of_work, works_of
 from pyc_mlir.lab.evidence.rows import Graph, Workload
 from pyc_mlir.lab.sessions.data import POSITIVE, SIGNED, arguments_of, values_of
@@ -24,6 +23,7 @@ from pyc_mlir.lab.sessions.works import PASSES, work_module, work_of
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.target.work import Work
 from pyc_mlir.pipelines.target.work_text import parse_work
+from pyc_mlir.util.checksum import digest
 
 # The share of results that must be finite for data to be of use.
 _FINITE = 0.99

@@ -18,7 +18,6 @@ from pyc_mlir.dialects.ir.builder import create
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.pipelines.pyc.fuse.fuse import ANCHORS
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.target.work import Work
 
@@ -112,7 +111,7 @@ def _body(work: Work, inputs: Sequence[ir.Value], grouped: bool) -> ir.Value:
     if len(work.nodes) == 1 or not grouped:
         return _ops(work, inputs)
     names = [node.name for node in work.nodes]
-    kind = next((ANCHORS[n] for n in names if n in ANCHORS), _ELEMENTWISE)
+    kind = next((anchor for n in names if (anchor := OPS[n].anchor)), _ELEMENTWISE)
     group = ir.Operation.create(
         "pyc.group",
         results=[to_mlir(work.nodes[-1].type)],

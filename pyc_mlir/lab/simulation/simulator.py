@@ -8,18 +8,18 @@ alternative once. docs/simulation.md says what is exact, and how good estimates 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.evidence.environment import current_place
 from pyc_mlir.lab.simulation.bytes import Bytes, bytes_of
 from pyc_mlir.lab.simulation.estimate import Estimate, SiteEstimate, Total
 from pyc_mlir.lab.simulation.evidence import PREDICTED, Here, Overheads, Price, Prices
 from pyc_mlir.lab.simulation.program import NOTES, LoweredProgram, Priced, PricedSite, priced
 from pyc_mlir.lab.simulation.residuals import COVERAGE, Residuals, Width
+from pyc_mlir.measure.environment import current_place
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.target.cost import Cost
@@ -206,11 +206,6 @@ def simulate(
     Raises PycError (RECIPE_MISMATCH) as `Simulator.estimate`.
     """
     return Simulator.of(program, wisdom, residuals, threads).estimate(recipe)
-
-
-def unknown_works(estimates: Iterable[Estimate]) -> tuple[str, ...]:
-    """The works without rows of here in any of the estimates, each once."""
-    return tuple(dict.fromkeys(work for one in estimates for work in one.unknown))
 
 
 def _mismatch(key: str, expected: str, got: str) -> PycError:

@@ -17,7 +17,6 @@ from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.environment import Environments, current_place
 from pyc_mlir.lab.evidence.rows import OK, WARM
 from pyc_mlir.lab.sessions.local import ALLOCATOR
 from pyc_mlir.lab.sessions.recording import record
@@ -38,6 +37,7 @@ from pyc_mlir.lab.survey.wanted import (
     known_of,
     wanted_works,
 )
+from pyc_mlir.measure.environment import Environments, current_place
 from pyc_mlir.util.units import quantity
 
 ORIGIN = "profile"

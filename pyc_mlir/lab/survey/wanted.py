@@ -14,7 +14,6 @@ from typing import Any
 from pyc_mlir.compilation.lower import optimized
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.identity import works_of
 from pyc_mlir.lab.evidence.rows import (
     DISTURBED,
@@ -26,6 +25,7 @@ from pyc_mlir.lab.evidence.rows import (
     SessionEnd,
     Trace,
 )
+from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.choices.fastest import MIN_PROCESSES, MIN_SESSIONS
 
 KERNELS = "pyc-select-kernels"

@@ -16,8 +16,8 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import spec
+from pyc_mlir.lab.explore.policy import Explore
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.fastest import Explore
 from pyc_mlir.pipelines.choices.policies import load_policy
 
 RNG = np.random.default_rng(0)

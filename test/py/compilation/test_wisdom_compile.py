@@ -21,7 +21,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.plugins import registered
-from pyc_mlir.lab.evidence.environment import current_hashes, current_place
+from pyc_mlir.measure.environment import current_hashes, current_place
 from pyc_mlir.pipelines.choices import wisdom as wisdom_module
 from pyc_mlir.pipelines.choices.choices import Coverage, Recipe, coverage
 from pyc_mlir.pipelines.choices.policies import load_policy

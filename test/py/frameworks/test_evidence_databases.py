@@ -20,7 +20,6 @@ from pyc_mlir.lab.evidence.database.engine import file_system
 from pyc_mlir.lab.evidence.database.store import APPEND_ONLY, EvidenceStore
 from pyc_mlir.lab.evidence.database.tables import METADATA
 from pyc_mlir.lab.evidence.database.trials import DONE, FAILED, LEASED, MAX_ATTEMPTS, WAITING
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.rows import (
     COLD,
     CRASH,
@@ -47,6 +46,7 @@ from pyc_mlir.lab.evidence.states import (
     VERIFIED,
     Scope,
 )
+from pyc_mlir.measure.environment import Environments
 
 PLACE = Environments({"cpu": "A"}, {"source": "1"}, {"threads": 1}, "m")
 GRAPH = Graph("w1-1", "work", "w1-1", "work 1\n", 1)

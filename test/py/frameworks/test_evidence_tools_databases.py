@@ -13,7 +13,6 @@ from pyc_mlir.dialects.types import tensor
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom, import_wisdom, measured
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.upkeep import collect, problems
-from pyc_mlir.lab.evidence.environment import Environments, current_place
 from pyc_mlir.lab.evidence.rows import (
     COLD,
     CRASH,
@@ -27,6 +26,7 @@ from pyc_mlir.lab.evidence.rows import (
     samples,
 )
 from pyc_mlir.lab.evidence.states import CANDIDATE, QUARANTINED, STABLE, VERIFIED, Scope
+from pyc_mlir.measure.environment import Environments, current_place
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.wisdom import WHOLE as RECIPE

@@ -20,7 +20,6 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.upkeep import problems
-from pyc_mlir.lab.evidence.environment import current_place
 from pyc_mlir.lab.evidence.rows import (
     COLD,
     OK,
@@ -43,6 +42,7 @@ from pyc_mlir.lab.simulation.estimate import Estimate
 from pyc_mlir.lab.simulation.residuals import Width
 from pyc_mlir.lab.survey.survey import Survey, Surveyed
 from pyc_mlir.lab.survey.wanted import KERNELS, Enough, wanted_works
+from pyc_mlir.measure.environment import current_place
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune import profile
 

@@ -22,13 +22,13 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import DONE, LEASED, WAITING
 from pyc_mlir.lab.evidence.database.upkeep import problems
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.rows import Trace, Verdict
 from pyc_mlir.lab.evidence.states import MEASURED, QUARANTINED
 from pyc_mlir.lab.sessions.simulated import Simulated
 from pyc_mlir.lab.tune.studies.run import results_of, run_study
 from pyc_mlir.lab.tune.studies.study import StudyBudget, TrialStage
 from pyc_mlir.lab.tune.studies.worker import require_alike, work_once
+from pyc_mlir.measure.environment import Environments
 
 WORKS = tuple(map(work, range(3)))
 

@@ -15,7 +15,6 @@ from pyc_mlir import nn
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.environment import current_place
 from pyc_mlir.lab.evidence.rows import WRONG, Study, Verdict
 from pyc_mlir.lab.evidence.states import MEASURED, QUARANTINED, RETIRED
 from pyc_mlir.lab.sessions.simulated import Failed, Simulated
@@ -23,6 +22,7 @@ from pyc_mlir.lab.tune.studies.program import program_of, with_known
 from pyc_mlir.lab.tune.studies.study import EFFORTS, StudyBudget, budget_of
 from pyc_mlir.lab.tune.studies.tuner import Bench, tune_program
 from pyc_mlir.lab.tune.verdict import VerdictKind
+from pyc_mlir.measure.environment import current_place
 from pyc_mlir.pipelines.choices.space import split_variant
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune.study_flags import with_command

@@ -287,7 +287,7 @@ def test_mod_of_doubles_is_exact(fmod: int, formula: np.ufunc) -> None:
 
 def test_what_a_newer_version_adds_is_not_passed_over() -> None:
     from pyc_mlir.dialects.ir.builder import NumpyBuilder
-    from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, stated_attributes
+    from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, stated_attributes
 
     proto = helper.make_node("Relu", ["x", "y"], ["z"], extra=1)
     attributes = stated_attributes(proto)

@@ -5,8 +5,8 @@ import pytest
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.frame.importer import Argument, Importer
-from pyc_mlir.frontends.frame.sizes import SymbolicSize
+from pyc_mlir.frontends.importing.importer import Argument, Importer
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
 
 F32 = np.dtype("f4")
 

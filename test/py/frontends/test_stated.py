@@ -10,9 +10,9 @@ from onnx_models import node_model
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.frame.stated import Stated
-from pyc_mlir.frontends.onnx.frame import handler as onnx_handler
+from pyc_mlir.frontends.importing.stated import Stated
 from pyc_mlir.frontends.onnx.importer import import_onnx
+from pyc_mlir.frontends.onnx.shared import handler as onnx_handler
 from pyc_mlir.frontends.stablehlo import importer as stablehlo
 from pyc_mlir.frontends.stablehlo.op import IGNORED as OF_STABLEHLO
 from pyc_mlir.frontends.stablehlo.reader import enter

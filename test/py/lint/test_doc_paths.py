@@ -29,7 +29,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 @cache
 def sources() -> dict[str, ast.Module]:
     """Our Python files by their path from the root."""
-    return trees(*dict.fromkeys(PACKAGES.values()), "test")
+    return trees(*dict.fromkeys(PACKAGES.values()), "test", "docs")
 
 
 def documents() -> list[Path]:

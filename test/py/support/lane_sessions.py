@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.rows import (
     OK,
     Graph,
@@ -15,6 +14,7 @@ from pyc_mlir.lab.evidence.rows import (
     Trace,
     Workload,
 )
+from pyc_mlir.measure.environment import Environments
 
 GRAPH = Graph("g1", "program", "s1-structure", "graph 1\n", 3)
 SMALL, LARGE = Workload("g1", {"batch": 1}, cluster="small"), Workload("g1", {"batch": 64})

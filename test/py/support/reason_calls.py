@@ -36,8 +36,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.lab.evidence.environment import current_place
-from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.environment import current_place, probe
 from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.measure.records import Report, compare
 from pyc_mlir.pipelines.choices.choices import coverage

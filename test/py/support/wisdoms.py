@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from pyc_mlir.lab.evidence.environment import current_place
+from pyc_mlir.measure.environment import current_place
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.wisdom import Wisdom, WisdomRow
 

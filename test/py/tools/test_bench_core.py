@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure import environment as env
-from pyc_mlir.measure.environment import Environment, parse_cpuinfo, probe
+from pyc_mlir.measure.environment import Environment, probe
+from pyc_mlir.measure.hardware import parse_cpuinfo
 from pyc_mlir.measure.interleave import Spread, Timing, interleave, ratio, timing_records
 from pyc_mlir.measure.records import Report, check_record, compare, record
 from pyc_mlir.tools import pyc_bench

@@ -9,8 +9,7 @@ import pytest
 
 from pyc_mlir.iree import inventory
 from pyc_mlir.iree.inventory import Driver, compiler_targets, query, reason, runtime_drivers
-from pyc_mlir.lab.evidence.environment import Environments
-from pyc_mlir.measure.environment import Environment
+from pyc_mlir.measure.environment import Environment, Environments
 from pyc_mlir.tools import pyc_doctor
 from pyc_mlir.tools.doctor.checks import (
     CHECKS,

@@ -21,8 +21,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import DONE
 from pyc_mlir.lab.evidence.database.upkeep import problems
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.rows import Graph, Implementation, Session, Study, Trace, Workload
+from pyc_mlir.measure.environment import Environments
 
 PLACE = Environments({"cpu": "bench"}, {"source": "bench"}, {"threads": 1}, "bench")
 GRAPH = Graph("bench", "program", "bench", "a graph of no ops", 0)

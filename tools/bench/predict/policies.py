@@ -36,10 +36,10 @@ def run(arguments: Sequence[str]) -> int:
     # The measuring library compiles, and the list of suites is shown without it.
     from pyc_mlir.lab.evidence.database.exchange import export_wisdom
     from pyc_mlir.lab.evidence.database.store import EvidenceStore
-    from pyc_mlir.lab.evidence.environment import current_place
     from pyc_mlir.lab.sessions.local import LocalMeasurer
     from pyc_mlir.lab.sessions.session import SessionPlan
     from pyc_mlir.lab.survey.survey import Survey, Surveyed
+    from pyc_mlir.measure.environment import current_place
     from pyc_mlir.tools.bench.predict.programs import programs
 
     parser = Parser(SUITE, "")

@@ -46,7 +46,7 @@ _CHANNELS = (1, 3, 7, 8, 15, 16, 17, 32, 33, 50)
 
 
 def _width(target: Target, columns: ConvAxis) -> int:
-    """Outputs of a register tile: with a row of weights and two numbers of x they fit."""
+    """Return the outputs of a tile: with a row of weights and two numbers of x they fit."""
     return max(1, min(_WIDTH, target.vector_registers - columns.kernel - 2))
 
 
@@ -83,7 +83,7 @@ class Geometry:
         channels: int,
         parts: tuple[ChannelSlice, ...] = (),
     ) -> "Geometry":
-        """The knobs for a target's registers and cores."""
+        """Choose the knobs for a target's registers and cores."""
         made = Geometry(images, rows, columns, channels)
         width = _width(target, columns)
         cores = cores_for(target, 0.0, made.traffic_bytes({str(images): known(images)}))
@@ -135,7 +135,7 @@ class Geometry:
         return 4 * self.channels * (read + self.pixels(sizes))
 
     def refusal(self, target: Target) -> str:
-        """Why no kernel for the target has this register tile, or ""."""
+        """Return why no kernel for the target has this register tile, or ""."""
         if reason := refuse_narrow(target):
             return reason
         if self.columns.kernel > _TAPS:
@@ -179,7 +179,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Rule:
-    """How the numbers under a window become one: `start`, then `step(sum, number, tap)`, `finish`.
+    """The reduction under a window: `start`, then `step(sum, number, tap)`, `finish`.
 
     `step` gets the weights of the tap's place (None without weights), `finish` the number of taps
     that met the image.
@@ -196,7 +196,7 @@ MEAN_OF_MET = Rule(0.0, lambda total, x, w: add(total, x), lambda total, count: 
 
 
 def mean_of(taps: int) -> Rule:
-    """The sum divided by a fixed number."""
+    """Divide the sum by a fixed number."""
     return Rule(0.0, lambda total, x, w: add(total, x), lambda total, count: total / float(taps))
 
 
@@ -213,7 +213,7 @@ class Channelwise:
     epilogue: InKernel
 
     def build(self) -> None:
-        """This workgroup's rows of all images."""
+        """Compute this workgroup's rows of all images."""
         k, knobs = self.k, self.knobs
         high = knobs.outputs[0]
         first, end = share(k, 0, knobs.workgroups, k.size(knobs.images) * high)
@@ -232,7 +232,7 @@ class Channelwise:
     def _tiles(
         self, image: Index, row: Index, taps: tuple[Index, Index], run: TileRun, start: Index
     ) -> None:
-        """The same outputs in all channels, a vector of them at a time."""
+        """Compute the same outputs in all channels, a vector of them at a time."""
         for piece in self.x:
             self._channels(piece, image, row, taps, run, start)
 

@@ -34,18 +34,18 @@ from pyc_mlir.pipelines.target.work import Work
 
 
 def _unknown(knobs: DirectConv) -> list[ConvAxis]:
-    """The axes whose size is known at run time only."""
+    """Return the axes whose size is known at run time only."""
     return [axis for axis in (knobs.rows, knobs.columns) if axis.name]
 
 
 def _known(knobs: DirectConv, sizes: Mapping[str, int]) -> DirectConv:
-    """The knobs with the sizes of images known."""
+    """Return the knobs with the sizes of images known."""
     rows, columns = (a.of(sizes[a.name]) if a.name else a for a in (knobs.rows, knobs.columns))
     return replace(knobs, rows=rows, columns=columns)
 
 
 def refusal(knobs: DirectConv, target: Target) -> str:
-    """A register tile must fit: sums, one row of weights, one number of x."""
+    """Refuse a tile whose sums, row of weights and number of x do not fit the registers."""
     if reason := refuse_narrow(target):
         return reason
     return refuse_tile("conv", knobs.width, knobs.panel, target)
@@ -72,7 +72,7 @@ def cost(knobs: DirectConv, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: DirectConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     given = [np.asarray(a, np.float64) for a in arrays]
     count = max(1, len(knobs.parts))
     x, (packed, *reads) = joined(given[:count], knobs.parts), given[count:]
@@ -139,7 +139,7 @@ def _arrays(knobs: DirectConv, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A convolution with constant weights and as much of what follows as the epilogue can do.
+    """Offer a convolution with constant weights and as much as the epilogue can do.
 
     Groups computed together add products with zeros, which spread infinities.
     """

@@ -40,7 +40,7 @@ class Depthwise:
     epilogue: Pointwise = NOTHING
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands x, w, the epilogue's, then y."""
+        """Build the kernel `name`: operands x, w, the epilogue's, then y."""
         images = self.images
         w = Operand("w", (images.taps, images.channels))
         reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
@@ -57,7 +57,7 @@ class Depthwise:
 
 
 def refusal(knobs: Depthwise, target: Target) -> str:
-    """Sums, a row of weights and one number of x must fit the registers."""
+    """Refuse sums, a row of weights and a number of x that do not fit the registers."""
     return knobs.images.refusal(target)
 
 
@@ -72,7 +72,7 @@ def cost(knobs: Depthwise, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Depthwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     images = knobs.images
     x, (w, *reads) = images.given(arrays)
     value: Any = 0.0
@@ -101,7 +101,7 @@ def _arrays(knobs: Depthwise, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A convolution with a group for each channel, with constant weights."""
+    """Offer a convolution with a group for each channel, with constant weights."""
     found = find(work, "conv2d")
     if found is None or found.weights is None or found.planar:
         return []
@@ -119,7 +119,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Outputs of a register tile, and shares of rows."""
+    """Vary the outputs of a register tile, and shares of rows."""
     knobs: Depthwise = offer.knobs
     return knob_space(knobs, knobs.images.to_try(target), lambda made: refusal(made, target))
 

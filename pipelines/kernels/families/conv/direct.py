@@ -99,7 +99,7 @@ class DirectConv:
         parts: tuple[ChannelSlice, ...] = (),
         **others: Any,
     ) -> "DirectConv":
-        """The knobs for a target's registers and cores; `others` are further fields."""
+        """Choose the knobs for a target's registers and cores; `others` are further fields."""
         most = max(1, target.vector_bytes // 4 * groups // filters)
         merged = max(m for m in range(1, min(most, groups) + 1) if groups % m == 0)
         made = DirectConv(
@@ -150,7 +150,7 @@ class DirectConv:
 
     @property
     def weights(self) -> int:
-        """How many numbers w has."""
+        """The count of numbers in w."""
         return self.taps * self.channels // self.groups * self.filters
 
     @property
@@ -160,17 +160,17 @@ class DirectConv:
 
     @property
     def panels(self) -> Panels:
-        """How the weights of one block of groups are laid out."""
+        """The layout of the weights of one block of groups."""
         depth = self.taps * self.channels // self.blocks
         return Panels(self.filters // self.blocks, depth, self.panel)
 
     @property
     def layout(self) -> Filters:
-        """How all weights are laid out."""
+        """The layout of all weights."""
         return Filters(self.taps, self.blocks, self.merged, self.panels)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands x, w (packed), the epilogue's, then y."""
+        """Build the kernel `name`: operands x, w (packed), the epilogue's, then y."""
         image = (self.rows.dim, self.columns.dim)
         x = operands((self.images, *image), self.channels, self.parts)
         if self.planar:
@@ -258,7 +258,7 @@ class Direct:
                 self._rows(FilterPanel(group, filters, start, panels.last_width, last=True))
 
     def _rows(self, panel: FilterPanel) -> None:
-        """This workgroup's rows of all images."""
+        """Compute this workgroup's rows of all images."""
         k, knobs = self.k, self.knobs
         high = k.size(knobs.rows.output_dim)
         parts = 1 if knobs.shares_tiles else knobs.workgroups[0]
@@ -279,7 +279,7 @@ class Direct:
             self._run(panel, row, run)
 
     def _unknown_width(self, panel: FilterPanel, row: ConvRow) -> None:
-        """A row of unknown length: full tiles where all taps meet the image, else one by one."""
+        """Compute a row of unknown length: full tiles where all taps meet the image, then ones."""
         k, knobs, axis = self.k, self.knobs, self.knobs.columns
         parts = knobs.workgroups[0] if knobs.shares_tiles else 1
         wide, inner = k.size(axis.dim), Index.of(axis.low)
@@ -343,7 +343,7 @@ class Direct:
         segment: Segment | _Found,
         sums: list[Vector],
     ) -> list[Vector]:
-        """The taps of one segment in one row of taps."""
+        """Add the taps of one segment in one row of taps."""
         k, knobs = self.k, self.knobs
         depth = knobs.panels.depth // knobs.taps
         vectors = len(self._places(panel))
@@ -375,7 +375,7 @@ class Direct:
         outputs: int,
         sums: list[Vector],
     ) -> list[Vector]:
-        """The channels of one piece under one tap: at `place` for the first of the outputs."""
+        """Add the channels of one piece under one tap: at `place` for the first of the outputs."""
         k, knobs = self.k, self.knobs
         vectors = len(sums) // outputs
         image, y, x = place
@@ -434,7 +434,7 @@ class Direct:
                 self.y.store(apply(sums[p * vectors + v], at), row.image, row.number, start + p, at)
 
     def _places(self, panel: FilterPanel) -> list[Lanes]:
-        """Where the tile's vectors lie among the filters: in the last panel of a group masked."""
+        """Return the places of the tile's vectors in a row of filters: in a last panel masked."""
         k, panels = self.k, self.knobs.panels
         starts = range(0, panel.width, k.lanes)
         if not panel.last:

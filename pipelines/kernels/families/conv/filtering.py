@@ -96,7 +96,7 @@ class Winograd:
         filters: int,
         **others: Any,
     ) -> "Winograd":
-        """The knobs for a target's registers and caches; `others` are further fields."""
+        """Choose the knobs for a target's registers and caches; `others` are further fields."""
         made = Winograd(images, rows, columns, channels, filters, m=m)
         vectors = max(2, LINE * 4 // target.vector_bytes)
         tall = (target.vector_registers - vectors - 1) // vectors
@@ -143,12 +143,12 @@ class Winograd:
 
     @property
     def panels(self) -> Panels:
-        """How the transformed weights are laid out."""
+        """The layout of the transformed weights."""
         return Panels(self.filters, self.positions * self.channels, self.panel)
 
     @property
     def layout(self) -> Spectrum:
-        """What the weights become when compiling."""
+        """The layout of the weights when compiling."""
         return Spectrum(self.m, self.channels, self.panels)
 
     @property
@@ -162,7 +162,7 @@ class Winograd:
         return self.positions * self.block * self.depth, self.positions * self.block * self.panel
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands x, w (packed), the epilogue's, y, then scratch."""
+        """Build the kernel `name`: operands x, w (packed), the epilogue's, y, then scratch."""
         result = (self.images, *self.outputs, self.filters)
         matrix = pixels_of(self.images, self.outputs)
         image = (self.images, self.rows.size, self.columns.size)
@@ -205,7 +205,7 @@ class Filtering:
     epilogue: InKernel
 
     def build(self) -> None:
-        """This workgroup's blocks: transform, multiply, transform back."""
+        """Compute this workgroup's blocks: transform, multiply, transform back."""
         k, knobs = self.k, self.knobs
         high, wide = knobs.tiles
         tiles = k.size(knobs.images) * (high * wide)
@@ -315,7 +315,7 @@ class Filtering:
                 self._outputs(place, sums + number * knobs.panel + v * k.lanes, lanes)
 
     def _lanes(self, filters: Index, width: int, last: bool) -> list[Lanes]:
-        """Where a panel's vectors lie in the result: in the last panel masked."""
+        """Return the places of a panel's vectors in the result: in the last panel masked."""
         k, starts = self.k, range(0, width, self.k.lanes)
         if not last:
             return [Lanes(filters + v) for v in starts]
@@ -323,7 +323,7 @@ class Filtering:
         return [k.tail(Index.of(edge + v), Index.of(end)) for v in starts if edge + v < end]
 
     def _product(self, weights: Index, tiles: Index, width: int) -> list[Vector]:
-        """A register tile of one position: tiles by filters, over all channels."""
+        """Multiply a register tile of one position: tiles by filters, over all channels."""
         k, knobs = self.k, self.knobs
         vectors = width // k.lanes
 
@@ -349,7 +349,7 @@ class Filtering:
         return k.loop(edge, knobs.channels, 1, kept)(step(1))
 
     def _outputs(self, place: TilePlace, sums: Index, lanes: Lanes) -> None:
-        """The outputs of one tile for one vector of filters, as far as they lie in the result."""
+        """Store one tile's outputs for one vector of filters, as far as they lie in the result."""
         k, knobs, side = self.k, self.knobs, self.knobs.side
         at = matrices(knobs.m).at
         stride = knobs.block * knobs.panel

@@ -25,7 +25,7 @@ class Filters:
         return self.panels.depth // self.merged, self.blocks * self.panels.columns
 
     def pack(self, weights: np.ndarray) -> np.ndarray:
-        """The weights under this layout."""
+        """Return the weights under this layout."""
         each = weights.reshape(self.taps, -1, self.blocks, self.merged, self._filters)
         depth = each.shape[1]
         whole = np.zeros(
@@ -37,7 +37,7 @@ class Filters:
         return np.concatenate([self.panels.pack(w) for w in matrices])
 
     def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """The weights that `pack` was given."""
+        """Return the weights that `pack` was given."""
         each = packed.reshape(self.blocks, self.panels.size)
         shape = (self.taps, self.merged, -1, self.merged, self._filters)
         whole = np.stack([self.panels.unpack(w).reshape(shape) for w in each])

@@ -73,7 +73,7 @@ class Images:
 
 
 def find(work: Work, *names: str, dynamic: bool = False) -> Images | None:
-    """The window op of f32 that a group begins with, one of `names`; None where no kernel has it.
+    """Find the window op of f32 that a group begins with, one of `names`; None without a kernel.
 
     Batches may be dynamic. So may be images, if that is `dynamic`, in each dimension of which there
     are as many outputs.
@@ -115,7 +115,7 @@ def find(work: Work, *names: str, dynamic: bool = False) -> Images | None:
 
 
 def _kernel(work: Work, node: WorkOp) -> tuple[int, int] | None:
-    """The taps along both axes; None where they are not known."""
+    """Return the taps along both axes; None where they are not known."""
     size = node.params.get("kernel") or work.type(node.operands[1]).shape[:2]
     rows, columns = size
     return None if rows is None or columns is None else (rows, columns)
@@ -130,7 +130,7 @@ def _axis(node: WorkOp, axis: int, size: int | None, kernel: tuple[int, int]) ->
 
 
 def _is_planar(work: Work) -> bool:
-    """Whether the group begins with a transpose to NHWC that only the convolution reads."""
+    """Return whether the group begins with a transpose to NHWC that only the convolution reads."""
     first = work.nodes[0]
     if first.name != "transpose" or tuple(first.params["permutation"]) != _TO_NHWC:
         return False

@@ -62,13 +62,13 @@ class Pool:
 
     @property
     def rule(self) -> Rule:
-        """How the numbers of a window become one."""
+        """The reduction of the numbers of a window."""
         if self.operation == "max":
             return LARGEST
         return MEAN_OF_MET if self.operation == "mean" else mean_of(self.images.taps)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands x, the epilogue's, then y."""
+        """Build the kernel `name`: operands x, the epilogue's, then y."""
         images = self.images
         reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
         operands = (*images.sources, *reads, images.result)
@@ -99,7 +99,7 @@ def cost(knobs: Pool, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Pool, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     images = knobs.images
     x, reads = images.given(arrays)
     start = -np.inf if knobs.operation == "max" else 0.0
@@ -137,7 +137,7 @@ def _arrays(knobs: Pool, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A pooling of f32 and as much of what follows as the epilogue can do."""
+    """Offer a pooling of f32 and as much of what follows as the epilogue can do."""
     found = find(work, "max_pool2d", "avg_pool2d")
     if found is None:
         return []
@@ -160,7 +160,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Outputs of a register tile, and shares of rows."""
+    """Vary the outputs of a register tile, and shares of rows."""
     knobs: Pool = offer.knobs
     return knob_space(knobs, knobs.images.to_try(target), lambda made: refusal(made, target))
 

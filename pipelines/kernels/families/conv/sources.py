@@ -42,14 +42,14 @@ class Piece:
 
 
 def channels_of(channels: int, parts: Sequence[ChannelSlice]) -> list[int]:
-    """How many channels each tensor has that images of `channels` lie in."""
+    """Return the channels of each tensor that images of `channels` lie in."""
     return [part.pitch for part in parts] or [channels]
 
 
 def operands(
     shape: tuple[Dim, Dim, Dim], channels: int, parts: Sequence[ChannelSlice]
 ) -> list[Operand]:
-    """The operands of images [*shape, channels]: x, or x0 and so on for parts."""
+    """Return the operands of images [*shape, channels]: x, or x0 and so on for parts."""
     if not parts:
         return [Operand("x", (*shape, channels))]
     return [Operand(f"x{i}", (*shape, part.pitch)) for i, part in enumerate(parts)]
@@ -58,7 +58,7 @@ def operands(
 def pieces(
     memory: Sequence[Memory], channels: int, parts: Sequence[ChannelSlice]
 ) -> tuple[Piece, ...]:
-    """The parts in order, under the memory of `operands`."""
+    """Return the parts in order, under the memory of `operands`."""
     if not parts:
         return (Piece(memory[0], 0, 0, channels),)
     starts = np.cumsum([0, *(p.width for p in parts)])
@@ -67,13 +67,13 @@ def pieces(
 
 
 def fits(channels: int, parts: Sequence[ChannelSlice]) -> bool:
-    """Whether the parts lie in their tensors and are all channels together."""
+    """Return whether the parts lie in their tensors and are all channels together."""
     inside = all(p.width > 0 and 0 <= p.first <= p.pitch - p.width for p in parts)
     return inside and (not parts or sum(p.width for p in parts) == channels)
 
 
 def joined(arrays: Sequence[np.ndarray], parts: Sequence[ChannelSlice]) -> np.ndarray:
-    """The images that the contents of `operands` stand for."""
+    """Return the images that the contents of `operands` stand for."""
     if not parts:
         return arrays[0]
     met = (a[..., p.first : p.first + p.width] for a, p in zip(arrays, parts, strict=True))
@@ -102,7 +102,7 @@ class MatchedSources:
 
 
 def find_parts(work: Work) -> MatchedSources | None:
-    """The concatenations and slices of channels that a group begins with; None without any.
+    """Find the concatenations and slices of channels that a group begins with; None without any.
 
     Only the op behind them reads their result, and nothing else reads what they make in between.
     """
@@ -125,7 +125,7 @@ def find_parts(work: Work) -> MatchedSources | None:
 def _parts_of(
     work: Work, node: WorkOp, held: dict[int, list[tuple[int, ChannelSlice]]]
 ) -> list[tuple[int, ChannelSlice]] | None:
-    """The parts of what an op makes; None for an op that does more than to take channels."""
+    """Return the parts of an op's result; None for an op that does more than to take channels."""
     shapes = [work.type(v).shape for v in node.operands]
     if node.type.rank != 4 or not takes_channels(node.name, node.params, shapes, node.type.shape):
         return None
@@ -136,7 +136,7 @@ def _parts_of(
 def takes_channels(
     name: str, params: Mapping[str, Any], shapes: Sequence[Shape], result: Shape
 ) -> bool:
-    """Whether an op joins images [n, h, w, c] along c, or takes some neighbouring channels."""
+    """Return whether an op joins images [n, h, w, c] along c, or takes neighbouring channels."""
     if name not in ("concat", "slice") or len(result) != 4 or not result[3]:
         return False
     if any(s[:3] != result[:3] or not s[3] for s in shapes):
@@ -161,7 +161,7 @@ def _held(
 
 
 def _taken(node: WorkOp, parts: list[tuple[int, ChannelSlice]]) -> list[tuple[int, ChannelSlice]]:
-    """The parts that a slice of channels takes."""
+    """Return the parts that a slice of channels takes."""
     bounds = python_slice(*(node.params[n][3] for n in ("starts", "stops", "steps")))
     taken = range(sum(p.width for _, p in parts))[bounds]
     found, start = [], 0

@@ -34,7 +34,7 @@ class ToomCookMatrices:
 
 @lru_cache
 def matrices(m: int) -> ToomCookMatrices:
-    """The matrices of F(m, 3); the last point is infinity."""
+    """Return the matrices of F(m, 3); the last point is infinity."""
     points = _POINTS[m]
     scales = [prod(p - q for q in points if q != p) for p in points]
     at = [[p**i for p in points] + [Fraction(i == m - 1)] for i in range(m)]
@@ -48,7 +48,7 @@ def matrices(m: int) -> ToomCookMatrices:
 
 
 def _polynomial(roots: list[Fraction]) -> list[Fraction]:
-    """The coefficients of the polynomial with these roots, lowest power first."""
+    """Return the coefficients of the polynomial with these roots, lowest power first."""
     made = [Fraction(1)]
     for root in roots:
         shifted = [Fraction(0), *made]
@@ -78,7 +78,7 @@ class Spectrum:
         return self.panels.pack(matrix)
 
     def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """The weights [9, channels, filters] that `pack` was given, but for rounding, in f64."""
+        """Return `pack`'s weights [9, channels, filters], but for rounding, in f64."""
         back = np.linalg.pinv(matrices(self.m).g)
         side = self.m + TAPS - 1
         spectrum = self.panels.unpack(packed).astype(np.float64)
@@ -90,7 +90,7 @@ class Spectrum:
 def largest_terms(
     m: int, rows: ConvAxis, columns: ConvAxis, x: np.ndarray, w: np.ndarray
 ) -> np.ndarray:
-    """The sum of the sizes of all terms of each output: what each rounding is relative to.
+    """Sum the sizes of all terms of each output: each rounding is relative to that sum.
 
     x [images, rows, columns, channels] and w [9, channels, filters] are absolute values; the result
     is [images, output rows, output columns, filters].

@@ -58,21 +58,21 @@ class ConvAxis:
         return self.name or self.outputs
 
     def of(self, size: int) -> "ConvAxis":
-        """The axis with its size known."""
+        """Return the axis with its size known."""
         return replace(self, size=size, name="")
 
     @property
     def outputs(self) -> int:
-        """How many positions the window takes."""
+        """The number of positions that the window takes."""
         reach = self.dilation * (self.kernel - 1) + 1
         return (self.size + self.low + self.high - reach) // self.stride + 1
 
     def source(self, output: int, tap: int) -> int:
-        """The image's position under a tap; outside of [0, size) it is padding."""
+        """Return the image's position under a tap; outside of [0, size) it is padding."""
         return output * self.stride + tap * self.dilation - self.low
 
     def meets(self, output: int, tap: int) -> bool:
-        """True where the tap falls on the image."""
+        """Return whether the tap falls on the image."""
         return 0 <= self.source(output, tap) < self.size
 
     @property
@@ -83,7 +83,7 @@ class ConvAxis:
         return range(first, max(first, min(last + 1, self.outputs)))
 
     def segments(self, first: int, count: int) -> list["Segment"]:
-        """The taps as runs that meet the image at the same of `count` outputs from `first` on."""
+        """Cut the taps into runs that meet the image at the same of `count` outputs."""
         found: list[Segment] = []
         for tap in range(self.kernel):
             met = [o for o in range(count) if self.meets(first + o, tap)]
@@ -136,7 +136,7 @@ class TileRun:
 
 
 def taps_at(axis: ConvAxis, output: Index, size: Index) -> tuple[Index, Index]:
-    """The taps from the first to before the last that meet an image of `size` at an output."""
+    """Return the taps, first to before the last, that meet an image of `size` at an output."""
     at = output * axis.stride
     low, high = Index.of(0), Index.of(axis.kernel)
     if axis.low:
@@ -157,7 +157,7 @@ class Border:
 
 
 def border(axis: ConvAxis, start: Index, offset: int) -> Border:
-    """The position `offset` behind where a window of stride 1 starts for output `start`."""
+    """Return the position `offset` behind the start of a window of stride 1 for output `start`."""
     at = start + offset
     clamped = least(at - least(at, axis.low), axis.size - 1)
     inside = at < axis.size + axis.low

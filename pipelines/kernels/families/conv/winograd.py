@@ -43,14 +43,14 @@ from pyc_mlir.pipelines.target.work import Work
 
 
 def refusal(knobs: Winograd, target: Target) -> str:
-    """A register tile must fit: sums, one row of weights, one number of x."""
+    """Refuse a tile whose sums, row of weights and number of x do not fit the registers."""
     if reason := refuse_narrow(target):
         return reason
     return refuse_tile("winograd", knobs.height, knobs.panel, target)
 
 
 def cost(knobs: Winograd, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """The products or the weights, whichever takes longer, and the transforms.
+    """Add the transforms to the products or the weights, whichever takes longer.
 
     The transformed weights are 16/9 or 4 times those of the model: all layers' together do not stay
     in a cache, so that they count as read from memory.
@@ -74,7 +74,7 @@ def cost(knobs: Winograd, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Winograd, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element.
+    """Return the exact result in f64, and the error that a kernel may have, element by element.
 
     The bound follows each number through the three transforms and the sums over channels.
     """
@@ -132,7 +132,7 @@ def _arrays(knobs: Winograd, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A 3x3 convolution of stride 1 with constant weights, and as much as the epilogue can do."""
+    """Offer a 3x3 convolution of stride 1 with constant weights, and what the epilogue can do."""
     found = find(work, "conv2d")
     if found is None or found.weights is None or found.planar or found.groups != 1:
         return []

@@ -62,7 +62,7 @@ class Concat:
 
     @staticmethod
     def on(target: Target, rows: Dim, widths: tuple[int, ...], program: Pointwise) -> "Concat":
-        """The knobs for a target: rows for each core where there is work for more than one."""
+        """Choose the knobs: rows for each core where there is work for more than one."""
         columns = sum(widths)
         part = max(1, _PART // columns)
         if isinstance(rows, int):
@@ -75,7 +75,7 @@ class Concat:
         return sum(self.widths)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: the parts, the program's reads, y."""
+        """Build the kernel `name`: the parts, the program's reads, y."""
         parts = [Operand(f"x{i}", (self.rows, w)) for i, w in enumerate(self.widths)]
         reads = self.program.operands("read", self.rows, self.columns)
         result = Operand("y", (self.rows, self.columns), "out")
@@ -126,7 +126,7 @@ def cost(knobs: Concat, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Concat, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     parts, reads = arrays[: len(knobs.widths)], arrays[len(knobs.widths) :]
     return evaluate(knobs.program, np.concatenate(parts, 1), reads)
 
@@ -151,7 +151,7 @@ def _arrays(knobs: Concat, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A tree of concatenations along one axis, and as much of what follows as a program can do.
+    """Offer a tree of concatenations along one axis, and what follows as far as a program can.
 
     Parts are matrices whose rows are the dimensions before the axis. A single row has nothing for
     a second core: IREE's copies are left to it.
@@ -181,7 +181,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def _tree(work: Work) -> tuple[list[int], int, int] | None:
-    """The concatenations that the group begins with: their parts in order, their number, the axis.
+    """Return the group's first concatenations: their parts in order, their number, the axis.
 
     None where they are not one tree whose last op joins all of it.
     """

@@ -54,12 +54,12 @@ class Phases:
 
     @property
     def factor(self) -> int:
-        """How many outputs an element has."""
+        """The number of outputs of an element."""
         return len(self.taps)
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How far taps lie before and behind their element at most."""
+        """The largest distance of taps before and behind their element."""
         distances = [at for phase in self.taps for at, _ in phase]
         return max(0, -min(distances)), max(0, *distances)
 
@@ -94,11 +94,11 @@ class Resize:
 
     @property
     def is_planar(self) -> bool:
-        """Whether vectors run along rows."""
+        """True where vectors run along rows."""
         return self.channels == 1 and self.along.factor == 2
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: x, y."""
+        """Build the kernel `name`: x, y."""
         high, wide = self.rows * self.down.factor, self.columns * self.along.factor
         operands = (
             Operand("x", (self.images, self.rows, self.columns, self.channels)),
@@ -125,7 +125,7 @@ class _Growing:
     y: Memory
 
     def build(self) -> None:
-        """This workgroup's rows of x, each of which makes `factor` rows."""
+        """Compute this workgroup's rows of x, each of which makes `factor` rows."""
         k, knobs = self.k, self.knobs
         first, end = share(k, 0, knobs.workgroups, k.size(knobs.images) * knobs.rows)
         with k.range(first, end) as number:
@@ -191,7 +191,7 @@ class _Growing:
 
 
 def _clamped(at: Index, distance: int, size: int) -> Index:
-    """The position at a distance, that of the border beyond it."""
+    """Return the position at a distance, that of the border beyond it."""
     if distance == 0:
         return at
     if distance < 0:
@@ -244,7 +244,7 @@ def cost(knobs: Resize, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Resize, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
+    """Return the exact result in f64, and the error that a kernel may have, element by element."""
     x = np.asarray(arrays[0], np.float64)
     value, size = (_grown(_grown(a, knobs.down, 1), knobs.along, 2) for a in (x, np.abs(x)))
     terms = len(knobs.down.taps[0]) + len(knobs.along.taps[0])
@@ -290,7 +290,7 @@ def _arrays(knobs: Resize, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A resize by whole factors, to twice the width if NCHW; images of known sizes."""
+    """Offer a resize by whole factors, to twice the width if NCHW; images of known sizes."""
     node = work.nodes[0]
     if node.name != "resize" or refuse_narrow(target) or not is_f32(work, node.operands):
         return []
@@ -322,7 +322,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 def _phases(
     size: int | None, out: int | None, params: Mapping[str, Any], axis: int
 ) -> Phases | None:
-    """The phases of an axis; None where it does not grow by a whole number, or is not known."""
+    """Return an axis's phases; None where it does not grow by a whole number, or is unknown."""
     if not size or not out or out % size or params["coordinates"] == "align_corners":
         return None
     how = (params["mode"], params["coordinates"], params["rounding"])

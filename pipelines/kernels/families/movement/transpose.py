@@ -70,7 +70,7 @@ class Transpose:
 
     @staticmethod
     def on(target: Target, batch: Dim, rows: Dim, columns: Dim, inner: Dim = 1) -> "Transpose":
-        """The knobs for a target's caches.
+        """Choose the knobs for a target's caches.
 
         Blocks go down the longer side; of rows that are copied, the shorter side is the inner
         loop, so that few streams are open. A result beyond the last cache is streamed.
@@ -95,7 +95,7 @@ class Transpose:
         return shape[:3] if self.inner == 1 else shape
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands x and y."""
+        """Build the kernel `name`: operands x and y."""
         batch, rows, columns, *inner = self._shape
         x = Operand("x", (batch, rows, columns, *inner))
         y = Operand("y", (batch, columns, rows, *inner), "out")
@@ -162,7 +162,7 @@ class TransposeTile:
                 self._edge(low, side)
 
     def _span(self, dimension: int) -> tuple[Index, Index]:
-        """Where the tile starts and ends in rows (1) or columns (2)."""
+        """Return the start and the end of the tile in rows (1) or columns (2)."""
         size = self.x.shape[dimension]
         step = self.knobs.tile_rows if dimension == 1 else self.knobs.tile_columns
         if size.number is not None and size.number <= step:
@@ -180,13 +180,13 @@ class TransposeTile:
             yield at
 
     def _whole(self, i: Index, j: Index) -> None:
-        """A square block from registers to registers."""
+        """Move a square block from registers to registers."""
         block = [self.x.load(self.b, i + r, j) for r in range(self.k.lanes)]
         for c, column in enumerate(transposed(block)):
             self._put(column, j + c, i)
 
     def _edge(self, i: Index, j: Index) -> None:
-        """A block of which rows or columns may be missing.
+        """Move a block of which rows or columns may be missing.
 
         What is loaded for a missing row is never stored: the last row will do.
         """
@@ -238,7 +238,7 @@ def cost(knobs: Transpose, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Transpose, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The result, which is exact."""
+    """Return the result, which is exact."""
     y = np.swapaxes(np.asarray(arrays[0], np.float64), 1, 2)
     return y, np.zeros_like(y)
 
@@ -286,7 +286,7 @@ class _Exchange:
 
 
 def exchange(shape: Shape, permutation: tuple[int, ...]) -> _Exchange | None:
-    """The two runs of neighbouring dimensions that a permutation exchanges; None if it does more.
+    """Find the two runs of neighbouring dimensions that a permutation exchanges; None for more.
 
     Dimensions of size 1 are nowhere, so that they fit each place.
     """
@@ -305,7 +305,7 @@ def exchange(shape: Shape, permutation: tuple[int, ...]) -> _Exchange | None:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A kernel for the first op of a group, a transpose that exchanges two runs of dimensions."""
+    """Offer a kernel for a transpose that exchanges two runs of dimensions."""
     node = work.nodes[0]
     if node.name != "transpose" or not is_f32(work, node.operands):
         return []

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.ir import angles, divisions
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node, pyc_dtype
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node, pyc_dtype
 
 
 @node("BitShift")

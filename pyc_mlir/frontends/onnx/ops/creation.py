@@ -7,10 +7,16 @@ import onnx
 
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import expand_to, product, vector
-from pyc_mlir.frontends.frame.sizes import SymbolicSize, SymbolicSizes, Untracked, quotient, sizes
-from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, OnnxNode, node, pyc_dtype
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import expand_to, product, vector
+from pyc_mlir.frontends.importing.sizes import (
+    SymbolicSize,
+    SymbolicSizes,
+    Untracked,
+    quotient,
+    sizes,
+)
+from pyc_mlir.frontends.onnx.shared.handler import MAX_WRITTEN, OnnxNode, node, pyc_dtype
 
 _NUMBERS = {
     "value_float": np.float32, "value_floats": np.float32,

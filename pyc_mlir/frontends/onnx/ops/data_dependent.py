@@ -13,9 +13,9 @@ import onnx
 import onnx.reference
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.onnx.ops.images.detection import boxes_left
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 _MAX_ELEMENTS = 1 << 14
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import DTYPES, is_integer
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node, pyc_dtype
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node, pyc_dtype
 
 # ONNX's name -> the pyc op of the same meaning, operands in the same order.
 _SAME = {

@@ -6,16 +6,16 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.indexing import (
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import (
     gather_nd,
     scatter_along,
     scatter_nd,
     take_along,
     top_k,
 )
-from pyc_mlir.frontends.frame.shaping import expand_to, reshape_to
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.importing.shaping import expand_to, reshape_to
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 
 @node("GatherElements")

@@ -9,8 +9,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import (
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import (
     broadcast_extents,
     chain,
     expand_to,
@@ -22,8 +22,8 @@ from pyc_mlir.frontends.frame.shaping import (
     vector,
     whole,
 )
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, OnnxNode, node
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.onnx.shared.handler import MAX_WRITTEN, OnnxNode, node
 
 _FAR = 2**31 - 1
 

@@ -8,8 +8,8 @@ import numpy as np
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
-from pyc_mlir.frontends.frame.shaping import take
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.importing.shaping import take
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 
 def axes_of(n: OnnxNode) -> tuple[int, ...]:

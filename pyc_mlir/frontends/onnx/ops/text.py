@@ -6,9 +6,9 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import chain
-from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, OnnxNode, node
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import chain
+from pyc_mlir.frontends.onnx.shared.handler import MAX_WRITTEN, OnnxNode, node
 
 _F32 = DTYPES["f32"]
 # Comparisons of tokens that are written out.

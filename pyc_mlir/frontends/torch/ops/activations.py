@@ -4,8 +4,8 @@ from typing import Any
 
 from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.ops.elementwise import accumulated
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 
 @aten("relu.default", "silu.default")
@@ -126,7 +126,7 @@ def softmax(n: AtenCall) -> Any:
 def glu(n: AtenCall) -> Any:
     """out = a * sigmoid(b), the halves of x along `dim`. Dauphin et al., 2017."""
     from pyc_mlir.dialects.ops.movement import END
-    from pyc_mlir.frontends.frame.shaping import take
+    from pyc_mlir.frontends.importing.shaping import take
 
     axis = n.axis("dim", -1)
     size = n.type().shape[axis]

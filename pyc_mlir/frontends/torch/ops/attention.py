@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import expand_to, merge, split, swap_last
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import expand_to, merge, split, swap_last
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 
 @aten("scaled_dot_product_attention.default", "_scaled_dot_product_flash_attention_for_cpu.default",

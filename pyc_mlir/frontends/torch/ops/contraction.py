@@ -7,10 +7,10 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.types import I64, is_float
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import product, reshape_to, swap_last, take, vector
-from pyc_mlir.frontends.frame.sizes import Extent
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten, operators
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import product, reshape_to, swap_last, take, vector
+from pyc_mlir.frontends.importing.sizes import Extent
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten, operators
 
 
 @aten("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default", "vdot.default")

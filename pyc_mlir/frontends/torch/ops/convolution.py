@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import take
-from pyc_mlir.frontends.frame.transposed import applied, plan_axis, transposed_conv2d
-from pyc_mlir.frontends.frame.volumes import conv3d
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import take
+from pyc_mlir.frontends.importing.transposed import applied, plan_axis, transposed_conv2d
+from pyc_mlir.frontends.importing.volumes import conv3d
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 
 @aten("convolution.default")

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import expand_to, vector
-from pyc_mlir.frontends.frame.sizes import SymbolicSize
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import expand_to, vector
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 
 @aten("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default",

@@ -9,7 +9,7 @@ import numpy as np
 
 from pyc_mlir.dialects.ir import angles, divisions, functions
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten, operators
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten, operators
 
 _FLOAT_OPS = ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "tanh", "erf", "sigmoid")
 _FLOAT_FUNCTIONS = (

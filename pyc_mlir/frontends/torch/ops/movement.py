@@ -7,8 +7,8 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import (
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import (
     chain,
     expand_to,
     merge,
@@ -18,9 +18,9 @@ from pyc_mlir.frontends.frame.shaping import (
     vector,
     whole,
 )
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.torch.ops.indexing import diagonal_places
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 
 @aten("alias.default", "clone.default", "contiguous.default", "detach.default",

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import accumulator
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import product, reshape_to
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import product, reshape_to
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 
 @aten("layer_norm.default", "native_layer_norm.default")

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import merge, reshape_to, swap_last, take
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import merge, reshape_to, swap_last, take
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 
 class _Pool:

@@ -8,9 +8,9 @@ import numpy as np
 
 from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import take
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import take
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 _I8 = DTYPES["i8"]
 

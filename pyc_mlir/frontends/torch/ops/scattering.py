@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.indexing import scatter_along, take_along, wrapped
-from pyc_mlir.frontends.frame.shaping import expand_to, product, reshape_to, take
-from pyc_mlir.frontends.frame.sizes import Extent
-from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import scatter_along, take_along, wrapped
+from pyc_mlir.frontends.importing.shaping import expand_to, product, reshape_to, take
+from pyc_mlir.frontends.importing.sizes import Extent
 from pyc_mlir.frontends.torch.ops.indexing import linear_index
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 # torch's names of reductions -> pyc.scatter's, and what leaves a number as it is.
 _REDUCTIONS = {

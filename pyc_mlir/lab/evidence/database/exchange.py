@@ -31,7 +31,6 @@ from pyc_mlir.lab.evidence.database.tables import (
     SESSIONS,
     TRACES,
 )
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.identity import PROGRAM
 from pyc_mlir.lab.evidence.rows import DISTURBED, OK, Graph, Implementation, SessionEnd, Verdict
 from pyc_mlir.lab.evidence.states import (
@@ -45,6 +44,7 @@ from pyc_mlir.lab.evidence.states import (
     STABLE,
     Scope,
 )
+from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.choices.wisdom import (
     WHOLE,
     Wisdom,

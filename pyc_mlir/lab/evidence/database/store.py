@@ -29,7 +29,6 @@ from pyc_mlir.lab.evidence.database import lanes, trials
 from pyc_mlir.lab.evidence.database.engine import READ, as_pyc_errors, connect
 from pyc_mlir.lab.evidence.database.tables import ENVIRONMENTS, METADATA, MUTABLE, TRIALS
 from pyc_mlir.lab.evidence.database.trials import StoredTrial
-from pyc_mlir.lab.evidence.environment import Environments, canonical
 from pyc_mlir.lab.evidence.rows import (
     JSON,
     ROWS,
@@ -41,6 +40,8 @@ from pyc_mlir.lab.evidence.rows import (
     to_columns,
 )
 from pyc_mlir.lab.evidence.states import STABLE, RecipeState, Scope, StateStep
+from pyc_mlir.measure.environment import Environments
+from pyc_mlir.util.checksum import canonical
 
 R = TypeVar("R", bound=EvidenceRow)
 # Facts that are noted when a row is first added, and are no part of what it is.

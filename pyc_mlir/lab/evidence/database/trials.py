@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.lab.evidence.database.tables import TRIALS
-from pyc_mlir.lab.evidence.environment import canonical, digest
+from pyc_mlir.util.checksum import canonical, digest
 
 WAITING, LEASED, DONE, FAILED = "waiting", "leased", "done", "failed"
 STATES = (WAITING, LEASED, DONE, FAILED)

@@ -20,7 +20,6 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.sources import load_source
 from pyc_mlir.lab.evidence.database.exchange import measured
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.environment import Environments
 from pyc_mlir.lab.evidence.identity import WORK, works_of
 from pyc_mlir.lab.evidence.rows import Graph, Implementation
 from pyc_mlir.lab.evidence.states import MEASURED
@@ -33,6 +32,7 @@ from pyc_mlir.lab.tune.sites import (
     SiteAlternative,
     TunedWork,
 )
+from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.choices.choices import TunableSite
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.select_kernels import select

@@ -12,7 +12,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.environment import Environments, digest
 from pyc_mlir.lab.evidence.rows import Graph, Implementation, Study
 from pyc_mlir.lab.evidence.rows import Verdict as VerdictRow
 from pyc_mlir.lab.evidence.states import (
@@ -32,6 +31,8 @@ from pyc_mlir.lab.tune.studies.ledger import Ledger
 from pyc_mlir.lab.tune.studies.study import Effort, StudyBudget, TrialStage, WorkResult
 from pyc_mlir.lab.tune.studies.worker import TUNER, TrialJob
 from pyc_mlir.lab.tune.verdict import Judgement
+from pyc_mlir.measure.environment import Environments
+from pyc_mlir.util.checksum import digest
 
 WORKS, PROGRAM = "seconds of works", "seconds of the program"
 # Of the sessions that a verdict names one chose the candidate, the others judged it.

@@ -23,7 +23,6 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.environment import Environments, digest
 from pyc_mlir.lab.evidence.rows import OK, Graph, Study
 from pyc_mlir.lab.evidence.states import CANDIDATE, MEASURED, RETIRED, VERIFIED, Scope
 from pyc_mlir.lab.sessions.local import LocalMeasurer
@@ -57,6 +56,8 @@ from pyc_mlir.lab.tune.studies.study import (
 )
 from pyc_mlir.lab.tune.studies.worker import LEASE_SECONDS, TrialJob, here
 from pyc_mlir.lab.tune.verdict import Judgement, VerdictKind
+from pyc_mlir.measure.environment import Environments
+from pyc_mlir.util.checksum import digest
 
 # Sessions of the whole program.
 _SESSIONS = 2

@@ -18,12 +18,12 @@ from functools import cache, lru_cache
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import StoredTrial
-from pyc_mlir.lab.evidence.environment import Environments, current_place
 from pyc_mlir.lab.evidence.rows import Graph, Trace
 from pyc_mlir.lab.sessions.local import ALLOCATOR, LocalMeasurer
 from pyc_mlir.lab.sessions.recording import record, session_of
 from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram, Measurer, SessionPlan
 from pyc_mlir.lab.tune.studies.study import Asked, TrialStage
+from pyc_mlir.measure.environment import Environments, current_place
 
 LEASE_SECONDS = 60.0
 INCUMBENT, TUNER = "incumbent", "tuner"

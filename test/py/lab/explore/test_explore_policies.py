@@ -6,8 +6,6 @@ what measuring it with noise would give. A policy's program takes the sum of the
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -16,9 +14,9 @@ from wisdoms import row
 
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.lab.explore.search import Execution, Residence, Transfer, frontier
+from pyc_mlir.lab.explore.policy import Explore
 from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Site
-from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
+from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.tools.bench.workloads.cpu import ROWS, make
@@ -101,41 +99,3 @@ def test_fastest_is_near_exhaustive_search_on_small_graphs(seed: int):
     )
     fastest = seconds(sites, costs, judge(Fastest, measured(costs, seed, 0.02)))
     assert best / fastest >= 0.9
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_explorer_is_exhaustive_search_on_small_graphs(seed: int):
-    """Executions of one op or of two, one place: the quickest path is the best of all covers."""
-    chance = np.random.default_rng(seed)
-    ops = 6
-    lone = chance.uniform(1, 5, (ops, 2))
-    fused = chance.uniform(1, 9, ops - 1)
-
-    @dataclass
-    class Line:
-        ops: int = 6
-        users: Mapping[str, frozenset[int]] = field(default_factory=dict)
-        inputs: Mapping[str, Residence] = field(default_factory=dict)
-        outputs: Mapping[str, Residence] = field(default_factory=dict)
-
-        def executions(self, op: int):
-            for i, cost in enumerate(lone[op]):
-                yield Execution(f"{op}.{i}", (op,), (), (), float(cost))
-            if op < ops - 1:
-                yield Execution(f"{op}+", (op, op + 1), (), (), float(fused[op]))
-
-        def conversions(self, value: str, place: Residence) -> list[Transfer]:
-            return []
-
-        def nbytes(self, value: str, place: Residence) -> int:
-            return 0
-
-    def best(op: int) -> float:
-        if op == ops:
-            return 0.0
-        ways = [min(lone[op]) + best(op + 1)]
-        if op < ops - 1:
-            ways.append(fused[op] + best(op + 2))
-        return min(ways)
-
-    assert frontier(Line()).paths[0].seconds == pytest.approx(best(0))

@@ -1,5 +1,8 @@
 """Explored recipes are compiled to what was expected of them, and none is beaten by another."""
 
+import itertools
+import math
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -12,8 +15,13 @@ from pyc_mlir.compilation.build import build_here, plan_only
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.frontends.python.specs import spec
-from pyc_mlir.lab.explore.programs import Explored, ExploreLimits, Kernels, explore
-from pyc_mlir.lab.explore.search import frontier
+from pyc_mlir.lab.explore.programs import (
+    Explored,
+    ExploreLimits,
+    explore,
+    quickest_kernels,
+    smallest_kernels,
+)
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
@@ -129,14 +137,22 @@ def test_unknown_works_are_those_of_the_structures_looked_at():
 
 
 def test_kernels_are_chosen_as_exhaustive_search_would():
-    """At least 0.9 of exhaustive: sites add up, so each one's quickest is the quickest."""
+    """The quickest and the smallest of all combinations of kernels, by sums over the sites."""
     simulator = Simulator.of(lower(branches, INPUTS, make_options()))
-    best = frontier(Kernels(simulator)).paths[0].seconds
-    alone = sum(
-        min(simulator.price(site, choice).seconds for choice in site.costs)
-        for site in simulator.program.kernels
-    )
-    assert best == pytest.approx(alone)
+    sites = simulator.program.kernels
+
+    def totals(choices: Mapping[str, str]) -> tuple[float, int]:
+        costs = [site.costs[choices[site.site.key]] for site in sites]
+        prices = [simulator.price(site, choices[site.site.key]).seconds for site in sites]
+        return math.fsum(prices), sum(c.constant_bytes + c.workspace_bytes for c in costs)
+
+    every = [
+        totals(dict(zip([site.site.key for site in sites], choices, strict=True)))
+        for choices in itertools.product(*(site.costs for site in sites))
+    ]
+    assert len(every) > 1
+    assert totals(quickest_kernels(simulator)) == min(every)
+    assert totals(smallest_kernels(simulator)) == min(every, key=lambda t: (t[1], t[0]))
 
 
 @pytest.mark.parametrize("choice", ["iree", "own"])

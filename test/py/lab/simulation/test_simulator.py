@@ -18,7 +18,7 @@ from pyc_mlir.frontends.python.specs import spec
 from pyc_mlir.lab.simulation.comparison import comparison
 from pyc_mlir.lab.simulation.evidence import MEASURED, Overheads
 from pyc_mlir.lab.simulation.residuals import PROGRAM, Residual, Residuals
-from pyc_mlir.lab.simulation.simulator import Simulator, unknown_works
+from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.profile.known import report_of
@@ -202,11 +202,6 @@ def test_residuals_correct_predictions_and_calibrate_intervals():
     estimate = simulate(artifact(), residuals=Residuals.of(rows))
     assert estimate.seconds > 1.5 * simulate(artifact()).seconds
     assert estimate.width.calibrated
-
-
-def test_unknown_works_are_listed_once():
-    some = [simulate(artifact()), simulate(artifact(), {KERNELS: "iree"})]
-    assert unknown_works(some) == some[0].unknown
 
 
 @pytest.mark.full

@@ -18,7 +18,7 @@ from pyc_mlir.pipelines.choices.choices import (
     Recipe,
     Site,
 )
-from pyc_mlir.pipelines.choices.fastest import MIN_PROCESSES, Fastest, for_program
+from pyc_mlir.pipelines.choices.fastest import MIN_PROCESSES, Fastest
 from pyc_mlir.pipelines.choices.wisdom import (
     NO_RECIPE,
     SCHEMA_VERSION,
@@ -27,6 +27,7 @@ from pyc_mlir.pipelines.choices.wisdom import (
     Wisdom,
     WisdomRow,
     WisdomSubject,
+    for_program,
     recipe_name,
     record_wisdom,
 )

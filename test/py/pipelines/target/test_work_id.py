@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pyc_mlir.dialects.ops  # noqa: F401
-from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.pipelines.target.work_id import PREFIX, work_id, work_text
@@ -88,7 +88,7 @@ def test_the_text_is_for_people_too():
     assert work_id(layer()).startswith(PREFIX)
 
 
-@pytest.mark.parametrize("name", sorted(n for n, op in OPS.items() if op.commutative))
+@pytest.mark.parametrize("name", sorted(n for n, op in OPS.items() if op.has(Trait.COMMUTATIVE)))
 def test_commutative_ops_are_commutative(name):
     chance = np.random.default_rng(0)
     a, b = chance.integers(-9, 9, (2, 50)).astype(np.int32)

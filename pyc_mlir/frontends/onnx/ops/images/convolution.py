@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import expand_to
-from pyc_mlir.frontends.frame.volumes import avg_pool3d, conv3d, max_pool3d
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
-from pyc_mlir.frontends.onnx.frame.window import (
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import expand_to
+from pyc_mlir.frontends.importing.volumes import avg_pool3d, conv3d, max_pool3d
+from pyc_mlir.frontends.onnx.ops.images.folding import max_places
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
+from pyc_mlir.frontends.onnx.shared.window import (
     OnnxWindow,
     entries,
     from_2d,
@@ -18,7 +19,6 @@ from pyc_mlir.frontends.onnx.frame.window import (
     to_2d,
     window,
 )
-from pyc_mlir.frontends.onnx.ops.images.folding import max_places
 
 
 @node("Conv")

@@ -6,11 +6,11 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.indexing import extent_value
-from pyc_mlir.frontends.frame.shaping import product, reshape_to, take
-from pyc_mlir.frontends.frame.suppression import suppressed
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import extent_value
+from pyc_mlir.frontends.importing.shaping import product, reshape_to, take
+from pyc_mlir.frontends.importing.suppression import suppressed
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 _MAX_SAMPLES = 16
 

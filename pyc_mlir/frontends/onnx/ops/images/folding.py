@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import product, reshape_to
-from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, OnnxNode, node
-from pyc_mlir.frontends.onnx.frame.window import OnnxWindow
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import product, reshape_to
 from pyc_mlir.frontends.onnx.ops.images.sampling import read_at, taps_of
+from pyc_mlir.frontends.onnx.shared.handler import MAX_WRITTEN, OnnxNode, node
+from pyc_mlir.frontends.onnx.shared.window import OnnxWindow
 
 
 def places(sizes: Sequence[int], counts: Sequence[int], w: OnnxWindow, outside: int) -> np.ndarray:

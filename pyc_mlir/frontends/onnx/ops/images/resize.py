@@ -11,11 +11,11 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import product, reshape_to
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, Untracked, quotient
-from pyc_mlir.frontends.onnx.frame.handler import SIMPLE, OnnxNode, node
-from pyc_mlir.frontends.onnx.frame.resampling import ResampledAxis, by_matrices, needs_matrices
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import product, reshape_to
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, Untracked, quotient
+from pyc_mlir.frontends.onnx.shared.handler import SIMPLE, OnnxNode, node
+from pyc_mlir.frontends.onnx.shared.resampling import ResampledAxis, by_matrices, needs_matrices
 
 # Exporters write these beside modes that do not read them too.
 _OF_SOME_FORMS = (

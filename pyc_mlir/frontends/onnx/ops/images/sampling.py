@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import I64, accumulator
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.indexing import gather_nd
-from pyc_mlir.frontends.frame.shaping import chain, product, reshape_to, take
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import gather_nd
+from pyc_mlir.frontends.importing.shaping import chain, product, reshape_to, take
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 # Of cubic convolution (Keys, 1981), as torch and ONNX have it.

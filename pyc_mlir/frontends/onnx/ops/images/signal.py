@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import accumulator
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import reshape_to, take
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import reshape_to, take
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 _MAX_LENGTH = 1 << 11
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.transposed import (
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.transposed import (
     TransposedAxis,
     applied,
     plan_axis,
     transposed_conv2d,
 )
-from pyc_mlir.frontends.frame.volumes import transposed_conv3d
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
-from pyc_mlir.frontends.onnx.frame.window import (
+from pyc_mlir.frontends.importing.volumes import transposed_conv3d
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
+from pyc_mlir.frontends.onnx.shared.window import (
     OnnxWindow,
     entries,
     from_2d,

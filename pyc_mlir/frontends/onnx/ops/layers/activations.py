@@ -3,7 +3,7 @@
 from typing import Any
 
 from pyc_mlir.dialects.ir import functions
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 
 def where(n: OnnxNode, predicate: str, bound: float, yes: Any, no: Any) -> Any:

@@ -8,10 +8,10 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import expand_to, merge, split, swap_last
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import expand_to, merge, split, swap_last
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 # FLOAT, FLOAT16, BFLOAT16.
 _COMPUTED_IN_F32 = (1, 10, 16)

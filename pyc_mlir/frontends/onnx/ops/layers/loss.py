@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.indexing import take_along
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import take_along
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 
 @node("NegativeLogLikelihoodLoss")

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import reshape_to, split, take
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import reshape_to, split, take
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 # Each neighbour is an addition in the program.
 _MAX_NEIGHBOURS = 1024

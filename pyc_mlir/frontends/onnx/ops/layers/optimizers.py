@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 _DOMAIN = "ai.onnx.preview.training"
 

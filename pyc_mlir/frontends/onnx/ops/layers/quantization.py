@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import expand_to, merge, split, take
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node, pyc_dtype
-from pyc_mlir.frontends.onnx.frame.window import from_2d, spatial_rank, to_2d, window
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import expand_to, merge, split, take
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node, pyc_dtype
+from pyc_mlir.frontends.onnx.shared.window import from_2d, spatial_rank, to_2d, window
 
 _F32, _I32, _UI8 = DTYPES["f32"], DTYPES["i32"], DTYPES["ui8"]
 _WIDE = (DTYPES["i32"], DTYPES["ui32"])

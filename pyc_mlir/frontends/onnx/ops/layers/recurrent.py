@@ -18,9 +18,9 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import chain, expand_to, swap_last, take
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import chain, expand_to, swap_last, take
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 _MAX_STEPS = 256
 _ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu"}

@@ -11,10 +11,10 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.indexing import extent_value
-from pyc_mlir.frontends.frame.shaping import merge, reshape_to, split, take
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, contrib
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import extent_value
+from pyc_mlir.frontends.importing.shaping import merge, reshape_to, split, take
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, contrib
 
 END = 2**63 - 1
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.frame.shaping import expand_to, merge, take
+from pyc_mlir.frontends.importing.shaping import expand_to, merge, take
 
 
 def unpacked(b: Any, x: Any, bits: int) -> Any:

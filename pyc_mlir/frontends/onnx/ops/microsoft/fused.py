@@ -5,11 +5,11 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import DTYPES, I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, contrib
+from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.onnx.ops.images.convolution import conv
 from pyc_mlir.frontends.onnx.ops.layers.contraction import gemm
 from pyc_mlir.frontends.onnx.ops.microsoft.blocks import in_blocks, take_last, unpacked
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, contrib
 
 
 def _activated(n: OnnxNode, x: Any, name: str, numbers: list[float]) -> Any:

@@ -12,14 +12,14 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.indexing import along, extent_value
-from pyc_mlir.frontends.frame.shaping import expand_to, product, reshape_to, swap_last, take
-from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, contrib
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import along, extent_value
+from pyc_mlir.frontends.importing.shaping import expand_to, product, reshape_to, swap_last, take
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.onnx.ops.layers.attention import repeated
 from pyc_mlir.frontends.onnx.ops.microsoft.attention import apart, scale_of, together, whole_heads
 from pyc_mlir.frontends.onnx.ops.microsoft.layers import rotated
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, contrib
 
 _NEITHER = {
     "k_quant_type": "NONE",

@@ -10,10 +10,10 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import merge, reshape_to, swap_last, take
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, contrib
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import merge, reshape_to, swap_last, take
 from pyc_mlir.frontends.onnx.ops.microsoft.blocks import unpacked
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, contrib
 
 _UI8 = DTYPES["ui8"]
 

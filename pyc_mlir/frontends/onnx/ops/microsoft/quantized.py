@@ -4,12 +4,12 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import chain, swap_last
-from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, contrib
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import chain, swap_last
 from pyc_mlir.frontends.onnx.ops.images.convolution import averaged
 from pyc_mlir.frontends.onnx.ops.layers.quantization import dynamically, rounded_to
 from pyc_mlir.frontends.onnx.ops.microsoft.attention import attended
+from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, contrib
 
 _F32, _I32, _UI8 = DTYPES["f32"], DTYPES["i32"], DTYPES["ui8"]
 

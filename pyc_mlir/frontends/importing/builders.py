@@ -1,0 +1,240 @@
+"""The builders that a node handler may meet: one handler, three ways to run it.
+
+`GraphBuilder` emits pyc ops and knows the `SymbolicSize` of every dynamic dimension of every value;
+`ConstantBuilder` computes at once (all operands are known); `SizesBuilder` computes on shapes.
+
+GraphBuilder finds the sizes by probing: it runs an op's own `infer` rule twice with large primes
+in place of the dynamic dimensions. A result dimension that has the same factors both times is
+that product of dimensions; anything else becomes a new dimension. Where a rule asks that sizes
+agree (a static size contracted with a dynamic one, two names), a probe lets them agree.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import islice, product
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.fold_work import FoldWork
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
+from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.quantized import widens_weights
+from pyc_mlir.dialects.types import I64, TensorType
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, SymbolicSizes
+
+_PROBES = (10**9, 2 * 10**9)
+_MAX_ATOMS = 16
+_ROOT = 50_000
+# Bytes that a step of folding may make of less.
+MAX_FOLDED = 1 << 26
+
+
+class NotWrittenOut(Exception):
+    """A known value that is not to be written out: the program makes it when it runs."""
+
+
+class ConstantBuilder(NumpyBuilder):
+    """Folds a node whose operands are all known, as long as there is work left."""
+
+    def __init__(self, work: FoldWork | None = None) -> None:
+        super().__init__()
+        self._work = FoldWork() if work is None else work
+
+    def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> np.ndarray:
+        """Evaluate the reference. Raises TooLarge before it would make more than it was given."""
+        types = [self.type_of(v) for v in operands]
+        out = op.infer(*types, **params)
+        if out.is_static and out.nbytes > max(MAX_FOLDED, sum(t.nbytes for t in types)):
+            raise NotWrittenOut(op.name)
+        # Quantized weights stay bytes: pyc-recognize makes products of integers of them.
+        if types and widens_weights(op.name, types[0]):
+            raise NotWrittenOut(op.name)
+        if not self._work.takes(op, types, out, **params):
+            raise NotWrittenOut(op.name)
+        return super().emit(op, operands, params)
+
+    def dims(self, value: np.ndarray) -> tuple[Extent, ...]:
+        """The array's shape."""
+        return value.shape
+
+
+class GraphBuilder(IRBuilder):
+    """Emits ops; `dims(value)` is the shape with a `SymbolicSize` for each dynamic dimension."""
+
+    def __init__(self) -> None:
+        self._dims: dict[ir.Value, tuple[Extent, ...]] = {}
+        self._sources: dict[str, tuple[ir.Value, int]] = {}
+        self._definitions: dict[str, Callable[[], ir.Value]] = {}
+
+    def name_dims(self, value: ir.Value, dims: Sequence[Extent]) -> None:
+        """State the dims of a value; the first value with an atom as a dimension is its source."""
+        self._dims[value] = tuple(dims)
+        for axis, dim in enumerate(dims):
+            if isinstance(dim, SymbolicSize) and dim.factor == 1 and len(dim.atoms) == 1:
+                self._sources.setdefault(dim.atoms[0], (value, axis))
+
+    def define(self, name: str, make: Callable[[], ir.Value]) -> None:
+        """State how to make a vector of the length `name`, for where no value has that size."""
+        self._definitions.setdefault(name, make)
+
+    def _source(self, name: str) -> tuple[ir.Value, int]:
+        """A value with the dynamic dimension `name`, and the axis. Raises unsupported."""
+        if name not in self._sources:
+            if name not in self._definitions:
+                raise unsupported(f"the size {name}, which is computed from data: expected sizes")
+            self._sources[name] = self._definitions[name](), 0
+        return self._sources[name]
+
+    def dims(self, value: ir.Value) -> tuple[Extent, ...]:
+        """The size of each dimension."""
+        if value in self._dims:
+            return self._dims[value]
+        shape = self.type_of(value).shape
+        return tuple(d for d in shape if d is not None)
+
+    def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> ir.Value:
+        """Create the operation and find its result's sizes."""
+        out = super().emit(op, operands, params)
+        type_ = self.type_of(out)
+        if not type_.is_static:
+            self.name_dims(out, self._derive(op, operands, params, type_))
+        return out
+
+    def _derive(
+        self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any], out: TensorType
+    ) -> list[Extent]:
+        """A size for each dimension of a result whose type is not static."""
+        shapes = [self.dims(v) for v in operands]
+        types = [self.type_of(v) for v in operands]
+        atoms = sorted(
+            {a for s in shapes for d in s if isinstance(d, SymbolicSize) for a in d.atoms}
+        )
+        first, second = (_probe(op, types, shapes, params, atoms, start) for start in _PROBES)
+        dims: list[Extent] = []
+        for axis, known in enumerate(out.shape):
+            same = first and second and first[axis] == second[axis]
+            tracked = first[axis] if first and same else None
+            if known is not None:
+                dims.append(known)
+            elif isinstance(tracked, SymbolicSize):
+                dims.append(tracked)
+            else:
+                dims.append(SymbolicSize(1, (f"%{len(self._dims)}.{axis}",)))
+        return dims
+
+    def atom(self, name: str) -> ir.Value:
+        """Some i64 vector whose length is the dynamic dimension `name`."""
+        value, axis = self._source(name)
+        shape = tuple(-1 if i == axis else 1 for i in range(self.type_of(value).rank))
+        return self.reshape(self.iota(value, shape=shape, axis=axis, dtype=I64), shape=(-1,))
+
+    def extent(self, size: Extent) -> ir.Value:
+        """A size as a rank-0 i64 that is computed when the program runs."""
+        if not isinstance(size, SymbolicSize):
+            return self.constant(np.array(size, np.int64))
+        out = None if size.factor == 1 else self.constant(np.array(size.factor, np.int64))
+        for name in size.atoms:
+            value, axis = self._source(name)
+            length = self.size(value, axis)
+            out = length if out is None else self.mul(out, length)
+        assert out is not None
+        return out
+
+    def materialize(self, value: SymbolicSizes) -> ir.Value:
+        """A tensor of sizes that is computed when the program runs."""
+        parts = [self.reshape(self.extent(e), shape=(1,)) for e in value.entries.reshape(-1)]
+        while len(parts) > 1:
+            pairs = [
+                self.concat(a, b, axis=0) for a, b in zip(parts[::2], parts[1::2], strict=False)
+            ]
+            parts = pairs + parts[len(pairs) * 2 :]
+        whole = self.reshape(parts[0], shape=value.entries.shape)
+        return whole if value.dtype == I64 else self.cast(whole, dtype=value.dtype)
+
+
+def _probe(
+    op: type[OpDef],
+    types: Sequence[TensorType],
+    shapes: Sequence[Sequence[Extent]],
+    params: dict[str, Any],
+    atoms: Sequence[str],
+    start: int,
+) -> list[Extent] | None:
+    """The result's dims with primes for the atoms, read back as sizes; None if `infer` objects.
+
+    If it does, once more with one atom as large as a static size, or as another atom.
+    """
+    if len(atoms) > _MAX_ATOMS:
+        return None
+    values = dict(zip(atoms, _primes_above(start), strict=False))
+    shape = _inferred(op, types, shapes, params, values)
+    if shape is not None:
+        return [_factored(d, values) for d in shape]
+    static = sorted({d for s in shapes for d in s if not isinstance(d, SymbolicSize) and d > 1})
+    for atom, size in product(atoms, (*static, *values.values())):
+        shape = _inferred(op, types, shapes, params, {**values, atom: size})
+        if shape is not None:
+            # What depends on the size that was chosen is not known to be that.
+            others = {a: n for a, n in values.items() if a != atom and n != size}
+            return [0 if d % size == 0 else _factored(d, others) for d in shape]
+    return None
+
+
+def _inferred(
+    op: type[OpDef],
+    types: Sequence[TensorType],
+    shapes: Sequence[Sequence[Extent]],
+    params: dict[str, Any],
+    values: dict[str, int],
+) -> list[int] | None:
+    """The result's shape with these sizes of the atoms; None if `infer` objects."""
+    probes = [
+        t.with_shape(tuple(_at(d, values) for d in s)) for t, s in zip(types, shapes, strict=True)
+    ]
+    try:
+        return [d or 0 for d in op.infer(*probes, **params).shape]
+    except (VerificationError, OverflowError):
+        return None
+
+
+def _at(dim: Extent, values: dict[str, int]) -> int:
+    if not isinstance(dim, SymbolicSize):
+        return dim
+    out = dim.factor
+    for atom in dim.atoms:
+        out *= values[atom]
+    return out
+
+
+def _factored(number: int, values: dict[str, int]) -> Extent:
+    """A number as a factor times atoms."""
+    atoms = []
+    for atom, prime in values.items():
+        while number and number % prime == 0:
+            number //= prime
+            atoms.append(atom)
+    return SymbolicSize(number, tuple(atoms)) if atoms else number
+
+
+@cache
+def _primes_above(start: int) -> tuple[int, ...]:
+    """`_MAX_ATOMS` primes, by trial division (start < _ROOT**2)."""
+    sieve = np.ones(_ROOT, bool)
+    sieve[:2] = False
+    for i in range(2, int(_ROOT**0.5) + 1):
+        if sieve[i]:
+            sieve[i * i :: i] = False
+    small = np.flatnonzero(sieve)
+
+    def primes() -> Iterator[int]:
+        number = start
+        while True:
+            number += 1
+            if (number % small).all():
+                yield number
+
+    return tuple(islice(primes(), _MAX_ATOMS))

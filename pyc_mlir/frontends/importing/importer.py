@@ -1,0 +1,271 @@
+"""What every importer of graphs does: values, folding, symbolic sizes, locations, graph breaks.
+
+A vocabulary (ONNX, ATen, jaxpr) walks its own nodes in order and hands each one to `Importer.node`:
+
+    outputs = importer.node(site, operands, lambda builder, lift: handler(...), stated)
+
+An operand is a numpy array (known at import), `SymbolicSizes` (integers that depend on dynamic
+dimensions), an MLIR value, None for an input that is left out, or `MISSING` for the result of a
+node that could not be imported. The handler runs in the cheapest way that gives an answer: on
+arrays, on sizes, or emitting pyc ops. What the node states beside its operands (`Stated`) must all
+have been read by then. Nodes that cannot be imported are collected in `findings`, so
+that a refusal lists all of them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.artifact.import_report import GraphBreak
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.fold_work import FoldWork
+from pyc_mlir.dialects.ir.bindings import func, ir
+from pyc_mlir.dialects.ir.irtypes import to_mlir
+from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
+from pyc_mlir.frontends.importing.builders import ConstantBuilder, GraphBuilder, NotWrittenOut
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.sizes import (
+    Extent,
+    SizesBuilder,
+    SymbolicSize,
+    SymbolicSizes,
+    Untracked,
+    settle,
+)
+from pyc_mlir.frontends.importing.stated import Stated
+
+# A folded result is kept only if it is small or no larger than what it was computed from.
+_FOLD_BYTES = 1 << 16
+# All of them: so many times the weights, and as much again as a small model may have. Beyond that
+# the program computes the rest when it runs.
+_FOLD_TIMES, _FOLD_ALL = 8, 1 << 28
+_COLLECTED = frozenset(
+    {
+        ReasonCode.UNSUPPORTED_OP,
+        ReasonCode.UNSUPPORTED_ATTRIBUTE,
+        ReasonCode.UNSUPPORTED_DTYPE,
+        ReasonCode.INVALID_IR,
+    }
+)
+
+# From the index of an operand to its value in the builder that the handler works with.
+Lift = Callable[[int], Any]
+# A node's handler with its attributes bound: from a builder and `Lift` to the node's results.
+Apply = Callable[[Any, Lift], Any]
+
+
+class _Missing:
+    """The output of a node that was not imported."""
+
+
+MISSING = _Missing()
+
+
+@dataclass(frozen=True)
+class SourceNode:
+    """One node of the source graph: its name, its op and its place from 1, for messages.
+
+    location: of the ops that the node becomes; by default the place in the source of the import.
+    """
+
+    name: str
+    op: str
+    place: int
+    location: ir.Location | None = None
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument or a result of the imported function; a `SymbolicSize` is a dynamic dimension."""
+
+    name: str
+    dtype: np.dtype
+    dims: tuple[Extent, ...]
+
+    @property
+    def type(self) -> TensorType:
+        """The tensor type; dynamic dimensions are None."""
+        return TensorType(
+            tuple(None if isinstance(d, SymbolicSize) else d for d in self.dims), self.dtype
+        )
+
+    @property
+    def attributes(self) -> ir.DictAttr:
+        """`pyc.name`, and `pyc.dims` where a dimension is dynamic ("" is static or unnamed)."""
+        attributes: dict[str, ir.Attribute] = {"pyc.name": ir.StringAttr.get(self.name)}
+        if any(isinstance(d, SymbolicSize) for d in self.dims):
+            names = [_dimension_name(d) for d in self.dims]
+            attributes["pyc.dims"] = ir.ArrayAttr.get([ir.StringAttr.get(n) for n in names])
+        return ir.DictAttr.get(attributes)
+
+
+def _dimension_name(extent: Extent) -> str:
+    """The name of a dynamic dimension that the source names, as ``d`` or ``2*d``.
+
+    "#" marks one that it does not.
+    """
+    named = isinstance(extent, SymbolicSize) and not any("#" in a for a in extent.atoms)
+    return str(extent) if named else ""
+
+
+class Importer:
+    """State of one import.
+
+    source: what locations and messages call the model.
+    weight_bytes: of all weights; folding may make a multiple of them.
+    """
+
+    def __init__(self, source: str, weight_bytes: int = 0) -> None:
+        self.source = source
+        self.b = GraphBuilder()
+        self.findings: list[GraphBreak] = []
+        self.untried: list[int] = []  # places of nodes that need the result of a missing one
+        self._constants: dict[int, tuple[Any, ir.Value]] = {}
+        self._fold_bytes = _FOLD_ALL + _FOLD_TIMES * weight_bytes
+        self._fold_work = FoldWork()
+
+    def function(
+        self,
+        name: str,
+        arguments: Sequence[Argument],
+        body: Callable[[Sequence[ir.Value]], Sequence[tuple[str, ir.Value]]],
+    ) -> ir.Module:
+        """A module with one function; `body` emits it and returns its results with their names.
+
+        Call it with a context and a location active. Raises what `body` raises.
+        """
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            function = func.FuncOp(name, ([to_mlir(a.type) for a in arguments], []))
+        block = function.add_entry_block()
+        for argument, value in zip(arguments, block.arguments, strict=True):
+            self.b.name_dims(value, argument.dims)
+        with ir.InsertionPoint(block):
+            results = body(list(block.arguments))
+            func.ReturnOp([value for _, value in results])
+        signature = ir.FunctionType.get(
+            [v.type for v in block.arguments], [v.type for _, v in results]
+        )
+        function.attributes["function_type"] = ir.TypeAttr.get(signature)
+        function.arg_attrs = ir.ArrayAttr.get([a.attributes for a in arguments])
+        names = [{"pyc.name": ir.StringAttr.get(n)} for n, _ in results]
+        function.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(n) for n in names])
+        return module
+
+    def node(
+        self,
+        site: SourceNode,
+        operands: Sequence[Any],
+        apply: Apply,
+        stated: Stated | None = None,
+    ) -> Sequence[Any]:
+        """The results of one node; none if it cannot be imported, which `findings` then records.
+
+        stated: what the node states beside its operands; `apply` must read all of it. None for a
+        node that the importer makes itself, of what the source's node states.
+        Raises PycError, naming the node, for what ends the import: a malformed model.
+        """
+        if any(operand is MISSING for operand in operands):
+            self.untried.append(site.place)
+            return ()
+        try:
+            with self._located(site):
+                out = self._outputs(operands, apply, stated)
+        except PycError as error:
+            self.record(site, error)
+            return ()
+        return out if isinstance(out, tuple) else (out,)
+
+    def record(self, site: SourceNode, error: PycError) -> None:
+        """Note that a node cannot be imported. Raises PycError for an error of another kind."""
+        if error.code not in _COLLECTED:
+            where = f"{self.source}: node {site.name} ({site.op})"
+            raise PycError(error.code, f"{where}: {error.message}") from error
+        broken = error.code is ReasonCode.INVALID_IR
+        code = ReasonCode.UNSUPPORTED_ATTRIBUTE if broken else error.code
+        self.findings.append(GraphBreak(site.name, site.op, code, error.message, site.place))
+
+    def emitted(self, value: Any) -> ir.Value:
+        """A value as an MLIR value; a constant is emitted once."""
+        if isinstance(value, ir.Value):
+            return value
+        if id(value) not in self._constants:
+            if isinstance(value, SymbolicSizes):
+                made = self.b.materialize(value)
+            else:
+                _require_dtype(value)
+                made = self.b.constant(value)
+            # The array is kept, so that its id stays its own.
+            self._constants[id(value)] = value, made
+        return self._constants[id(value)][1]
+
+    @contextmanager
+    def _located(self, site: SourceNode) -> Iterator[None]:
+        """Give ops the location ``loc("node name"("model.onnx":node:1))``."""
+        if site.location is not None:
+            with site.location:
+                yield
+            return
+        place = ir.Location.file(self.source, site.place, 1)
+        with ir.Location.name(site.name, place):
+            yield
+
+    def _outputs(self, operands: Sequence[Any], apply: Apply, stated: Stated | None) -> Any:
+        """Run a handler in the cheapest way: folded, on sizes, or emitting ops."""
+        apply = apply if stated is None else _reading_all(apply, stated)
+        out = self._computed(operands, apply)
+        if out is not None:
+            return out
+        try:
+            return apply(self.b, lambda i: self.emitted(operands[i]))
+        except Untracked as error:
+            raise unsupported(f"a dynamic size in {error}: expected a static one") from error
+
+    def _computed(self, operands: Sequence[Any], apply: Apply) -> Any:
+        """The outputs as arrays or sizes if they are known now, else None."""
+        given = [o for o in operands if o is not None]
+        if all(isinstance(o, np.ndarray) for o in given):
+            try:
+                out = apply(ConstantBuilder(self._fold_work), operands.__getitem__)
+            except NotWrittenOut:
+                return None
+            return out if self._worth_keeping(out, given) else None
+        if not all(isinstance(o, (np.ndarray, SymbolicSizes)) for o in given):
+            return None
+        lifted = [SymbolicSizes(o, o.dtype) if isinstance(o, np.ndarray) else o for o in operands]
+        try:
+            out = apply(SizesBuilder(), lifted.__getitem__)
+        except (Untracked, PycError):
+            # Not shape arithmetic: it is computed when the program runs, or refused there.
+            return None
+        outputs = out if isinstance(out, tuple) else (out,)
+        return tuple(settle(o) if isinstance(o, SymbolicSizes) else o for o in outputs)
+
+    def _worth_keeping(self, out: Any, inputs: Sequence[np.ndarray]) -> bool:
+        """False for a result that would bloat the program: large, and larger than its inputs."""
+        made = sum(o.nbytes for o in (out if isinstance(out, tuple) else (out,)) if o is not None)
+        self._fold_bytes -= made
+        return made <= max(_FOLD_BYTES, sum(i.nbytes for i in inputs)) and self._fold_bytes >= 0
+
+
+def _reading_all(apply: Apply, stated: Stated) -> Apply:
+    """`apply`, which raises unsupported where it passes over an entry of `stated`."""
+
+    def run(builder: Any, lift: Lift) -> Any:
+        stated.begin()
+        out = apply(builder, lift)
+        stated.require_all_read()
+        return out
+
+    return run
+
+
+def _require_dtype(array: np.ndarray) -> None:
+    if dtype_name(array.dtype) not in DTYPES:
+        raise unsupported(
+            f"constant of element type {array.dtype}: expected one of {', '.join(DTYPES)}",
+            ReasonCode.UNSUPPORTED_DTYPE,
+        )

@@ -1,0 +1,67 @@
+"""What a node states beside its operands, and the check that its handler read all of it.
+
+A front end hands the attributes, parameters, inner functions and regions of a node to the handler
+as a `Stated`, which notes what the handler looks up. `Importer.node` then refuses a node with an
+entry that nobody read: passing over it could change the result without a word. What changes no
+result is declared as such, with the reason, in one table of each front end.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyc_mlir.frontends.importing.errors import unsupported
+
+_SHOWN = 80
+# Entries that change no result: name -> why.
+Ignored = Mapping[str, str]
+
+
+def _never(name: str, value: Any) -> bool:
+    return False
+
+
+class Stated(Mapping[str, Any]):
+    """The entries of one node by name; looking one up counts as reading it.
+
+    kind: what messages call an entry. ignored: entries that change no result, with the reason.
+    has_no_effect: whether an entry states what holds without it, such as an operator's default.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, Any],
+        kind: str,
+        ignored: Ignored,
+        has_no_effect: Callable[[str, Any], bool] = _never,
+    ) -> None:
+        self._entries = dict(entries)
+        self._kind = kind
+        self._ignored = ignored
+        self._has_no_effect = has_no_effect
+        self._read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def begin(self) -> None:
+        """Forget what was read: another handler, or another builder, begins."""
+        self._read.clear()
+
+    def require_all_read(self) -> None:
+        """Raise PycError (UNSUPPORTED_ATTRIBUTE) for an entry that changes results and that the
+        handler did not look up."""
+        for name in sorted(self._entries.keys() - self._read - self._ignored.keys()):
+            value = self._entries[name]
+            if not self._has_no_effect(name, value):
+                shown = " ".join(str(value).split())
+                shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+                raise unsupported(
+                    f"{self._kind} `{name}` is {shown}: PyC computes this operation only without it"
+                )

@@ -1,0 +1,104 @@
+"""Count what docs/design-notes/house.md promises of the sources.
+
+    python test/house.py
+
+A room is a file of `pyc_mlir/`, entered by a call from another one. A return is an entry into a
+room that was entered before.
+"""
+
+import ast
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def walked(work: Callable[[], object], until: Callable[[CodeType], bool]) -> list[str]:
+    """Return the rooms that `work` enters, in order, until the code that `until` names returns."""
+    steps: list[str] = []
+    done = False
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal done
+        path = Path(frame.f_code.co_filename)
+        if done or event not in ("call", "return") or not path.is_relative_to(ROOT / "pyc_mlir"):
+            return
+        if event == "return":
+            done = until(frame.f_code)
+        elif frame.f_back is None or frame.f_back.f_code.co_filename != str(path):
+            steps.append(str(path.relative_to(ROOT)))
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return steps
+
+
+def rooms() -> dict[str, int]:
+    """Return the rooms and the returns of a model with one Relu, from `compile` until lowered."""
+    from onnx import TensorProto, helper, save
+
+    import pyc_mlir
+
+    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in ("x", "y")]
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    model = helper.make_model(helper.make_graph([relu], "relu", value[:1], value[1:]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/model.onnx"
+        save(model, path)
+        # Imports run once, and are no step of a compile.
+        pyc_mlir.compile(path, cache=False)
+        steps = walked(
+            lambda: pyc_mlir.compile(path, cache=False),
+            lambda code: code.co_name == "lower" and code.co_filename.endswith("lower.py"),
+        )
+    if "-v" in sys.argv:
+        print("\n".join(steps))
+    return {"rooms": len(set(steps)), "returns": len(steps) - len(set(steps))}
+
+
+def files(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def lines(paths: list[Path]) -> int:
+    return sum(path.read_text().count("\n") for path in paths)
+
+
+def numbers() -> dict[str, int]:
+    """Return the counts of the table in docs/design-notes/house.md."""
+    product = files("dialects", "pipelines", "pyc_mlir", "tools")
+    apart = [*files("pyc_mlir/lab", "tools/bench", "tools/docs"), ROOT / "tools/demo/train.py"]
+    nodes = [node for path in product for node in ast.walk(ast.parse(path.read_text()))]
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
+    compiler = [p for p in files("dialects", "pipelines", "pyc_mlir") if "lab" not in p.parts]
+    policies = re.compile(
+        r"isinstance\([^)]*\b(Fastest|Explore|Policy)\b|== (Explore|Fastest)\.name"
+    )
+    results = sum(p.stat().st_size for p in (ROOT / "docs/results").rglob("*") if p.is_file())
+    return {
+        "lines of the product": lines(product),
+        "lines outside the laboratory and the makers": lines(product) - lines(apart),
+        "lines of test/py": lines(files("test/py")),
+        "asks for a concrete policy": sum(len(policies.findall(p.read_text())) for p in compiler),
+        "imports of the laboratory by the compiler": sum(
+            p.read_text().count("from pyc_mlir.lab") for p in compiler
+        ),
+        "docstrings that begin with What, Whether, Where": sum(
+            text.startswith(("What", "Whether", "Where")) for text in texts
+        ),
+        "kilobytes of docs/results": results // 1000,
+        **rooms(),
+    }
+
+
+if __name__ == "__main__":
+    print(*(f"{name}: {count}" for name, count in numbers().items()), sep="\n")
