@@ -28,11 +28,11 @@ from pyc_mlir.pipelines.target.work import Work
 ENTRY_POINT_GROUP = "pyc_mlir.kernels"
 BUILT_IN = {
     "rows": "pyc_mlir.pipelines.kernels.families.rows",
-    "int8": "pyc_mlir.pipelines.kernels.families.int8.family",
     "gemm": "pyc_mlir.pipelines.kernels.families.gemm",
     "batch_gemm": "pyc_mlir.pipelines.kernels.families.batch_gemm",
     "gemv": "pyc_mlir.pipelines.kernels.families.gemv",
     "packing": "pyc_mlir.pipelines.kernels.families.packing",
+    "int8": "pyc_mlir.pipelines.kernels.families.int8.family",
     "conv": "pyc_mlir.pipelines.kernels.families.conv.convolution",
     "winograd": "pyc_mlir.pipelines.kernels.families.conv.winograd",
     "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",

@@ -52,12 +52,16 @@ class Quantized:
 
 @dataclass(frozen=True)
 class IntegerMatch:
-    """A product that can be one of integers: its name, the op to replace, and what makes it."""
+    """A product that can be one of integers: its name, the op to replace, and what makes it.
+
+    `same` is False where the sums are rounded elsewhere than in the program.
+    """
 
     name: str
     root: ir.Operation
     reason: str
     build: Callable[[], ir.Value]
+    same: bool = True
 
 
 def integers(function: ir.Operation) -> Iterator[IntegerMatch]:
@@ -250,7 +254,7 @@ def _of_floats(op: ir.Operation) -> IntegerMatch | None:
         return b.cast(out, dtype=from_mlir(chain.root.result.type).dtype)
 
     reason = "exact sums, rounded once: one unit apart where the floats are at a tie"
-    return IntegerMatch(f"quantized {_NAMES[op.name][8:]}", chain.root, reason, build)
+    return IntegerMatch(f"quantized {_NAMES[op.name][8:]}", chain.root, reason, build, same=False)
 
 
 def _filter_axis(op: ir.Operation) -> int:

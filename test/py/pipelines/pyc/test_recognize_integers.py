@@ -6,6 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import pyc_mlir
 from pyc_mlir.compilation.options import make_options
+from pyc_mlir.pipelines.choices.contract import Contract
 
 SX, SY, SW = np.float32(0.03), np.float32(0.11), np.float32([0.02, 0.015, 0.03, 0.011, 0.02])
 ZX, ZY = 7, 120
@@ -116,6 +117,11 @@ def test_products_of_integers_are_the_same_operations():
     assert composites(program) == ["integer_matmul"]
     wide = x.astype(np.int32) - ZX
     np.testing.assert_array_equal(np.asarray(program(x)), wide @ w.astype(np.int32))
+
+
+def test_a_bound_on_the_error_keeps_the_floats():
+    source, _, _ = quantized()
+    assert composites(compiled(source, contract=Contract(max_error="rounding"))) == []
 
 
 NEAR_MISSES = {
