@@ -19,7 +19,7 @@
 // HELP: usage: pyc-opt
 // HELP: --pass-pipeline=TEXT
 // HELP: --verify-diagnostics[=LEVEL]
-// VERSION: pyc-opt {{[0-9.]+}} (MLIR
+// VERSION: pyc-opt {{[0-9.a-z]+}} (MLIR
 // FLAG: error: --spilt-input-file: expected a flag or a pass; did you mean '--split-input-file'?
 // FILE: error: no/such/file.mlir: expected a file to read, got: No such file or directory
 // STDIN: module

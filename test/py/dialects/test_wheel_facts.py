@@ -67,7 +67,7 @@ def iree_parse(source: str | bytes) -> iree_ir.Module:
 
 def test_pins_are_installed():
     needed = [r.partition(";") for r in requires("pyc-mlir") or []]
-    base = [r for r, _, extra in needed if "extra" not in extra or '"compile"' in extra]
+    base = [r for r, _, extra in needed if "extra" not in extra or "compile" in extra]
     pinned = dict(r.strip().split("==") for r in base if "==" in r)
     assert pinned.keys() == {"iree-base-runtime", "iree-base-compiler", "torch-mlir"}
     assert {name: version(name) for name in pinned} == pinned
