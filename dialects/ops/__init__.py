@@ -13,6 +13,7 @@ from pyc_mlir.dialects.ops import (
     movement,
     normalization,
     ordering,
+    quantized,
     reduction,
     resize,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "movement",
     "normalization",
     "ordering",
+    "quantized",
     "reduction",
     "resize",
 ]

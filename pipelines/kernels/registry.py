@@ -32,6 +32,7 @@ BUILT_IN = {
     "batch_gemm": "pyc_mlir.pipelines.kernels.families.batch_gemm",
     "gemv": "pyc_mlir.pipelines.kernels.families.gemv",
     "packing": "pyc_mlir.pipelines.kernels.families.packing",
+    "int8": "pyc_mlir.pipelines.kernels.families.int8.family",
     "conv": "pyc_mlir.pipelines.kernels.families.conv.convolution",
     "winograd": "pyc_mlir.pipelines.kernels.families.conv.winograd",
     "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",

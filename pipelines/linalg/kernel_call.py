@@ -17,7 +17,7 @@ from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.names import kernel_symbol
-from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.dialects.types import DTYPES, TensorType, storage
 from pyc_mlir.pipelines.kernels.knobs import decode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
@@ -79,7 +79,8 @@ class KernelCalls:
             operands=operands,
             attributes={"callee": ir.FlatSymbolRefAttr.get(kernel.name)},
         )
-        dtype = _dtype(out)
+        # Unsigned integers are held as signed ones.
+        dtype = result.dtype if storage(result.dtype) == _dtype(out) else _dtype(out)
         whole = LoweredTensor(
             dtype, known, _under(made.results[0], lowering.tensor_type(known, dtype))
         )
@@ -143,7 +144,7 @@ class KernelCalls:
 def _fits(tensor: LoweredTensor, operand: Operand) -> bool:
     """Return whether a value has the operand's element type and its known sizes."""
     wanted = [d if isinstance(d, int) else None for d in operand.shape]
-    same = len(wanted) == tensor.rank and tensor.dtype == _dtype(operand)
+    same = len(wanted) == tensor.rank and storage(tensor.dtype) == _dtype(operand)
     return same and all(w in (None, d.static) for w, d in zip(wanted, tensor.dims, strict=True))
 
 

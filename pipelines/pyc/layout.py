@@ -51,6 +51,7 @@ from pyc_mlir.pipelines.target.target import TARGETS, Target
 from pyc_mlir.pipelines.target.work import F32, Work, nominal
 
 KEEP, CHANNELS_LAST = "keep", "NHWC"
+_CONVOLUTIONS = ("conv2d", "integer_conv2d")
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def _connected(graph: LayoutGraph, steps: Region, stored: Mapping[int, Order]) -
 
 
 def _is_worth_asking(graph: LayoutGraph, region: Region) -> bool:
-    if any(graph.name(i) == "conv2d" for i in region):
+    if any(graph.name(i) in _CONVOLUTIONS for i in region):
         return True
     left = any(_bytes_moved(graph, c) for c in conversions(graph, region))
     return not left and any(_is_moving_transpose(graph, i) for i in region)
@@ -240,7 +241,11 @@ def _copy(model: CostModel, nbytes: int) -> Cost:
 def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
     """Return the cost in NHWC: of a generated kernel where there can be one."""
     node = work.nodes[0]
-    computed_weights = not all(work.is_constant(v) for v in node.operands[1:])
+    computed_weights = not all(work.is_constant(v) for v in node.operands[1:2])
+    if node.name == "integer_conv2d" and not refuse_narrow(model.target) and not computed_weights:
+        return (
+            model.kernel("int8.madd", *totals(work)) if context.takes("int8") else model.work(work)
+        )
     family = "resize" if node.name == "resize" else "pool"
     if node.name == "conv2d":
         by_channel = node.params["groups"] > 1 and work.type(node.operands[1]).shape[1] == 1

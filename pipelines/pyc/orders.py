@@ -109,13 +109,13 @@ def _reordered(params: Mapping[str, Any], order: Order) -> dict[str, Any]:
     return found
 
 
-@rule("conv2d", "max_pool2d", "avg_pool2d", "resize")
+@rule("conv2d", "integer_conv2d", "max_pool2d", "avg_pool2d", "resize")
 def _window(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """Ask for NHWC, whatever the operand is stored in."""
     node = work.nodes[0]
     if node.params["layout"] != "NCHW":
         return None
-    needs = (NHWC, FILTERS)[: len(node.operands)]
+    needs = (NHWC, FILTERS, None)[: len(node.operands)]
     return OrderedOp(needs, NHWC, {**node.params, "layout": "NHWC"})
 
 

@@ -40,6 +40,9 @@ _KERNELS = {
     "kernel.winograd.transform": CostConstant(0.7, "the same layers"),
     "kernel.depthwise": CostConstant(0.5, "taken, not measured yet"),
     "kernel.pool": CostConstant(0.5, "taken, not measured yet"),
+    "kernel.int8.vnni": CostConstant(2.5, "ResNet-18, 1 core, Zen 4: four products a lane"),
+    "kernel.int8.madd": CostConstant(1.3, "the same with AVX2"),
+    "kernel.int8.plain": CostConstant(0.3, "taken, not measured"),
     "kernel.rows": CostConstant(0.37, _SUITE),
     "kernel.resize": CostConstant(0.5, "taken as elementwise's"),
     "kernel.concat": CostConstant(0.5, "taken as elementwise's"),
@@ -48,6 +51,8 @@ _KERNELS = {
 # The speed of IREE 3.13's code over that of a generated kernel, by the first op of a group.
 _IREE_OPS = {
     "iree.op.matmul": CostConstant(0.5, _OLD),
+    "iree.op.integer_matmul": CostConstant(0.1, "integer products, Zen 4: 90 % of a BERT's time"),
+    "iree.op.integer_conv2d": CostConstant(0.02, "taken from integer products"),
     "iree.op.softmax": CostConstant(0.25, _OLD),
     "iree.op.log_softmax": CostConstant(0.25, _OLD),
     "iree.op.layernorm": CostConstant(0.5, _OLD),

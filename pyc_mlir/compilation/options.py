@@ -39,7 +39,8 @@ from pyc_mlir.util.env_overrides import env_overrides
 from pyc_mlir.util.logs import Stage
 
 HIGH_LEVEL = (
-    "pyc-canonicalize,pyc-infer-shapes,pyc-recognize,pyc-decompose{only=batchnorm},"
+    "pyc-canonicalize{keep-bytes=true},pyc-infer-shapes,pyc-recognize,"
+    "pyc-decompose{only=batchnorm},"
     "pyc-canonicalize,pyc-fold-norms,pyc-layout,pyc-chunk,pyc-decompose{only=attention},"
     "pyc-canonicalize,pyc-fuse"
 )

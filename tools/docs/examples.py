@@ -54,6 +54,10 @@ EXAMPLES: dict[str, Example] = {
     "matmul": _call(_ROWS, tensor("f32", 4, 10)),
     "argmax": _call(_ROWS, axis=-1),
     "conv2d": _call(_IMAGES, tensor("f32", 16, 3, 3, 3), pads=(1, 1, 1, 1)),
+    "integer_matmul": _call(tensor("ui8", None, 4), tensor("i8", 4, 10), tensor("i32")),
+    "integer_conv2d": _call(
+        tensor("ui8", None, 3, 32, 32), tensor("i8", 16, 3, 3, 3), tensor("i32"), pads=(1, 1, 1, 1)
+    ),
     "max_pool2d": _call(_IMAGES, kernel=(2, 2), strides=(2, 2)),
     "avg_pool2d": _call(_IMAGES, kernel=(2, 2), strides=(2, 2)),
     "cumulative": _call(_ROWS, axis=1),

@@ -37,9 +37,12 @@ llvm = dialect("llvm")
 memref = dialect("memref")
 scf = dialect("scf")
 stream = dialect("stream")
-# The element types of memory, as MLIR makes them. Vectors are of f32; i64 holds indices.
+# The element types of memory, as MLIR makes them. Vectors are of f32; i64 holds indices, i8 bytes
+# with or without a sign.
 ELEMENTS: Mapping[str, Callable[[], Any]] = {
     "f32": lambda: ir.F32Type.get(),
+    "i8": lambda: ir.IntegerType.get_signless(8),
+    "i32": lambda: ir.IntegerType.get_signless(32),
     "i64": lambda: ir.IntegerType.get_signless(64),
 }
 
@@ -103,6 +106,14 @@ class Memory:
         """
         address = Index(memref.extract_aligned_pointer_as_index(self._value))
         return (address % (4 * self._lanes)).equals(0)
+
+    def load_as(self, kind: Any, *place: Place) -> Any:
+        """The MLIR vector of a type at a place, 0 in lanes that the mask excludes."""
+        mask, at = self._find(place)
+        if mask is None:
+            return vector.load(kind, self._value, at)
+        zero = arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, _zero(kind)))
+        return vector.maskedload(kind, self._value, at, mask.value, zero)
 
     def number(self, *place: IndexLike) -> Scalar:
         """One number."""
@@ -319,6 +330,10 @@ class Build:
 def _combined(combine: Any, kept: Vector, at: Lanes, term: Callable[[Lanes], Vector]) -> Vector:
     new = combine(kept, term(at))
     return new if at.mask is None else where(at.mask, new, kept)
+
+
+def _zero(kind: Any) -> Any:
+    return ir.IntegerAttr.get(ir.VectorType(kind).element_type, 0)
 
 
 def _mask_type(lanes: int) -> Any:

@@ -11,6 +11,7 @@ from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import compatible
+from pyc_mlir.dialects.ops.quantized import widens_weights
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.canonicalize.identities import can_fold, fold
 from pyc_mlir.pipelines.pyc.canonicalize.normal_forms import REWRITES
@@ -27,6 +28,8 @@ class Canonicalize:
         1 << 20,
         "fold a constant larger than its operands up to this; dequantized weights of any size",
     )
+
+    keep_bytes: bool = option(False, "leave the conversions of constant bytes as they are")
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Rewrite until nothing applies or the rounds are used up."""
@@ -47,7 +50,8 @@ class Canonicalize:
         return changed
 
     def _simplify(self, op: ir.Operation, work: FoldWork, counts: dict[str, int]) -> bool:
-        folds = can_fold(op, self.max_fold_bytes, work)
+        kept = self.keep_bytes and _widens_bytes(op)
+        folds = not kept and can_fold(op, self.max_fold_bytes, work)
         rewrites = (fold,) if folds else REWRITES.get(op.name[4:], ())
         if not rewrites:
             return False
@@ -61,6 +65,11 @@ class Canonicalize:
         counts["folded constants" if folds else "identities"] += 1
         replace(op, value)
         return True
+
+
+def _widens_bytes(op: ir.Operation) -> bool:
+    """Return whether an op converts what may be quantized weights, which pyc-recognize reads."""
+    return op.name == "pyc.cast" and widens_weights("cast", from_mlir(op.operands[0].type))
 
 
 def _erase_unused(value: ir.Value) -> None:

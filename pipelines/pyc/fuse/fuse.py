@@ -219,8 +219,11 @@ def _next(graph: FusionGraph, start: int) -> list[int]:
 
 
 def _forward(graph: FusionGraph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
-    """Return `start` and the elementwise ops of its shape that follow from it, in program order."""
-    shape = graph.shapes[start]
+    """Return `start` and the elementwise ops of its shape that follow from it, in program order.
+
+    Those of an integer product end where the result is quantized: its kernel stores bytes.
+    """
+    shape, of_bytes = graph.shapes[start], graph.names[start].startswith("integer_")
     members = [start]
     frontier = set(graph.users[start])
     while frontier and len(members) < max_ops:
@@ -228,7 +231,8 @@ def _forward(graph: FusionGraph, start: int, claimed: set[int], max_ops: int) ->
         frontier.discard(i)
         if graph.elementwise[i] and i not in claimed and graph.shapes[i] == shape:
             members.append(i)
-            frontier.update(graph.users[i])
+            if not (of_bytes and graph.is_narrow(i)):
+                frontier.update(graph.users[i])
     return tuple(members)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.opdef import Trait
+from pyc_mlir.dialects.ops.quantized import BYTES
 from pyc_mlir.pipelines.pyc.fuse.channels import Channels
 from pyc_mlir.pipelines.pyc.graph import BlockGraph
 
@@ -57,6 +58,11 @@ class FusionGraph(BlockGraph):
     def inputs(self, members: Sequence[int]) -> int:
         """Return how many values from outside the members use."""
         return len({n for i in members for n in self.reads[i]} - {self.makes[i] for i in members})
+
+    def is_narrow(self, i: int) -> bool:
+        """Return whether an op's result is bytes."""
+        type_ = self.result(i)
+        return type_ is not None and type_.dtype in BYTES
 
     def escapes(self, members: Sequence[int]) -> list[int]:
         """Return the members whose results are used outside."""

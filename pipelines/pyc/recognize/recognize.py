@@ -24,6 +24,7 @@ from pyc_mlir.pipelines.pyc.recognize.attention import attentions
 from pyc_mlir.pipelines.pyc.recognize.batch_norms import batch_norms
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate, Match, confirmed, is_own
 from pyc_mlir.pipelines.pyc.recognize.cost import costs
+from pyc_mlir.pipelines.pyc.recognize.integers import integers
 from pyc_mlir.pipelines.pyc.recognize.norms import norms
 from pyc_mlir.pipelines.pyc.recognize.softmax import softmaxes
 from pyc_mlir.pipelines.pyc.rewriting import (
@@ -53,7 +54,9 @@ class Recognize:
         """Choose for each match; the counts are those of the composites that were made."""
         made: Counter[str] = Counter()
         seen: list[Counter[str]] = [Counter() for _ in ROUNDS]
+        integer_ids: Counter[str] = Counter()
         for function in functions_of(module):
+            made.update(_integers(function, integer_ids, context))
             kept: set[ir.Operation] = set()
             for guesses, ids_seen in zip(ROUNDS, seen, strict=True):
                 found = plan(read_graph(function), guesses)
@@ -66,6 +69,38 @@ class Recognize:
                     made[match.candidate.name] += 1
                     replaced[match.root] = _apply(match, replaced)
         return {"composites": made.total(), **dict(sorted(made.items()))}
+
+
+def _integers(function: ir.Operation, seen: Counter[str], context: PassContext) -> list[str]:
+    """Choose for each product that can be one of integers; the names of those that were made."""
+    ids: OpIds | None = None
+    made = []
+    for match in integers(function):
+        ids = ids or OpIds(function, seen)
+        site = Site(Recognize.name, ids[match.root], str(match.root.location))
+        offers = [Alternative(match.name, None, match.reason), Alternative(KEEP, None, "floats")]
+        evidence: tuple[str, ...] = ()
+        if context.compares and not match.same:
+            offers = offers[1:]
+            evidence = (
+                f"not offered: {match.name}: {match.reason}; the contract bounds the error",
+            )
+        if context.choices.choose(site, offers, evidence).name == match.name:
+            makers = [defining_op(v) for v in match.root.operands]
+            with ir.InsertionPoint(match.root), match.root.location:
+                replace(match.root, match.build())
+            _erase_unused(makers)
+            made.append(match.name)
+    return made
+
+
+def _erase_unused(ops: list[ir.Operation | None]) -> None:
+    """Erase ops that nothing reads, and what then nothing reads."""
+    while ops:
+        op = ops.pop()
+        if op is not None and not any(True for r in op.results for _ in r.uses):
+            ops += [m for v in dict.fromkeys(op.operands) if (m := defining_op(v)) not in ops]
+            op.erase()
 
 
 def plan(graph: TermGraph, guesses: tuple[Guesses, ...]) -> list[Match]:

@@ -21,6 +21,7 @@ from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.quantized import widens_weights
 from pyc_mlir.dialects.types import I64, TensorType
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, SymbolicSizes
@@ -48,6 +49,9 @@ class ConstantBuilder(NumpyBuilder):
         types = [self.type_of(v) for v in operands]
         out = op.infer(*types, **params)
         if out.is_static and out.nbytes > max(MAX_FOLDED, sum(t.nbytes for t in types)):
+            raise NotWrittenOut(op.name)
+        # Quantized weights stay bytes: pyc-recognize makes products of integers of them.
+        if types and widens_weights(op.name, types[0]):
             raise NotWrittenOut(op.name)
         if not self._work.takes(op, types, out, **params):
             raise NotWrittenOut(op.name)

@@ -20,7 +20,8 @@ from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.runtime.executable import Executable, ResultType
 
 FLOAT = ResultType(np.dtype(np.float32), None)
-RESULTS = {"f32": FLOAT, "i64": ResultType(np.dtype(np.int64), None)}
+DTYPES = {"f32": np.float32, "i64": np.int64, "i32": np.int32, "i8": np.int8}
+RESULTS = {name: ResultType(np.dtype(dtype), None) for name, dtype in DTYPES.items()}
 
 LEVELS = (Target.named("cpu-avx2"), Target.named("cpu-avx512"))
 
@@ -88,11 +89,13 @@ class Kernels:
         self.device = device or Device("local-sync")
         code = compile_module(carrier.bytecode(), target, flags)
         self.executable = Executable(code, self.device)
+        self.inputs = {k.name: [DTYPES[o.dtype] for o in k.inputs] for k in kernels}
         self.results = {k.name: [RESULTS[o.dtype] for o in k.results] for k in kernels}
 
     def run(self, name: str, *arrays: np.ndarray) -> np.ndarray:
         entry = self.executable.entry(name, self.results[name])
-        inputs = [to_device(np.ascontiguousarray(a, np.float32), self.device) for a in arrays]
+        pairs = zip(arrays, self.inputs[name], strict=True)
+        inputs = [to_device(np.ascontiguousarray(a, dtype), self.device) for a, dtype in pairs]
         return np.array(entry(inputs)[0].numpy())
 
 

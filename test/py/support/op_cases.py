@@ -131,6 +131,7 @@ VALUES: dict[str, Callable[[np.random.Generator, Operand], Any]] = {
     "exponent": lambda rng, o: rng.uniform(-2, 3, o.shape),
     "ties": lambda rng, o: rng.integers(-7, 8, o.shape) / 2,
     "angle": lambda rng, o: rng.uniform(-6, 6, o.shape),
+    "bytes": lambda rng, o: rng.integers(-128, 256, o.shape),
     "small": lambda rng, o: rng.uniform(-1, 1, o.shape),
     "factor": lambda rng, o: rng.choice([1, 1, 1, 2, -1], o.shape),
     "index": lambda rng, o: rng.integers(-3, 3, o.shape),
@@ -301,6 +302,18 @@ def _convolution() -> Iterator[Case]:
         yield case("conv2d", Operand(dtype, image, "small"), Operand(dtype, weight), **params)
 
 
+def _integer_products() -> Iterator[Case]:
+    zero = Operand("i32", ())
+    for dtype, (image, weight, params) in zip(("ui8", "i8") * 3, CONVOLUTIONS[:6], strict=True):
+        x, w = (Operand(t, s, "bytes") for t, s in ((dtype, image), ("i8", weight)))
+        yield case("integer_conv2d", x, w, zero, **params)
+        a, b = _nhwc(image, weight)
+        x, w = Operand(dtype, a, "bytes"), Operand("i8", b, "bytes")
+        yield case("integer_conv2d", x, w, zero, layout="NHWC", **params)
+    for dtype, shape in (("ui8", (3, 4)), ("i8", (2, 3, 4)), ("ui8", (0, 4))):
+        yield case("integer_matmul", Operand(dtype, shape, "bytes"), Operand("i8", (4, 5)), zero)
+
+
 POOLINGS: tuple[tuple[Shape, dict[str, Any]], ...] = (
     ((2, 3, 6, 8), {"kernel": (2, 2), "strides": (2, 2)}),
     ((1, 2, 7, 9), {"kernel": (3, 2), "strides": (2, 3), "pads": (1, 0, 1, 1)}),
@@ -465,6 +478,7 @@ def _all() -> Iterator[Case]:
     yield from _elementwise()
     yield from _contraction()
     yield from _convolution()
+    yield from _integer_products()
     yield from _pooling()
     for dtype, shape, values, dynamic, params in resizes(FLOATS, INTEGERS):
         yield case("resize", Operand(dtype, shape, values), dynamic=dynamic, **params)

@@ -151,6 +151,11 @@ def _laid_out(x: np.ndarray, layout: str) -> np.ndarray:
     return x if layout == "NCHW" else np.moveaxis(x, 1, -1)
 
 
+def _less(x, zero) -> np.ndarray:
+    """Quantized numbers less their zero point."""
+    return x.astype(np.int64) - int(zero)
+
+
 def _conv2d(x, weight, *, groups=1, layout="NCHW", **window) -> np.ndarray:
     image = _image(x, layout)
     filters = weight if layout == "NCHW" else weight.transpose(3, 2, 0, 1)
@@ -452,6 +457,8 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "reduce_mean": _reduce(_mean),
     "argmax": _argmax,
     "conv2d": _conv2d,
+    "integer_matmul": lambda x, w, zero: _matmul(_less(x, zero), w.astype(np.int64)),
+    "integer_conv2d": lambda x, w, zero, **p: _conv2d(_less(x, zero), w.astype(np.int64), **p),
     "max_pool2d": _max_pool,
     "avg_pool2d": _avg_pool,
     "resize": resized,

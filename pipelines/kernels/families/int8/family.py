@@ -1,0 +1,244 @@
+"""The kernel family ``int8``: products and convolutions of bytes, with what follows.
+
+Prices, checks and offers of the kernels that `byte_conv.py` builds. The sums are exact: an
+operation that differs from numpy's integers is an error.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.types import DTYPES, dtype_name
+from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis, random_axis, under_taps
+from pyc_mlir.pipelines.kernels.families.gemm import contents
+from pyc_mlir.pipelines.kernels.families.int8.byte_conv import ByteConv
+from pyc_mlir.pipelines.kernels.families.int8.dot import QUAD, VNNI, has_dot
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, find
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.pipelines.kernels.shared.grid import known
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work, sizes
+
+_I32 = DTYPES["i32"]
+_BYTES = (DTYPES["i8"], DTYPES["ui8"])
+
+
+def refusal(knobs: ByteConv, target: Target) -> str:
+    """The target must have the instruction, and a register tile must fit."""
+    if reason := refuse_narrow(target):
+        return reason
+    if not has_dot(target, knobs.form):
+        return f"int8: expected a target with the form {knobs.form}, got {target.name}"
+    vectors = knobs.panel * 4 // target.vector_bytes
+    registers = knobs.width * vectors + vectors
+    if registers > target.vector_registers:
+        return f"int8: expected at most {target.vector_registers} registers, got {registers}"
+    return ""
+
+
+def cost(knobs: ByteConv, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Each tensor crosses memory once; the packed weights are constants."""
+    images = knobs.images if isinstance(knobs.images, int) else sizes[knobs.images]
+    rows, columns = (
+        axis.of(sizes[axis.name]) if axis.name else axis for axis in (knobs.rows, knobs.columns)
+    )
+    pixels = images * rows.outputs * columns.outputs
+    flops = pixels * knobs.filters * (2.0 * knobs.taps * knobs.channels + knobs.epilogue.flops)
+    out = 1 if knobs.result in ("i8", "ui8") else 4
+    read = images * rows.size * columns.size * knobs.channels + 4 * knobs.panels.size
+    traffic = read + out * pixels * knobs.filters
+    traffic += knobs.epilogue.read_bytes(pixels, knobs.filters)
+    made = CostModel(target).kernel(f"int8.{knobs.form}", flops, traffic)
+    return replace(made, constant_bytes=4 * knobs.panels.size)
+
+
+def reference(knobs: ByteConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """The result by numpy's integers, and the error that what follows the sums may have."""
+    x, packed, *rest = arrays
+    x = x.view(np.int8 if knobs.signed else np.uint8).astype(np.int64)
+    knobs = replace(knobs, columns=replace(knobs.columns, size=x.shape[2], name=""))
+    zero = int(rest.pop(0)[0]) if knobs.shifted else 0
+    if knobs.corrects:
+        rest.pop(0)
+    bias = rest.pop(0) if knobs.bias else 0
+    w = knobs.filters_layout.unpack(packed).astype(np.int64)
+    w = w.reshape(knobs.taps, knobs.channels, knobs.filters)
+    total: Any = 0
+    for tap, met in under_taps(x - zero, knobs.rows, knobs.columns, 0):
+        total = total + met @ w[tap]
+    total = total + bias
+    if knobs.result == "i32":
+        return total.astype(np.float64), np.zeros(total.shape)
+    matrix = total.reshape(-1, knobs.filters).astype(np.float64)
+    exact, bound = evaluate(knobs.epilogue, matrix, rest, ROUNDING * np.abs(matrix))
+    if knobs.result != "f32":
+        info = np.iinfo(DTYPES[knobs.result])
+        exact, bound = np.clip(np.trunc(exact), info.min, info.max), bound + 1
+        if knobs.result == "ui8":  # Held as bytes with a sign, of which 255 is next to 0.
+            exact, bound = exact.astype(np.uint8).view(np.int8).astype(np.float64), bound * 256
+    return exact.reshape(total.shape), bound.reshape(total.shape)
+
+
+_CHANNELS = (4, 5, 8, 11, 16, 33, 64)
+_FILTERS = (1, 3, 8, 15, 16, 17, 33, 64, 79)
+
+
+def sample(random: Random, target: Target) -> tuple[ByteConv, list[Arrays]]:
+    """Random knobs, and three calls."""
+    rows, columns = (random_axis(random) for _ in "ab")
+    if random.random() < 0.4:
+        rows, columns = ConvAxis(1), ConvAxis(random.choice((1, 5, 14, 40)))
+        columns = replace(columns, name=random.choice(("", "wide")))
+    result = random.choice(("i32", "f32", "i8", "ui8"))
+    epilogue = NOTHING if result == "i32" else layer(bias=random.random() < 0.5, activation="relu")
+    knobs = ByteConv.for_bytes(
+        target, random.choice((1, 2)), (rows, columns), random.choice(_CHANNELS),
+        random.choice(_FILTERS), epilogue=epilogue, result=result,
+        signed=random.random() < 0.5, shifted=random.random() < 0.5, bias=random.random() < 0.5,
+        workgroups=random.choice(((1, 1), (2, 1), (1, 2))),
+    )  # fmt: skip
+    if has_dot(target, VNNI) and random.random() < 0.5:
+        knobs = replace(knobs, form="madd")
+    return knobs, [_arrays(knobs, random) for _ in range(3)]
+
+
+def _arrays(knobs: ByteConv, random: Random) -> Arrays:
+    values = np.random.default_rng(random.randrange(1 << 30))
+    wide = random.choice((1, 5, 14, 33)) if knobs.columns.name else knobs.columns.size
+    known_axis = replace(knobs.columns, size=wide, name="")
+    shape = (known(knobs.images), knobs.rows.size, wide, knobs.channels)
+    w = values.integers(-128, 128, (knobs.taps * knobs.channels, knobs.filters)).astype(np.int8)
+    arrays = [values.integers(-128, 128, shape).astype(np.int8), knobs.filters_layout.pack(w)]
+    operands = {o.name: o for o in knobs.kernel("k").operands}
+    if knobs.shifted:
+        arrays.append(values.integers(-128, 256, 1).astype(np.int32))
+    if knobs.corrects:
+        layout = operands["sums"].layout
+        assert layout is not None
+        arrays.append(layout.pack(w))
+    if knobs.bias:
+        arrays.append(values.integers(-9999, 9999, knobs.filters).astype(np.int32))
+    pixels = known(knobs.images) * knobs.rows.outputs * known_axis.outputs
+    reads = contents(knobs.epilogue, pixels, knobs.filters, values)
+    return [*arrays, *(a.astype(np.float32) for a in reads)]
+
+
+def match(work: Work, target: Target) -> list[KernelOffer]:
+    """A product or convolution with constant weights and as much of what follows as fits."""
+    node = work.nodes[0]
+    if node.name not in ("integer_matmul", "integer_conv2d") or refuse_narrow(target):
+        return []
+    x, weights, zero = node.operands
+    if not work.is_constant(weights) or work.type(weights).dtype != DTYPES["i8"]:
+        return []
+    shape, out = work.type(x).shape, node.type
+    cut = out.rank - 1
+    channels, filters = shape[-1], out.shape[-1]
+    if not channels or not filters or channels < QUAD:
+        return []
+    if node.name == "integer_matmul":
+        rows = sizes(shape[:-1])
+        if rows == 0:
+            return []
+        pixels = ConvAxis(rows or NOMINAL_DIMENSION, name="" if rows else "m")
+        images, axes, feed = 1, (ConvAxis(1), pixels), Feed(x, (0, 0, len(shape) - 1))
+    else:
+        found = _images(work, shape)
+        if found is None:
+            return []
+        images, axes = found
+        feed = Feed(x, (1, 2, 3))
+        if all(a == ConvAxis(a.size) for a in axes) and isinstance(images, int):
+            pixels = ConvAxis(images * axes[0].size * axes[1].size)
+            images, axes, feed = 1, (ConvAxis(1), pixels), Feed(x, (0, 0, 3))
+    shifted = not (work.is_constant(zero) and work.inputs[zero].magnitude == 0)
+    bias, first = _bias(work, filters)
+    result, covers, program, reads = _after(work, first, MatrixView(out.shape, cut))
+    if result == "i32":
+        bias = None
+    try:
+        knobs = ByteConv.for_bytes(
+            target, images, axes, channels, filters, epilogue=program, result=result,
+            signed=work.type(x).dtype == DTYPES["i8"], shifted=shifted, bias=bias is not None,
+        )  # fmt: skip
+    except PycError:
+        return []
+    if refusal(knobs, target):
+        return []
+    flat = Feed(weights, (work.type(weights).rank - 1,))
+    feeds = [feed, flat]
+    if shifted:
+        feeds.append(Feed(zero))
+    if knobs.corrects:
+        feeds.append(flat)
+    if bias is not None:
+        feeds.append(Feed(bias))
+    named = dict.fromkeys(knobs.kernel("k").sizes, NOMINAL_DIMENSION)
+    return [KernelOffer(knobs, covers, (*feeds, *reads), cost(knobs, target, named))]
+
+
+def _images(work: Work, shape: Any) -> tuple[Any, tuple[ConvAxis, ConvAxis]] | None:
+    """Images and axes of an NHWC convolution of known sizes without groups."""
+    node = work.nodes[0]
+    params, kernel = node.params, work.type(node.operands[1]).shape[:2]
+    if params["layout"] != "NHWC" or params["groups"] != 1 or None in (*shape[1:], *kernel):
+        return None
+    pads, axes = params["pads"], []
+    for axis in (0, 1):
+        window = (kernel[axis] or 0, params["strides"][axis], pads[axis], pads[axis + 2])
+        try:
+            axes.append(ConvAxis(shape[1 + axis], *window, params["dilations"][axis]))
+        except PycError:
+            return None
+    return ("n" if shape[0] is None else shape[0]), (axes[0], axes[1])
+
+
+def _bias(work: Work, filters: int) -> tuple[int | None, int]:
+    """The constant vector of i32 that is added to the sums, and the next op."""
+    node = work.nodes[1] if len(work.nodes) > 1 else None
+    own = work.number_of(0)
+    if node is None or node.name != "add" or node.operands[0] != own:
+        return None, 1
+    other = node.operands[1]
+    fits = work.is_constant(other) and set(work.type(other).shape[:-1]) <= {1}
+    if not fits or work.type(other).shape[-1:] != (filters,):
+        return None, 1
+    return other, 2
+
+
+def _after(
+    work: Work, first: int, view: MatrixView
+) -> tuple[str, int, Pointwise, tuple[Feed, ...]]:
+    """The result's type, how many ops are covered, and the program behind the cast to f32."""
+    nodes = work.nodes
+    own = work.number_of(first - 1)
+    start = first + 1
+    plain = first < len(nodes) and nodes[first].name == "cast" and nodes[first].operands == (own,)
+    if not plain or nodes[first].type.dtype != DTYPES["f32"] or not work.closed(start):
+        return "i32", 1, NOTHING, ()
+    for end in range(len(nodes), start - 1, -1):
+        if not work.closed(end):
+            continue
+        last = nodes[end - 1]
+        narrow = end > start and last.name == "cast" and last.type.dtype in _BYTES
+        stop = end - narrow
+        if narrow and last.operands != (work.number_of(stop - 1),):
+            continue
+        found = find(work, start, stop, work.number_of(first), view)
+        if found is not None:
+            result = dtype_name(last.type.dtype) if narrow else "f32"
+            return result, end, found.program, found.feeds
+    return "i32", 1, NOTHING, ()
+
+
+FAMILY = Family("int8", ByteConv, refusal, cost, reference, sample, match)

@@ -1,0 +1,140 @@
+"""How the weights of a product of bytes are laid out when compiling."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis
+from pyc_mlir.pipelines.kernels.families.int8.dot import QUAD, words, words_of
+from pyc_mlir.pipelines.kernels.families.packing import Panels
+
+
+def quad_starts(channels: int) -> list[int]:
+    """Return the first channel of each four; the last ones may overlap those before."""
+    return [min(start, channels - QUAD) for start in range(0, channels, QUAD)]
+
+
+@dataclass(frozen=True)
+class ByteFilters:
+    """w[taps channels, filters] of i8 as panels of words, each [taps][quads][words][panel]."""
+
+    taps: int
+    channels: int
+    filters: int
+    panel: int
+    form: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of w."""
+        return self.taps * self.channels, self.filters
+
+    @property
+    def panels(self) -> Panels:
+        """The panels, whose depth counts words."""
+        depth = self.taps * len(quad_starts(self.channels)) * words_of(self.form)
+        return Panels(self.filters, depth, self.panel)
+
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        """Return the panels as words, flat; a channel of two quads counts in the first."""
+        w = array.reshape(self.taps, self.channels, self.filters)
+        starts = quad_starts(self.channels)
+        quads = np.zeros((self.taps, len(starts), QUAD, self.filters), np.int8)
+        for n, start in enumerate(starts):
+            fresh = QUAD * n - start
+            quads[:, n, fresh:] = w[:, QUAD * n : start + QUAD]
+        matrix = words(quads, self.form).reshape(-1, self.filters)
+        panels = self.panels
+        last = np.zeros((panels.depth, panels.last_width), np.int32)
+        last[:, : self.filters - panels.edge] = matrix[:, panels.edge :]
+        whole = matrix[:, : panels.edge].reshape(panels.depth, panels.full, self.panel)
+        return np.concatenate([whole.transpose(1, 0, 2).ravel(), last.ravel()]).astype(np.int32)
+
+    def unpack(self, packed: np.ndarray) -> np.ndarray:
+        """Return the w that `pack` was given."""
+        edge, panels = self.panels.depth * self.panels.edge, self.panels
+        whole = packed[:edge].reshape(panels.full, panels.depth, self.panel)
+        matrix = whole.transpose(1, 0, 2).reshape(panels.depth, -1)
+        last = packed[edge:].reshape(panels.depth, panels.last_width)
+        matrix = np.concatenate([matrix, last], axis=1)[:, : self.filters]
+        starts, count = quad_starts(self.channels), words_of(self.form)
+        each = matrix.reshape(self.taps, len(starts), count, self.filters)
+        parts = np.ascontiguousarray(np.moveaxis(each, 2, -1)).view(
+            np.int8 if count == 1 else np.int16
+        )
+        quads = parts if count == 1 else parts[..., [0, 2, 1, 3]]
+        out = np.zeros((self.taps, self.channels, self.filters), np.int32)
+        for n, start in enumerate(starts):
+            out[:, start : start + QUAD] += quads[:, n].transpose(0, 2, 1)
+        return out.reshape(-1, self.filters)
+
+
+@dataclass(frozen=True)
+class TapRanges:
+    """The runs of taps that meet an image along one axis, numbered for a table.
+
+    Outputs meet the taps from a first one up to `most` to before an end from `least` on.
+    """
+
+    most: int
+    least: int
+    kernel: int
+
+    @staticmethod
+    def of(axis: ConvAxis) -> "TapRanges":
+        """Those of an axis; of an unknown size any."""
+        if axis.name and (axis.low or axis.high):
+            return TapRanges(axis.kernel, 0, axis.kernel)
+        met = [[t for t in range(axis.kernel) if axis.meets(o, t)] for o in range(axis.outputs)]
+        if not all(met):
+            return TapRanges(axis.kernel, 0, axis.kernel)
+        return TapRanges(max(m[0] for m in met), min(m[-1] + 1 for m in met), axis.kernel)
+
+    @property
+    def ends(self) -> int:
+        """How many different ends there are."""
+        return self.kernel - self.least + 1
+
+    @property
+    def count(self) -> int:
+        """How many rows the table has."""
+        return (self.most + 1) * self.ends
+
+    def runs(self) -> list[range]:
+        """The runs of taps in the order of their numbers."""
+        ends = range(self.least, self.kernel + 1)
+        return [range(first, end) for first in range(self.most + 1) for end in ends]
+
+
+@dataclass(frozen=True)
+class TapSums:
+    """Sums of w[taps channels, filters] over channels and each run of taps, as i32.
+
+    The table is [row runs, column runs, filters], flat, padded by a line for whole vectors.
+    """
+
+    rows: ConvAxis
+    columns: ConvAxis
+    channels: int
+    filters: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of w."""
+        return self.rows.kernel * self.columns.kernel * self.channels, self.filters
+
+    @property
+    def size(self) -> int:
+        """How many numbers the table has."""
+        return TapRanges.of(self.rows).count * TapRanges.of(self.columns).count * self.filters
+
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        """Return the table."""
+        kernel = (self.rows.kernel, self.columns.kernel)
+        each = array.reshape(*kernel, self.channels, self.filters).astype(np.int32).sum(2)
+        table = [
+            each[down.start : down.stop, along.start : along.stop].sum((0, 1))
+            for down in TapRanges.of(self.rows).runs()
+            for along in TapRanges.of(self.columns).runs()
+        ]
+        return np.concatenate(table).astype(np.int32)

@@ -1,0 +1,137 @@
+"""pyc-recognize: products of quantized tensors as products of integers, exact, and near misses."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import pyc_mlir
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.pipelines.choices.contract import Contract
+
+SX, SY, SW = np.float32(0.03), np.float32(0.11), np.float32([0.02, 0.015, 0.03, 0.011, 0.02])
+ZX, ZY = 7, 120
+
+
+def model(nodes, weights, image, results=("y",)):
+    made = [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, image)
+    outs = [helper.make_tensor_value_info(n, t, None) for n, t in results]
+    graph = helper.make_graph(nodes, "g", [x], outs, made)
+    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    built.ir_version = 9
+    return built
+
+
+def quantized(kind="Conv", w_dtype=np.int8, relu=False, bias=True, scale_x=SX, more=(), results=()):
+    """A product of quantized tensors in QDQ, and its weights and bias as integers."""
+    values = np.random.default_rng(0)
+    info = np.iinfo(w_dtype)
+    shape = (5, 6, 3, 3) if kind == "Conv" else (6, 5)
+    w = values.integers(info.min, info.max + 1, shape).astype(w_dtype)
+    axis = 0 if kind == "Conv" else 1
+    shift = values.integers(-500, 500, 5).astype(np.int32)
+    weights = {"sx": scale_x, "zx": np.uint8(ZX), "w": w, "sw": SW, "zw": np.zeros(5, w_dtype)}
+    weights |= {
+        "sy": SY,
+        "zy": np.uint8(ZY),
+        "b": shift,
+        "sb": SX * SW,
+        "zb": np.zeros(5, np.int32),
+    }
+    dequantize, node = "DequantizeLinear", helper.make_node
+    nodes = [
+        node(dequantize, ["x", "sx", "zx"], ["xf"]),
+        node(dequantize, ["w", "sw", "zw"], ["wf"], axis=axis),
+        node(dequantize, ["b", "sb", "zb"], ["bf"], axis=0),
+    ]
+    if kind == "Conv":
+        given = ["xf", "wf", "bf"][: 2 + bias]
+        nodes.append(node("Conv", given, ["p"], pads=[1, 1, 1, 1], strides=[1, 1]))
+    else:
+        nodes.append(node("MatMul", ["xf", "wf"], ["p0"]))
+        nodes.append(node("Add", ["p0", "bf"], ["p"]))
+    if relu:
+        nodes.append(node("Relu", ["p"], ["r"]))
+    nodes.append(node("QuantizeLinear", ["r" if relu else "p", "sy", "zy"], ["y"]))
+    image = (2, 6, 7, 9) if kind == "Conv" else (3, 6)
+    results = (("y", TensorProto.UINT8), *results)
+    return model([*nodes, *more], weights, image, results), w, shift if bias else 0
+
+
+def exact(x, w, shift, relu=False):
+    """Sums of integers, one requantization by the scales of the model."""
+    wide, weights = x.astype(np.int64) - ZX, w.astype(np.int64)
+    if w.ndim == 4:
+        padded = np.pad(wide, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+        total = np.einsum("nchwij,fcij->nhwf", windows, weights) + shift
+    else:
+        total = wide @ weights + shift
+    scaled = total.astype(np.float32) * ((SX * SW) / SY)
+    out = np.rint(np.maximum(scaled, 0) if relu else scaled) + ZY
+    out = np.clip(out, 0, 255).astype(np.uint8)
+    return out.transpose(0, 3, 1, 2) if w.ndim == 4 else out
+
+
+def compiled(source, **options):
+    return pyc_mlir.compile(source, cache=False, **options)
+
+
+def composites(program):
+    """What was made by pyc-recognize."""
+    sites = [d for d in program.artifact.decisions if d.site.key.startswith("pyc-recognize")]
+    return [d.chosen for d in sites if d.chosen != "keep"]
+
+
+def image_of(source):
+    dims = source.graph.input[0].type.tensor_type.shape.dim
+    values = np.random.default_rng(1)
+    return values.integers(0, 256, [d.dim_value for d in dims]).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    "kind,relu,bias", [("Conv", True, True), ("Conv", False, False), ("MatMul", True, True)]
+)
+def test_qdq_equals_sums_of_integers_in_every_bit(kind, relu, bias):
+    source, w, shift = quantized(kind, relu=relu, bias=bias)
+    program, x = compiled(source), image_of(source)
+    assert composites(program) == [f"quantized {'conv2d' if kind == 'Conv' else 'matmul'}"]
+    assert any("int8:" in d.chosen for d in program.artifact.decisions)
+    np.testing.assert_array_equal(np.asarray(program(x)), exact(x, w, shift, relu))
+
+
+@pytest.mark.parametrize("target", ["cpu-avx2", "cpu-avx512"])
+def test_a_target_without_dot_products_of_bytes_gets_none(target):
+    source, _, _ = quantized()
+    artifact = pyc_mlir.api.build(source, None, make_options(target=target))
+    knobs = [str(d.alternatives) for d in artifact.decisions if "int8:" in d.chosen]
+    assert knobs and all("vnni" not in text for text in knobs)
+
+
+def test_products_of_integers_are_the_same_operations():
+    values = np.random.default_rng(0)
+    w = values.integers(-128, 128, (6, 5)).astype(np.int8)
+    node = helper.make_node("MatMulInteger", ["x", "w", "zx"], ["y"])
+    source = model([node], {"w": w, "zx": np.uint8(ZX)}, (3, 6), (("y", TensorProto.INT32),))
+    program, x = compiled(source), image_of(source)
+    assert composites(program) == ["integer_matmul"]
+    wide = x.astype(np.int32) - ZX
+    np.testing.assert_array_equal(np.asarray(program(x)), wide @ w.astype(np.int32))
+
+
+def test_a_bound_on_the_error_keeps_the_floats():
+    source, _, _ = quantized()
+    assert composites(compiled(source, contract=Contract(max_error="rounding"))) == []
+
+
+NEAR_MISSES = {
+    "weights beyond 8 bits with a sign": {"w_dtype": np.uint8},
+    "the product is needed in f32": {"results": (("p", TensorProto.FLOAT),)},
+    "a scale that is not positive": {"scale_x": np.float32(-0.03)},
+}
+
+
+@pytest.mark.parametrize("miss", NEAR_MISSES)
+def test_near_misses_stay_floats(miss):
+    source, _, _ = quantized(**NEAR_MISSES[miss])
+    assert composites(compiled(source)) == []
