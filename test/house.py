@@ -77,8 +77,11 @@ def numbers() -> dict[str, int]:
     product = files("dialects", "pipelines", "pyc_mlir", "tools")
     apart = [*files("pyc_mlir/lab", "tools/bench", "tools/docs"), ROOT / "tools/demo/train.py"]
     nodes = [node for path in product for node in ast.walk(ast.parse(path.read_text()))]
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
-    texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
+    texts = [
+        ast.get_docstring(node) or ""
+        for node in nodes
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+    ]
     compiler = [p for p in files("dialects", "pipelines", "pyc_mlir") if "lab" not in p.parts]
     policies = re.compile(
         r"isinstance\([^)]*\b(Fastest|Explore|Policy)\b|== (Explore|Fastest)\.name"

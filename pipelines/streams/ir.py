@@ -2,7 +2,7 @@
 
 Questions answered: which execution regions does a module have, which resources does an op read,
 which does it write, how large are they (as SSA values), and which results update an operand in
-place. The forms of the ops follow IREE 3.13's Stream dialect (`StreamOps.td`).
+place. The forms of the ops follow IREE 3.13's Stream dialect (``StreamOps.td``).
 """
 
 import re

@@ -11,9 +11,9 @@ the very bytes of the input if
 
 What reads the result itself comes after that first write.
 
-XLA asks the same of a module's schedule (`HloInputOutputAliasConfig`, copy insertion). Whatever is
-not seen through proves nothing: several regions, an input that something else uses, a write of a
-part of the result.
+XLA asks the same of a module's schedule (``HloInputOutputAliasConfig``, copy insertion). Whatever
+is not seen through proves nothing: several regions, an input that something else uses, a write of
+a part of the result.
 """
 
 from collections.abc import Callable, Iterator, Sequence
