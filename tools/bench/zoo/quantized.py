@@ -172,7 +172,7 @@ def sample(model: Any, seed: int = 0) -> np.ndarray:
 
 def export(name: str, folder: Path) -> Path:
     """Write one network and its float twin; the path of the quantized model."""
-    from onnxruntime.quantization import (
+    from onnxruntime.quantization import (  # pyright: ignore
         CalibrationDataReader,
         QuantFormat,
         QuantType,
