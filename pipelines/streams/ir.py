@@ -202,13 +202,27 @@ def symbol_of(op: Any) -> str:
     return str(ir.ArrayAttr(op.attributes["entry_points"])[0]).replace("@", "")
 
 
+def dispatched(module: Any) -> dict[str, Any]:
+    """Return the functions of all executables by their dispatch symbol."""
+    return {
+        f"{name_of(executable)}::{name_of(function)}": function
+        for executable in find(module, "stream.executable")
+        for function in find(executable, "func.func")
+    }
+
+
+def name_of(op: Any) -> str:
+    """Return the symbol that an op defines."""
+    return ir.StringAttr(op.attributes["sym_name"]).value
+
+
 def function_of(op: Any) -> str:
     """The name of the function that an op stands in; empty within an initializer."""
     while op is not None and op.name not in ("util.func", "util.initializer"):
         op = op.parent.operation if op.parent is not None else None
     if op is None or op.name != "util.func":
         return ""
-    return ir.StringAttr(op.attributes["sym_name"]).value
+    return name_of(op)
 
 
 def leaves(block: Any) -> Iterator[Any]:

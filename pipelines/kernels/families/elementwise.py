@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.pipelines.choices.space import KnobSpace
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise, evaluate
@@ -58,12 +57,12 @@ class Elementwise:
         for name in ("rows", "columns", "rows_part", "columns_part", "unroll"):
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:
-                raise _refusal(f"{name} of at least 1", value)
+                raise no_kernel("elementwise", f"{name} of at least 1", value)
         if self.columns_part % LINE:
-            raise _refusal("columns_part in lines of 16", self.columns_part)
+            raise no_kernel("elementwise", "columns_part in lines of 16", self.columns_part)
         aligned = isinstance(self.columns, int) and self.columns % LINE == 0
         if self.streaming and self.rows != 1 and not aligned:
-            raise _refusal("columns in lines of 16 for streaming", self.columns)
+            raise no_kernel("elementwise", "columns in lines of 16 for streaming", self.columns)
 
     @staticmethod
     def on(target: Target, rows: Dim, columns: Dim, program: Pointwise) -> "Elementwise":
@@ -129,12 +128,6 @@ def _parts(cores: int, rows: Dim, columns: Dim) -> tuple[int, int]:
     if not isinstance(rows, int):
         return max(1, _PART // across), whole
     return rows if rows * across <= _ALONE else -(-rows // cores), whole
-
-
-def _refusal(expected: str, came: Any) -> PycError:
-    return PycError(
-        ReasonCode.BAD_ARGUMENT, f"elementwise kernel: expected {expected}, got {came!r}"
-    )
 
 
 # Below it a dispatch costs more than its work.
