@@ -64,7 +64,7 @@ class ModeSwitch:
 
 @dataclass(frozen=True)
 class MemoryRule:
-    """Use the mode `below` while fewer than `limit` bytes are free, else `otherwise`.
+    """The mode `below` while fewer than `limit` bytes are free, else `otherwise`.
 
     `free` tells the free bytes of the device's memory. What the program's own arenas hold counts
     as free: whichever mode is taken, they are let go or used again, so that the answer does not

@@ -27,7 +27,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     where,
 )
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_target
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -133,9 +133,7 @@ class Search:
 _FLOPS = 3  # a comparison that heeds NaN
 
 
-def refusal(knobs: Argmax, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def cost(knobs: Argmax, target: Target, sizes: Mapping[str, int]) -> Cost:

@@ -21,7 +21,7 @@ from pyc_mlir.pipelines.kernels.lang.values import Index, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatchedProgram, MatrixView, find, sources
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -138,9 +138,7 @@ _ROWS = (1, 1, 2, 3, 5, 8, 17)
 _COLUMNS = (1, 7, 8, 9, 15, 16, 17, 33, 64, 100, 129, 257, 1000, 4096)
 
 
-def refusal(knobs: Elementwise, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:

@@ -20,7 +20,7 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Scalar, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_target
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -106,9 +106,7 @@ _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 20
 _SHARE = 1 << 15  # numbers that are worth a workgroup
 
 
-def refusal(knobs: FullReduce, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def cost(knobs: FullReduce, target: Target, sizes: Mapping[str, int]) -> Cost:

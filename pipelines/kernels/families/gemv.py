@@ -25,7 +25,7 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwi
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, add, fma, least, tree
 from pyc_mlir.pipelines.kernels.match.contraction import find
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_target
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction, Matrices, Operands
 from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
@@ -223,9 +223,7 @@ def _moved(at: Lanes, start: Index) -> Lanes:
     return Lanes(start + at.start, at.mask)
 
 
-def refusal(knobs: Gemv, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def sample(random: Random, target: Target) -> tuple[Gemv, list[Arrays]]:

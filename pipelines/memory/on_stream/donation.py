@@ -103,7 +103,7 @@ def _alike(input_: Any, memory: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Touches:
-    """By memory that the region captures: who reads it, and who writes it."""
+    """The readers and the writers of each memory that the region captures."""
 
     reads: dict[Any, list[_Touch]]
     writes: dict[Any, list[_Touch]]

@@ -310,7 +310,7 @@ def greedy(
 
 
 class _ListSchedule:
-    """Runs tasks one by one; keys of the ready ones are kept up to date in a heap."""
+    """A run of tasks one by one; keys of the ready ones are kept up to date in a heap."""
 
     def __init__(self, model: Storages, backward: bool, newest: bool, noise: Random | None) -> None:
         count = len(model.touches)

@@ -81,7 +81,7 @@ class Rival(Protocol):
 
     @property
     def seconds(self) -> float:
-        """Predicted."""
+        """The predicted seconds."""
         ...
 
     def fits(self) -> bool:

@@ -79,7 +79,7 @@ class Sites:
 
     @property
     def least_seconds(self) -> float:
-        """Of the quickest candidates, whatever they take."""
+        """The seconds of the quickest candidates, whatever they take."""
         return self.fixed_seconds + sum(min(map(_nano, s.candidates)) for s in self.sites) / NANO
 
     def _nanoseconds(self, choice: Sequence[int]) -> int:
@@ -168,7 +168,7 @@ class _Network:
 
     @cached_property
     def problem(self) -> SelectionProblem:
-        """As `select` takes it."""
+        """The problem as `select` takes it."""
         steps, calls = len(self.sites.live), self.calls
         sites, sizes = self.sites.sites, self._sizes
         nothing = np.zeros(1)

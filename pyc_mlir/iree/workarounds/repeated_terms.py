@@ -47,7 +47,7 @@ def keep_repeats(module: Any, constants: bool = False) -> int:
 
 @dataclass
 class _Reader:
-    """Follows in program order which tensors hold one number or depend on indices alone.
+    """The tensors, in program order, that hold one number or depend on indices alone.
 
     `found` collects the reductions with such a term, and the results that it goes to.
     """
