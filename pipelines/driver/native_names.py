@@ -107,93 +107,48 @@ MODULE_PIPELINES = frozenset(
 )
 
 # Options that the printed form leaves out while they are empty: lists, and those of pipelines.
+# A pass, its options, and a semicolon.
 UNPRINTED_OPTIONS: dict[str, tuple[str, ...]] = {
-    "affine-loop-tile": ("tile-sizes",),
-    "affine-super-vectorize": ("test-fastest-varying", "virtual-vector-size"),
-    "arith-emulate-unsupported-floats": ("source-types",),
-    "buffer-deallocation-pipeline": ("private-function-dynamic-ownership",),
-    "canonicalize": ("disable-patterns", "enable-patterns", "filter-dialects"),
-    "convert-gpu-to-nvvm": ("allowed-dialects",),
-    "convert-gpu-to-rocdl": ("allowed-dialects",),
-    "convert-to-emitc": ("filter-dialects",),
-    "convert-to-llvm": ("filter-dialects",),
-    "gpu-lower-to-nvvm-pipeline": (
-        "allow-pattern-rollback",
-        "cubin-chip",
-        "cubin-features",
-        "cubin-format",
-        "cubin-triple",
-        "host-bare-ptr-calling-convention",
-        "index-bitwidth",
-        "kernel-bare-ptr-calling-convention",
-        "opt-level",
-        "ptxas-cmd-options",
-    ),
-    "gpu-lower-to-rocdl-pipeline": (
-        "abi",
-        "binary-format",
-        "chip",
-        "features",
-        "host-bare-ptr-calling-convention",
-        "index-bitwidth",
-        "kernel-bare-ptr-calling-convention",
-        "opt-level",
-        "rocdl-cmd-options",
-        "triple",
-        "wave64",
-    ),
-    "gpu-lower-to-xevm-pipeline": (
-        "binary-format",
-        "enable-vector-to-xegpu",
-        "host-bare-ptr-calling-convention",
-        "igc-cmd-options",
-        "kernel-bare-ptr-calling-convention",
-        "math-extend-extra-types",
-        "opt-level",
-        "supported-target-types",
-        "unsupported-source-types",
-        "use-64bit-index",
-        "xegpu-op-level",
-        "xevm-module-matcher",
-        "zebin-chip",
-        "zebin-triple",
-    ),
-    "gpu-module-to-binary": ("l",),
-    "inline": ("op-pipelines",),
-    "linalg-block-pack-matmul": ("block-factors", "mnk-order", "mnk-padded-multiples"),
-    "math-extend-to-supported-types": ("extra-types",),
-    "nvvm-attach-target": ("l",),
-    "one-shot-bufferize": ("dialect-filter", "no-analysis-func-filter"),
-    "rocdl-attach-target": ("l",),
-    "scf-parallel-loop-tiling": ("parallel-loop-tile-sizes",),
-    "sparsifier": (
-        "create-sparse-deallocs",
-        "enable-arm-neon",
-        "enable-arm-sve",
-        "enable-buffer-initialization",
-        "enable-gpu-libgen",
-        "enable-index-optimizations",
-        "enable-runtime-library",
-        "enable-x86",
-        "gpu-chip",
-        "gpu-features",
-        "gpu-format",
-        "gpu-num-threads",
-        "gpu-triple",
-        "parallelization-strategy",
-        "reassociate-fp-reductions",
-        "sparse-emit-strategy",
-        "test-bufferization-analysis-only",
-        "vl",
-    ),
-    "spirv-attach-target": ("caps", "exts"),
-    "test-scf-parallel-loop-collapsing": (
-        "collapsed-indices-0",
-        "collapsed-indices-1",
-        "collapsed-indices-2",
-    ),
-    "tosa-attach-target": ("extensions", "profiles"),
-    "tosa-to-linalg-pipeline": ("validation",),
-    "transform-interpreter": ("debug-bind-trailing-args",),
-    "xevm-attach-target": ("l",),
+    name: tuple(options)
+    for name, *options in map(
+        str.split,
+        """
+affine-loop-tile tile-sizes;
+affine-super-vectorize test-fastest-varying virtual-vector-size;
+arith-emulate-unsupported-floats source-types;
+buffer-deallocation-pipeline private-function-dynamic-ownership;
+canonicalize disable-patterns enable-patterns filter-dialects;
+convert-gpu-to-nvvm allowed-dialects;
+convert-gpu-to-rocdl allowed-dialects;
+convert-to-emitc filter-dialects;
+convert-to-llvm filter-dialects;
+gpu-lower-to-nvvm-pipeline allow-pattern-rollback cubin-chip cubin-features cubin-format
+    cubin-triple host-bare-ptr-calling-convention index-bitwidth kernel-bare-ptr-calling-convention
+    opt-level ptxas-cmd-options;
+gpu-lower-to-rocdl-pipeline abi binary-format chip features host-bare-ptr-calling-convention
+    index-bitwidth kernel-bare-ptr-calling-convention opt-level rocdl-cmd-options triple wave64;
+gpu-lower-to-xevm-pipeline binary-format enable-vector-to-xegpu host-bare-ptr-calling-convention
+    igc-cmd-options kernel-bare-ptr-calling-convention math-extend-extra-types opt-level
+    supported-target-types unsupported-source-types use-64bit-index xegpu-op-level
+    xevm-module-matcher zebin-chip zebin-triple;
+gpu-module-to-binary l;
+inline op-pipelines;
+linalg-block-pack-matmul block-factors mnk-order mnk-padded-multiples;
+math-extend-to-supported-types extra-types;
+nvvm-attach-target l;
+one-shot-bufferize dialect-filter no-analysis-func-filter;
+rocdl-attach-target l;
+scf-parallel-loop-tiling parallel-loop-tile-sizes;
+sparsifier create-sparse-deallocs enable-arm-neon enable-arm-sve enable-buffer-initialization
+    enable-gpu-libgen enable-index-optimizations enable-runtime-library enable-x86 gpu-chip
+    gpu-features gpu-format gpu-num-threads gpu-triple parallelization-strategy
+    reassociate-fp-reductions sparse-emit-strategy test-bufferization-analysis-only vl;
+spirv-attach-target caps exts;
+test-scf-parallel-loop-collapsing collapsed-indices-0 collapsed-indices-1 collapsed-indices-2;
+tosa-attach-target extensions profiles;
+tosa-to-linalg-pipeline validation;
+transform-interpreter debug-bind-trailing-args;
+xevm-attach-target l
+        """.split(";"),  # noqa: SIM905
+    )
 }

@@ -4,7 +4,7 @@
 consecutive native passes are one step, run as one native PassManager. `run_pipeline` runs the
 steps, verifies after each that may have changed something, and reports time and statistics per
 step. A pass that found nothing to do is left out until something has changed. Printing the IR is
-`ir_printing`'s part. Follows mlir-opt (MlirOptMain.cpp, Pass.cpp) in what a flag means.
+the part of `printing`. Follows mlir-opt (MlirOptMain.cpp, Pass.cpp) in what a flag means.
 """
 
 import re
@@ -324,7 +324,7 @@ def _run_pyc(
 
 
 def _leave_out(module: ir.Module, step: PycStep, printer: IrPrinter) -> dict[str, int]:
-    """Return whether a step is in vain: nothing has changed since it last found nothing to do."""
+    """Print around a step that is left out: nothing changed since it last found nothing to do."""
     with printer.around(step.pass_, str(step), module.operation):
         return {}
 

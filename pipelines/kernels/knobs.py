@@ -34,6 +34,11 @@ def decode(kind: type, text: str) -> Any:
     return made
 
 
+def no_kernel(kernel: str, expected: str, came: object) -> PycError:
+    """Make the error for knobs that make no kernel: values that do not fit together."""
+    return PycError(ReasonCode.BAD_ARGUMENT, f"{kernel} kernel: expected {expected}, got {came!r}")
+
+
 def _refusal(kind: type, came: str) -> PycError:
     expected = f"{kind.__name__}(field=value, ...)"
     return PycError(ReasonCode.BAD_ARGUMENT, f"kernel: expected the knobs {expected}, got {came}")

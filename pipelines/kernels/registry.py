@@ -157,3 +157,8 @@ def refuse_narrow(target: Target) -> str:
     if target.device != "local" or not wide:
         return f"{target.name}: expected a CPU with AVX2, AVX-512 or NEON"
     return ""
+
+
+def refuse_target(knobs: Knobs, target: Target) -> str:
+    """Refuse nothing beyond what every family refuses."""
+    return refuse_narrow(target)

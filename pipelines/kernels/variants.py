@@ -25,7 +25,7 @@ def knob_space(
     knobs: Any, values: Mapping[str, Iterable[Any]], refusal: Callable[[Any], str]
 ) -> KnobSpace | None:
     """Return the space around `knobs`; None where no field has a second value."""
-    own = {name: _value(knobs, name) for name in values}
+    own = {name: reduce(getattr, name.split("."), knobs) for name in values}
     axes = tuple(
         Knob(name, tuple(sorted({own[name], *tried})))
         for name, tried in values.items()
@@ -58,10 +58,6 @@ def with_settings(knobs: Any, settings: Mapping[str, Any]) -> Any:
     for outer, inner in nested.items():
         fields[outer] = with_settings(getattr(knobs, outer), inner)
     return replace(knobs, **fields)
-
-
-def _value(knobs: Any, name: str) -> Any:
-    return reduce(getattr, name.split("."), knobs)
 
 
 def shares(target: Target, most: int) -> list[int]:

@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, constant_tensor
 from pyc_mlir.pipelines.linalg.ops.elementwise import emit
 from pyc_mlir.pipelines.linalg.rules import lower
-from pyc_mlir.pipelines.pyc.groups import Attached, Members
+from pyc_mlir.pipelines.pyc.groups import AttachedKernel, Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, params_of
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class _Conversion:
 
     def _by_kernel(self, op: ir.Operation) -> int:
         """Call the kernel that is attached to a group or a lone op; how many ops it computes."""
-        attached = Attached.read(op)
+        attached = AttachedKernel.read(op)
         if attached is None:
             return 0
         members = Members.of(op)

@@ -26,7 +26,7 @@ from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering
 from pyc_mlir.pipelines.linalg.base.structured import reshape
-from pyc_mlir.pipelines.pyc.groups import Attached
+from pyc_mlir.pipelines.pyc.groups import AttachedKernel
 
 
 @dataclass
@@ -43,7 +43,7 @@ class KernelCalls:
     def emit(
         self,
         lowering: Lowering,
-        attached: Attached,
+        attached: AttachedKernel,
         values: Sequence[LoweredTensor],
         result: TensorType,
     ) -> LoweredTensor:

@@ -72,7 +72,7 @@ class ArenaLayout:
 
     @cached_property
     def storages(self) -> tuple[int, ...]:
-        """For each rectangle the first one of the storage that it continues."""
+        """The first rectangle of the storage that each one continues."""
         roots: list[int] = []
         for i, r in enumerate(self.rectangles):
             roots.append(i if r.takes_over is None else roots[r.takes_over])

@@ -70,7 +70,7 @@ def _name(op: ir.Operation) -> str:
 
 
 @dataclass(frozen=True)
-class Attached:
+class AttachedKernel:
     """A kernel on a group: what the attribute says."""
 
     family: str
@@ -95,14 +95,14 @@ class Attached:
         )
 
     @staticmethod
-    def read(op: ir.Operation) -> "Attached | None":
+    def read(op: ir.Operation) -> "AttachedKernel | None":
         """Return the kernel on an op. Raises PycError (INVALID_IR) for a malformed attribute."""
         if ATTRIBUTE not in op.attributes:
             return None
         try:
             data = ir.DictAttr(op.attributes[ATTRIBUTE])
             feeds = [ir.StringAttr(f).value for f in ir.ArrayAttr(data["feeds"])]
-            return Attached(
+            return AttachedKernel(
                 ir.StringAttr(data["family"]).value,
                 ir.StringAttr(data["knobs"]).value,
                 ir.IntegerAttr(data["covers"]).value,
@@ -135,7 +135,7 @@ def predicted_seconds(module: ir.Module, target: Target) -> float:
 
 def _seconds(members: Members, model: CostModel) -> float:
     """Return a group's seconds: its kernel, and IREE's code for the rest, each a dispatch."""
-    work, attached = members.work(), Attached.read(members.whole)
+    work, attached = members.work(), AttachedKernel.read(members.whole)
     if all(has(node.name, Trait.VIEW) for node in work.nodes):
         return 0.0
     if attached is None:

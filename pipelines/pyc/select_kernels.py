@@ -25,7 +25,7 @@ from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, SELECT
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import with_settings
-from pyc_mlir.pipelines.pyc.groups import Attached, Members
+from pyc_mlir.pipelines.pyc.groups import AttachedKernel, Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -92,7 +92,7 @@ def select(module: ir.Module, context: PassContext, families: str = "") -> dict[
             counts["kernels"] += chosen is not None
             if chosen is not None:
                 family, offer = chosen
-                Attached(family, encode(offer.knobs), offer.covers, offer.feeds).attach(op)
+                AttachedKernel(family, encode(offer.knobs), offer.covers, offer.feeds).attach(op)
     return counts
 
 

@@ -2,7 +2,7 @@
 
 Questions answered: which execution regions does a module have, which resources does an op read,
 which does it write, how large are they (as SSA values), and which results update an operand in
-place. The forms of the ops follow IREE 3.13's Stream dialect (`StreamOps.td`).
+place. The forms of the ops follow IREE 3.13's Stream dialect (``StreamOps.td``).
 """
 
 from collections.abc import Iterator
@@ -201,13 +201,27 @@ def symbol_of(op: Any) -> str:
     return str(ir.ArrayAttr(op.attributes["entry_points"])[0]).replace("@", "")
 
 
+def dispatched(module: Any) -> dict[str, Any]:
+    """Return the functions of all executables by their dispatch symbol."""
+    return {
+        f"{name_of(executable)}::{name_of(function)}": function
+        for executable in find(module, "stream.executable")
+        for function in find(executable, "func.func")
+    }
+
+
+def name_of(op: Any) -> str:
+    """Return the symbol that an op defines."""
+    return ir.StringAttr(op.attributes["sym_name"]).value
+
+
 def function_of(op: Any) -> str:
     """Return the name of the function that an op stands in; empty within an initializer."""
     while op is not None and op.name not in ("util.func", "util.initializer"):
         op = op.parent.operation if op.parent is not None else None
     if op is None or op.name != "util.func":
         return ""
-    return ir.StringAttr(op.attributes["sym_name"]).value
+    return name_of(op)
 
 
 def leaves(block: Any) -> Iterator[Any]:

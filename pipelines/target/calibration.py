@@ -125,7 +125,7 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Checks each part of a parsed file and says which one is wrong."""
+    """The check of each part of a parsed file, which names the wrong one."""
 
     where: str
 

@@ -84,7 +84,7 @@ class CostModel:
 
     @property
     def _is_measured(self) -> bool:
-        """GPUs' data sheets state what is reached; a CPU's nominal figures are not."""
+        """True for figures that are reached: GPUs' data sheets state those, a CPU's do not."""
         return bool(self.target.calibrated_by) or self.target.device != "local"
 
     def roofline(self, flops: float, traffic_bytes: int, share: float = 1.0) -> Cost:

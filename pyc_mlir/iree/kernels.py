@@ -12,7 +12,7 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, HELD
-from pyc_mlir.pipelines.streams.ir import find, ir
+from pyc_mlir.pipelines.streams.ir import find, ir, name_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.target.target import Target
 
@@ -22,7 +22,7 @@ def carry_kernels(module: Any, target: Target) -> int:
 
     Raises PycError (INVALID_IR) for a kernel that no family makes for the target.
     """
-    declared = {_name(f): f for f in find(module, "func.func") if ATTRIBUTE in f.attributes}
+    declared = {name_of(f): f for f in find(module, "func.func") if ATTRIBUTE in f.attributes}
     if not declared:
         return 0
     # Most modules have no kernels, and these modules load all dialects that kernels are made of.
@@ -85,10 +85,6 @@ def write_kernels(module: Any, target: Target) -> int:
             kernel, _ = _kernel("of a stub", stub, target)
             write_body(kernel, stub, target)
     return len(stubs)
-
-
-def _name(function: Any) -> str:
-    return ir.StringAttr(function.attributes["sym_name"]).value
 
 
 def _kernel(name: str, op: Any, target: Target) -> tuple[Any, int]:

@@ -138,7 +138,7 @@ def _split_location(text: str) -> tuple[str, str]:
 
 
 class CompileError(PycError):
-    """IREE refused a module; `diagnostics` holds all that it said, in order."""
+    """The error of a module that IREE refused; `diagnostics` holds all that it said, in order."""
 
     def __init__(
         self,

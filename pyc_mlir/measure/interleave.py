@@ -136,7 +136,7 @@ def _elapsed(run: Callable[[], object], calls: int, clock: Callable[[], float]) 
 
 
 def _calls_needed(run: Callable[[], object], min_seconds: float, clock: Callable[[], float]) -> int:
-    """Double the number of calls until they last `min_seconds` (as `timeit` does)."""
+    """Double the number of calls until they last `min_seconds` (as ``timeit`` does)."""
     calls = 1
     while min_seconds > 0 and calls < MAX_CALLS and _elapsed(run, calls, clock) < min_seconds:
         calls *= 2

@@ -196,7 +196,7 @@ def read_facts(vmfb: bytes | memoryview, function: str) -> ArenaFacts | None:
 
 
 @dataclass(frozen=True)
-class Launch:
+class CallNeeds:
     """The needs of a call with arguments of certain shapes: scratch, and buffers for outputs.
 
     `outputs` are (number of the result, what it is, bytes), in the order of the entry's arguments;
@@ -259,7 +259,7 @@ class ArenaCall(Entry):
                     f"inputs of ranks {list(ranks)}; compile it again",
                 )
 
-    def needs(self, arrays: Sequence[Array]) -> Launch:
+    def needs(self, arrays: Sequence[Array]) -> CallNeeds:
         """Return what a call with these arrays needs; it depends on their shapes only."""
         outputs, fresh = [], []
         for number, shape in enumerate(self.facts.outputs):
@@ -272,7 +272,7 @@ class ArenaCall(Entry):
                 outputs.append((number, spec, _bytes(dims, dtype.itemsize)))
             else:
                 fresh.append((number, spec))
-        return Launch(self._arena_bytes(arrays, len(outputs)), tuple(outputs), tuple(fresh))
+        return CallNeeds(self._arena_bytes(arrays, len(outputs)), tuple(outputs), tuple(fresh))
 
     def _arena_bytes(self, arrays: Sequence[Array], outputs: int) -> int:
         if self._query is None:
@@ -290,18 +290,18 @@ class ArenaCall(Entry):
         return int(answer.get_variant(0))
 
     def call(
-        self, arrays: Sequence[Array], launch: Launch, out: Sequence[Array | None] = ()
+        self, arrays: Sequence[Array], needs: CallNeeds, out: Sequence[Array | None] = ()
     ) -> list[Array]:
-        """Run on arrays that passed the guards; `launch` is what `needs` said of such arrays.
+        """Run on arrays that passed the guards; `needs` are those of such arrays.
 
         `out` are checked arrays for the results, None or nothing for fresh ones. An arena is
         taken for the time of the call. Raises PycError (ARENA_TOO_SMALL, RUNTIME_FAILED).
         """
-        if launch.arena_bytes == 0:
-            return self._launch(arrays, launch, self._nothing, out)
-        arena = self.pool.take(launch.arena_bytes, self.name)
+        if needs.arena_bytes == 0:
+            return self._launch(arrays, needs, self._nothing, out)
+        arena = self.pool.take(needs.arena_bytes, self.name)
         try:
-            return self._launch(arrays, launch, arena.buffer, out)
+            return self._launch(arrays, needs, arena.buffer, out)
         except BaseException:
             # A call that failed may still be at work in its arena: the next one gets another.
             arena.drop()
@@ -310,26 +310,26 @@ class ArenaCall(Entry):
             self.pool.give(arena)
 
     def _launch(
-        self, arrays: Sequence[Array], launch: Launch, arena: Any, out: Sequence[Array | None]
+        self, arrays: Sequence[Array], needs: CallNeeds, arena: Any, out: Sequence[Array | None]
     ) -> list[Array]:
-        if arena.byte_length() < launch.arena_bytes:
+        if arena.byte_length() < needs.arena_bytes:
             raise PycError(
                 ReasonCode.ARENA_TOO_SMALL,
-                f"`{self._function.name}`: expected an arena of {launch.arena_bytes} bytes, got "
+                f"`{self._function.name}`: expected an arena of {needs.arena_bytes} bytes, got "
                 f"{arena.byte_length()}; nothing was launched",
             )
-        inputs: Any = _List(len(arrays) + 1 + len(launch.outputs))
+        inputs: Any = _List(len(arrays) + 1 + len(needs.outputs))
         for array in arrays:
             inputs.push_ref(array._buffer)
         inputs.push_ref(arena)
-        for number, _, size in launch.outputs:
+        for number, _, size in needs.outputs:
             given = out[number] if out else None
             memory = self._allocate(size) if given is None else given.view.get_buffer()
             inputs.push_ref(memory)
         results = self._finish(inputs)
         if not out:
             return results
-        for number, _ in launch.fresh:
+        for number, _ in needs.fresh:
             given = out[number]
             if given is not None:
                 copy(results[number], given)

@@ -47,7 +47,7 @@ class Fallback:
 
 
 class Monitor:
-    """Compares one program's answers, and keeps count."""
+    """The comparison of one program's answers, with its counts."""
 
     def __init__(self, serving: Serving, contract: Contract, load: Callable[..., Any]) -> None:
         """Nothing is compared yet. `load` makes a program of a stand-in's artifact and a device."""

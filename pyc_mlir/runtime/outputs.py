@@ -16,7 +16,7 @@ import numpy as np
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name, require_plain
-from pyc_mlir.runtime.arenas import ArenaCall, Launch
+from pyc_mlir.runtime.arenas import ArenaCall, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, overlap, reinterpreted, require_present
 
 # What `donate` may be: an array, say, that is false might hold a number.
@@ -84,7 +84,7 @@ def fill(hosts: Mapping[int, np.ndarray], values: Sequence[Any]) -> Sequence[Any
 
 def check_outputs(
     out: Any,
-    launch: Launch,
+    needs: CallNeeds,
     inputs: Sequence[Array],
     signature: Signature,
     entry: ArenaCall,
@@ -103,7 +103,7 @@ def check_outputs(
         raise _not_here("out", out, entry)
     _check_count(given, signature)
     names = [a.name for a in signature.outputs]
-    specs = launch.specs
+    specs = needs.specs
     for number, (name, array) in enumerate(zip(names, given, strict=True)):
         if array is not None:
             _check_spec(f"out `{name}`", array, specs.get(number), entry)
@@ -188,7 +188,7 @@ def donors(donate: Any) -> Sequence[int]:
 def donated_memory(
     donate: Sequence[int],
     out: Any,
-    launch: Launch,
+    needs: CallNeeds,
     inputs: Sequence[Array],
     signature: Signature,
     entry: ArenaCall,
@@ -206,7 +206,7 @@ def donated_memory(
             )
     given = [out] if isinstance(out, Array) else out or ()
     taken = {o for o, array in enumerate(given) if array is not None}
-    specs = launch.specs
+    specs = needs.specs
     pairs = [(i, o) for i, o in entry.facts.donations if o in specs]
     receivers = matched(donate, [(i, o) for i, o in pairs if o not in taken])
     for number in donate:

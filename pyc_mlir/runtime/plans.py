@@ -20,7 +20,7 @@ from pyc_mlir.artifact.artifact import ARENA, MAIN, Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime import load_check
-from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, Launch
+from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
@@ -48,7 +48,7 @@ class PlannedMode:
     name: str
     arena: ArenaCall | None
     by_arena: bool
-    accepted: dict[tuple[Spec, ...], Launch] = field(default_factory=dict)
+    accepted: dict[tuple[Spec, ...], CallNeeds] = field(default_factory=dict)
     stand_in: str = ""
 
 
@@ -64,7 +64,7 @@ class ModeSwitch:
 
 @dataclass(frozen=True)
 class MemoryRule:
-    """Use the mode `below` while fewer than `limit` bytes are free, else `otherwise`.
+    """The mode `below` while fewer than `limit` bytes are free, else `otherwise`.
 
     `free` tells the free bytes of the device's memory. What the program's own arenas hold counts
     as free: whichever mode is taken, they are let go or used again, so that the answer does not
@@ -215,7 +215,7 @@ class Serving:
         mode = self.plans.current
         return self._answer(mode.arena if mode.by_arena else None, inputs)
 
-    def entry_by_name(self, mode: PlannedMode, launch: Launch) -> tuple[str, tuple[int, ...]]:
+    def entry_by_name(self, mode: PlannedMode, needs: CallNeeds) -> tuple[str, tuple[int, ...]]:
         """Return the function that calls in a mode take, and bytes of the buffers after its inputs.
 
         For IREE's own tools, whose profiles hold nothing of an entry with an arena on local-sync:
@@ -226,7 +226,7 @@ class Serving:
         if mode.stand_in:
             raise _cannot_profile("the program's own code", f"the fallback `{mode.stand_in}`", "")
         if self.device.kind != "local-sync" and mode.by_arena and arena is not None:
-            return arena.name, (launch.arena_bytes, *(size for _, _, size in launch.outputs))
+            return arena.name, (needs.arena_bytes, *(size for _, _, size in needs.outputs))
         if arena is not None and arena.name != entries[ARENA]["function"]:
             remedy = "; load the program on `local-task`, with threads=1 for one thread"
             raise _cannot_profile("the first mode on `local-sync`", f"mode `{mode.name}`", remedy)

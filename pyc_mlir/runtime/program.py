@@ -42,7 +42,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime import load_check as placement
-from pyc_mlir.runtime.arenas import Launch
+from pyc_mlir.runtime.arenas import CallNeeds
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 # The number of accepted shapes that guards remember, and of call times behind the median.
 _MAX_ACCEPTED = 4096
 _RECENT_CALLS = 1024
-_NOTHING = Launch(0, ())
+_NOTHING = CallNeeds(0, ())
 # How many inputs and outputs a `repr` shows.
 _SHOWN = 4
 _KEEP_ALL: tuple[int, ...] = ()
@@ -162,16 +162,16 @@ class Program:
         mode = plans.current if plans.rule is None else plans.by_rule()
         # The way of calls with arrays of this device that were seen before is the short one.
         try:
-            launch = mode.accepted.get(tuple(map(_spec_of, args)))
+            needs = mode.accepted.get(tuple(map(_spec_of, args)))
         except (AttributeError, TypeError):
-            launch = None
+            needs = None
         try:
-            if launch is None or named or out is not None or donate is not _KEEP_ALL:
+            if needs is None or named or out is not None or donate is not _KEEP_ALL:
                 values, seconds = self._general(args, named, out, donate, mode, generation, began)
             else:
                 arena = mode.arena
                 if mode.by_arena and arena is not None:
-                    values = arena.call(args, launch)
+                    values = arena.call(args, needs)
                 else:
                     values = self._serving.run(args)
                 seconds = perf_counter() - began
@@ -204,17 +204,17 @@ class Program:
         began: float,
     ) -> tuple[Sequence[Any], float]:
         """Call with any arguments; return the results and the seconds that it took."""
-        arrays, launch, on_device = self._admit(args, named, mode)
+        arrays, needs, on_device = self._admit(args, named, mode)
         with self._guards():
             donate = donors(donate)
             memory, hosts = on_host(out, self.signature)
         if memory is not None or donate:
-            values = self._into(mode, arrays, launch, memory, donate)
+            values = self._into(mode, arrays, needs, memory, donate)
             if memory is None and not on_device:
                 values = [r.host() for r in values]
             return fill(hosts, values), perf_counter() - began
         if mode.by_arena and mode.arena is not None:
-            values = mode.arena.call(arrays, launch)
+            values = mode.arena.call(arrays, needs)
         else:
             values = self._serving.run(arrays)
         if not on_device:
@@ -229,7 +229,7 @@ class Program:
         self,
         mode: PlannedMode,
         arrays: Sequence[Array],
-        launch: Launch,
+        needs: CallNeeds,
         out: Any,
         donate: Sequence[int],
         again: bool = False,
@@ -248,19 +248,19 @@ class Program:
                 )
             if arena is None:
                 raise no_entry("donate" if donate else "out", mode.stand_in)
-            known = launch, arrays, self.signature, arena
+            known = needs, arrays, self.signature, arena
             donated = donated_memory(donate, out, *known) if donate else {}
             memory = check_outputs(out, *known, donated)
         if monitor is not None:
             code = Code(monitor.generation, mode.name, into=True)
-            if not monitor.approves(arrays, code, partial(arena.call, arrays, launch), again):
+            if not monitor.approves(arrays, code, partial(arena.call, arrays, needs), again):
                 now = self._plans.current
                 needed = _NOTHING if now.arena is None else now.arena.needs(arrays)
                 return self._into(now, arrays, needed, out, donate, again=True)
         # Whatever becomes of the call, the inputs may be overwritten.
         for number, _ in donated.values():
             arrays[number].give_away()
-        return arena.call(arrays, launch, memory)
+        return arena.call(arrays, needs, memory)
 
     @contextmanager
     def _guards(self) -> Iterator[None]:
@@ -299,8 +299,8 @@ class Program:
         device, mode = self.device, self._plans.current
         allocator = ALLOCATORS.get(device.allocator or "", "")
         how = build.TimerSettings(device.kind, device.threads or 0, allocator=allocator)
-        arrays, launch, _ = self._admit(args, named, mode)
-        function, storage = self._serving.entry_by_name(mode, launch)
+        arrays, needs, _ = self._admit(args, named, mode)
+        function, storage = self._serving.entry_by_name(mode, needs)
 
         def own() -> float:
             began = perf_counter()
@@ -447,7 +447,7 @@ class Program:
 
     def _admit(
         self, args: Sequence[Any], named: Mapping[str, Any], mode: PlannedMode
-    ) -> tuple[Sequence[Array], Launch, bool]:
+    ) -> tuple[Sequence[Array], CallNeeds, bool]:
         """Check the guards, then bring what is elsewhere to the device.
 
         Returns the arrays, what the call needs, and whether any argument was on a device.
@@ -458,16 +458,16 @@ class Program:
             on_device = any(map(is_on_device, args))
             sources = [readable(a, self.device) for a in args]
             specs = tuple((tuple(s.shape), s.dtype, self.device) for s in sources)
-            launch = mode.accepted.get(specs)
-            if launch is None:
+            needs = mode.accepted.get(specs)
+            if needs is None:
                 self.signature.check([spec[:2] for spec in specs])
         arrays = [to_device(s, self.device) for s in sources]
-        if launch is None:
-            launch = _NOTHING if mode.arena is None else mode.arena.needs(arrays)
+        if needs is None:
+            needs = _NOTHING if mode.arena is None else mode.arena.needs(arrays)
             if len(mode.accepted) >= _MAX_ACCEPTED:
                 mode.accepted.clear()
-            mode.accepted[specs] = launch
-        return arrays, launch, on_device
+            mode.accepted[specs] = needs
+        return arrays, needs, on_device
 
 
 def serving(program: Program) -> Serving:

@@ -6,7 +6,7 @@ every core keeps each on its own.
 
 A caller waits in IREE until the worker that finishes last wakes it. That worker then still has a
 flag to set, for which the caller spins (IREE's `iree/async/semaphore.c`, the end of
-`multi_wait`); if the kernel has put the caller on the worker's core, it spins until its time slice
+``multi_wait``); if the kernel has put the caller on the worker's core, it spins until its slice
 ends: milliseconds. A thread under ``SCHED_BATCH`` does not take the core of one that runs when it
 wakes (Linux, sched(7)), so callers wait under that policy.
 """

@@ -13,8 +13,8 @@ from random import Random
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import KnobSpace
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import (
@@ -27,7 +27,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     where,
 )
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_target
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -55,12 +55,12 @@ class Argmax:
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         if self.operation not in OPERATIONS:
-            raise _refusal(f"an operation of {', '.join(OPERATIONS)}", self.operation)
+            raise no_kernel("argmax", f"an operation of {', '.join(OPERATIONS)}", self.operation)
         known = [d for d in (self.rows, self.columns) if isinstance(d, int)]
         if min(self.rows_per_workgroup, self.chunk, self.unroll, *known) < 1:
-            raise _refusal("sizes and parts of at least 1", self)
+            raise no_kernel("argmax", "sizes and parts of at least 1", self)
         if self.chunk > _MOST:
-            raise _refusal(f"a chunk of at most {_MOST}", self.chunk)
+            raise no_kernel("argmax", f"a chunk of at most {_MOST}", self.chunk)
 
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: operands x and y."""
@@ -130,16 +130,10 @@ class Search:
         return x if self.knobs.operation == "argmax" else -x
 
 
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"argmax kernel: expected {expected}, got {came!r}")
-
-
 _FLOPS = 3  # a comparison that heeds NaN
 
 
-def refusal(knobs: Argmax, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def cost(knobs: Argmax, target: Target, sizes: Mapping[str, int]) -> Cost:

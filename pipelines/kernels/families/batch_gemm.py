@@ -14,12 +14,12 @@ from math import prod
 from random import Random
 from typing import Any
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_narrow, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.families.gemm import refusal as refuse_tile
 from pyc_mlir.pipelines.kernels.families.gemv import is_streamed
 from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, product_cost, reference
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
@@ -71,16 +71,16 @@ class BatchGemm:
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         if min(self.height, self.panel, self.depth_block, self.unroll, *self.workgroups) < 1:
-            raise _refusal("a tile and workgroups of at least 1", self)
+            raise no_kernel("batch_gemm", "a tile and workgroups of at least 1", self)
         if self.workgroups[0] > 1 and not self.what.batch:
-            raise _refusal("one share of a product without a batch", self.workgroups)
+            raise no_kernel("batch_gemm", "one share of a product without a batch", self.workgroups)
         if self.what.transposed and not self.local:
-            raise _refusal("a transposed right side to be local", self.what.right)
+            raise no_kernel("batch_gemm", "a transposed right side to be local", self.what.right)
         if self.depth_block % self.unroll:
-            raise _refusal("depth_block in multiples of unroll", self.depth_block)
+            raise no_kernel("batch_gemm", "depth_block in multiples of unroll", self.depth_block)
         if self.local and 4 * self.panel * -(-self.depth_block // _DEEP) * _DEEP > STACK:
             expected = f"a local panel of at most {STACK} bytes"
-            raise _refusal(expected, (self.panel, self.depth_block))
+            raise no_kernel("batch_gemm", expected, (self.panel, self.depth_block))
 
     @staticmethod
     def on(target: Target, what: Contraction, **others: Any) -> "BatchGemm":
@@ -322,7 +322,7 @@ class BatchProduct:
 
         def store(last: bool) -> list[Any]:
             for number, row in enumerate(rows):
-                apply = self.epilogue.row(c.row(m=row)) if last else _as_it_is
+                apply = self.epilogue.row(c.row(m=row)) if last else (lambda value, at: value)
                 for place, value in zip(block.places, sums[number * width :], strict=False):
                     c.memory.store(apply(value, place), *c.at(m=row, n=place))
             return []
@@ -332,16 +332,6 @@ class BatchProduct:
         else:
             done = (block.number + 1).equals(block.blocks)
             self.k.either(done, [], lambda: store(True), lambda: store(False))
-
-
-def _as_it_is(value: Vector, at: Lanes) -> Vector:
-    return value
-
-
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(
-        ReasonCode.BAD_ARGUMENT, f"batch_gemm kernel: expected {expected}, got {came!r}"
-    )
 
 
 _DEPTHS = (520, 1100)  # of several blocks

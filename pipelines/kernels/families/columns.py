@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import KnobSpace
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Vector, least
@@ -60,12 +60,12 @@ class Columns:
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         if self.operation not in REDUCTIONS:
-            raise _refusal(f"an operation of {', '.join(REDUCTIONS)}", self.operation)
+            raise no_kernel("column", f"an operation of {', '.join(REDUCTIONS)}", self.operation)
         known = [d for d in (self.outer, self.reduced, self.columns) if isinstance(d, int)]
         if min(*known, self.strip, self.outers, self.at_once, self.unroll) < 1:
-            raise _refusal("sizes and parts of at least 1", self)
+            raise no_kernel("column", "sizes and parts of at least 1", self)
         if self.registers and (isinstance(self.columns, str) or self.columns > self.strip):
-            raise _refusal("columns in one strip, to be kept in registers", self)
+            raise no_kernel("column", "columns in one strip, to be kept in registers", self)
 
     @staticmethod
     def on(
@@ -193,10 +193,6 @@ class ColumnStrip:
         if self.knobs.operation != "mean":
             return total
         return total / self.x.shape[1].to_float()
-
-
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"column kernel: expected {expected}, got {came!r}")
 
 
 def refusal(knobs: Columns, target: Target) -> str:

@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.pipelines.choices.space import KnobSpace
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise, evaluate
@@ -22,7 +21,7 @@ from pyc_mlir.pipelines.kernels.lang.values import Index, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatchedProgram, MatrixView, find, sources
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -58,12 +57,12 @@ class Elementwise:
         for name in ("rows", "columns", "rows_part", "columns_part", "unroll"):
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:
-                raise _refusal(f"{name} of at least 1", value)
+                raise no_kernel("elementwise", f"{name} of at least 1", value)
         if self.columns_part % LINE:
-            raise _refusal("columns_part in lines of 16", self.columns_part)
+            raise no_kernel("elementwise", "columns_part in lines of 16", self.columns_part)
         aligned = isinstance(self.columns, int) and self.columns % LINE == 0
         if self.streaming and self.rows != 1 and not aligned:
-            raise _refusal("columns in lines of 16 for streaming", self.columns)
+            raise no_kernel("elementwise", "columns in lines of 16 for streaming", self.columns)
 
     @staticmethod
     def on(target: Target, rows: Dim, columns: Dim, program: Pointwise) -> "Elementwise":
@@ -131,12 +130,6 @@ def _parts(cores: int, rows: Dim, columns: Dim) -> tuple[int, int]:
     return rows if rows * across <= _ALONE else -(-rows // cores), whole
 
 
-def _refusal(expected: str, came: Any) -> PycError:
-    return PycError(
-        ReasonCode.BAD_ARGUMENT, f"elementwise kernel: expected {expected}, got {came!r}"
-    )
-
-
 # Below it a dispatch costs more than its work.
 _WORTH_NUMBERS = 1 << 15
 # Shorter rows leave most of a vector empty; IREE's code runs across them.
@@ -145,9 +138,7 @@ _ROWS = (1, 1, 2, 3, 5, 8, 17)
 _COLUMNS = (1, 7, 8, 9, 15, 16, 17, 33, 64, 100, 129, 257, 1000, 4096)
 
 
-def refusal(knobs: Elementwise, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:

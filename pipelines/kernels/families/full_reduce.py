@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import KnobSpace
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Scalar, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_target
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -48,10 +48,12 @@ class FullReduce:
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         if self.operation not in REDUCTIONS:
-            raise _refusal(f"an operation of {', '.join(REDUCTIONS)}", self.operation)
+            raise no_kernel(
+                "full_reduce", f"an operation of {', '.join(REDUCTIONS)}", self.operation
+            )
         known = [d for d in (self.rows, self.numbers) if isinstance(d, int)]
         if min(self.parts, self.rows_per_workgroup, self.chunk, self.unroll, *known) < 1:
-            raise _refusal("sizes and parts of at least 1", self)
+            raise no_kernel("full_reduce", "sizes and parts of at least 1", self)
 
     @property
     def combining(self) -> "FullReduce":
@@ -100,19 +102,11 @@ class FullReduce:
         return kept[0] if rest.number == 0 else chunk(edge, rest, kept[0])[0]
 
 
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(
-        ReasonCode.BAD_ARGUMENT, f"full_reduce kernel: expected {expected}, got {came!r}"
-    )
-
-
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 1000, 3001)
 _SHARE = 1 << 15  # numbers that are worth a workgroup
 
 
-def refusal(knobs: FullReduce, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def cost(knobs: FullReduce, target: Target, sizes: Mapping[str, int]) -> Cost:

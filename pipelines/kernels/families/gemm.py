@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.packing import PanelPacking, Panels
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
@@ -79,11 +79,13 @@ class Gemm:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         sizes = (self.columns, self.depth, self.panel, self.height, self.unroll)
         if self.rows == 0 or min(*sizes, self.row_block, self.strip, *self.workgroups) < 1:
-            raise _refusal("sizes, tile, blocks, unroll and workgroups of at least 1", self)
+            raise no_kernel(
+                "gemm", "sizes, tile, blocks, unroll and workgroups of at least 1", self
+            )
         if self.panel % LINE:
-            raise _refusal("panel in lines of 16", self)
+            raise no_kernel("gemm", "panel in lines of 16", self)
         if self.depth_block % self.unroll:
-            raise _refusal("depth_block in multiples of unroll", self.depth_block)
+            raise no_kernel("gemm", "depth_block in multiples of unroll", self.depth_block)
 
     @staticmethod
     def on(target: Target, rows: Dim, columns: int, depth: int, **others: Any) -> "Gemm":
@@ -325,10 +327,6 @@ class Product:
             epilogue = self.epilogue.row(i)
             for v, (_, at) in enumerate(top):
                 self.c.store(epilogue(kept.load((r * len(top) + v) * k.lanes), at), i, at)
-
-
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"gemm kernel: expected {expected}, got {came!r}")
 
 
 _NARROW = 5

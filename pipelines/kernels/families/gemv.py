@@ -15,17 +15,17 @@ from math import prod
 from random import Random
 from typing import Any
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, product_cost, reference
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, add, fma, least, tree
 from pyc_mlir.pipelines.kernels.match.contraction import find
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_target
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction, Matrices, Operands
 from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
@@ -59,13 +59,15 @@ class Gemv:
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         if min(self.at_once, *self.workgroups) < 1 or self.strip < 1 or self.strip % _UNIT:
-            raise _refusal(f"counts of at least 1 and a strip in multiples of {_UNIT}", self)
+            raise no_kernel(
+                "gemv", f"counts of at least 1 and a strip in multiples of {_UNIT}", self
+            )
         if not isinstance(self.what.rows, int) or self.what.rows > ROWS:
-            raise _refusal(f"at most {ROWS} rows, a number", self.what.rows)
+            raise no_kernel("gemv", f"at most {ROWS} rows, a number", self.what.rows)
         if self.workgroups[0] > 1 and not self.what.batch:
-            raise _refusal("one share of a product without a batch", self.workgroups)
+            raise no_kernel("gemv", "one share of a product without a batch", self.workgroups)
         if self.what.transposed and self.what.left[-1] != "k":
-            raise _refusal("a left side whose depth lies last", self.what.left)
+            raise no_kernel("gemv", "a left side whose depth lies last", self.what.left)
 
     @staticmethod
     def on(target: Target, what: Contraction, **others: Any) -> "Gemv":
@@ -221,13 +223,7 @@ def _moved(at: Lanes, start: Index) -> Lanes:
     return Lanes(start + at.start, at.mask)
 
 
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"gemv kernel: expected {expected}, got {came!r}")
-
-
-def refusal(knobs: Gemv, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def sample(random: Random, target: Target) -> tuple[Gemv, list[Arrays]]:

@@ -17,7 +17,7 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_target
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.variants import knob_space, shares
 from pyc_mlir.pipelines.target.cost import Cost
@@ -182,9 +182,7 @@ def _transposed(k: Build, knobs: PanelPacking, b: Memory, panel: _Target) -> Non
 _SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 79, 130)
 
 
-def refusal(knobs: PanelPacking, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def cost(knobs: PanelPacking, target: Target, sizes: Mapping[str, int]) -> Cost:

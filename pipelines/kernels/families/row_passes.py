@@ -24,7 +24,7 @@ _STREAM_AHEAD = 1536
 
 @dataclass(frozen=True)
 class RowPass:
-    """Row `i` of `x` to `y`, the row that is needed soon, and what is done before and after."""
+    """A pass over row `i` of `x` to `y`: the row needed soon, what is done before and after."""
 
     k: Build
     knobs: Any  # `Rows`, whose module imports this one

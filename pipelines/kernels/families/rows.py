@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.choices.space import KnobSpace
@@ -32,6 +31,7 @@ from pyc_mlir.pipelines.kernels.families.row_passes import (
     reduce_row,
     softmax,
 )
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
@@ -88,20 +88,24 @@ class Rows:
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         if self.operation not in OPERATIONS:
-            raise _refusal(f"an operation of {', '.join(OPERATIONS)}", self.operation)
+            raise no_kernel("row", f"an operation of {', '.join(OPERATIONS)}", self.operation)
         for name in ("rows", "columns", "rows_per_workgroup", "unroll"):
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:
-                raise _refusal(f"{name} of at least 1", value)
+                raise no_kernel("row", f"{name} of at least 1", value)
         if self.ahead < 0:
-            raise _refusal("ahead of at least 0", self.ahead)
+            raise no_kernel("row", "ahead of at least 0", self.ahead)
         if not math.isfinite(self.epsilon):
-            raise _refusal("a finite epsilon", self.epsilon)
+            raise no_kernel("row", "a finite epsilon", self.epsilon)
         if self.operation in REDUCTIONS:
             if self.in_place:
-                raise _refusal("a result as large as the input for work in place", self.operation)
+                raise no_kernel(
+                    "row", "a result as large as the input for work in place", self.operation
+                )
             if any(read.along for read in self.epilogue.reads):
-                raise _refusal("an epilogue without columns after a reduction", self.epilogue)
+                raise no_kernel(
+                    "row", "an epilogue without columns after a reduction", self.epilogue
+                )
 
     @staticmethod
     def on(target: Target, operation: str, rows: Dim, columns: Dim, **others: Any) -> "Rows":
@@ -167,10 +171,6 @@ class Rows:
                 log_softmax(row)
             else:
                 normalize(row, self.epsilon, *weights)
-
-
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"row kernel: expected {expected}, got {came!r}")
 
 
 Exact = tuple[np.ndarray, np.ndarray]

@@ -4,7 +4,7 @@ Comes in: functions of linalg on static tensors (after ``convert-pyc-to-linalg``
 same functions on memrefs, without an allocation: results are written to arguments, and what is
 needed in between lies in one ``memref<Nxi8>``, the last argument. First MLIR's one-shot
 bufferization, then the planner core that also plans IREE's programs, on the program's own order.
-Run by MLIR's own execution engine (`native_execution`), it is a proof without IREE that the core's
+Run by MLIR's own execution engine (`execute`), it is a proof without IREE that the core's
 plans can be carried out.
 """
 

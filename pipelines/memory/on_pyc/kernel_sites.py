@@ -25,7 +25,7 @@ from pyc_mlir.pipelines.memory.on_pyc.problem import PycFunction, read_function
 from pyc_mlir.pipelines.memory.planner.place import lifetimes
 from pyc_mlir.pipelines.memory.planner.planner import plan
 from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
-from pyc_mlir.pipelines.memory.selection.sites import Sites, SiteWays, Way
+from pyc_mlir.pipelines.memory.selection.sites import Candidate, SiteCandidates, Sites
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.rewriting import defining_op
 from pyc_mlir.pipelines.pyc.select_kernels import KernelVariants, is_stored, legal_offers
@@ -40,7 +40,7 @@ _BYTES = {"f32": 4, "i64": 8}
 def read_sites(
     function: ir.Operation, context: PassContext, decisions: Sequence[Decision]
 ) -> Sites:
-    """Return the sites of a function, each with the way that the decisions name.
+    """Return the sites of a function, each with the candidate that the decisions name.
 
     Raises PycError as `read_function`: for dynamic sizes and control flow.
     """
@@ -63,19 +63,19 @@ def read_sites(
         offers, _ = legal_offers(work, context, names)
         variants = KernelVariants(work, context.target, offers)
         constants = _constants(members, work, ids)
-        ways = list(_ways(variants, constants, work, chosen[key]))
-        now = next(i for i, way in enumerate(ways) if way.name == chosen[key])
-        sites.append(SiteWays(key, steps[task], tuple(ways), now))
+        candidates = list(_candidates(variants, constants, work, chosen[key]))
+        now = next(i for i, candidate in enumerate(candidates) if candidate.name == chosen[key])
+        sites.append(SiteCandidates(key, steps[task], tuple(candidates), now))
     return Sites(tuple(sites), _live(region, found), fixed)
 
 
-def _ways(
+def _candidates(
     variants: KernelVariants, constants: Mapping[int, tuple[str, int]], work: Work, now: str
-) -> Iterator[Way]:
+) -> Iterator[Candidate]:
     """Yield IREE's code, and kernels; one that is taken on request only where it is chosen."""
     iree = variants.iree
     assert iree.cost is not None
-    yield Way(iree.name, iree.cost.seconds, 0, _raw(constants, range(len(work.inputs))))
+    yield Candidate(iree.name, iree.cost.seconds, 0, _raw(constants, range(len(work.inputs))))
     names = dict.fromkeys((*(n for n, (_, o) in variants.offers.items() if o.worth), now))
     for name in names:
         found = variants.found(name)
@@ -85,7 +85,7 @@ def _ways(
         cost = variants.priced(name, offer).cost
         assert cost is not None
         scratch, read = _taken(offer, constants, work)
-        yield Way(name, cost.seconds, scratch, read)
+        yield Candidate(name, cost.seconds, scratch, read)
 
 
 def _taken(

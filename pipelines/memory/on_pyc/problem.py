@@ -4,7 +4,7 @@ Comes in: a function whose sizes are all static. Goes out: a `PycFunction`, whos
 task per op (a group is one op) and one buffer per value. Arguments, constants and results lie
 outside the arena and are pinned; constants are no tasks. Every op is pure, so every op whose result
 does not leave the function may run again. Costs are the roofline of the ops' own counts of flops
-and bytes. Nothing is edited here; `pyc_plan` carries plans out.
+and bytes. Nothing is edited here; `plan` carries plans out.
 """
 
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyc_mlir.pipelines.streams.declared import declared_in_place
-from pyc_mlir.pipelines.streams.ir import find, ir, operations
+from pyc_mlir.pipelines.streams.ir import dispatched, ir, operations
 
 POINTS, ROWS = "points", "rows"
 # (binding written, binding read)
@@ -60,21 +60,12 @@ class Bodies:
         What a kernel declares is accepted with any form. Raises PycError (INVALID_IR) where that
         is not well formed.
         """
-        return Bodies(
-            {
-                f"{_name(executable)}::{_name(function)}": _Body(function).pairs(forms)
-                for executable in find(module, "stream.executable") * bool(forms)
-                for function in find(executable, "func.func")
-            }
-        )
+        functions = dispatched(module) if forms else {}
+        return Bodies({symbol: _Body(f).pairs(forms) for symbol, f in functions.items()})
 
     def __call__(self, symbol: str) -> Pairs:
         """Return the pairs of one dispatch; none for what is no dispatch."""
         return self.pairs.get(symbol, frozenset())
-
-
-def _name(op: Any) -> str:
-    return ir.StringAttr(op.attributes["sym_name"]).value
 
 
 class _Unknown(Exception):

@@ -82,10 +82,6 @@ def _results(region: StreamRegion, ops: dict[TaskStep, Any]) -> dict[Instance, A
     }
 
 
-def _resource_places(op: Any) -> list[int]:
-    return [i for i in range(len(op.operands)) if is_resource(op.operands[i])]
-
-
 def _hoist_scalars(block: Any) -> None:
     """Arithmetic first: no task makes numbers, so every order of the tasks may use them."""
     for op in operations(block)[:-1]:
@@ -145,7 +141,7 @@ def _close_wave(ops: Sequence[Any]) -> None:
     inner = dict(zip(captured, body.arguments, strict=True))
     for op in ops:
         body.append(op)
-        for place in _resource_places(op):
+        for place in [i for i in range(len(op.operands)) if is_resource(op.operands[i])]:
             op.operands[place] = inner[op.operands[place]]
     with ir.InsertionPoint(body), location:
         ir.Operation.create("stream.yield", operands=[*results, *sizes[1]])

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyc_mlir.dialects.names import kernel_family
 from pyc_mlir.pipelines.streams.declared import declared_flops
-from pyc_mlir.pipelines.streams.ir import find, ir, operations
+from pyc_mlir.pipelines.streams.ir import dispatched, ir, operations
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -35,11 +35,7 @@ class DispatchCosts:
 
     def __init__(self, module: Any, target: Target) -> None:
         self._model = CostModel(target)
-        functions = {
-            f"{_name(executable)}::{_name(function)}": function
-            for executable in find(module, "stream.executable")
-            for function in find(executable, "func.func")
-        }
+        functions = dispatched(module)
         self._flops: Mapping[str, int] = {s: _flops(f) for s, f in functions.items()}
         self._kinds: Mapping[str, str] = {s: _kind(f) for s, f in functions.items()}
 
@@ -53,10 +49,6 @@ class DispatchCosts:
         else:
             cost = self._model.dispatch(self._kinds[symbol], flops, traffic_bytes)
         return replace(cost, seconds=cost.seconds + self._model.dispatch_seconds)
-
-
-def _name(op: Any) -> str:
-    return ir.StringAttr(op.attributes["sym_name"]).value
 
 
 def _kind(function: Any) -> str:

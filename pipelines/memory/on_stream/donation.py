@@ -11,9 +11,9 @@ the very bytes of the input if
 
 What reads the result itself comes after that first write.
 
-XLA asks the same of a module's schedule (`HloInputOutputAliasConfig`, copy insertion). Whatever is
-not seen through proves nothing: several regions, an input that something else uses, a write of a
-part of the result.
+XLA asks the same of a module's schedule (``HloInputOutputAliasConfig``, copy insertion). Whatever
+is not seen through proves nothing: several regions, an input that something else uses, a write of
+a part of the result.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +103,7 @@ def _alike(input_: Any, memory: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Touches:
-    """By memory that the region captures: who reads it, and who writes it."""
+    """The readers and the writers of each memory that the region captures."""
 
     reads: dict[Any, list[_Touch]]
     writes: dict[Any, list[_Touch]]

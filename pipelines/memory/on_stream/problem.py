@@ -115,7 +115,7 @@ def is_scalar(op: Any) -> bool:
 
 
 class _Reader:
-    """Walks one region once, numbering values as they come."""
+    """The walk of one region, which numbers values as they come."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ MANY = ("load, life, first fit", "load, area, best fit")
 
 
 class Order(NamedTuple):
-    """In which order intervals are placed (by number), and whether each takes the tightest gap."""
+    """The order in which intervals are placed (by number); `best_fit` takes the tightest gap."""
 
     name: str
     order: Ints

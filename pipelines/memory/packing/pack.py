@@ -204,7 +204,7 @@ class _Component:
 
     @cached_property
     def fit(self) -> Fit:
-        """Made when greedy orders did not reach the goal; the strictest alignment holds for all."""
+        """The search where greedy orders miss the goal; the strictest alignment holds for all."""
         few = self.intervals
         alignment = np.full_like(few.alignment, np.lcm.reduce(few.alignment))
         uniform = Intervals(few.lower, few.upper, few.size, alignment)

@@ -8,7 +8,7 @@ class Exhausted(Exception):
 
 
 class WorkLimit:
-    """Counts work against a limit. A unit is about a microsecond of a 3 GHz core.
+    """A count of work against a limit. A unit is about a microsecond of a 3 GHz core.
 
     `stop` is asked as well, now and then: a caller with a deadline (whose result then depends on
     the machine) gives a function that looks at a clock.

@@ -208,7 +208,7 @@ class _Planner:
                 self._down_to(points, budget)
         if not self._fitting(budget):
             self._spread()
-            smallest = self._marked(self._smallest())
+            smallest = self._marked(min(self.plans, key=lambda p: (p.arena_bytes, p.seconds)))
             if smallest.arena_bytes <= budget:
                 return smallest
             raise BudgetRefused(budget, smallest, self.bound, self._free_slowdown())
@@ -216,9 +216,6 @@ class _Planner:
 
     def _fitting(self, budget: int) -> list[SchedulePlan]:
         return [p for p in self.plans if p.arena_bytes <= budget]
-
-    def _smallest(self) -> SchedulePlan:
-        return min(self.plans, key=lambda p: (p.arena_bytes, p.seconds))
 
     def frontier(self) -> list[tuple[int, float]]:
         """Return the points that no other one beats."""

@@ -44,7 +44,7 @@ class _Again:
     """One way to compute a storage again: run `chain` before step `before`.
 
     `reads` says which instance each of the chain's runs reads, None for one that the chain writes.
-    `burden` bytes of operands are kept from step `kept` on.
+    `kept` are storages of operands, each with the step from which on it is kept.
     """
 
     chain: tuple[int, ...]

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from random import Random
 
 from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
-from pyc_mlir.pipelines.memory.planner.storage import LiveBytes, Storages, profile, run, storages
+from pyc_mlir.pipelines.memory.planner.storage import Storages, profile, run, storages
 from pyc_mlir.pipelines.memory.planner.window import Solved, solve
 
 # One unit of work is one task looked at, about two microseconds.
@@ -198,7 +198,7 @@ class _Scheduler:
                 return False
             part = run(self.model, tasks, start, self.position, self.profile.before[start])
             old = self.profile.during[start : start + len(tasks)]
-            if _height(part) < (max(old), old.count(max(old))):
+            if (part.peak, part.during.count(part.peak)) < (max(old), old.count(max(old))):
                 self._replace(start, tasks)
                 return True
         return False
@@ -239,10 +239,6 @@ def _positions(order: Sequence[int]) -> list[int]:
     for i, t in enumerate(order):
         position[t] = i
     return position
-
-
-def _height(part: LiveBytes) -> tuple[int, int]:
-    return part.peak, part.during.count(part.peak)
 
 
 def _closure_last(
@@ -314,7 +310,7 @@ def greedy(
 
 
 class _ListSchedule:
-    """Runs tasks one by one; keys of the ready ones are kept up to date in a heap."""
+    """A run of tasks one by one; keys of the ready ones are kept up to date in a heap."""
 
     def __init__(self, model: Storages, backward: bool, newest: bool, noise: Random | None) -> None:
         count = len(model.touches)

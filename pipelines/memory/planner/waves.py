@@ -143,7 +143,7 @@ class _Live:
 
 
 class _Overtaking(_Live):
-    """Moreover, what is live during each task that is left if all run one by one behind the wave.
+    """The live bytes, moreover, during each task left if all run one by one behind the wave.
 
     `during` has these bytes by place; `first` is the place of the wave's first task.
     """

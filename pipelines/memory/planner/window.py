@@ -16,7 +16,7 @@ from pyc_mlir.pipelines.memory.planner.storage import Storages, matched
 
 @dataclass(frozen=True)
 class Solved:
-    """`order` is None when none below `limit` was found. No order's peak is below `bound`.
+    """An `order` below `limit`, None if none was found. No order's peak is below `bound`.
 
     `work` counts tasks looked at.
     """

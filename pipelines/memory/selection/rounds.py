@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.selection.sites import Chosen, Sites, Way, choose
+from pyc_mlir.pipelines.memory.selection.sites import Candidate, Chosen, Sites, choose
 
 # Structures that are read, real plans that are made, and the share of the seconds by which another
 # choice has to be quicker to be planned too.
@@ -81,7 +81,7 @@ class Rival(Protocol):
 
     @property
     def seconds(self) -> float:
-        """Predicted."""
+        """The predicted seconds."""
         ...
 
     def fits(self) -> bool:
@@ -94,7 +94,7 @@ class CoSelected:
     """The quickest confirmed choice: by site, what is not what the program would take by itself.
 
     chosen: of its kernels. nbytes: of the real plan. seconds: predicted, with what is run again.
-    grounds: for each site of `choices` the ways it was chosen over. plans, structures: how many.
+    grounds: for each site of `choices` what it was chosen over. plans, structures: how many.
     """
 
     choices: Names
@@ -235,10 +235,10 @@ class _Rounds:
         own = self.structures[0].parts
         changed = {key: name for key, name in structure.parts.items() if own.get(key) != name}
         grounds = {key: f"in place of {own.get(key)}" for key in changed}
-        for site, way in zip(structure.sites.sites, chosen.choice, strict=True):
-            if way != site.now:
-                changed[site.key] = site.ways[way].name
-                grounds[site.key] = _grounds(site.ways[site.now], site.ways[way])
+        for site, index in zip(structure.sites.sites, chosen.choice, strict=True):
+            if index != site.now:
+                changed[site.key] = site.candidates[index].name
+                grounds[site.key] = _grounds(site.candidates[site.now], site.candidates[index])
         checked = self.program.check(changed)
         self.shift[number] = checked.nbytes - chosen.nbytes
         if not checked.fits:
@@ -254,11 +254,11 @@ class _Rounds:
         )
 
 
-def _grounds(before: Way, after: Way) -> str:
+def _grounds(before: Candidate, after: Candidate) -> str:
     """Describe what a site gives up, and for how many bytes."""
     texts = (
-        f"{way.name} {1e6 * way.seconds:.4g} us, {sum(way.reads.values())} bytes of constants, "
-        f"{way.scratch} of scratch"
-        for way in (after, before)
+        f"{c.name} {1e6 * c.seconds:.4g} us, {sum(c.reads.values())} bytes of constants, "
+        f"{c.scratch} of scratch"
+        for c in (after, before)
     )
     return " in place of ".join(texts)

@@ -8,7 +8,7 @@ alternative for each site, of the fewest predicted seconds within a limit:
     so that     constants + calls * (live[t] + scratch at t) <= limit, at every step t
 
 A constant counts once, whatever sites read it in that form. It is a node of its own, present or
-absent, which the ways of its readers force to be present.
+absent, which the candidates of its readers force to be present.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ ABSENT, PRESENT = 0, 1
 
 
 @dataclass(frozen=True)
-class Way:
+class Candidate:
     """An alternative of a site.
 
     seconds: predicted. scratch: bytes that it takes while it runs, beside what it reads and writes.
@@ -48,12 +48,12 @@ class Way:
 
 
 @dataclass(frozen=True)
-class SiteWays:
-    """A site by its key, the step at which it runs, its ways, and the way that it has now."""
+class SiteCandidates:
+    """A site by its key: the step at which it runs, its candidates, the number of the present."""
 
     key: str
     step: int
-    ways: tuple[Way, ...]
+    candidates: tuple[Candidate, ...]
     now: int = 0
 
 
@@ -64,7 +64,7 @@ class Sites:
     fixed_seconds: what no site decides.
     """
 
-    sites: tuple[SiteWays, ...]
+    sites: tuple[SiteCandidates, ...]
     live: tuple[int, ...]
     fixed_seconds: float = 0.0
 
@@ -79,24 +79,24 @@ class Sites:
 
     @property
     def least_seconds(self) -> float:
-        """Of the quickest ways, whatever they take."""
-        return self.fixed_seconds + sum(min(map(_nano, s.ways)) for s in self.sites) / NANO
+        """The seconds of the quickest candidates, whatever they take."""
+        return self.fixed_seconds + sum(min(map(_nano, s.candidates)) for s in self.sites) / NANO
 
     def _nanoseconds(self, choice: Sequence[int]) -> int:
-        return sum(_nano(s.ways[c]) for s, c in zip(self.sites, choice, strict=True))
+        return sum(_nano(s.candidates[c]) for s, c in zip(self.sites, choice, strict=True))
 
     def constants(self, choice: Sequence[int]) -> int:
         """Bytes of the constants that a choice reads, each once."""
         found: dict[str, int] = {}
-        for site, way in zip(self.sites, choice, strict=True):
-            found.update(site.ways[way].reads)
+        for site, index in zip(self.sites, choice, strict=True):
+            found.update(site.candidates[index].reads)
         return sum(found.values())
 
     def peak(self, choice: Sequence[int]) -> int:
         """Return the most bytes of values and scratch memory at any step."""
         used = list(self.live)
-        for site, way in zip(self.sites, choice, strict=True):
-            used[site.step] += site.ways[way].scratch
+        for site, index in zip(self.sites, choice, strict=True):
+            used[site.step] += site.candidates[index].scratch
         return max(used, default=0)
 
     def bytes(self, choice: Sequence[int], calls: int = 1) -> int:
@@ -106,7 +106,7 @@ class Sites:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A way for each site; predicted seconds and bytes.
+    """A candidate for each site; predicted seconds and bytes.
 
     price: seconds that one byte at every step would be worth, the sum of the prices over time.
     bound: seconds below which no choice within the limit lies.
@@ -149,8 +149,8 @@ def choose(
     )
 
 
-def _nano(way: Way) -> int:
-    return round(way.seconds * NANO)
+def _nano(candidate: Candidate) -> int:
+    return round(candidate.seconds * NANO)
 
 
 @dataclass(frozen=True)
@@ -163,18 +163,18 @@ class _Network:
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
-        ways = (way for site in self.sites.sites for way in site.ways)
-        return {key: size for way in ways for key, size in way.reads.items()}
+        candidates = (candidate for site in self.sites.sites for candidate in site.candidates)
+        return {key: size for candidate in candidates for key, size in candidate.reads.items()}
 
     @cached_property
     def problem(self) -> SelectionProblem:
-        """As `select` takes it."""
+        """The problem as `select` takes it."""
         steps, calls = len(self.sites.live), self.calls
         sites, sizes = self.sites.sites, self._sizes
         nothing = np.zeros(1)
-        costs = [np.array([float(_nano(w)) for w in s.ways]) for s in sites]
+        costs = [np.array([float(_nano(w)) for w in s.candidates]) for s in sites]
         costs += [np.zeros(2) for _ in sizes] + [nothing] * steps
-        usages = [np.array([float(calls * w.scratch) for w in s.ways]) for s in sites]
+        usages = [np.array([float(calls * w.scratch) for w in s.candidates]) for s in sites]
         usages += [np.array([0.0, size]) for size in sizes.values()]
         usages += [np.array([float(calls * size)]) for size in self.sites.live]
         lives = [(s.step, s.step + 1) for s in sites]
@@ -186,15 +186,15 @@ class _Network:
         """Return the costs of reading a constant: a reader forces it; a lone reader owns it."""
         readers: dict[str, list[int]] = {key: [] for key in self._sizes}
         for number, site in enumerate(self.sites.sites):
-            for key in dict.fromkeys(k for way in site.ways for k in way.reads):
+            for key in dict.fromkeys(k for candidate in site.candidates for k in candidate.reads):
                 readers[key].append(number)
         edges = []
         for node, (key, those) in enumerate(readers.items(), len(self.sites.sites)):
             for number in those:
-                ways = self.sites.sites[number].ways
-                table = np.zeros((len(ways), 2))
-                for i, way in enumerate(ways):
-                    if key in way.reads:
+                candidates = self.sites.sites[number].candidates
+                table = np.zeros((len(candidates), 2))
+                for i, candidate in enumerate(candidates):
+                    if key in candidate.reads:
                         table[i, ABSENT] = FORBIDDEN
                     elif len(those) == 1:
                         table[i, PRESENT] = FORBIDDEN
@@ -202,7 +202,9 @@ class _Network:
         return edges
 
     def whole(self, choice: Sequence[int]) -> np.ndarray:
-        """Return a choice of ways with the constants that it reads."""
-        read = {k for s, c in zip(self.sites.sites, choice, strict=True) for k in s.ways[c].reads}
+        """Return a choice of candidates with the constants that it reads."""
+        read = {
+            k for s, c in zip(self.sites.sites, choice, strict=True) for k in s.candidates[c].reads
+        }
         constants = [PRESENT if key in read else ABSENT for key in self._sizes]
         return np.array([*choice, *constants, *[0] * len(self.sites.live)], np.int64)

@@ -20,10 +20,7 @@ Place = tuple[Index, ...]
 
 
 class Reading(ABC):
-    """Reads nodes as terms over the given leaves.
-
-    `opaque` tells whether something was met that is neither a leaf nor an op that is understood.
-    """
+    """The reader of nodes as terms over the given leaves."""
 
     def __init__(self, terms: Terms, leaves: Sequence[TermNode]) -> None:
         self.terms = terms

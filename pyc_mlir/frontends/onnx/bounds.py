@@ -1,7 +1,7 @@
 """Check the bytes of an ONNX model against the reader's bounds, before protobuf parses them.
 
 A protobuf takes up to a hundred times its bytes in memory, and functions that call functions stand
-for more nodes than any memory holds. `scan` counts the fields of the bytes, `check_functions` the
+for more nodes than any memory holds. `scan` counts the fields of the bytes, `check_nodes` the
 nodes that calls stand for. The bounds are far beyond what is exported: a node has some
 twenty fields.
 """

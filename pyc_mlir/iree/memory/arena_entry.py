@@ -6,7 +6,7 @@
 It is made at the end of IREE's phase `flow`, where dispatches are final: a copy of the function in
 which results are written into buffers of the caller (``hal.tensor.alias``) and the scratch
 comes from another one (``hal.tensor.transients``). Both functions launch the same dispatches, so
-code is generated once. IREE's `EmplaceTransients` and `MaterializeTransientSizeQueries` do the
+code is generated once. IREE's ``EmplaceTransients`` and ``MaterializeTransientSizeQueries`` do the
 rest in the stream phase, after the memory plan, so that the arena has the planned size.
 
 An output can take a buffer where its shape is known before the call: static dimensions, and

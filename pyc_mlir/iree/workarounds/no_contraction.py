@@ -7,9 +7,9 @@ off, which exceeds any bound for large x. So each product of a program is rounde
 matrices are fused explicitly before this point (`vector.contract`, `vector.fma`) and stay fused.
 
 Who would contract: LLVM on CPUs, since IREE marks all sums and products with ``contract`` at the
-end of its code generation (`AddFastMathFlags.cpp`), and Vulkan drivers, which may contract what is
-not decorated ``NoContraction`` (SPIR-V specification, section 3.20). For CUDA, IREE marks nothing,
-and LLVM writes instructions that round (``mul.rn``).
+end of its code generation (``AddFastMathFlags.cpp``), and Vulkan drivers, which may contract what
+is not decorated ``NoContraction`` (SPIR-V specification, section 3.20). For CUDA, IREE marks
+nothing, and LLVM writes instructions that round (``mul.rn``).
 """
 
 from typing import Any

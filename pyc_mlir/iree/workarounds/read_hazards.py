@@ -9,7 +9,7 @@ that were not computed: silently wrong, at every optimization level and under ev
 computed whole.
 
 Followed are pointwise ops, reshapes and casts; what is read through anything else stands in memory
-already. Reductions, products and windows are where a way begins.
+already. Placements begin at reductions, products and windows.
 
 **A column reduction read by what it was made of** (on GPUs only). A dispatch that reduces a
 dimension other than the innermost and then uses the result for whole columns, as in
@@ -31,8 +31,8 @@ from iree.compiler import ir
 
 # Where each dimension of a reduction's result (those of size 1 left out) lies in a value that is
 # computed from it: a dimension, or a place of its own that equals no other.
-Way = tuple[Any, ...]
-Ways = dict[Any, set[Way]]
+Placement = tuple[Any, ...]
+Placements = dict[Any, set[Placement]]
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 _VIEWS = (*_RESHAPES, "tensor.extract_slice")
 # The index maps of named products that carry none: a depth of 1 makes them pointwise.
@@ -55,25 +55,27 @@ def blocks_of(op: Any) -> Iterator[Any]:
 
 
 def _separate(block: Any, gpu: bool) -> int:
-    ways: dict[Any, Ways] = {}
+    placements: dict[Any, Placements] = {}
     columns: set[Any] | None = set() if gpu else None
     inserted = 0
     for op in list(block.operations):
         operation = op.operation
         if "indexing_maps" in operation.attributes or operation.name in _PRODUCTS:
-            inserted += _visit_structured(operation, ways, columns) + _store_sources(operation)
+            inserted += _visit_structured(operation, placements, columns) + _store_sources(
+                operation
+            )
         elif operation.name in _RESHAPES:
-            ways[operation.results[0]] = _through_view(operation, ways)
+            placements[operation.results[0]] = _through_view(operation, placements)
         elif operation.name == "tensor.insert_slice" and _is_part_of_itself(operation):
             operation.operands[0] = _held(operation.operands[0], operation)
             inserted += 1
         elif operation.name == "tensor.cast":
-            ways[operation.results[0]] = ways.get(operation.operands[0], {})
+            placements[operation.results[0]] = placements.get(operation.operands[0], {})
     return inserted
 
 
-def _visit_structured(op: Any, ways: dict[Any, Ways], columns: set[Any] | None) -> int:
-    """Barriers for what `op` reads, and the ways to its results.
+def _visit_structured(op: Any, placements: dict[Any, Placements], columns: set[Any] | None) -> int:
+    """Insert barriers for what `op` reads, and place its results.
 
     `columns` collects the reductions of columns; None where they do no harm.
     """
@@ -82,13 +84,13 @@ def _visit_structured(op: Any, ways: dict[Any, Ways], columns: set[Any] | None) 
     outputs = maps[len(maps) - len(op.results) :]
     parallel = {d for m in outputs for d in m}
     reduced = set(range(len(sizes))) - parallel
-    reads = [(i, _in_loops(ways.get(op.operands[i], {}), m)) for i, m in _inputs(maps, op)]
+    reads = [(i, _in_loops(placements.get(op.operands[i], {}), m)) for i, m in _inputs(maps, op)]
     if any(sizes[d] != 1 for d in reduced):
         if columns is not None and any(m and m[-1] not in reduced for _, m in _inputs(maps, op)):
             columns.update(op.results)
         for result in op.results:
             shape = _shape(result)
-            ways[result] = {result: {tuple(i for i, s in enumerate(shape) if s != 1)}}
+            placements[result] = {result: {tuple(i for i, s in enumerate(shape) if s != 1)}}
         return 0
     wide_loops = sum(s != 1 for s in sizes)
     clashes = _clashes(reads, wide_loops)
@@ -101,7 +103,7 @@ def _visit_structured(op: Any, ways: dict[Any, Ways], columns: set[Any] | None) 
     for result, indices in zip(op.results, outputs, strict=True):
         loop_to_dim = {d: i for i, d in enumerate(indices)}
         kept = [found for i, found in reads if i not in clashes]
-        ways[result] = _merged(_renamed(found, loop_to_dim) for found in kept)
+        placements[result] = _merged(_renamed(found, loop_to_dim) for found in kept)
     return len(clashes)
 
 
@@ -151,49 +153,50 @@ def _loop_sizes(op: Any, maps: Sequence[list[Any]], loops: int) -> list[int | No
     return sizes
 
 
-def _renamed(ways: Ways, names: Mapping[Any, Any]) -> Ways:
-    """Rename each dimension of the ways; one without becomes a place of its own."""
+def _renamed(placements: Placements, names: Mapping[Any, Any]) -> Placements:
+    """Rename each dimension of the placements; one without becomes a place of its own."""
     return {
-        root: {tuple(names.get(d, ("lost", d)) for d in way) for way in found}
-        for root, found in ways.items()
+        root: {tuple(names.get(d, ("lost", d)) for d in placement) for placement in found}
+        for root, found in placements.items()
     }
 
 
-def _in_loops(ways: Ways, dims: Sequence[Any]) -> Ways:
-    """Ways to an operand's dimensions as ways to the loops that read it."""
-    return _renamed(ways, dict(enumerate(dims)))
+def _in_loops(placements: Placements, dims: Sequence[Any]) -> Placements:
+    """Turn placements in an operand's dimensions into those in the loops that read it."""
+    return _renamed(placements, dict(enumerate(dims)))
 
 
-def _merged(parts: Any) -> Ways:
-    out: Ways = {}
+def _merged(parts: Any) -> Placements:
+    out: Placements = {}
     for part in parts:
         for root, found in part.items():
             out.setdefault(root, set()).update(found)
     return out
 
 
-def _clashes(reads: Sequence[tuple[int, Ways]], loops: int) -> list[int]:
+def _clashes(reads: Sequence[tuple[int, Placements]], loops: int) -> list[int]:
     """Return the operands that read a result in another order than an earlier operand does.
 
     A result with as many dimensions as there are loops is only permuted: IREE does not fuse that.
     """
-    first: dict[Any, set[Way]] = {}
+    first: dict[Any, set[Placement]] = {}
     clashing = []
-    for index, ways in reads:
+    for index, placements in reads:
         wrong = any(
-            _rank(found) < loops and found != first.get(root, found) for root, found in ways.items()
+            _rank(found) < loops and found != first.get(root, found)
+            for root, found in placements.items()
         )
         if wrong:
             clashing.append(index)
             continue
-        for root, found in ways.items():
+        for root, found in placements.items():
             first.setdefault(root, found)
     return clashing
 
 
-def _rank(ways: set[Way]) -> int:
-    """Return the number of dimensions of the reduction that the ways lead to."""
-    return len(next(iter(ways)))
+def _rank(placements: set[Placement]) -> int:
+    """Return the number of dimensions of the reduction that is placed."""
+    return len(next(iter(placements)))
 
 
 def _insert_barrier(op: Any, index: int) -> None:
@@ -297,8 +300,8 @@ def _size(value: Any, axis: int) -> Any:
     return ir.Operation.create("tensor.dim", results=[index], operands=[value, place.result]).result
 
 
-def _through_view(op: Any, ways: dict[Any, Ways]) -> Ways:
-    """Ways through a reshape. Dimensions that are merged or split become places of their own."""
+def _through_view(op: Any, placements: dict[Any, Placements]) -> Placements:
+    """Follow placements through a reshape; merged or split dimensions get places of their own."""
     groups = [[int(i) for i in g] for g in ir.ArrayAttr(op.attributes["reassociation"])]
     source, result = op.operands[0], op.results[0]
     if op.name == "tensor.expand_shape":
@@ -310,7 +313,7 @@ def _through_view(op: Any, ways: dict[Any, Ways]) -> Ways:
             for i, g in enumerate(groups)
             for d in g
         }
-    return _renamed(ways.get(source, {}), names)
+    return _renamed(placements.get(source, {}), names)
 
 
 def _only(group: Sequence[int], shape: Sequence[int | None], otherwise: Any) -> Any:

@@ -3,7 +3,7 @@
 The vectorizer of linalg in IREE 3.13 combines the vector of a reduction's terms to one value, and
 that with the accumulator. A term that is no vector, because no element of an input has part in it,
 is combined with the accumulator as it is, once for a whole tile: ``sum(clip(x, 5, 5))`` over rows
-of 7 is 5 (`reduceIfNeeded` in MLIR's `Vectorization.cpp`). The term need not stand in the program:
+of 7 is 5 (``reduceIfNeeded`` in MLIR's ``Vectorization.cpp``). The term need not be the program's:
 IREE's analysis of integer ranges, its folding, and the fusion of fills make such terms. One that
 depends only on loop indices is taken for a single value as well, or the vectorizer fails on it.
 
@@ -47,7 +47,7 @@ def keep_repeats(module: Any, constants: bool = False) -> int:
 
 @dataclass
 class _Reader:
-    """Follows in program order which tensors hold one number or depend on indices alone.
+    """The tensors, in program order, that hold one number or depend on indices alone.
 
     `found` collects the reductions with such a term, and the results that it goes to.
     """

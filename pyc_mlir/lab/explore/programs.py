@@ -29,7 +29,7 @@ from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.simulation.estimate import Estimate
 from pyc_mlir.lab.simulation.evidence import MEASURED, PREDICTED
-from pyc_mlir.lab.simulation.program import NOTES, Priced, PricedSite, priced, priced_parts
+from pyc_mlir.lab.simulation.program import NOTES, PricedProgram, PricedSite, priced, priced_parts
 from pyc_mlir.lab.simulation.residuals import Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe
@@ -151,7 +151,7 @@ class Explorer:
             simulator.estimate(quickest).seconds,
         )
 
-    def _simulator(self, program: Priced) -> Simulator:
+    def _simulator(self, program: PricedProgram) -> Simulator:
         return Simulator.of(program, self.wisdom, self.residuals)
 
     def planned(self, variant: Variant, kernels: Mapping[str, str]) -> Iterator[RecipeFile]:
@@ -184,7 +184,7 @@ class Explorer:
         self,
         lowered: Lowered,
         decisions: Sequence[Decision],
-        program: Priced,
+        program: PricedProgram,
         plans: Mapping[str, str],
     ) -> RecipeFile:
         estimate = self._simulator(program).estimate(plans)

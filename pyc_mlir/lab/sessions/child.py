@@ -160,7 +160,7 @@ def _sample(run: Callable[[], object], calls: int) -> tuple[float, float]:
 
 
 def _calls_needed(run: Callable[[], object], seconds: float, by_cpu: bool) -> int:
-    """How many calls last so long; doubled as `timeit` does.
+    """How many calls last so long; doubled as ``timeit`` does.
 
     by_cpu: the program runs in this thread, whose CPU time no other process adds to.
     """

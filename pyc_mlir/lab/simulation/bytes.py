@@ -17,7 +17,7 @@ Elsewhere the bytes of the program as it is are given, and `exact` is False.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyc_mlir.lab.simulation.program import Priced, PricedSite
+from pyc_mlir.lab.simulation.program import PricedProgram, PricedSite
 
 AS_COMPILED = "as the compile states it"
 
@@ -31,7 +31,7 @@ class Bytes:
     why: str
 
 
-def bytes_of(program: Priced, changed: Mapping[str, str]) -> Bytes:
+def bytes_of(program: PricedProgram, changed: Mapping[str, str]) -> Bytes:
     """The bytes under a recipe; `changed` has its choices that are not the program's."""
     total = program.account.total()
     if total is None:
@@ -57,7 +57,7 @@ def bytes_of(program: Priced, changed: Mapping[str, str]) -> Bytes:
 
 
 def _keeps_entry(
-    program: Priced, region: PricedSite, changed: Mapping[str, str], transients: int
+    program: PricedProgram, region: PricedSite, changed: Mapping[str, str], transients: int
 ) -> bool:
     """Whether a call of the entry needs at most what one of the plain entry does."""
     plain = [one for one in program.plans if one is not region]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pyc_mlir.lab.evidence.rows import COLD, WARM
-from pyc_mlir.lab.simulation.program import Priced, PricedSite
+from pyc_mlir.lab.simulation.program import PricedProgram, PricedSite
 from pyc_mlir.lab.simulation.residuals import (
     MEASURED_SCALE,
     Residuals,
@@ -74,7 +74,7 @@ class Price:
 class Prices:
     """Prices the kernels of one program."""
 
-    program: Priced
+    program: PricedProgram
     wisdom: Wisdom = field(default_factory=Wisdom)
     here: Here = field(default_factory=Here)
     residuals: Residuals = field(default_factory=Residuals)
@@ -137,7 +137,7 @@ class Prices:
         return Price(seconds + self.overheads.dispatch_seconds, scale, PREDICTED, why)
 
 
-def on_threads(cost: Cost, program: Priced, threads: int) -> float:
+def on_threads(cost: Cost, program: PricedProgram, threads: int) -> float:
     """Predicted seconds on so many threads of what was predicted for all cores of the target.
 
     What has no operations, or is bound by its traffic, stays as it is.

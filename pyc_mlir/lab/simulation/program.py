@@ -1,6 +1,6 @@
 """A lowered or compiled program as numbers: its sites, what each alternative costs, its memory.
 
-Comes in: an `Artifact` or a `Lowered`. Goes out: `Priced`, frozen, in which nothing is left of IR.
+Comes in: an `Artifact` or a `Lowered`. Goes out: a frozen `PricedProgram`, with nothing left of IR.
 An artifact's log has all decisions and its memory report all dispatches; a lowered program has no
 memory plan yet, so its bytes are not known.
 """
@@ -61,7 +61,7 @@ class PricedSite:
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedProgram:
     """A program as numbers.
 
     kernels: the sites whose choices are kernels. plans: those of memory plans, of which only those
@@ -86,7 +86,7 @@ class Priced:
         return {one.site.key: one for one in every}
 
 
-def priced(program: Artifact | LoweredProgram, target: Target | None = None) -> Priced:
+def priced(program: Artifact | LoweredProgram, target: Target | None = None) -> PricedProgram:
     """The program as numbers.
 
     target: what a lowered program is for; an artifact names its own. Raises PycError (BAD_ARTIFACT)
@@ -99,7 +99,7 @@ def priced(program: Artifact | LoweredProgram, target: Target | None = None) -> 
     return priced_parts(program.graph_id, program.decisions, account, MemoryReport(), target)
 
 
-def _of_artifact(artifact: Artifact) -> Priced:
+def _of_artifact(artifact: Artifact) -> PricedProgram:
     manifest = artifact.manifest
     report = report_of(artifact)
     made = priced_parts(
@@ -137,14 +137,14 @@ def priced_parts(
     account: Account,
     report: MemoryReport,
     target: Target,
-) -> Priced:
+) -> PricedProgram:
     """The same of what a compile knows of a program, with or without code."""
     selected = [d for d in decisions if d.site.pass_name == SELECT]
     computed = {name for d in selected for name in (d.site.op_id, *_members(d))}
     tasks = [task for region in report.regions for task in region.tasks]
     others = [task.seconds for task in tasks if not computed.intersection(task.sources)]
     passes = [d.site.pass_name for d in decisions]
-    return Priced(
+    return PricedProgram(
         graph_id,
         _sites(decisions, (SELECT,)),
         _sites(decisions, (PLAN,)),

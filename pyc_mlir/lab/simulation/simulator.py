@@ -17,7 +17,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.simulation.bytes import Bytes, bytes_of
 from pyc_mlir.lab.simulation.estimate import Estimate, SiteEstimate, Total
 from pyc_mlir.lab.simulation.evidence import PREDICTED, Here, Overheads, Price, Prices
-from pyc_mlir.lab.simulation.program import NOTES, LoweredProgram, Priced, PricedSite, priced
+from pyc_mlir.lab.simulation.program import NOTES, LoweredProgram, PricedProgram, PricedSite, priced
 from pyc_mlir.lab.simulation.residuals import COVERAGE, Residuals, Width
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.pipelines.choices.choices import Recipe
@@ -38,7 +38,7 @@ class Simulator:
     choice take it.
     """
 
-    program: Priced
+    program: PricedProgram
     wisdom: Wisdom = field(default_factory=Wisdom)
     here: Here = field(default_factory=Here)
     residuals: Residuals = field(default_factory=Residuals)
@@ -47,14 +47,14 @@ class Simulator:
 
     @staticmethod
     def of(
-        program: Artifact | LoweredProgram | Priced,
+        program: Artifact | LoweredProgram | PricedProgram,
         wisdom: Wisdom | None = None,
         residuals: Residuals | None = None,
         threads: int = 1,
     ) -> "Simulator":
         """A simulator for this machine and toolchain. Raises as `priced`."""
         place = current_place()
-        numbers = program if isinstance(program, Priced) else priced(program)
+        numbers = program if isinstance(program, PricedProgram) else priced(program)
         here = Here(place.hardware, place.toolchain, threads)
         residuals = residuals or Residuals()
         overheads = Overheads(

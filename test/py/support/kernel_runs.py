@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from assembly import Loop, innermost_loops
 from conftest import FULL
 
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.pipelines.kernels.assembly import Loop, innermost_loops
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
 from pyc_mlir.pipelines.target.target import Target

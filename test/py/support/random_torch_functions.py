@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
+import torch._dynamo.exc  # pyright: ignore[reportMissingImports]
 from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
     _disable_current_modes,
 )

@@ -209,5 +209,6 @@ def _onnx(module: Any, x: Any, opset: int) -> bytes:
         program = torch.onnx.export(
             module, (x,), dynamo=True, opset_version=opset, optimize=True, verbose=False
         )
-    program.save(file)
+    assert program is not None
+    program.save(file)  # pyright: ignore[reportArgumentType]  (it takes a file, too)
     return file.getvalue()

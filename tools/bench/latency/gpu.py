@@ -1,6 +1,6 @@
 """The suite `gpu`: errors against numpy and latency on a CUDA GPU.
 
-Compiles every case of `op_workloads`, the demo models and the encoder block for the machine's GPU
+Compiles every case of `workloads.ops`, the demo models and the encoder block for the machine's GPU
 (a target of that very GPU where PyC has one, else sm_80, whose PTX newer GPUs run), compares the
 results with float64 and times calls with arrays on the device. A case that fails is recorded with
 its reason and the rest still runs; the suite then ends in status 1, as it does without a GPU.

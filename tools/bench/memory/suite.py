@@ -2,7 +2,7 @@
 
     pyc-bench memory --json OUT [--only NAME ...] [--fresh]
 
-Each workload of `memory_workloads` gives one record per planner mode, with the fields
+Each workload of `workloads.memory` gives one record per planner mode, with the fields
 
     peak_bytes           transients (the whole arena) and fresh results of one call, measured
     transient_bytes      the peak without the results, `output_bytes`

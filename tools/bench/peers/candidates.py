@@ -1,6 +1,6 @@
 """Candidates of a workload: PyC as it comes, plain IREE and onnxruntime at their best setting.
 
-A candidate is prepared under one or several settings; `peers_prepared.choose` finds the quickest by
+A candidate is prepared under one or several settings; `prepared.choose` finds the quickest by
 measuring, so that the other side of a comparison is never held back by a setting that does not suit
 it.
 Each is called the way that costs it least: IREE with arrays on its device and a prebuilt argument

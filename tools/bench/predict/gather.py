@@ -15,7 +15,7 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.lab.sessions.session import ChoiceResult, MeasuredChoice, Measurer, SessionPlan
 from pyc_mlir.lab.sessions.subjects import subject_of_program, subject_of_work
 from pyc_mlir.lab.simulation.evidence import on_threads
-from pyc_mlir.lab.simulation.program import Priced, priced, priced_parts
+from pyc_mlir.lab.simulation.program import PricedProgram, priced, priced_parts
 from pyc_mlir.lab.survey.wanted import WantedWork, choice_recipe, wanted_works
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
@@ -56,7 +56,7 @@ def observe(
         yield Observed(every, tuple(ways), call or 0.0)
 
 
-def _predicted(program: Priced) -> Mapping[str, Mapping[str, float]]:
+def _predicted(program: PricedProgram) -> Mapping[str, Mapping[str, float]]:
     """Predicted seconds on one thread by work and choice."""
     return {
         site.site.work: {name: on_threads(cost, program, 1) for name, cost in site.costs.items()}

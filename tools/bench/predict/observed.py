@@ -1,7 +1,7 @@
 """What the suite `predict` measured: rows of work, and programs under several recipes, as records.
 
 Comes in: records of a stored report, or numbers of a session. Goes out: `Observed`, from which
-every figure of the suite is computed again, and `Priced` programs for the simulator.
+every figure of the suite is computed again, and `PricedProgram` programs for the simulator.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.lab.simulation.evidence import Here
-from pyc_mlir.lab.simulation.program import Priced, PricedSite
+from pyc_mlir.lab.simulation.program import PricedProgram, PricedSite
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.choices import Site
 from pyc_mlir.pipelines.choices.wisdom import Wisdom, WisdomRow
@@ -95,14 +95,14 @@ class Observed:
         left_out = set(without)
         return Wisdom.of([r.wisdom for r in self.rows if r.work not in left_out], {})
 
-    def priced(self, way: ObservedRecipe) -> Priced:
+    def priced(self, way: ObservedRecipe) -> PricedProgram:
         """A program as numbers; its kernels' sites are their places."""
         kernels = tuple(
             PricedSite(Site(SELECT, str(i), work=work), choice, self.costs[work])
             for i, (work, choice) in enumerate(way.kernels)
         )
         target = Target.named("cpu")
-        return Priced("", kernels, (), (), frozenset(), way.other, Account(), target)
+        return PricedProgram("", kernels, (), (), frozenset(), way.other, Account(), target)
 
     def to_records(self) -> list[Record]:
         """The records of a report."""

@@ -1,7 +1,7 @@
 """The workloads of `latency --suite cpu`: a table, each in two sizes.
 
 A row names the class of its program, one maker, its sizes and tiny ones for tests. The program is a
-function in numpy style whose weights are constants; peers get it through `peers_graph`. All f32.
+function in numpy style whose weights are constants; peers get it through `peers.graph`. All f32.
 The first 25 rows are matrix products, MLPs, rows, columns, elementwise work and convolutions; then
 come transformer blocks and the demo models, and `CALL`, which does next to nothing: what a call
 costs by itself.

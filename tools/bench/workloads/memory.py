@@ -1,6 +1,6 @@
 """The memory suite's workloads: name -> how to make it, at its published shape or at a tiny one.
 
-The shapes are committed as the defaults of the classes that describe them (`memory_wide` and its
+The shapes are committed as the defaults of the classes that describe them (`wide` and its
 sisters); the tiny ones show in tests and in quick runs that all of it works.
 """
 

@@ -2,7 +2,7 @@
 
 Its Python package does not tell them, its C interface does (`AllocatorGetStats`, since 1.23).
 The interface is a table of functions to which releases only append, so positions stay; they are
-those of `OrtApi` in onnxruntime_c_api.h.
+those of ``OrtApi`` in onnxruntime_c_api.h.
 In use are whole chunks: the arena grows in powers of two and splits a chunk only where that leaves
 much (bfc_arena.cc), so that the figure may be up to twice what tensors need.
 """

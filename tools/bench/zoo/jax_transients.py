@@ -84,12 +84,13 @@ def _rows(name: str, make: Callable[[], Any]) -> list[Record]:
 
     try:
         function, arguments = make()
-        compiled = jax.jit(function).lower(*arguments).compile()
+        usage = jax.jit(function).lower(*arguments).compile().memory_analysis()
+        assert usage is not None, "XLA tells no usage of memory"
         exported = jax.export.export(jax.jit(function))(*arguments)
     # A zoo's function may fail in any way, which the row says.
     except Exception as error:  # noqa: BLE001
         return [record(name, "xla", SUITE, "B", 0, why=f"{type(error).__name__}: {error}"[:300])]
-    rows = [record(name, "xla", SUITE, "B", compiled.memory_analysis().temp_size_in_bytes)]
+    rows = [record(name, "xla", SUITE, "B", usage.temp_size_in_bytes)]
     leaves = jax.tree.leaves(arguments)
     arrays = [np.asarray(leaves[i]) for i in exported.module_kept_var_idx]
     for mode in MODES:

@@ -14,7 +14,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.filters import Filters
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
     ChannelSlice,
@@ -33,6 +32,7 @@ from pyc_mlir.pipelines.kernels.families.conv.window import (
     taps_at,
 )
 from pyc_mlir.pipelines.kernels.families.packing import Panels
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
@@ -76,15 +76,17 @@ class DirectConv:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         counts = (self.channels, self.filters, self.groups, self.merged, self.width, self.unroll)
         if self.images == 0 or min(*counts, *self.workgroups) < 1:
-            raise _refusal("sizes, width, unroll and workgroups of at least 1", self)
+            raise no_kernel("conv", "sizes, width, unroll and workgroups of at least 1", self)
         if self.panel < LINE or self.panel % LINE:
-            raise _refusal("panel in lines of 16", self.panel)
+            raise no_kernel("conv", "panel in lines of 16", self.panel)
         if self.channels % self.groups or self.filters % self.groups or self.groups % self.merged:
-            raise _refusal(
-                "channels and filters in whole groups, groups in whole merged ones", self
+            raise no_kernel(
+                "conv", "channels and filters in whole groups, groups in whole merged ones", self
             )
         if not fits(self.channels, self.parts) or (self.parts and (self.planar or self.groups > 1)):
-            raise _refusal("parts that are all channels of NHWC images without groups", self)
+            raise no_kernel(
+                "conv", "parts that are all channels of NHWC images without groups", self
+            )
 
     @staticmethod
     def on(
@@ -456,7 +458,3 @@ def _cut(cores: int, knobs: DirectConv, panel: int) -> tuple[int, int]:
     if replace(knobs, workgroups=(cores, 1)).shares_tiles:
         rows = max(rows, knobs.tiles)
     return (cores, 1) if rows >= cores else (1, min(cores, knobs.blocks * -(-each // panel)))
-
-
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"conv kernel: expected {expected}, got {came!r}")

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
     ChannelSlice,
     Piece,
@@ -41,6 +40,7 @@ from pyc_mlir.pipelines.kernels.families.conv.window import (
     pixels_of,
 )
 from pyc_mlir.pipelines.kernels.families.packing import Panels
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
@@ -76,14 +76,14 @@ class Winograd:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         counts = (self.channels, self.filters, self.height, self.unroll, self.workgroups)
         if self.images == 0 or min(counts) < 1 or self.m not in SIZES:
-            raise _refusal(f"sizes of at least 1, and `m` of {SIZES}", self)
+            raise no_kernel("winograd", f"sizes of at least 1, and `m` of {SIZES}", self)
         if self.panel < LINE or self.panel % LINE or self.block % self.height or self.block < 1:
-            raise _refusal("panel in lines of 16, block in heights", self)
+            raise no_kernel("winograd", "panel in lines of 16, block in heights", self)
         if not fits(self.channels, self.parts):
-            raise _refusal("parts that are all channels", self)
+            raise no_kernel("winograd", "parts that are all channels", self)
         for axis in (self.rows, self.columns):
             if (axis.kernel, axis.stride, axis.dilation) != (TAPS, 1, 1):
-                raise _refusal("3 taps, stride 1, dilation 1", axis)
+                raise no_kernel("winograd", "3 taps, stride 1, dilation 1", axis)
 
     @staticmethod
     def on(
@@ -390,7 +390,3 @@ def _row(row: np.ndarray, numbers: Sequence[Vector]) -> Vector:
         else:
             total = fma(number, factor, total)
     return total
-
-
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"winograd kernel: expected {expected}, got {came!r}")

@@ -22,7 +22,7 @@ from pyc_mlir.pipelines.kernels.lang.values import Index, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -113,9 +113,7 @@ class Concat:
             y.store(apply(part.load(i, at), to), i, to)
 
 
-def refusal(knobs: Concat, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def cost(knobs: Concat, target: Target, sizes: Mapping[str, int]) -> Cost:

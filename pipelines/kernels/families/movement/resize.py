@@ -22,7 +22,7 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, Index, Vector, fma, interleaved, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, share
 from pyc_mlir.pipelines.kernels.variants import knob_space, shares
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -228,9 +228,7 @@ def _sum(terms: list[tuple[Vector, float]]) -> Vector:
     return total
 
 
-def refusal(knobs: Resize, target: Target) -> str:
-    """Nothing beyond what every family asks for."""
-    return refuse_narrow(target)
+refusal = refuse_target
 
 
 def cost(knobs: Resize, target: Target, sizes: Mapping[str, int]) -> Cost:

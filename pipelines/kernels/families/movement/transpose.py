@@ -16,9 +16,9 @@ from random import Random
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.choices.space import KnobSpace
+from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
@@ -60,13 +60,15 @@ class Transpose:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         known = [d for d in self._shape if isinstance(d, int)]
         if min(self.batches, *known, 1) < 1:
-            raise _refusal("sizes and parts of at least 1", self)
+            raise no_kernel("transpose", "sizes and parts of at least 1", self)
         tile = (self.tile_rows, self.tile_columns)
         if min(tile) < 1 or any(side % _WIDEST for side in tile):
-            raise _refusal(f"tiles in multiples of {_WIDEST}", self)
+            raise no_kernel("transpose", f"tiles in multiples of {_WIDEST}", self)
         together = self.rows if self.inner == 1 else self.inner
         if self.streaming and (isinstance(together, str) or together % _WIDEST):
-            raise _refusal(f"rows or inner in multiples of {_WIDEST} for streaming", together)
+            raise no_kernel(
+                "transpose", f"rows or inner in multiples of {_WIDEST} for streaming", together
+            )
 
     @staticmethod
     def on(target: Target, batch: Dim, rows: Dim, columns: Dim, inner: Dim = 1) -> "Transpose":
@@ -206,10 +208,6 @@ class TransposeTile:
 
     def _put(self, value: Vector, *place: Index | Lanes) -> None:
         self.y.store(value, self.b, *place, streaming=self.streaming)
-
-
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"transpose kernel: expected {expected}, got {came!r}")
 
 
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 100)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from assembly import hottest, innermost_loops
 from kernel_runs import Kernels, agrees, any_target, assembly, targets
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
 from pyc_mlir.pipelines.kernels.families.batch_gemm import FAMILY, STACK, BatchGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.families.packing import PanelPacking

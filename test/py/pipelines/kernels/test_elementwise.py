@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from assembly import innermost_loops
 from kernel_runs import Kernels, targets
 
 from pyc_mlir.api import compile
@@ -9,7 +10,6 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.nn import silu, softmax
-from pyc_mlir.pipelines.kernels.assembly import innermost_loops
 from pyc_mlir.pipelines.kernels.families import elementwise
 from pyc_mlir.pipelines.kernels.families import elementwise as elementwise_family
 from pyc_mlir.pipelines.kernels.families.elementwise import FAMILY, Elementwise

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from assembly import hottest, innermost_loops
 from kernel_runs import Kernels, agrees, assembly, targets
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
 from pyc_mlir.pipelines.kernels.families.gemm import FAMILY, Gemm
 from pyc_mlir.pipelines.kernels.families.rows import OPERATIONS, Rows
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer

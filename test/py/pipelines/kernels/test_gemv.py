@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from assembly import hottest, innermost_loops
 from kernel_runs import Kernels, agrees, assembly, targets
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
 from pyc_mlir.pipelines.kernels.families.gemv import FAMILY, Gemv
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction

@@ -45,7 +45,7 @@ class Made:
         parts = choices.get("region", "keep")
         sites = self.sites(parts)
         choice = tuple(
-            next((i for i, w in enumerate(s.ways) if w.name == choices.get(s.key)), s.now)
+            next((i for i, w in enumerate(s.candidates) if w.name == choices.get(s.key)), s.now)
             for s in sites.sites
         )
         nbytes = self.bytes(parts, choice)
@@ -113,7 +113,7 @@ def test_only_what_differs_is_named():
     found = Made(6).found()
     assert set(found.choices) == set(found.grounds)
     structure = Made(6).read(found.choices)
-    now = {s.key: s.ways[s.now].name for s in structure.sites.sites}
+    now = {s.key: s.candidates[s.now].name for s in structure.sites.sites}
     assert all(now.get(key) != name for key, name in found.choices.items())
 
 

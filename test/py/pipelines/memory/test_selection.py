@@ -10,7 +10,6 @@ import pytest
 from conftest import FULL
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.selection.messages import Messages
 from pyc_mlir.pipelines.memory.selection.problem import (
     FORBIDDEN,
     Edge,
@@ -18,7 +17,7 @@ from pyc_mlir.pipelines.memory.selection.problem import (
     from_contest,
 )
 from pyc_mlir.pipelines.memory.selection.reduction import reduce
-from pyc_mlir.pipelines.memory.selection.select import select
+from pyc_mlir.pipelines.memory.selection.select import Messages, select
 from pyc_mlir.pipelines.memory.selection.usage import Usage
 
 CONTEST = Path(__file__).parents[4].parent / "shared/data/evidence/iopddl"

@@ -6,17 +6,23 @@ import random
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.selection.sites import Chosen, Sites, SiteWays, Way, choose
+from pyc_mlir.pipelines.memory.selection.sites import (
+    Candidate,
+    Chosen,
+    SiteCandidates,
+    Sites,
+    choose,
+)
 
 
 def random_sites(seed: int) -> Sites:
-    """Up to four ways a site; slow ways take less; some constants are read by two sites."""
+    """Up to four candidates a site; slow ones take less; some constants are read by two sites."""
     rng = random.Random(seed)
     steps = rng.randint(2, 6)
     shared = {f"shared{i}": rng.randint(1, 40) for i in range(2)}
     sites = []
     for number in range(rng.randint(2, 6)):
-        ways = []
+        candidates = []
         for i in range(rng.randint(1, 4)):
             constants = {f"{number}.{i}": rng.randint(0, 60)}
             if rng.random() < 0.4:
@@ -24,14 +30,14 @@ def random_sites(seed: int) -> Sites:
                 constants = {key: shared[key]}
             scratch = rng.choice((0, 0, rng.randint(1, 30)))
             seconds = rng.randint(1, 100) * 1e-6
-            ways.append(Way(f"way {i}", seconds, scratch, constants))
-        sites.append(SiteWays(f"site {number}", rng.randrange(steps), tuple(ways)))
+            candidates.append(Candidate(f"candidate {i}", seconds, scratch, constants))
+        sites.append(SiteCandidates(f"site {number}", rng.randrange(steps), tuple(candidates)))
     live = tuple(rng.randint(0, 50) for _ in range(steps))
     return Sites(tuple(sites), live, fixed_seconds=1e-5)
 
 
 def choices(sites: Sites) -> list[tuple[int, ...]]:
-    return list(itertools.product(*(range(len(s.ways)) for s in sites.sites)))
+    return list(itertools.product(*(range(len(s.candidates)) for s in sites.sites)))
 
 
 def limit_of(sites: Sites, share: float, calls: int) -> int:
@@ -83,7 +89,9 @@ def test_equal_problems_give_equal_choices():
 
 
 def test_a_price_where_bytes_are_scarce():
-    sites = Sites((SiteWays("a", 0, (Way("fast", 1e-6, 100), Way("slow", 3e-6))),), (10,))
+    sites = Sites(
+        (SiteCandidates("a", 0, (Candidate("fast", 1e-6, 100), Candidate("slow", 3e-6))),), (10,)
+    )
     assert choose(sites, 110).choice == (0,)
     tight = choose(sites, 60)
     assert tight.choice == (1,) and tight.seconds == pytest.approx(3e-6) and tight.price > 0
@@ -97,7 +105,7 @@ def test_no_choice_within_the_limit():
 
 
 def test_a_constant_counts_once():
-    way = Way("packed", 1e-6, constants={"w": 100})
-    sites = Sites(tuple(SiteWays(f"part {i}", i, (way,)) for i in range(3)), (0, 0, 0))
+    candidate = Candidate("packed", 1e-6, constants={"w": 100})
+    sites = Sites(tuple(SiteCandidates(f"part {i}", i, (candidate,)) for i in range(3)), (0, 0, 0))
     assert sites.constants(sites.now) == 100
     assert choose(sites, 100).nbytes == 100

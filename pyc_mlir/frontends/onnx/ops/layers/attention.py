@@ -131,7 +131,7 @@ def _mask(n: OnnxNode, query: Any, key: Any) -> Any:
     """The mask operand of pyc.attention, or None: the model's, with what queries see by place.
 
     ONNX aligns queries to the cache: query i stands at the place i + length of the cache, or the
-    last query at the end of the keys that `nonpad_kv_seqlen` marks as no padding.
+    last query at the end of the keys that ``nonpad_kv_seqlen`` marks as no padding.
     """
     b = n.b
     given = n.x(3) if n.has(3) else None

@@ -168,7 +168,7 @@ def _attended(n: OnnxNode, query: Any, key: Any, value: Any, past: Any) -> Any:
 def _with_sink(n: OnnxNode, scores: Any) -> Any:
     """The softmax of scores and one more, which takes its share and has no value.
 
-    It is `head_sink` of each head, or 0 ("smooth softmax"; attention sinks: Xiao et al., 2023).
+    It is ``head_sink`` of each head, or 0 ("smooth softmax"; attention sinks: Xiao et al., 2023).
     """
     b = n.b
     batch, heads, rows, _ = b.dims(scores)
