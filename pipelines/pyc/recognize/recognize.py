@@ -79,12 +79,11 @@ def _integers(function: ir.Operation, seen: Counter[str], context: PassContext) 
         ids = ids or OpIds(function, seen)
         site = Site(Recognize.name, ids[match.root], str(match.root.location))
         offers = [Alternative(match.name, None, match.reason), Alternative(KEEP, None, "floats")]
-        evidence: tuple[str, ...] = ()
+        evidence: tuple[NotOffered, ...] = ()
         if context.compares and not match.same:
             offers = offers[1:]
-            evidence = (
-                f"not offered: {match.name}: {match.reason}; the contract bounds the error",
-            )
+            reason = f"{match.reason}; the contract bounds the error"
+            evidence = (NotOffered((match.name,), reason),)
         if context.choices.choose(site, offers, evidence).name == match.name:
             makers = [defining_op(v) for v in match.root.operands]
             with ir.InsertionPoint(match.root), match.root.location:

@@ -19,6 +19,7 @@ from pyc_mlir.lab.sessions.simulated import Simulated
 from pyc_mlir.lab.tune.studies.driver import drive
 from pyc_mlir.lab.tune.studies.pools import pool
 from pyc_mlir.lab.tune.studies.run import agenda_of
+from pyc_mlir.util.checksum import digest
 
 WORKS = tuple(map(work, range(3)))
 SUPPORT = str(Path(__file__).parents[1] / "support")
@@ -43,10 +44,14 @@ def test_processes_find_the_same(url, in_one_thread):
     assert known_of(results) == known_of(in_one_thread[1])
 
 
-def test_workers_that_die_are_replaced(url, in_one_thread):
-    """Each process ends at its fifth trial, which breaks the pool: others go on."""
+def test_workers_that_die_are_replaced(url, in_one_thread, tmp_path):
+    """Each process ends at its fifth cost, which breaks the pool: others go on.
+
+    Each choice ends one process at most: a trial that ends too many is failed, as it should be.
+    """
     with pool("processes", 1) as executor:
-        _, results = studied(url, setting_of(WORKS), Mortal(5), executor)
+        _, results = studied(url, setting_of(WORKS), Mortal(5, tmp_path), executor)
+    assert list(tmp_path.glob("*.died"))
     assert known_of(results) == known_of(in_one_thread[1])
 
 
@@ -60,19 +65,32 @@ def test_workers_that_only_die_end_the_study_and_lose_nothing(url):
 
 
 class Mortal(Costs):
-    """Costs that kill the process which asks for them for the `last` time."""
+    """Costs that kill the process which asks for them for the `last` time, or later.
+
+    once: a folder that remembers the choices that did so, for which no second process ends.
+    """
 
     requested = 0
 
-    def __init__(self, last: int) -> None:
+    def __init__(self, last: int, once: Path | None = None) -> None:
         super().__init__()
-        self.last = last
+        self.last, self.once = last, once
 
     def __call__(self, subject, candidate):
         Mortal.requested += 1
-        if Mortal.requested == self.last:
+        if Mortal.requested >= self.last and self._is_first(subject, candidate):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(subject, candidate)
+
+    def _is_first(self, subject, candidate) -> bool:
+        if self.once is None:
+            return True
+        key = digest([subject.graph.text, sorted(candidate.recipe.items())])
+        try:
+            (self.once / f"{key}.died").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
 
 def test_a_cluster_whose_worker_is_killed(url, in_one_thread):

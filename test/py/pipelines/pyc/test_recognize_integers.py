@@ -8,7 +8,8 @@ import pyc_mlir
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.pipelines.choices.contract import Contract
 
-SX, SY, SW = np.float32(0.03), np.float32(0.11), np.float32([0.02, 0.015, 0.03, 0.011, 0.02])
+SX, SY = np.float32(0.03), np.float32(0.11)
+SW = np.array([0.02, 0.015, 0.03, 0.011, 0.02], np.float32)
 ZX, ZY = 7, 120
 
 
