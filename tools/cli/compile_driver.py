@@ -17,6 +17,7 @@ from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import SelfCheck
 from pyc_mlir.cache.cache import choose
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.debug.replay import replay
@@ -99,7 +100,7 @@ def _compiled(
         source, inputs = with_shapes(model, shapes)
     if flags.emit in ("pyc", "linalg"):
         with progress.stage(f"PyC lowers to {flags.emit}"):
-            text, decisions = emit(source, inputs, options, flags.emit)
+            text, decisions = emit(Job.of(source, inputs, options), flags.emit)
         return Output(text.encode(), decisions)
     if flags.compile_to:
         return _to_phase(flags.compile_to, source, inputs, options, progress)
@@ -151,7 +152,7 @@ def _to_phase(
 ) -> Output:
     """IREE's IR at a phase."""
     with progress.stage("PyC lowers to linalg"):
-        lowered = lower(source, inputs, options)
+        lowered = lower(Job.of(source, inputs, options))
     with progress.stage(f"IREE compiles for {options.target.name} to phase {phase}"):
         data = compile_module(
             lowered.code,

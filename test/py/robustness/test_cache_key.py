@@ -27,7 +27,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.frontends.python.trace import trace
-from pyc_mlir.frontends.sources import load_source
+from pyc_mlir.frontends.sources import Source
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
@@ -281,7 +281,7 @@ class TestProgram:
     def test_a_text_is_the_program_that_it_was_written_from(self):
         with new_context() as context, ir.Location.unknown():
             module = trace(lambda x: x @ W, X)
-            source = load_source(str(module), None, context)
+            source = Source.of(str(module)).load(None, context)
             assert source.module is not None
             assert module_digests(source.module) == module_digests(module)
 
