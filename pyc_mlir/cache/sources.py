@@ -160,11 +160,16 @@ class Sources:
 
 
 def _model_path(source: Source) -> Path | None:
-    # Memos do not tell imports with islands from those without.
-    own = isinstance(source, OnnxFile) and not source.islands
-    if own or (isinstance(source, MlirFile) and source.path.suffix == ".mlir"):
-        with contextlib.suppress(OSError, ValueError):
-            return source.path if source.path.is_file() else None
+    match source:
+        # Memos do not tell imports with islands from those without.
+        case OnnxFile(path, islands=False):
+            found = path
+        case MlirFile(path) if path.suffix == ".mlir":
+            found = path
+        case _:
+            return None
+    with contextlib.suppress(OSError, ValueError):
+        return found if found.is_file() else None
     return None
 
 

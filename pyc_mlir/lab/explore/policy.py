@@ -4,11 +4,15 @@ It is registered under the entry points `pyc_mlir.policies`, as a third party's 
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import Options, with_recipe
 from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.util.logs import Stage
+
+# Flags are read without a compiler.
+if TYPE_CHECKING:
+    from pyc_mlir.compilation.job import Job
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Explore(Fastest):
 
     name: str = "explore"
 
-    def prepare(self, job: Job, stage: Stage) -> Options:
+    def prepare(self, job: "Job", stage: Stage) -> Options:
         """Return the options with the recipe that the explorer prefers. Raises as `compile`.
 
         A recipe that was given stands, and so does the demand that each kernel was measured.
