@@ -219,7 +219,7 @@ def sort_(
 
 
 def _direction(state: Any, op: StablehloOp) -> tuple[bool, bool]:
-    """Return if a sort puts larger elements first, and if it is by the total order of floats.
+    """Return whether a sort puts larger elements first, and whether by floats' total order.
 
     Behind JAX's canonical zeros and NaNs, the total order is that of numbers with NaN last. Raises
     PycError for other orders.
