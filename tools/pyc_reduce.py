@@ -83,7 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def make_check(flags: argparse.Namespace, more: Sequence[str]) -> Callable[[str], bool]:
-    """Return the check of the flags: if a module fails. Raises PycError (BAD_ARGUMENT)."""
+    """Return the flags' check of whether a module fails. Raises PycError (BAD_ARGUMENT)."""
     if flags.check is not None:
         if "{}" not in flags.check or more:
             got = repr(flags.check) if not more else f"flags for pyc-compile, {shlex.join(more)}"

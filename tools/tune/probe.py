@@ -73,7 +73,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def verdict(session: "ProbeSession", other: str) -> Judgement:
-    """Judge if a program's samples differ from A's."""
+    """Judge whether a program's samples differ from A's."""
     pairs = zip(
         session.wall[other], session.wall["A"], session.cpu[other], session.cpu["A"], strict=True
     )
