@@ -94,9 +94,9 @@ def _read_text(stdin: BinaryIO) -> str:
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
-    """The function `name` of a Python file, which is imported as `python` would run it.
+    """Return the function `name` of a Python file, which is imported as `python` would run it.
 
-    Raises PycError (FILE_ACCESS, BAD_MODEL); what the function raises while it is traced becomes
+    Raises PycError (FILE_ACCESS, BAD_MODEL); an error of the function while it is traced becomes
     UNTRACEABLE, with its place.
     """
     read_file(path, "a Python file")
@@ -130,7 +130,7 @@ def _import_file(path: Path) -> Any:
 
 
 def _with_code(function: Callable[..., Any], code: ReasonCode, expected: str) -> Callable[..., Any]:
-    """`function`, with errors of the user's code as PycError; our own faults pass."""
+    """Wrap `function`: errors of the user's code become PycError, our own faults pass."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -231,7 +231,7 @@ def _as_recorded(source: Source, recorded: Signature) -> tuple[Source, list[Any]
 
 
 def _specs(function: Callable[..., Any], shapes: Sequence[InputShape]) -> list[Any]:
-    """The positional arguments of a trace: specs of what annotations and shapes give."""
+    """Return the positional arguments of a trace: specs from annotations and shapes."""
     parameters = [p for p in inspect.signature(function).parameters.values()]
     names = [p.name for p in parameters if p.kind in _POSITIONAL]
     annotated = annotated_specs(function)
@@ -300,8 +300,7 @@ def _list(names: Sequence[str]) -> str:
 def refine(
     declared: Sequence[SignatureEntry], given: Mapping[str, InputShape | None]
 ) -> list[SignatureEntry]:
-    """The arguments with the sizes given; a size given to a named dimension holds wherever the
-    name stands."""
+    """Return the arguments with the sizes given; a named dimension has its size everywhere."""
     sizes: dict[str, int] = {}
     merged = [_merge(argument, given[argument.name], sizes) for argument in declared]
     return [
@@ -313,7 +312,7 @@ def refine(
 def _merge(
     declared: SignatureEntry, given: InputShape | None, sizes: dict[str, int]
 ) -> SignatureEntry:
-    """`declared` with the sizes given for dynamic dimensions; those of named ones go to `sizes`."""
+    """Return `declared` with sizes for dynamic dimensions; those of named ones go to `sizes`."""
     if given is None:
         return declared
     if given.dtype is not None and given.dtype != declared.dtype:
