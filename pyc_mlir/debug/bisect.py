@@ -20,7 +20,7 @@ from pyc_mlir.cache.key import differences
 from pyc_mlir.compilation.blame import differing, mixed
 from pyc_mlir.compilation.build import oracle_of
 from pyc_mlir.compilation.contract_check import call_seconds, some_inputs
-from pyc_mlir.compilation.culprits import Culprits, NothingToFind, find_culprits
+from pyc_mlir.compilation.blame import Culprits, NothingToFind, find_culprits
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import Options

@@ -178,7 +178,7 @@ class Bytecode(Source):
 
 @dataclass(frozen=True)
 class JaxExport(Source):
-    """The StableHLO artifact of a `jax.export.Exported` of this process."""
+    """The StableHLO artifact of a ``jax.export.Exported`` of this process."""
 
     artifact: bytes
 
