@@ -67,7 +67,7 @@ def _sum(rows: Sequence["ProfileRow"], what: str, profile: "Profile") -> tuple[s
 
 
 def _spread(row: "ProfileRow") -> str:
-    """From the 10th to the 90th percentile of the calls, against the median."""
+    """Write the 10th and 90th percentile of the calls, against the median."""
     median, low, high = row.median_seconds, row.p10_seconds, row.p90_seconds
     if not median or low is None or high is None:
         return ""
@@ -89,7 +89,7 @@ def _cut(text: str) -> str:
 
 
 def code_of(row: "ProfileRow") -> str:
-    """Whose code a row's is."""
+    """Name the owner of a row's code."""
     if not row.is_dispatch:
         return ""
     return "IREE's code" if row.code == IREE else f"kernel {row.code}"
@@ -120,7 +120,7 @@ def uncovered(profile: "Profile") -> list[tuple[str, float]]:
 
 
 def notes(profile: "Profile") -> str:
-    """How it was measured, against what, and what the roof is."""
+    """Describe the measurement, its comparison, and the roof."""
     lines = [profile.how]
     if (seen := profile.disturbance) is not None:
         profiled, plain, own = (quantity(v, "s") for v in (seen.profiled, seen.plain, seen.own))
@@ -145,7 +145,7 @@ def html(profile: "Profile") -> Html:
 
 
 def trace_events(profile: "Profile") -> dict[str, Any]:
-    """One call as trace events; dispatches that overlap in time stand on lanes of their own."""
+    """Return one call as trace events; dispatches that overlap in time stand on own lanes."""
     rows = [row for row in profile.rows if row.is_dispatch]
     lanes = list(_lanes(profile.spans))
     name = f"{profile.program or 'program'} on {profile.device}"
