@@ -13,7 +13,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +43,12 @@ _NO_ARRAYS = (
 )
 
 
-def read_inputs(texts: Sequence[str], inputs: Sequence[SignatureEntry]) -> list[np.ndarray]:
-    """One array per input.
+def read_inputs(
+    texts: Sequence[str],
+    inputs: Sequence[SignatureEntry],
+    defaults: Sequence[np.ndarray] | None = None,
+) -> list[np.ndarray]:
+    """Read one array per input; `defaults` are those of inputs that are not named.
 
     Raises PycError: ARGUMENT_COUNT when inputs are missing or too many, BAD_ARGUMENT for text and
     files that give no array. Whether an array fits its input is the program's to check.
@@ -62,10 +66,36 @@ def read_inputs(texts: Sequence[str], inputs: Sequence[SignatureEntry]) -> list[
             _check_name(name, value, by_name)
             unnamed.append(_value(text))
     left = [a.name for a in inputs if a.name not in found]
+    if defaults is not None and not unnamed:
+        found = {a.name: d for a, d in zip(inputs, defaults, strict=True)} | found
+        left = []
     if len(left) != len(unnamed):
         raise _wrong_count(inputs, len(found) + len(unnamed))
     found.update(zip(left, unnamed, strict=True))
     return [_as_declared(found[a.name], a) for a in inputs]
+
+
+def seeded_inputs(
+    inputs: Sequence[SignatureEntry], sizes: Mapping[str, int], seed: int
+) -> list[np.ndarray]:
+    """Draw one array per input as `@seed:N` does, N counted up from `seed`.
+
+    Raises PycError (BAD_ARGUMENT) for a dynamic dimension that `sizes` does not have.
+    """
+    arrays = []
+    for number, argument in enumerate(inputs):
+        missing = [name for name in argument.dynamic.values() if name not in sizes]
+        if missing:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"input `{argument.name}`: expected a size for each dynamic dimension, "
+                f"got none for `{missing[0]}`",
+                remedy=f"give it with `--dim {missing[0]}=N`",
+            )
+        names = argument.dynamic
+        shape = [sizes[names[i]] if i in names else d for i, d in enumerate(argument.shape)]
+        arrays.append(_random(tuple(shape), argument.dtype, seed + number))
+    return arrays
 
 
 def example(argument: SignatureEntry, ranges: Ranges | None = None) -> str:

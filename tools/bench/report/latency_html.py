@@ -20,7 +20,7 @@ from pyc_mlir.tools.bench.report.latency_table import GOAL_CLASSES
 from pyc_mlir.tools.bench.report.table import environment_line
 from pyc_mlir.util.units import quantity
 
-_STYLE = """
+STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:68rem;margin:2rem auto;padding:0 1rem;
 color:#1c2430;background:#fff}
 h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}
@@ -54,7 +54,7 @@ def page(report: Report) -> str:
     body = "".join(part for t in threads for part in _section(report, found, t))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>PyC: latency on this '
-        f"CPU</title><style>{_STYLE}</style></head><body>\n<h1>Latency of a call, PyC and its peers"
+        f"CPU</title><style>{STYLE}</style></head><body>\n<h1>Latency of a call, PyC and its peers"
         f'</h1>\n<p class="small">{escape(environment_line(report))}</p>\n{_means(found)}{body}'
         "</body></html>\n"
     )
