@@ -92,8 +92,8 @@ def seeded_inputs(
                 f"got none for `{missing[0]}`",
                 remedy=f"give it with `--dim {missing[0]}=N`",
             )
-        names = argument.dynamic
-        shape = [sizes[names[i]] if i in names else d for i, d in enumerate(argument.shape)]
+        known = {axis: sizes[name] for axis, name in argument.dynamic.items()}
+        shape = (d if isinstance(d, int) else known[i] for i, d in enumerate(argument.shape))
         arrays.append(_random(tuple(shape), argument.dtype, seed + number))
     return arrays
 

@@ -111,9 +111,9 @@ def test_the_report_is_a_table_and_a_page():
     written = Report("model", probe(), settings, records)
     text = report.text(written)
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
-    assert list(rows)[4:7] == ["pyc", "iree", "torch"]  # PyC first, then by time
-    assert rows["pyc"][7:] == ["1x", "4,000", "768", "B", "2", "MiB", "1e-07", "2", "s"]
-    assert rows["iree"][7:12] == ["1.5x", "2,667", "[2", "KiB]", "2"]
+    assert list(rows)[5:8] == ["pyc", "iree", "torch"]  # PyC first, then by time
+    assert rows["pyc"][8:] == ["1x", "4,000", "768", "B", "2", "MiB", "1e-07", "2", "s"]
+    assert rows["iree"][8:13] == ["1.5x", "2,667", "[2", "KiB]", "2"]
     assert "transients 512 B, outputs 256 B = 2 KiB" in text
     assert "error above 0.001 by torch" in text and "left out: jax: no package" in text
     page = report.page(written)

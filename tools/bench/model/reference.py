@@ -102,4 +102,4 @@ def _by_onnxruntime(path: Path, inputs: Sequence[np.ndarray]) -> list[np.ndarray
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
-    return session.run(None, feeds)
+    return [np.asarray(r) for r in session.run(None, feeds)]

@@ -97,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description, _, columns = __doc__.partition("\nlatency  ")
+    description, _, columns = (__doc__ or "").partition("\nlatency  ")
     parser = Parser("pyc-bench model", description, f"columns:\n\nlatency  {columns}")
     parser.usage = "pyc-bench [model] MODEL [--against NAME,...] [--dim NAME=N,...] [options]"
     parser.add_argument("model", metavar="MODEL", help="the model; see above")

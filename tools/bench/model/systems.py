@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from pyc_mlir.tools.bench.peers.systems import IREE, PYC, System, SystemTask
 from pyc_mlir.tools.bench.zoo.systems import SYSTEMS as ZOO
 from pyc_mlir.tools.cli.guarded import run_guarded
 
-_PROGRAM, _SPENT, _REFUSED = "model.vmfb", "compiled.json", "refused.json"
+_PROGRAM, _SPENT, _REFUSED = "model.vmfb", "compiled.json", "refused.txt"
 
 
 def _load_pyc(threads: int) -> None:
@@ -38,11 +37,12 @@ def _load_pyc(threads: int) -> None:
 
 def _pyc(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     ended = run_guarded(lambda _: _compile(task, inputs))
-    if (refused := task.folder / _REFUSED).is_file():
-        code, message = json.loads(refused.read_text())
-        raise PycError(ReasonCode[code], message)
     if ended != 0:
-        raise PycError(ReasonCode.NATIVE_CRASH, where="compile", expected="an end", got=str(ended))
+        refused = task.folder / _REFUSED
+        got = refused.read_text() if refused.is_file() else str(ended)
+        raise PycError(
+            ReasonCode.TARGET_COMPILE_FAILED, where="compile", expected="a program", got=got
+        )
     artifact = read(task.folder / _PROGRAM)
     program = Program(artifact, default_device(task.threads, artifact.manifest["seconds"]))
     arrays = [to_device(a, program.device) for a in inputs]
@@ -75,7 +75,7 @@ def _compile(task: SystemTask, inputs: Sequence[np.ndarray]) -> int:
     try:
         artifact = build(source, inputs, make_options())
     except PycError as error:
-        Path(task.folder / _REFUSED).write_text(json.dumps([error.code.name, error.message]))
+        (task.folder / _REFUSED).write_text(str(error))
         return 1
     spent = Spent.so_far().since(start)
     (task.folder / _SPENT).write_text(json.dumps(asdict(spent)))
