@@ -6,6 +6,8 @@ inputs.npz                   arrays by the names of inputs, or all inputs in the
 2x3xf32=@seed:7              random numbers: floats from N(0, 1), integers 0 to 9, booleans
 2x3xf32                      zeros
 NAME=...                     any of these, for the input NAME
+
+Without any --input a program of known sizes is called with random numbers.
 """
 
 import re
@@ -96,6 +98,19 @@ def seeded_inputs(
         shape = (d if isinstance(d, int) else known[i] for i, d in enumerate(argument.shape))
         arrays.append(_random(tuple(shape), argument.dtype, seed + number))
     return arrays
+
+
+def inputs_or_drawn(
+    texts: Sequence[str], inputs: Sequence[SignatureEntry]
+) -> tuple[list[np.ndarray], str]:
+    """Read the inputs, or without `texts` draw those of known sizes; the flags that repeat that.
+
+    Raises PycError as `read_inputs`.
+    """
+    if texts or not inputs or any(a.static_shape is None for a in inputs):
+        return read_inputs(texts, inputs), ""
+    seeds = (f"--input {a.name}={example(a)}=@seed:{n}" for n, a in enumerate(inputs))
+    return seeded_inputs(inputs, {}, 0), " ".join(seeds)
 
 
 def example(argument: SignatureEntry, ranges: Ranges | None = None) -> str:
