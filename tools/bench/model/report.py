@@ -62,7 +62,7 @@ def page(report: Report) -> str:
         tag("p", f"Inputs: {inputs}. Errors are against {settings['reference']}."),
         section(
             "Time over that of the quickest peer",
-            legend([(s, kind_of(s, systems)) for s in systems]),
+            legend((kind_of(s, systems), s) for s in systems),
             bar_chart(found, systems),
         ),
         *(_section(result) for result in found),
