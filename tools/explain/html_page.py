@@ -33,7 +33,14 @@ from pyc_mlir.tools.explain.svg import (
     live_chart,
 )
 from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
-from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of
+from pyc_mlir.tools.explain.words import (
+    NO_NAMES,
+    by_layer,
+    folded,
+    headline,
+    place_of,
+    unplanned,
+)
 from pyc_mlir.util.units import quantity
 
 _FOLDER = Path(__file__).parent / "report"
@@ -54,7 +61,6 @@ _HOW_TO_READ = (
     "as wide as it is alive, as high as it is large, at its offset in the arena. Empty space is "
     "memory that nothing uses then. Point at a rectangle to see what it is."
 )
-_NO_REPORT = "This program holds no memory report: compile it with a planner mode to have one."
 
 
 def page(subject: ExplainedProgram) -> str:
@@ -109,7 +115,7 @@ def _overview(subject: ExplainedProgram) -> str:
     tiles = "".join(_tile(story) for story in subject.stories())
     unit, rows = in_table(subject.account())
     account = _table(("memory of one call", unit), rows, "numbers account")
-    note = "" if subject.stories() else f'<p class="note">{_NO_REPORT}</p>'
+    note = "" if subject.stories() else f'<p class="note">{unplanned(subject)}</p>'
     clauses = [(c.clause, c.state) for c in subject.artifact.contract_report.clauses]
     contract = _table(("contract", "as compiled"), clauses, "facts") if clauses else ""
     return (

@@ -9,6 +9,7 @@ Each workload of `workloads.memory` gives one record per planner mode, with the 
     lower_bound_bytes    what no packing of the planned order goes below, results included; where
                          IREE's order was kept, what the largest task needs in any order
     constant_bytes, input_bytes, total_bytes     beside the peak, and all together
+    iree_total_bytes                             the same of plain IREE
     iree_peak_bytes      the least of IREE's partitionings at O3; `iree_peaks` has all of them
     xla_temp_bytes       XLA's temporary memory (results not included), null without jax. XLA hands
                          products and what follows them to a library that need not store what lies
@@ -213,7 +214,10 @@ def _mode_record(
         "transient_bytes": found.transient_bytes,
         "output_bytes": found.output_bytes,
         "lower_bound_bytes": found.output_bytes + lower_bound(built.artifact, programs.task_bound),
-        "total_bytes": found.peak_bytes + shared["constant_bytes"] + shared["input_bytes"],
+        "constant_bytes": built.artifact.account.constants,
+        "total_bytes": found.peak_bytes
+        + (built.artifact.account.constants or 0)
+        + shared["input_bytes"],
         **shared,
         "median_seconds": first["seconds"]["median"],
         "iree_median_seconds": first["iree_seconds"]["median"],
@@ -227,8 +231,8 @@ def _mode_record(
 
 def _beside(case: SuiteCase, programs: Programs) -> dict[str, Any]:
     """What the peak does not count."""
-    manifest = programs.pyc[UNPLANNED].artifact.manifest
-    return {"constant_bytes": manifest["constants_bytes"], "input_bytes": case.input_bytes}
+    account = programs.pyc[UNPLANNED].artifact.account
+    return {"constant_bytes": account.constants, "input_bytes": case.input_bytes}
 
 
 def _iree_fields(programs: Programs, iree: Mapping[str, Footprint]) -> dict[str, Any]:
