@@ -121,9 +121,7 @@ def test_sizes_of_what_there_is_not(text):
 def test_headlines():
     region = planned(branches(3))
     reported = ExplainedProgram.of("m.vmfb", explained([region]))
-    assert (
-        headline(reported) == "a call needs 12.00 MiB of memory, 25 % less than by IREE's plan"
-    )
+    assert headline(reported) == "a call needs 12.00 MiB of memory, 25 % less than by IREE's plan"
     iree = ExplainedProgram.of("m.vmfb", explained([replace(region, chosen="iree")]))
     assert headline(iree) == "a call needs 16.00 MiB of memory, as much as by IREE's plan"
     open_ = explained(account={**ACCOUNT, "outputs": None})

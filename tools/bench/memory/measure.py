@@ -60,6 +60,8 @@ class Programs:
     iree: Mapping[str, Built]
     fusion: str
     task_bound: int
+    # Bytes of the constants that plain IREE is given.
+    iree_constants: int | None = None
 
     @property
     def same_kernels(self) -> list[str]:
@@ -99,7 +101,7 @@ def build_all(case: SuiteCase, clock: Clock = time.perf_counter) -> Programs:
             break
         iree[name] = Built(Artifact(vmfb, manifest), clock() - start)
     bound = min(task_bound(form, options.target, fusion) for form in forms.values())
-    return Programs(pyc, iree, fusion, bound)
+    return Programs(pyc, iree, fusion, bound, lowered.constants_bytes)
 
 
 def _iree_settings(fusion: str) -> Iterator[tuple[str, str, str]]:
@@ -110,7 +112,7 @@ def _iree_settings(fusion: str) -> Iterator[tuple[str, str, str]]:
 
 
 def compile_iree(lowered: Lowered, target: Target, fusion: str, partitioning: str) -> bytes:
-    """The vmfb by IREE alone, under PyC's flags. Raises PycError as `compile_module`."""
+    """Compile the vmfb by IREE alone, under PyC's flags. Raises PycError as `compile_module`."""
     flags = SETTINGS[fusion]
     with opened(lowered.code, target, flags, locations=lowered.locations) as session:
         text = f'#stream.partitioning_config<"{partitioning}">'
@@ -148,7 +150,7 @@ def _needed(problem: PlanningProblem, task: PlannedTask) -> int:
 
 
 def same_bits(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
-    """Whether two programs gave the same, bit by bit."""
+    """Return whether two programs gave the same results, bit by bit."""
     return len(a) == len(b) and all(
         x.shape == y.shape and x.dtype == y.dtype and x.tobytes() == y.tobytes()
         for x, y in zip(a, b, strict=True)

@@ -106,7 +106,7 @@ class Partial:
         self._settings = {"rounds": bench.rounds, "quick": bench.quick, **settings}
 
     def load(self) -> dict[str, list[Record]]:
-        """Records by workload; none where the file is of other settings or another environment.
+        """Read records by workload; none if the file is of other settings or another environment.
 
         Failures are forgotten, so that they are tried again.
         """
@@ -129,10 +129,10 @@ class Partial:
 
 
 def in_own_process(name: str, bench: SuiteRun, threads: Sequence[int]) -> list[Record]:
-    """The records of one workload, or the reason why there are none.
+    """Measure the records of one workload, or the reason why there are none.
 
-    A process of its own: what one workload leaves behind does not weigh on the next, and a program
-    that ends the process ends no other measurement.
+    The process is its own, so that the state that one workload leaves does not affect the next, and
+    a program that ends the process ends no other measurement.
     """
     command = [sys.executable, "-m", __name__, name, f"--rounds={bench.rounds}"]
     command += [f"--min-seconds={bench.min_seconds}", *(f"--threads={t}" for t in threads)]
@@ -145,7 +145,7 @@ def in_own_process(name: str, bench: SuiteRun, threads: Sequence[int]) -> list[R
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The measuring process: records as JSON on the last line of stdout."""
+    """Run the measuring process: records as JSON on the last line of stdout."""
     parser = argparse.ArgumentParser(__name__)
     parser.add_argument("name", choices=WORKLOADS)
     parser.add_argument("--rounds", type=int, required=True)
@@ -177,8 +177,8 @@ def measure(
     theirs = {name: programs.iree[name].artifact for name in programs.same_kernels}
     timings = time_all(ours, theirs, case.arrays, threads, rounds, min_seconds)
     shared = {
-        **_beside(case, programs),
-        **_iree_fields(programs, iree),
+        "input_bytes": case.input_bytes,
+        **_iree_fields(case, programs, iree),
         **_xla_fields(temporary_memory(case)),
         "unplanned_peak_bytes": pyc[UNPLANNED].peak_bytes,
     }
@@ -196,6 +196,7 @@ def _mode_record(
     shared: Mapping[str, Any],
 ) -> Record:
     found, built = pyc[mode], programs.pyc[mode]
+    constants = built.artifact.account.constants or 0
     bits = same_bits(found.results, pyc[UNPLANNED].results)
     error = error_against(found.results, expected.results)
     latency = {str(t): _latency(mode, programs, timings[t]) for t in timings}
@@ -214,10 +215,8 @@ def _mode_record(
         "transient_bytes": found.transient_bytes,
         "output_bytes": found.output_bytes,
         "lower_bound_bytes": found.output_bytes + lower_bound(built.artifact, programs.task_bound),
-        "constant_bytes": built.artifact.account.constants,
-        "total_bytes": found.peak_bytes
-        + (built.artifact.account.constants or 0)
-        + shared["input_bytes"],
+        "constant_bytes": constants,
+        "total_bytes": found.peak_bytes + constants + shared["input_bytes"],
         **shared,
         "median_seconds": first["seconds"]["median"],
         "iree_median_seconds": first["iree_seconds"]["median"],
@@ -229,17 +228,14 @@ def _mode_record(
     }
 
 
-def _beside(case: SuiteCase, programs: Programs) -> dict[str, Any]:
-    """What the peak does not count."""
-    account = programs.pyc[UNPLANNED].artifact.account
-    return {"constant_bytes": account.constants, "input_bytes": case.input_bytes}
-
-
-def _iree_fields(programs: Programs, iree: Mapping[str, Footprint]) -> dict[str, Any]:
+def _iree_fields(
+    case: SuiteCase, programs: Programs, iree: Mapping[str, Footprint]
+) -> dict[str, Any]:
     peaks = {name: found.peak_bytes for name, found in iree.items()}
     best = min(peaks, key=peaks.__getitem__)
     return {
         "iree_peak_bytes": peaks[best],
+        "iree_total_bytes": peaks[best] + (programs.iree_constants or 0) + case.input_bytes,
         "iree_transient_bytes": iree[best].transient_bytes,
         "iree_setting": best,
         "iree_peaks": peaks,
