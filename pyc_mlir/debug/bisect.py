@@ -17,10 +17,9 @@ from pyc_mlir.artifact.artifact import Artifact, write
 from pyc_mlir.artifact.compile_log import CompileLog
 from pyc_mlir.artifact.test_vectors import Samples, compare, make_inputs
 from pyc_mlir.cache.key import differences
-from pyc_mlir.compilation.blame import differing, mixed
+from pyc_mlir.compilation.blame import Culprits, NothingToFind, differing, find_culprits, mixed
 from pyc_mlir.compilation.build import oracle_of
 from pyc_mlir.compilation.contract_check import call_seconds, some_inputs
-from pyc_mlir.compilation.blame import Culprits, NothingToFind, find_culprits
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import Options
@@ -188,9 +187,9 @@ def command_check(command: str) -> Check:
 
 
 def error_check(source: Any, inputs: Sequence[Any] | None, options: Options) -> Check:
-    """Bad is a program that differs from its reference, beyond what rounding explains.
+    """Make a check that fails a program which differs from its reference beyond rounding.
 
-    Raises PycError (NO_ORACLE) where there is no reference.
+    Raises PycError (NO_ORACLE) if there is no reference.
     """
     checked = replace(options, contract=Contract(max_error=ROUNDING), recipe=None)
     lowered = lower(Job.of(source, inputs, checked))
@@ -245,7 +244,7 @@ def latency_check() -> LatencyCheck:
 
 
 def median_seconds(artifact: Artifact) -> float:
-    """Seconds of a call with seeded inputs that are on the device."""
+    """Return the median seconds of a call with seeded inputs that are on the device."""
     program = Program(artifact)
     inputs = some_inputs(artifact, serving(program).answer)
     arrays = [to_device(a, program.device) for a in inputs]
