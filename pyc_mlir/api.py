@@ -21,7 +21,7 @@ from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.lookup import compiled
 from pyc_mlir.cache.verifications import Verifications, noted, recalled
-from pyc_mlir.compilation.build import build_here
+from pyc_mlir.compilation.attempts import build_here
 from pyc_mlir.compilation.compile_options import CompileOptions, documentation
 from pyc_mlir.compilation.contract_check import check_cached
 from pyc_mlir.compilation.job import Job, PreparesCompile

@@ -4,7 +4,7 @@
 signature, decisions, graph id, and where each op came from.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -76,14 +76,14 @@ class Lowered:
     """A program as MLIR: what IREE compiles, what a person reads, and what was decided."""
 
     code: bytes
-    entry: str
-    signature: Signature
-    graph_id: str
+    entry: str = "main"
+    signature: Signature = field(default_factory=lambda: Signature((), ()))
+    graph_id: str = ""
     # Of its constants before kernels lay them out; None where IREE reads the program as it came.
-    constants_bytes: int | None
-    decisions: tuple[Decision, ...]
-    locations: dict[str, str]
-    pyc_text: str
+    constants_bytes: int | None = None
+    decisions: tuple[Decision, ...] = ()
+    locations: Mapping[str, str] = field(default_factory=dict)
+    pyc_text: str = ""
     # Whether matrix products and row-wise ops (softmax, norms) stand in one program.
     mixes_rows: bool = False
     # What could be computed of constants alone, in units of `OpDef.evaluation_work`.

@@ -19,7 +19,7 @@ from typing import Any
 from pyc_mlir.artifact.artifact import from_bytes
 from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.program import program_part
-from pyc_mlir.compilation.build import build_here
+from pyc_mlir.compilation.attempts import build_here
 from pyc_mlir.compilation.contract_check import check_cached
 from pyc_mlir.compilation.stages import at_stage
 from pyc_mlir.dialects.errors import PycError, out_of_memory
