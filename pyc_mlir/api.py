@@ -51,7 +51,7 @@ class _Surroundings(CompileOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class _JitArguments(_Surroundings):
-    """What `jit` takes besides the function."""
+    """The arguments of `jit` besides the function."""
 
     options: CompileOptions | None = None
     audit: int = 0
@@ -59,7 +59,7 @@ class _JitArguments(_Surroundings):
 
 @dataclass(frozen=True, kw_only=True)
 class _CompileArguments(_Surroundings):
-    """What `compile` takes besides the source."""
+    """The arguments of `compile` besides the source."""
 
     inputs: Sequence[Any] | None = field(default=None, kw_only=False)
     options: CompileOptions | None = field(default=None, kw_only=False)
@@ -69,7 +69,7 @@ _JIT_AROUND = ("device", "cache", "untrusted", "audit")
 
 
 class _Jit(Protocol[P]):
-    """What type checkers know of `jit`."""
+    """The type of `jit`."""
 
     @overload
     def __call__(self, function: Callable[..., Any], /) -> JitFunction: ...
@@ -171,7 +171,7 @@ def compile(
 
 
 def _given(options: CompileOptions | None, overrides: Mapping[str, Any]) -> CompileOptions:
-    """The options with overrides. Raises PycError (BAD_ARGUMENT) for options of another type."""
+    """Return the options with overrides. Raises PycError (BAD_ARGUMENT) for another type."""
     if not isinstance(options, CompileOptions | None):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -225,7 +225,7 @@ def build(
 
 
 def _with_function(made: Artifact, function: OwnFunction | None, compares: bool) -> Artifact:
-    """The artifact once the function itself was compared; what that needed is dropped.
+    """Compare the function itself, and return the artifact without what that needed.
 
     Raises PycError (TRACE_MISMATCH).
     """

@@ -214,7 +214,7 @@ def refusal(failures: Sequence[Failure]) -> PycError:
 
 
 def retry_reasons(failures: Sequence[Failure], notes: Sequence[str] = ()) -> list[Reason]:
-    """Return why the ways so far were left, for the decision about the budget; `notes` of co-selection."""
+    """Return why the ways so far were left; `notes` are those of co-selection."""
     return [
         Reason.of(ReasonCode.BUDGET_RETRY, text) for text in (_smallest(failures).message, *notes)
     ]

@@ -101,7 +101,7 @@ class Lowered:
 
 
 def context_of(options: Options) -> PassContext:
-    """What the passes of one compile go by, with the calibration as the first entry of the log.
+    """Return the context of one compile's passes; the calibration is the first entry of the log.
 
     The mode is the planner's preferred one unless the options name another one for parts.
 
@@ -152,7 +152,7 @@ def _is_raised(source: Loaded, options: Options) -> bool:
 
 
 def _choose_raised(choices: Choices, unraised: Sequence[GraphBreak], can: bool) -> str:
-    """Raised programs come first: PyC's fusion, kernels and memory plan apply to them alone."""
+    """Choose where a program enters: first as raised, since PyC's fusion, kernels and plan need that."""
     alternatives = (
         (Alternative(_RAISED), Alternative(_AS_IT_IS)) if can else (Alternative(_AS_IT_IS),)
     )
@@ -244,7 +244,7 @@ def _lower_pyc(
 
 
 def _identified(function: ir.Operation, options: Options, context: PassContext) -> tuple[str, str]:
-    """The ids of a program, exact and of its structure; choices go by the policy for it from now.
+    """Return a program's ids, exact and of its structure; its policy answers choices from now on.
 
     Raises as `_check_graph`.
     """
@@ -267,7 +267,7 @@ def _check_graph(graph_id: str, recipe: Recipe | None) -> None:
 
 
 def _optimize(module: ir.Module, options: Options, context: PassContext) -> None:
-    """The pyc passes, then the choice of kernels for the target's own figures."""
+    """Run the pyc passes, then choose kernels by the target's own figures."""
     run_pipeline(module, options.passes, context)
     if options.kernels == NO_KERNELS:
         for op in [o for f in functions_of(module) for o in f.regions[0].blocks[0].operations]:
@@ -406,7 +406,7 @@ def _refine(module: ir.Module, inputs: Sequence[Any] | None, context: PassContex
 
 
 def bytecode(module: ir.Module) -> bytes:
-    """The module as MLIR bytecode, under no location: IREE names code after the source file."""
+    """Return the module as bytecode, under no location: IREE names code after the source file."""
     plain = ir.Module.create(ir.Location.unknown(module.context))
     for op in list(module.body.operations):
         plain.body.append(op)
@@ -414,7 +414,7 @@ def bytecode(module: ir.Module) -> bytes:
 
 
 def bytecode_of(module: ir.Module) -> bytes:
-    """The module as MLIR bytecode, as it is."""
+    """Return the module as MLIR bytecode, as it is."""
     buffer = BytesIO()
     module.operation.write_bytecode(buffer)
     return buffer.getvalue()
@@ -444,5 +444,5 @@ def constant_bytes(module: ir.Module, alignment: int) -> int:
 
 
 def _readable(location: ir.Location) -> str:
-    """A location for people: ``loc(...)`` without its wrapper."""
+    """Return a location for people: ``loc(...)`` without its wrapper."""
     return str(location).removeprefix("loc(").removesuffix(")")

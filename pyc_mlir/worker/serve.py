@@ -45,13 +45,13 @@ class ParentsPolicy:
     channel: Channel
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
-        """The parent's answer."""
+        """Return the parent's answer."""
         question = Decision(site, "", tuple(alternatives), self.name).to_json()
         self.channel.send(Frame({"kind": "prefer", "question": question}))
         return str(self.channel.receive().header["name"])
 
     def variants(self, site: Site) -> Sequence[str]:
-        """The parent's answer."""
+        """Return the parent's answer."""
         question = Decision(site, "", (), self.name).to_json()
         self.channel.send(Frame({"kind": "variants", "question": question}))
         return [str(name) for name in self.channel.receive().header["names"]]
@@ -66,7 +66,7 @@ class Server:
         self._held: Loaded | None = None
 
     def answer(self, request: Frame) -> Frame:
-        """The last frame of the answer to a request."""
+        """Return the last frame of the answer to a request."""
         try:
             os.chdir(request.header["folder"])
             return self._answer(request)
