@@ -14,14 +14,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.environment import Environment
 
-SCHEMA_VERSION = 1
 REQUIRED_KEYS = ("workload", "candidate", "metric", "unit", "value")
 
 Record = dict[str, Any]
@@ -57,46 +57,23 @@ def check_record(data: Mapping[str, Any]) -> Record:
 class Report:
     """The records of one run of a suite, with the settings and the environment they depend on."""
 
+    schema: ClassVar[int] = 1
     suite: str
     environment: Environment
     settings: Mapping[str, Any] = field(default_factory=dict)
     records: Sequence[Record] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON data."""
-        return {
-            "schema": SCHEMA_VERSION,
-            "suite": self.suite,
-            "fingerprint": self.environment.fingerprint,
-            "environment": self.environment.to_json(),
-            "settings": dict(self.settings),
-            "records": [check_record(r) for r in self.records],
-        }
-
-    @staticmethod
-    def from_json(data: Any) -> "Report":
-        """Read what `to_json` wrote. Raises PycError for another schema or a malformed record."""
-        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA_VERSION:
-            got = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT, f"report: expected schema {SCHEMA_VERSION}, got {got!r}"
-            )
-        missing = {"suite", "environment", "settings", "records"} - set(data)
-        if missing:
-            raise PycError(ReasonCode.BAD_ARGUMENT, f"report: {sorted(missing)} missing")
-        return Report(
-            data["suite"],
-            Environment.from_json(data["environment"]),
-            dict(data["settings"]),
-            tuple(check_record(r) for r in data["records"]),
-        )
+    def __post_init__(self) -> None:
+        """Raise PycError for a malformed record."""
+        for one in self.records:
+            check_record(one)
 
     def save(self, path: str | Path) -> None:
         """Write the report, whole, with one record a line; the same report gives the same bytes.
 
         Raises PycError (FILE_ACCESS).
         """
-        data = self.to_json()
+        data = {"fingerprint": self.environment.fingerprint, **to_data(self)}
         lines = [json.dumps(r, ensure_ascii=False, allow_nan=False) for r in data.pop("records")]
         head = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
         records = ",\n".join(f"  {line}" for line in lines)
@@ -105,15 +82,18 @@ class Report:
     @staticmethod
     def load(path: str | Path) -> "Report":
         """Read a saved report. Raises PycError naming the file when it is not one, FILE_ACCESS."""
-        data = read_file(path, "a stored report")
+        text = read_file(path, "a stored report")
         try:
-            return Report.from_json(parse_json(data))
+            data = parse_json(text)
+            if isinstance(data, dict):
+                data.pop("fingerprint", None)
+            return from_data(Report, data)
         except ValueError as error:
             raise PycError(
-                ReasonCode.BAD_ARGUMENT, f"{path}: expected a stored report, got {error}"
+                ReasonCode.BAD_ARGUMENT, f"expected a stored report, got {error}", where=str(path)
             ) from None
         except PycError as error:
-            raise PycError(error.code, f"{path}: {error.message}") from None
+            raise error.under(path) from None
 
 
 @dataclass(frozen=True)
