@@ -372,7 +372,9 @@ def _converting(kind: Any, convert: _Reader) -> _Reader:
     def converted(data: Any) -> Any:
         try:
             return convert(data)
-        except (ValueError, LookupError, TypeError):
+        except ValueError as error:
+            raise _Misfit(str(error)) from None
+        except (LookupError, TypeError):
             raise _misfit(type_name(get_args(kind)[0]), data) from None
 
     return converted

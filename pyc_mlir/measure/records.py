@@ -3,10 +3,14 @@
 A report holds records; a record names the workload, the candidate and what one
 metric came to. Reports are compared only when their environments' fingerprints agree.
 
-    {"schema": 1, "suite": "pyc-opt", "fingerprint": "...", "environment": {...},
+    {"schema": 2, "suite": "pyc-opt", "fingerprint": "...", "environment": {...},
      "settings": {"rounds": 15},
-     "records": [{"workload": "encoder", "candidate": "pyc", "metric": "latency", "unit": "s",
-                  "value": 0.0123, "p10": ..., "p90": ..., "min": ..., "n": 15}]}
+     "tables": [{"shared": {"candidate": "pyc", "metric": "latency", "unit": "s", "n": 15},
+                 "columns": ["workload", "value", "p10", "p90", "min"],
+                 "rows": [["encoder", 0.0123, ...], ...]}]}
+
+Records of the same keys share a table; what all of them have in common is stored once. Measured
+fractions keep five digits.
 """
 
 import json
@@ -14,14 +18,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.dialects.util.codec import Form, from_data, to_data
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.environment import Environment
 
+_DIGITS = 5
 REQUIRED_KEYS = ("workload", "candidate", "metric", "unit", "value")
 
 Record = dict[str, Any]
@@ -53,15 +58,59 @@ def check_record(data: Mapping[str, Any]) -> Record:
     return dict(data)
 
 
+def _tables(records: Sequence[Record]) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for each in records:
+        groups.setdefault(tuple(each), []).append(_rounded(each))
+    tables = []
+    for keys, rows in groups.items():
+        shared = {k: rows[0][k] for k in keys if all(_same(r[k], rows[0][k]) for r in rows)}
+        columns = [k for k in keys if k not in shared]
+        cells = [[r[k] for k in columns] for r in rows]
+        tables.append({"shared": shared, "columns": columns, "rows": cells})
+    return tables
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return whether two values have the same JSON text: 1 and True have not."""
+    return type(a) is type(b) and a == b
+
+
+def _records(tables: Any) -> tuple[Record, ...]:
+    try:
+        return tuple(
+            table["shared"] | dict(zip(table["columns"], row, strict=True))
+            for table in tables
+            for row in table["rows"]
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"expected tables of `shared`, `columns` and rows as long, got {error}"
+        ) from None
+
+
+def _rounded(value: Any) -> Any:
+    """Round fractions; what a float counts (bytes, operations) keeps its digits."""
+    match value:
+        case float():
+            return value if value.is_integer() else float(f"{value:.{_DIGITS}g}")
+        case Mapping():
+            return {k: _rounded(v) for k, v in value.items()}
+        case list() | tuple():
+            return [_rounded(v) for v in value]
+        case _:
+            return value
+
+
 @dataclass(frozen=True)
 class Report:
     """The records of one run of a suite, with the settings and the environment they depend on."""
 
-    schema: ClassVar[int] = 1
+    schema: ClassVar[int] = 2
     suite: str
     environment: Environment
     settings: Mapping[str, Any] = field(default_factory=dict)
-    records: Sequence[Record] = ()
+    records: Annotated[Sequence[Record], Form(_tables, _records)] = ()
 
     def __post_init__(self) -> None:
         """Raise PycError for a malformed record."""
@@ -69,15 +118,14 @@ class Report:
             check_record(one)
 
     def save(self, path: str | Path) -> None:
-        """Write the report, whole, with one record a line; the same report gives the same bytes.
+        """Write the report, whole, with one row a line; the same report gives the same bytes.
 
         Raises PycError (FILE_ACCESS).
         """
         data = {"fingerprint": self.environment.fingerprint, **to_data(self)}
-        lines = [json.dumps(r, ensure_ascii=False, allow_nan=False) for r in data.pop("records")]
+        tables = ",\n".join(map(_table_text, data.pop("records")))
         head = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
-        records = ",\n".join(f"  {line}" for line in lines)
-        write_file(path, f'{head},\n "records": [\n{records}\n ]\n}}\n'.encode())
+        write_file(path, f'{head},\n "tables": [\n{tables}\n ]\n}}\n'.encode())
 
     @staticmethod
     def load(path: str | Path) -> "Report":
@@ -87,6 +135,7 @@ class Report:
             data = parse_json(text)
             if isinstance(data, dict):
                 data.pop("fingerprint", None)
+                data["records"] = data.pop("tables", None)
             return from_data(Report, data)
         except ValueError as error:
             raise PycError(
@@ -94,6 +143,15 @@ class Report:
             ) from None
         except PycError as error:
             raise error.under(path) from None
+
+
+def _table_text(table: Mapping[str, Any]) -> str:
+    def text(data: Any) -> str:
+        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+    rows = ",\n".join(f" {text(row)}" for row in table["rows"])
+    head = f'"shared": {text(table["shared"])},\n   "columns": {text(table["columns"])}'
+    return f'  {{{head},\n   "rows": [\n{rows}\n ]}}'
 
 
 @dataclass(frozen=True)
