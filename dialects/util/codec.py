@@ -288,7 +288,7 @@ def _named(kind: Any, layout: "_Layout", data: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What a dataclass is written as: its head, and each field's annotation and form."""
+    """The layout of a dataclass in data: its head, and each field's annotation and form."""
 
     head: Mapping[str, Any]
     fields: Mapping[str, tuple[Any, Form | None]]
