@@ -15,8 +15,9 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis, random_axis, under_taps
 from pyc_mlir.pipelines.kernels.families.gemm import contents
-from pyc_mlir.pipelines.kernels.families.int8.byte_conv import ByteConv
+from pyc_mlir.pipelines.kernels.families.int8.byte_conv import NARROW, ByteConv
 from pyc_mlir.pipelines.kernels.families.int8.dot import QUAD, VNNI, has_dot
+from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS, Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
@@ -81,11 +82,8 @@ def reference(knobs: ByteConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
         return total.astype(np.float64), np.zeros(total.shape)
     matrix = total.reshape(-1, knobs.filters).astype(np.float64)
     exact, bound = evaluate(knobs.epilogue, matrix, rest, ROUNDING * np.abs(matrix))
-    if knobs.result != "f32":
-        info = np.iinfo(DTYPES[knobs.result])
-        exact, bound = np.clip(np.trunc(exact), info.min, info.max), bound + 1
-        if knobs.result == "ui8":  # Held as bytes with a sign, of which 255 is next to 0.
-            exact, bound = exact.astype(np.uint8).view(np.int8).astype(np.float64), bound * 256
+    if knobs.result in BOUNDS:
+        exact, bound = knobs.narrow.reference(exact, bound)
     return exact.reshape(total.shape), bound.reshape(total.shape)
 
 
@@ -101,9 +99,13 @@ def sample(random: Random, target: Target) -> tuple[ByteConv, list[Arrays]]:
         columns = replace(columns, name=random.choice(("", "wide")))
     result = random.choice(("i32", "f32", "i8", "ui8"))
     epilogue = NOTHING if result == "i32" else layer(bias=random.random() < 0.5, activation="relu")
+    narrow = NARROW
+    if result in BOUNDS:
+        narrow = Narrow(result, random.random() < 0.7, random.choice((0, 0, 5, 120, -128)))
+        narrow = narrow if narrow.rounded else Narrow(result)
     knobs = ByteConv.for_bytes(
         target, random.choice((1, 2)), (rows, columns), random.choice(_CHANNELS),
-        random.choice(_FILTERS), epilogue=epilogue, result=result,
+        random.choice(_FILTERS), epilogue=epilogue, result=result, narrow=narrow,
         signed=random.random() < 0.5, shifted=random.random() < 0.5, bias=random.random() < 0.5,
         workgroups=random.choice(((1, 1), (2, 1), (1, 2))),
     )  # fmt: skip
@@ -166,9 +168,12 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     result, covers, program, reads = _after(work, first, MatrixView(out.shape, cut))
     if result == "i32":
         bias = None
+    narrow = NARROW
+    if result in BOUNDS:
+        program, narrow = Narrow.of(program, result)
     try:
         knobs = ByteConv.for_bytes(
-            target, images, axes, channels, filters, epilogue=program, result=result,
+            target, images, axes, channels, filters, epilogue=program, result=result, narrow=narrow,
             signed=work.type(x).dtype == DTYPES["i8"], shifted=shifted, bias=bias is not None,
         )  # fmt: skip
     except PycError:
