@@ -37,7 +37,7 @@ from pyc_mlir.pipelines.kernels.families.int8.dot import (
     IntVector,
     best_dot,
 )
-from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS, Narrow
+from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.families.int8.weights import (
     ByteFilters,
     TapRanges,
@@ -60,7 +60,6 @@ from pyc_mlir.pipelines.target.target import Target
 
 # Results: i32 sums, f32 after the epilogue, or bytes after it.
 RESULTS = {"i32": "i32", "f32": "f32", "i8": "i8", "ui8": "i8"}
-NARROW = Narrow("i8")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ integers, and packing them saturates. On x86 up to four vectors are packed into 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,12 @@ class Narrow:
         if steps[-1].operands[0] != before:
             return program, cut
         return replace(program, steps=steps[:-1]), replace(cut, rounded=True, point=point)
+
+    @staticmethod
+    def random(random: Random, dtype: str) -> "Narrow":
+        """Return any conversion, for tests."""
+        rounded = random.random() < 0.7
+        return Narrow(dtype, rounded, random.choice((0, 0, 5, 120, -128)) if rounded else 0)
 
     def reference(self, exact: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes as numbers of i8, and what they may be off by.
@@ -170,6 +177,9 @@ class Narrow:
         added = arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, point))
         name = f"llvm.sadd.sat.v{2 * k.lanes}i16"
         return llvm.call_intrinsic(kind, name, [words, added], [], [])
+
+
+NARROW = Narrow("i8")
 
 
 def _pack(k: Build, name: str, bits: int, a: Any, b: Any) -> Any:
