@@ -35,7 +35,7 @@ class GatherDims:
 
 
 def with_vector_last(b: Any, indices: Any, axis: int) -> Any:
-    """Indices with their vectors along the last dimension; StableHLO allows any, or none."""
+    """Move the vectors of indices to the last dimension; StableHLO allows any, or none."""
     dims = b.dims(indices)
     if axis == len(dims):
         return b.expand_dims(indices, axis)
@@ -45,9 +45,9 @@ def with_vector_last(b: Any, indices: Any, axis: int) -> Any:
 def gather(
     call: Call, d: GatherDims, sizes: Sequence[int], mode: str = "clip", fill: Any = None
 ) -> Any:
-    """Slices of operand 0 of `sizes` at the indices (operand 1), which are clamped.
+    """Gather slices of operand 0 of `sizes` at the indices (operand 1), which are clamped.
 
-    mode: "fill" gives `fill` where a slice does not lie inside the operand.
+    mode: "fill" gives `fill` for a slice that does not lie inside the operand.
     """
     b, x, indices = call.b, call.x(0), b_indices(call)
     clamped = _clamped(
@@ -67,7 +67,7 @@ def gather(
 
 
 def _clamped(b: Any, indices: Any, dims: Sequence[Extent], sizes: Sequence[int]) -> Any:
-    """Index vectors such that slices of `sizes` lie within `dims`."""
+    """Clamp index vectors such that slices of `sizes` lie within `dims`."""
     least = np.zeros(len(dims) and 1, np.int64)
     if not any(isinstance(d, SymbolicSize) for d in dims):
         limits = [d - s for d, s in zip(dims, sizes, strict=True)]  # type: ignore[operator]
@@ -80,7 +80,7 @@ def _clamped(b: Any, indices: Any, dims: Sequence[Extent], sizes: Sequence[int])
 
 
 def b_indices(call: Call) -> Any:
-    """The indices as i64."""
+    """Return the indices as i64."""
     return call.b.convert(call.x(1), I64)
 
 
@@ -95,7 +95,7 @@ def _fill_value(b: Any, out: Any, fill: Any) -> Any:
 
 
 def _all_last(b: Any, mask: Any) -> Any:
-    """Where all entries along the last dimension are true."""
+    """Return whether all entries along the last dimension are true."""
     axis = b.type_of(mask).rank - 1
     count = b.dims(mask)[axis]
     out = None
@@ -112,7 +112,7 @@ def _placed(b: Any, x: Any, axes: Sequence[int], rank: int) -> Any:
 
 
 def _taken(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) -> Any:
-    """One pyc.gather where one dimension is indexed by single entries; None for other forms."""
+    """Build one pyc.gather if one dimension is indexed by single entries; None for other forms."""
     dims = b.dims(x)
     if len(d.index_map) != 1 or d.batch:
         return None
@@ -138,7 +138,7 @@ def _taken(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) ->
 
 
 def _by_linear_index(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) -> Any:
-    """Elements of x in row-major order, gathered at start + offset of each dimension."""
+    """Gather elements of x in row-major order at start + offset of each dimension."""
     dims = b.dims(x)
     if any(isinstance(v, SymbolicSize) for v in dims):
         raise unsupported("a gather of several dimensions from a dynamic shape")
@@ -147,7 +147,7 @@ def _by_linear_index(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequenc
 
 
 def _linear(b: Any, indices: Any, d: GatherDims, dims: Sequence[int], sizes: Sequence[int]) -> Any:
-    """The row-major place in `dims` of each element of each slice, in the result's shape."""
+    """Return the row-major place in `dims` of each element of each slice, in the result's shape."""
     batch = b.dims(indices)[:-1]
     rank = len(batch) + len(d.offset)
     batch_axes = [a for a in range(rank) if a not in d.offset]
@@ -194,10 +194,10 @@ class ScatterDims:
 
 
 def scatter(call: Call, d: ScatterDims, op: str, clip: bool = False) -> Any:
-    """Operand 0 with the updates (operand 2) combined by `op` at the indices (operand 1).
+    """Combine operand 0 with the updates (operand 2) by `op` at the indices (operand 1).
 
-    Updates that do not lie inside are dropped, or moved inside where `clip`; for "set" the last
-    update wins.
+    Updates that do not lie inside are dropped, or moved inside if `clip`; for "set" the last update
+    wins.
     """
     b, x, updates = call.b, call.x(0), call.x(2)
     dims, given = call.dims(0), call.dims(2)
@@ -256,11 +256,11 @@ class _RowPlan:
         return tuple(1 if a in self.column_axes else n for a, n in enumerate(self.sizes))
 
     def gather(self, d: ScatterDims) -> GatherDims:
-        """Dimension numbers of the updates."""
+        """Return the dimension numbers of the updates."""
         return d.gather
 
     def combine(self, b: Any, x: Any, linear: Any, updates: Any, op: str) -> Any:
-        """The operand with updates combined at the rows `linear` (beyond all of them for none)."""
+        """Combine the updates at the rows `linear`; rows beyond the end are dropped."""
         columns = math.prod(self.dims[a] for a in self.column_axes)
         places = math.prod(self.dims[a] for a in self.row_axes)
         linear = transposed(b, linear, self.order)

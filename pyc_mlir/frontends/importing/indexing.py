@@ -15,7 +15,7 @@ from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 
 
 def extent_value(b: Any, size: Extent) -> Any:
-    """A size as a rank-0 i64."""
+    """Return a size as a rank-0 i64."""
     return (
         b.extent(size) if isinstance(size, SymbolicSize) else b.constant(np.array(size, np.int64))
     )
@@ -33,7 +33,7 @@ def _times(b: Any, x: Any, factor: Extent) -> Any:
 
 
 def along(b: Any, indices: Any, dims: Sequence[Extent], axis: int) -> Any:
-    """Linear indices into a tensor of shape `dims` of [i, indices[i, j], ...] for axis 1."""
+    """Return linear indices into a tensor of shape `dims`: [i, indices[i, j], ...] for axis 1."""
     linear = _times(b, wrapped(b, indices, dims[axis]), product(dims[axis + 1 :]))
     for other in range(len(dims)):
         if other != axis and b.dims(indices)[other] != 1:
@@ -59,7 +59,7 @@ def scatter_along(
 
 
 def _linear(b: Any, indices: Any, dims: Sequence[Extent]) -> Any:
-    """Linear indices into a tensor of shape `dims` from vectors of indices: [..., len(dims)]."""
+    """Return linear indices into a tensor of shape `dims` from index vectors [..., len(dims)]."""
     rank = b.type_of(indices).rank
     total = None
     for i, size in enumerate(dims):
@@ -100,7 +100,7 @@ def scatter_nd(
 
 
 def top_k(b: Any, x: Any, count: int, axis: int, largest: bool = True) -> tuple[Any, Any]:
-    """The `count` greatest (or least) elements along `axis`, in order, and their i64 indices."""
+    """Return the `count` greatest (or least) elements along `axis`, in order, and i64 indices."""
     axis %= b.type_of(x).rank
     indices = b.argsort(x, axis=axis, descending=largest, count=count)
     return take_along(b, x, indices, axis), indices

@@ -46,7 +46,7 @@ COMBINERS = {
 
 
 def scalar(b: Any, op: ir.Operation, values: list[Any]) -> Any:
-    """One operation of a body on tensors. Raises PycError (UNSUPPORTED_OP)."""
+    """Build one operation of a body on tensors. Raises PycError (UNSUPPORTED_OP)."""
     name = op.name
     if name in _SAME:
         return POINTWISE[_SAME[name]](b, *values)
@@ -108,7 +108,7 @@ _OTHERS: Mapping[str, Callable[[Any, ir.Operation, list[Any]], Any]] = {
 
 
 def constant(op: ir.Operation) -> np.ndarray:
-    """A scalar constant of a body."""
+    """Return a scalar constant of a body."""
     attribute: Any = op.attributes["value"]
     dtype = I64 if str(op.results[0].type) == "index" else scalar_dtype(op.results[0].type)
     return np.array(attribute.value).astype(dtype)

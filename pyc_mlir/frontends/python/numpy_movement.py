@@ -20,7 +20,7 @@ ShapeLike = int | DynamicDim | Sequence[int | DynamicDim]
 
 
 def bad(expected: str) -> PycError:
-    """A BAD_ARGUMENT error at the user's line."""
+    """Return a BAD_ARGUMENT error at the user's line."""
     return PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: {expected}")
 
 
@@ -43,18 +43,18 @@ def as_axes(axis: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def first_traced(values: Sequence[Any]) -> Tracer:
-    """The tracer of the first traced array among `values`."""
+    """Return the tracer of the first traced array among `values`."""
     return next(v.tracer for v in values if isinstance(v, TracedArray))
 
 
 def entries_of(x: TracedArray) -> list[int]:
-    """Reshape's entries that leave x as it is."""
+    """Return the entries of a reshape that leaves x as it is."""
     return [copied(i) if d is None else d for i, d in enumerate(x.type.shape)]
 
 
 @implements(np.reshape)
 def reshape(x: TracedArray, /, shape: ShapeLike, order: str = "C") -> TracedArray:
-    """Dimensions of x pass through under their symbols; another symbol takes the place of -1."""
+    """Reshape; dimensions of x pass through as their symbols, another symbol becomes -1."""
     if order != "C":
         raise untraceable(f"np.reshape: expected order 'C', got {order!r}", "transpose first")
     wanted = as_shape(shape)
@@ -108,7 +108,7 @@ def _squeeze(x: TracedArray, /, axis: int | tuple[int, ...] | None = None) -> Tr
 
 @implements(np.transpose, np.permute_dims)
 def transpose(x: TracedArray, /, axes: Sequence[int] | None = None) -> TracedArray:
-    """The dimensions in the order `axes` (reversed by default)."""
+    """Put the dimensions in the order `axes` (reversed by default)."""
     order = tuple(reversed(range(x.ndim))) if axes is None else tuple(int(a) for a in axes)
     permutation = tuple(normalize_axis(a, x.ndim, "axes") for a in order)
     if permutation == tuple(range(x.ndim)):
@@ -166,7 +166,7 @@ def broadcast_to(x: TracedArray, shape: ShapeLike) -> TracedArray:
 
 
 def full(b: Tracer, shape: ShapeLike, value: Any, dtype: np.dtype) -> TracedArray:
-    """An array of one value; `shape` may hold dimensions."""
+    """Build an array of one value; `shape` may hold dimensions."""
     wanted = as_shape(shape)
     if any(isinstance(d, DynamicDim) for d in wanted) or isinstance(value, TracedArray):
         return broadcast_to(b.lift(value, dtype), wanted)
@@ -197,7 +197,7 @@ def _ones_like(x: TracedArray, dtype: Any = None, *, shape: ShapeLike | None = N
 def concatenate(
     arrays: Sequence[Any], /, axis: int | None = 0, *, dtype: Any = None
 ) -> TracedArray:
-    """A balanced tree of concats, so that no element is copied more often than log2(n)."""
+    """Concatenate in a balanced tree, so that no element is copied more often than log2(n)."""
     b = first_traced(arrays)
     kept = [a if hasattr(a, "dtype") else np.asarray(a) for a in arrays]
     common = np.dtype(dtype) if dtype else result_dtype(*kept)
@@ -360,7 +360,7 @@ def _triangle(x: TracedArray, k: int, predicate: str) -> TracedArray:
 
 @implements(np.copy)
 def _copy(a: TracedArray, order: str = "K") -> TracedArray:
-    """The same value without memory shared with `a`."""
+    """Return the same value without memory shared with `a`."""
     return a.detached()
 
 
@@ -405,7 +405,7 @@ def _result_type(*arrays_and_dtypes: Any) -> np.dtype:
 
 @implements(np.broadcast_arrays)
 def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]:
-    """All of the shape of their sum."""
+    """Broadcast all to the shape of their sum."""
     b = first_traced(args)
     arrays = [b.lift(a, result_dtype(a)) for a in args]
     whole = _zeros(arrays[0])
@@ -423,9 +423,7 @@ def _zeros(x: TracedArray) -> TracedArray:
 def _meshgrid(
     *xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy"
 ) -> tuple[TracedArray, ...]:
-    """One array for each vector, which varies along an axis of its own; "xy" exchanges the first
-    two axes.
-    """
+    """Make an array for each vector, which varies along its own axis; "xy" swaps the first two."""
     if indexing not in ("xy", "ij"):
         raise bad(f"np.meshgrid: expected indexing 'xy' or 'ij', got {indexing!r}")
     b, rank = first_traced(xi), len(xi)

@@ -36,7 +36,7 @@ def axes_of(x: TracedArray, axis: Axes) -> tuple[int, ...]:
 
 
 def _total(x: TracedArray, op: str, axis: Axes, dtype: Any, keepdims: bool) -> TracedArray:
-    """A sum or product: booleans and integers are widened to 64 bits as numpy does."""
+    """Build a sum or product: booleans and integers are widened to 64 bits as numpy does."""
     exact = x.dtype == BOOL or is_integer(x.dtype)
     wide = DTYPES["ui64"] if is_unsigned(x.dtype) else I64
     x = x.tracer.lift(x, np.dtype(dtype) if dtype else wide if exact else x.dtype)
@@ -61,7 +61,7 @@ def _prod(
 def _mean(
     a: TracedArray, /, axis: Axes = None, dtype: Any = None, *, keepdims: bool = False
 ) -> TracedArray:
-    """Integers give f64."""
+    """Build the mean; integers give f64."""
     wanted = np.dtype(dtype) if dtype else a.dtype if is_float(a.dtype) else _F64
     lifted = a.tracer.lift(a, wanted)
     return a.tracer.reduce_mean(lifted, axes=axes_of(a, axis), keepdims=bool(keepdims))
@@ -95,7 +95,7 @@ def _ptp(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> Any
 
 
 def _logical(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray:
-    """Over i8; the identities of max and min for no elements read as false and true."""
+    """Reduce over i8; the identities of max and min for no elements read as false and true."""
     b = x.tracer
     bits = b.cast(truth(b, x), dtype=_I8)
     found = getattr(b, op)(bits, axes=axes_of(x, axis), keepdims=bool(keepdims))
@@ -130,7 +130,7 @@ def _argmax(a: TracedArray, /, axis: int | None = None, *, keepdims: bool = Fals
 
 @implements(np.argmin)
 def _argmin(a: TracedArray, /, axis: int | None = None, *, keepdims: bool = False) -> TracedArray:
-    """The argmax of -x, or of ~x for integers, where -x would overflow."""
+    """Build the argmax of -x, or of ~x for integers, where -x would overflow."""
     mirrored = a.tracer.neg(a) if is_float(a.dtype) else a.tracer.not_(a)
     return _argmax(mirrored, axis, keepdims=keepdims)
 
@@ -249,7 +249,7 @@ def _outer(a: Any, b: Any) -> Any:
 
 @implements(np.tensordot)
 def _tensordot(a: Any, b: Any, axes: int | Sequence[Any] = 2) -> Any:
-    """As an einsum: contracted axes share a letter."""
+    """Build an einsum: contracted axes share a letter."""
     ranks = np.ndim(a), np.ndim(b)
     if is_int(axes):
         pairs = [range(ranks[0] - axes, ranks[0]), range(axes)]  # type: ignore[operator]
@@ -294,7 +294,7 @@ def einsum(b: Tracer, subscripts: str, operands: Sequence[TracedArray]) -> Trace
 
 
 def _parse(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of each operand and of the result; the ellipsis becomes spare letters."""
+    """Return the letters of each operand and of the result; the ellipsis becomes spare letters."""
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
@@ -359,7 +359,7 @@ def _grouped(
 
 
 def _merge(b: Tracer, x: TracedArray, start: int, number: int) -> TracedArray:
-    """Dimensions [start, start + number) as one; size 1 for none."""
+    """Merge dimensions [start, start + number) into one; size 1 for none."""
     if number == 1:
         return x
     shape = x.type.shape
@@ -391,7 +391,7 @@ def _along(a: TracedArray, axis: int | None) -> tuple[TracedArray, int]:
 
 
 def _running(a: TracedArray, reduction: str, axis: int | None, dtype: Any) -> TracedArray:
-    """Sums or products up to each element, in the types of `_total`."""
+    """Build sums or products up to each element, in the types of `_total`."""
     exact = a.dtype == BOOL or is_integer(a.dtype)
     wide = DTYPES["ui64"] if is_unsigned(a.dtype) else I64
     lifted = a.tracer.lift(a, np.dtype(dtype) if dtype else wide if exact else a.dtype)
@@ -414,7 +414,7 @@ def _cumprod(a: TracedArray, axis: int | None = None, dtype: Any = None) -> Trac
 def _cumulative(
     x: TracedArray, function: Any, axis: int | None, dtype: Any, first: int | None
 ) -> TracedArray:
-    """The array API's form: an axis is needed unless the rank is 1; `first` may come before all."""
+    """Build the array API's form: rank 1 needs no axis, and `first` may precede the results."""
     if axis is None and x.ndim != 1:
         raise bad(f"expected an axis for an array of rank {x.ndim}")
     place = 0 if axis is None else normalize_axis(axis, x.ndim)
@@ -443,7 +443,7 @@ def _cumulative_prod(
 def _argsort(
     a: TracedArray, axis: int | None = -1, kind: str | None = None, *, stable: bool | None = None
 ) -> TracedArray:
-    """Equal elements keep their order, whatever `kind` says."""
+    """Build the order; equal elements keep theirs for each `kind`."""
     x, place = _along(a, axis)
     return a.tracer.argsort(x, axis=place)
 
@@ -485,7 +485,7 @@ def take_along_axis(arr: TracedArray, indices: Any, axis: int | None = -1) -> Tr
 def _diff(
     a: TracedArray, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None
 ) -> TracedArray:
-    """Differences of neighbours, `n` times; of booleans, where they differ."""
+    """Build differences of neighbours, `n` times; for booleans, whether they differ."""
     if not is_int(n) or n < 0:
         raise bad(f"np.diff: expected a number of times >= 0, got {n!r}")
     if prepend is not None or append is not None:

@@ -121,13 +121,13 @@ def _positive(b: Tracer, x: TracedArray) -> TracedArray:
 
 @handles(np.floor_divide)
 def _floor_divide(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """Python's floor division; 0 for integers divided by 0."""
+    """Divide as Python's floor division; 0 for integers divided by 0."""
     return divisions.floor_divide(b, x, y)
 
 
 @handles(np.remainder)
 def _remainder(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """Python's remainder, with the sign of the divisor; x % 0 = 0 for integers."""
+    """Build Python's remainder, with the sign of the divisor; x % 0 = 0 for integers."""
     return _divmod(b, x, y)[1]
 
 
@@ -143,7 +143,7 @@ def _divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, Tra
 
 @handles(np.fmod)
 def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """With the sign of the dividend; 0 for integers divided by 0."""
+    """Build the remainder with the sign of the dividend; 0 for integers divided by 0."""
     rest = b.rem(x, y)
     if is_float(x.dtype):
         return rest
@@ -153,20 +153,20 @@ def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
 
 @handles(np.nextafter)
 def _nextafter(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """The float after x on the way to y; of equal f16, zeros of two signs among them, x."""
+    """Return the float after x on the way to y; x for equal f16, also zeros of two signs."""
     out = functions.nextafter(b, x, y)
     return b.select(b.compare(x, y, predicate="eq"), x, out) if x.dtype == _F16 else out
 
 
 @handles(np.left_shift)
 def _left_shift(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """The bits moved up; 0 for counts out of range, as numpy has it."""
+    """Shift the bits left; 0 for counts out of range, as in numpy."""
     return b.shift_left(x, y)
 
 
 @handles(np.right_shift)
 def _right_shift(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """The bits moved down; the sign alone is left of counts out of range."""
+    """Shift the bits right; counts out of range leave the sign alone."""
     return b.shift_right(x, y)
 
 
@@ -177,7 +177,7 @@ def _trunc(b: Tracer, x: TracedArray) -> TracedArray:
 
 @handles(np.power)
 def _power(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """As numpy: scalar exponents 2, 1/2, 1 and -1 are done without pow."""
+    """Raise as numpy: scalar exponents 2, 1/2, 1 and -1 are done without pow."""
     exponent = y.literal
     if not is_float(x.dtype):
         return _integer_power(b, x, exponent)
@@ -198,7 +198,7 @@ def _half_root(b: Tracer, x: TracedArray) -> TracedArray:
 
 
 def _integer_power(b: Tracer, x: TracedArray, exponent: Any) -> TracedArray:
-    """By repeated squaring, as the exponent is known."""
+    """Raise by repeated squaring, as the exponent is known."""
     if exponent is None:
         raise untraceable(
             "an integer power needs an exponent that is a Python number",

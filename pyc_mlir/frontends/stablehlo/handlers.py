@@ -79,7 +79,7 @@ def convert(call: Call, op: StablehloOp) -> Any:
 
 @handles("reduce_precision")
 def reduce_precision(call: Call, op: StablehloOp) -> Any:
-    """Rounding to the bits of a narrower type that PyC has."""
+    """Round to the bits of a narrower type that PyC has."""
     bits = {(5, 10): "f16", (8, 7): "bf16", (8, 23): "f32", (11, 52): "f64"}
     found = bits.get((op.integer("exponent_bits"), op.integer("mantissa_bits")))
     if found is None:
@@ -95,13 +95,13 @@ def select(call: Call, op: StablehloOp) -> Any:
 
 @handles("optimization_barrier")
 def identity(call: Call, op: StablehloOp) -> Any:
-    """The operands."""
+    """Return the operands."""
     return tuple(call.all())
 
 
 @handles("dot_general")
 def dot(call: Call, op: StablehloOp) -> Any:
-    """One matmul between transposes and reshapes."""
+    """Build one matmul between transposes and reshapes."""
     d = op.numbers("dot_dimension_numbers", "DotDimensionNumbers")
     dims = DotDims(
         tuple(d.lhs_contracting_dimensions),
@@ -114,7 +114,7 @@ def dot(call: Call, op: StablehloOp) -> Any:
 
 @handles("dot")
 def plain_dot(call: Call, op: StablehloOp) -> Any:
-    """The product of matrices or vectors: the last dimension with the first."""
+    """Multiply matrices or vectors: contract the last dimension with the first."""
     dims = DotDims((call.type(0).rank - 1,), (0,), (), ())
     return dot_general(call.b, call.x(0), call.x(1), dims, op.type().dtype)
 
@@ -154,7 +154,7 @@ def broadcast_in_dim(call: Call, op: StablehloOp) -> Any:
 
 
 def _extents(call: Call, index: int) -> tuple[Extent, ...]:
-    """A shape that an operand holds, static or in terms of dynamic dimensions."""
+    """Return a shape that an operand holds, static or in terms of dynamic dimensions."""
     value = call.operands[index]
     if isinstance(value, SymbolicSizes):
         if not call.emits:
@@ -165,20 +165,20 @@ def _extents(call: Call, index: int) -> tuple[Extent, ...]:
 
 @handles("dynamic_broadcast_in_dim")
 def dynamic_broadcast_in_dim(call: Call, op: StablehloOp) -> Any:
-    """As broadcast_in_dim, into the shape that operand 1 holds."""
+    """Broadcast as broadcast_in_dim, into the shape that operand 1 holds."""
     dims = op.ints("broadcast_dimensions")
     return movement.broadcast_in_dim(call.b, call.x(), _extents(call, 1), dims)
 
 
 @handles("reshape")
 def reshape(call: Call, op: StablehloOp) -> Any:
-    """The elements of x under another shape."""
+    """Reshape x to the shape of the result."""
     return reshape_to(call.b, call.x(), op.shape())
 
 
 @handles("dynamic_reshape")
 def dynamic_reshape(call: Call, op: StablehloOp) -> Any:
-    """The elements of x under the shape that operand 1 holds."""
+    """Reshape x to the shape that operand 1 holds."""
     return reshape_to(call.b, call.x(), _extents(call, 1))
 
 
@@ -196,7 +196,7 @@ def reverse(call: Call, op: StablehloOp) -> Any:
 
 @handles("concatenate")
 def concatenate(call: Call, op: StablehloOp) -> Any:
-    """The operands one after the other."""
+    """Join the operands one after the other."""
     return movement.concatenate(call, op.integer("dimension"))
 
 
@@ -209,7 +209,7 @@ def slice_(call: Call, op: StablehloOp) -> Any:
 
 @handles("dynamic_slice")
 def dynamic_slice(call: Call, op: StablehloOp) -> Any:
-    """A slice of known sizes at computed places."""
+    """Take a slice of known sizes at computed places."""
     return movement.dynamic_slice(call, op.ints("slice_sizes"))
 
 
@@ -221,7 +221,7 @@ def dynamic_update_slice(call: Call, op: StablehloOp) -> Any:
 
 @handles("pad")
 def pad(call: Call, op: StablehloOp) -> Any:
-    """Values around and between the elements; negative pads cut."""
+    """Insert values around and between the elements; negative pads cut."""
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
     return movement.pad(call, *(op.ints(n) for n in names))
 
@@ -234,14 +234,14 @@ def iota(call: Call, op: StablehloOp) -> Any:
 
 @handles("dynamic_iota")
 def dynamic_iota(call: Call, op: StablehloOp) -> Any:
-    """As iota, in the shape that operand 0 holds."""
+    """Build an iota of the shape that operand 0 holds."""
     shape = _extents(call, 0)
     return movement.iota(call.b, shape, op.integer("iota_dimension"), op.type().dtype)
 
 
 @handles("gather")
 def gather_(call: Call, op: StablehloOp) -> Any:
-    """Slices at computed places, which are clamped."""
+    """Gather slices at computed places, which are clamped."""
     d = op.numbers("dimension_numbers", "GatherDimensionNumbers")
     dims = GatherDims(
         tuple(d.offset_dims),
@@ -257,7 +257,7 @@ def gather_(call: Call, op: StablehloOp) -> Any:
 
 @handles("get_dimension_size")
 def get_dimension_size(call: Call, op: StablehloOp) -> Any:
-    """The size of a dimension as a scalar; dynamic ones are followed by the importer."""
+    """Return the size of a dimension as a scalar; the importer follows dynamic ones."""
     size = call.dims()[op.integer("dimension")]
     if isinstance(size, int):
         return call.b.constant(np.array(size, np.int32))

@@ -73,7 +73,7 @@ def from_torch(
 
 
 def _module_of(function: Callable[..., Any]) -> Any:
-    """A module that calls a function."""
+    """Make a module that calls a function."""
     import torch  # pyright: ignore[reportMissingImports]
 
     class Function(torch.nn.Module):
@@ -92,7 +92,7 @@ class _Examples:
         self._kept: list[Any] = []
 
     def of(self, tree: Any) -> Any:
-        """The tree with a tensor for each spec and array."""
+        """Return the tree with a tensor for each spec and array."""
         from torch.utils._pytree import tree_map  # pyright: ignore[reportMissingImports]
 
         return tree_map(self._leaf, tree)
@@ -162,7 +162,7 @@ class _Examples:
 
 
 def _is_fixed(size: Any) -> bool:
-    """Whether a size is one number; torch may hold such a number as a symbolic size."""
+    """Return whether a size is one number; torch may hold such a number as a symbolic size."""
     return isinstance(size, int) or size.node.expr.is_number
 
 
@@ -223,7 +223,7 @@ def _exported(
 
 
 def _automatic(shapes: Any) -> Any:
-    """The same dimensions, related as torch finds them to be."""
+    """Return the same dimensions, related as torch finds them to be."""
     import torch  # pyright: ignore[reportMissingImports]
     from torch.utils._pytree import tree_map  # pyright: ignore[reportMissingImports]
 
@@ -249,7 +249,7 @@ def _decomposed(program: Any, name: str, names: Mapping[str, str]) -> TorchModel
 
 
 def _leaf_names(program: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the leaves of inputs and results: their paths, joined by dots."""
+    """Return the names of the leaves of inputs and results: their paths, joined by dots."""
     from torch.utils._pytree import (  # pyright: ignore[reportMissingImports]
         tree_flatten_with_path,
         tree_unflatten,
@@ -271,7 +271,7 @@ def _leaf_names(program: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _key(key: Any) -> str:
-    """One step of a path: a position, a key or an attribute."""
+    """Return one step of a path: a position, a key or an attribute."""
     for attribute in ("idx", "key", "name"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

@@ -181,7 +181,7 @@ def refusal(knobs: ByteDepthwise, target: Target) -> str:
 
 
 def cost(knobs: ByteDepthwise, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each tensor crosses memory once."""
+    """Count each tensor as crossing memory once."""
     images = knobs.images
     pixels = images.pixels(sizes)
     flops = pixels * images.channels * (2.0 * images.taps + knobs.epilogue.flops)
@@ -214,7 +214,7 @@ def reference(knobs: ByteDepthwise, arrays: Arrays) -> tuple[np.ndarray, np.ndar
 
 
 def sample(random: Random, target: Target) -> tuple[ByteDepthwise, list[Arrays]]:
-    """Random knobs and three calls."""
+    """Draw knobs and three calls."""
     geometry = replace(Geometry.random(random, target), parts=())
     result = random.choice(tuple(RESULTS))
     epilogue = NOTHING if result == "i32" else layer(bias=random.random() < 0.5, activation="relu")

@@ -123,7 +123,7 @@ class Narrow:
             at, left = at + number, left - number * lanes
 
     def _packed(self, k: Build, values: Sequence[Vector]) -> Any:
-        """The bytes of one, two or four vectors as one."""
+        """Return the bytes of one, two or four vectors as one."""
         i8 = ir.IntegerType.get_signless(8)
         if k.lanes not in _PREFIX:
             (value,) = values
@@ -144,7 +144,7 @@ class Narrow:
         return value if self.finite else where(value.is_nan(), float(-self.point), value)
 
     def _clipped(self, k: Build, value: Vector) -> Any:
-        """Whole numbers within the bounds, as 32-bit integers, by arithmetic of any target."""
+        """Return whole numbers within the bounds, as i32, by arithmetic of any target."""
         value = self._sound(value)
         if self.rounded:
             value = Vector(math.roundeven(value.value)) + float(self.point)
@@ -152,7 +152,7 @@ class Narrow:
         return arith.fptosi(int_vector(k.lanes), smaller(larger(low, value), high).value)
 
     def _whole(self, k: Build, value: Vector) -> Any:
-        """The number as a 32-bit integer, rounded to even."""
+        """Return the number as i32, rounded to even."""
         if not self.rounded:
             return self._clipped(k, value)
         value = self._sound(value)
@@ -183,7 +183,7 @@ NARROW = Narrow("i8")
 
 
 def _pack(k: Build, name: str, bits: int, a: Any, b: Any) -> Any:
-    """Both vectors with half the bits, saturated, in turn for each 128 bits."""
+    """Pack both vectors into half the bits, saturated, in turn for each 128 bits."""
     kind = ir.VectorType.get([4 * k.lanes * 8 // bits], ir.IntegerType.get_signless(bits))
     full = f"{_PREFIX[k.lanes]}.{name}{_SUFFIX[k.lanes]}"
     return llvm.call_intrinsic(kind, full, [a, b], [], [])

@@ -22,14 +22,14 @@ _MAX_ELEMENTS = 1 << 14
 
 @node("NonMaxSuppression")
 def non_max_suppression(n: OnnxNode) -> Any:
-    """Rows (image, class, box) of boxes that overlap with no better one, and how many there are."""
+    """Build the rows (image, class, box) of boxes that overlap with no better one; their number."""
     known = all(isinstance(o, np.ndarray) for o in n.operands if o is not None)
     return by_reference(n) if known else boxes_left(n)
 
 
 @node("Unique", "NonZero", "MelWeightMatrix")
 def by_reference(n: OnnxNode) -> Any:
-    """The arrays that ONNX's reference gives for known inputs."""
+    """Return the arrays that ONNX's reference computes for known inputs."""
     given = {}
     for index, name in enumerate(n.proto.input):
         if n.has(index):

@@ -47,7 +47,7 @@ def dropout(n: OnnxNode) -> Any:
 
 @node("Transpose")
 def transpose(n: OnnxNode) -> Any:
-    """Dimension d of out is dimension perm[d] of x; reversed by default."""
+    """Make dimension perm[d] of x dimension d of out; reversed by default."""
     rank = n.type().rank
     permutation = tuple(n.attr("perm", range(rank)[::-1]))
     return n.b.transpose(n.x(), permutation=permutation)
@@ -55,7 +55,7 @@ def transpose(n: OnnxNode) -> Any:
 
 @node("Reshape")
 def reshape(n: OnnxNode) -> Any:
-    """The elements of x under another shape; 0 copies x's dimension unless `allowzero`."""
+    """Reshape x; a 0 in the shape copies x's dimension unless `allowzero`."""
     target = list(n.extents(1, "shape"))
     dims = n.dims()
     if not n.attr("allowzero", 0):
@@ -120,13 +120,13 @@ def tile(n: OnnxNode) -> Any:
 
 @node("Concat")
 def concat(n: OnnxNode) -> Any:
-    """The inputs one after the other along `axis`."""
+    """Join the inputs one after the other along `axis`."""
     return chain(n.b, n.all(), n.attr("axis"))
 
 
 @node("Split")
 def split_node(n: OnnxNode) -> Any:
-    """Consecutive pieces along `axis`: of given sizes, or equal (the last one smaller)."""
+    """Split into consecutive pieces along `axis`: of given sizes, or equal (the last smaller)."""
     axis = n.attr("axis", 0) % n.type().rank
     sizes = n.ints(1, "split") if n.has(1) else _equal_parts(n, n.type().shape[axis])
     bounds = np.cumsum([0, *sizes])
@@ -164,7 +164,7 @@ def slice_node(n: OnnxNode) -> Any:
 
 
 def _first(n: OnnxNode, x: Any, axis: int, start: int, end: Extent, step: int) -> Any:
-    """The first `end` elements along `axis`, a dynamic number."""
+    """Take the first `end` elements along `axis`, a dynamic number."""
     if n.dims()[axis] == end and start == 0 and step == 1:
         return x
     if start or step != 1:
@@ -190,7 +190,7 @@ def _stop(value: int, step: int) -> int:
 
 @node("Pad")
 def pad(n: OnnxNode) -> Any:
-    """Constant pads by pyc.pad (negative ones cut); other modes gather known indices."""
+    """Pad by pyc.pad (negative pads cut) for constants; other modes gather known indices."""
     rank = n.type().rank
     pads = n.ints(1, "pads")
     axes = n.ints(3, "axes") if n.has(3) else tuple(range(rank))
@@ -269,7 +269,7 @@ def one_hot(n: OnnxNode) -> Any:
 
 @node("DepthToSpace")
 def depth_to_space(n: OnnxNode) -> Any:
-    """Blocks of channels become blocks of pixels, in DCR or CRD order."""
+    """Move blocks of channels to blocks of pixels, in DCR or CRD order."""
     b, block = n.b, n.attr("blocksize")
     rows_first = n.attr("mode", "DCR") == "DCR"
     parts = (block, block, -1) if rows_first else (-1, block, block)
@@ -289,7 +289,7 @@ def _channels(n: OnnxNode, parts: tuple[int, ...]) -> tuple[int, ...]:
 
 @node("SpaceToDepth")
 def space_to_depth(n: OnnxNode) -> Any:
-    """Blocks of pixels become blocks of channels."""
+    """Move blocks of pixels to blocks of channels."""
     b, block = n.b, n.attr("blocksize")
     x = n.x()
     for axis in (3, 2):
@@ -304,7 +304,7 @@ def space_to_depth(n: OnnxNode) -> Any:
 
 @node("Trilu")
 def trilu(n: OnnxNode) -> Any:
-    """The upper or lower triangle of the last two dimensions, shifted by k; 0 elsewhere."""
+    """Keep the upper or lower triangle of the last two dimensions, shifted by k; 0 elsewhere."""
     b, rank = n.b, n.type().rank
     shift = int(n.scalar(1, "k")) if n.has(1) else 0
     rows, columns = (b.iota_like(n.x(), rank - 2), b.iota_like(n.x(), rank - 1))

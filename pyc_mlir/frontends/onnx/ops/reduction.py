@@ -13,7 +13,8 @@ from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 
 def axes_of(n: OnnxNode) -> tuple[int, ...]:
-    """The axes to reduce, from the input (opset 18; ReduceSum 13) or the attribute; else all."""
+    """Return the axes to reduce, from the input (opset 18; ReduceSum 13) or the attribute; else
+    all."""
     rank = n.type().rank
     axes = n.ints(1, "axes") if n.has(1) else tuple(n.attr("axes", ()))
     stays = n.attr("noop_with_empty_axes", 0)
@@ -23,14 +24,14 @@ def axes_of(n: OnnxNode) -> tuple[int, ...]:
 
 
 def _reduce(n: OnnxNode, op: str, x: Any, axes: tuple[int, ...]) -> Any:
-    """One pyc reduction with the node's `keepdims`; nothing to do without axes."""
+    """Build one pyc reduction with the node's `keepdims`; nothing to do without axes."""
     keepdims = bool(n.attr("keepdims", 1))
     return getattr(n.b, op)(x, axes=axes, keepdims=keepdims) if axes else x
 
 
 @node("ReduceSum", "ReduceProd")
 def reduce_plain(n: OnnxNode) -> Any:
-    """One pyc reduction."""
+    """Build one pyc reduction."""
     return _reduce(
         n, {"ReduceSum": "reduce_sum", "ReduceProd": "reduce_prod"}[n.op], n.x(), axes_of(n)
     )
@@ -38,7 +39,7 @@ def reduce_plain(n: OnnxNode) -> Any:
 
 @node("ReduceMax", "ReduceMin")
 def reduce_extreme(n: OnnxNode) -> Any:
-    """One pyc reduction; i1 goes by way of i8."""
+    """Build one pyc reduction; i1 goes by way of i8."""
     op = {"ReduceMax": "reduce_max", "ReduceMin": "reduce_min"}[n.op]
     if n.type().dtype != BOOL:
         return _reduce(n, op, n.x(), axes_of(n))
@@ -50,7 +51,7 @@ def reduce_extreme(n: OnnxNode) -> Any:
 
 @node("ReduceMean")
 def reduce_mean(n: OnnxNode) -> Any:
-    """The mean; of integers, rounded toward zero."""
+    """Build the mean; of integers, rounded toward zero."""
     axes = axes_of(n)
     if is_float(n.type().dtype) or not axes:
         return _reduce(n, "reduce_mean", n.x(), axes)
@@ -58,7 +59,7 @@ def reduce_mean(n: OnnxNode) -> Any:
 
 
 def _in_float(b: Any, x: Any, function: Callable[[Any], Any]) -> Any:
-    """A function of floats; integers go by way of f64, and the result is cut to a whole number."""
+    """Apply a function of floats; integers go by way of f64, and the result is truncated."""
     dtype = b.type_of(x).dtype
     wide = x if is_float(dtype) else b.cast(x, dtype=DTYPES["f64"])
     return b.convert(function(wide), dtype)
@@ -125,7 +126,7 @@ def arg_extreme(n: OnnxNode) -> Any:
 
 @node("CumSum", "CumProd")
 def cumulative(n: OnnxNode) -> Any:
-    """Sums or products of what comes before along `axis`, from the end with `reverse`."""
+    """Build running sums or products along `axis`, from the end with `reverse`."""
     b, rank = n.b, n.type().rank
     axis = int(n.scalar(1, "axis")) % rank
     sums = n.op == "CumSum"

@@ -48,7 +48,7 @@ def attention(n: AtenCall) -> Any:
 
 
 def _repeated(b: Any, x: Any, query: tuple[int | None, ...]) -> Any:
-    """Each head as often in a row as there are query heads for it."""
+    """Repeat each head once for each of its query heads."""
     dims = b.dims(x)
     if len(dims) < 3 or dims[-3] == query[-3] or dims[-3] == 1:
         return x
@@ -62,7 +62,7 @@ def _repeated(b: Any, x: Any, query: tuple[int | None, ...]) -> Any:
 
 
 def _all_see(n: AtenCall) -> bool:
-    """Whether a mask that is known at import leaves each query some key."""
+    """Return whether a mask that is known at import leaves each query some key."""
     known = n.known("attn_mask")
     if known is None:
         return False
@@ -101,7 +101,7 @@ def _scores(b: Any, query: Any, key: Any, mask: Any, scale: float, causal: bool)
 def _with_sums(
     b: Any, query: Any, key: Any, value: Any, mask: Any, scale: float, causal: bool
 ) -> tuple[Any, Any]:
-    """Attention, and the log of each row's sum of exponentials, which the gradient needs."""
+    """Build attention, and the log of each row's sum of exponentials, which the gradient needs."""
     scores = _scores(b, query, key, mask, scale, causal)
     axis = b.type_of(scores).rank - 1
     top = b.reduce_max(scores, axes=(axis,), keepdims=True)
@@ -119,10 +119,10 @@ def _with_sums(
 
 @aten("_scaled_dot_product_flash_attention_for_cpu_backward.default")
 def attention_backward(n: AtenCall) -> Any:
-    """The gradients of query, key and value, from the saved log of the sums.
+    """Build the gradients of query, key and value, from the saved log of the sums.
 
-    Dao et al., "FlashAttention", 2022, appendix B: P = exp(S - L), dS = P * (dO V^T - D) with
-    D = sum(dO * O).
+    Dao et al., "FlashAttention", 2022, appendix B: P = exp(S - L), dS = P * (dO V^T - D) with D =
+    sum(dO * O).
     """
     b = n.b
     query, key, value, out, grad = (

@@ -35,14 +35,14 @@ def identity(n: AtenCall) -> Any:
       "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints",
       "unflatten.int", "view_as.default", "reshape_as.default")  # fmt: skip
 def reshape(n: AtenCall) -> Any:
-    """The elements of x under the shape of the result."""
+    """Reshape x to the shape of the result."""
     return reshape_to(n.b, n.x(), n.out_dims)
 
 
 @aten("permute.default", "transpose.int", "t.default", "numpy_T.default", "movedim.int",
       "swapaxes.default")  # fmt: skip
 def permute(n: AtenCall) -> Any:
-    """The dimensions in another order."""
+    """Put the dimensions in another order."""
     rank = n.rank()
     if n.op == "permute":
         order = [int(d) % max(rank, 1) for d in n.static("dims")]
@@ -111,7 +111,7 @@ def select(n: AtenCall) -> Any:
 
 @aten("cat.default")
 def concat(n: AtenCall) -> Any:
-    """The tensors one after the other along `dim`; torch lets empty vectors among them."""
+    """Join the tensors one after the other along `dim`; torch lets empty vectors among them."""
     values = n.xs("tensors", n.dtype)
     rank = max(n.b.type_of(v).rank for v in values)
     kept = [v for v in values if n.b.type_of(v).rank == rank]
@@ -120,7 +120,7 @@ def concat(n: AtenCall) -> Any:
 
 @aten("stack.default")
 def stack(n: AtenCall) -> Any:
-    """The tensors along a new dimension `dim`."""
+    """Join the tensors along a new dimension `dim`."""
     values = n.xs("tensors", n.dtype)
     axis = n.static("dim", 0) % (n.b.type_of(values[0]).rank + 1)
     return chain(n.b, [n.b.expand_dims(v, axis) for v in values], axis)
@@ -129,7 +129,7 @@ def stack(n: AtenCall) -> Any:
 @aten("split.Tensor", "split_with_sizes.default", "split.sizes", "unbind.int",
       "chunk.default", "tensor_split.sections")  # fmt: skip
 def pieces(n: AtenCall) -> Any:
-    """Consecutive pieces along `dim`, of the sizes of the results; unbind drops the dimension."""
+    """Split into consecutive pieces along `dim`, of the results' sizes; unbind drops `dim`."""
     axis = n.axis("dim", 0)
     if n.op == "unbind":
         parts = [take(n.b, n.x(), axis, i, i + 1) for i in range(len(n.results))]
@@ -142,7 +142,7 @@ def pieces(n: AtenCall) -> Any:
 
 
 def _dynamic_pieces(n: AtenCall, axis: int, sizes: list[Extent]) -> tuple[Any, ...]:
-    """Pieces of which the last may be dynamic."""
+    """Split into pieces of which the last may be dynamic."""
     if any(isinstance(s, SymbolicSize) for s in sizes[:-1]):
         raise unsupported("pieces of dynamic sizes: expected static ones before the last")
     bounds = np.cumsum([0, *(int(s) for s in sizes[:-1])])  # pyright: ignore[reportArgumentType]
@@ -199,7 +199,7 @@ def padded(b: Any, x: Any, pads: tuple[int, ...], value: float) -> Any:
 @aten(*(f"{kind}_pad{rank}d.default" for kind in ("reflection", "replication")
         for rank in (1, 2, 3)))  # fmt: skip
 def mirrored_pad(n: AtenCall) -> Any:
-    """The border repeated, or x reflected about it: gathers of known indices."""
+    """Repeat the border, or reflect x about it: gathers of known indices."""
     b, x, pads = n.b, n.x(), n.ints("padding")
     rank = n.rank()
     for i in range(len(pads) // 2):
@@ -264,7 +264,7 @@ def triangle(n: AtenCall) -> Any:
 
 @aten("diagonal.default")
 def diagonal(n: AtenCall) -> Any:
-    """The elements of a diagonal of two dimensions, as the last dimension: by linear index."""
+    """Take a diagonal of two dimensions as the last dimension: by linear index."""
     b, x = n.b, n.x()
     rank = n.rank()
     first, second = n.axis("dim1", 0), n.axis("dim2", 1)
@@ -279,7 +279,7 @@ def diagonal(n: AtenCall) -> Any:
 
 @aten("unfold.default")
 def unfold(n: AtenCall) -> Any:
-    """Windows of `size` every `step` along `dimension`, their elements as the last dimension."""
+    """Gather windows of `size` every `step` along `dimension`, elements as the last dimension."""
     b, x = n.b, n.x()
     axis, size, step = n.axis("dimension"), n.static("size"), n.static("step")
     length = n.type().shape[axis]

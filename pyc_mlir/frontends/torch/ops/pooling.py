@@ -28,7 +28,7 @@ class _Pool:
             self.high = self._ceiled(n, n.type().shape[-rank:])
 
     def _ceiled(self, n: AtenCall, sizes: Sequence[int | None]) -> tuple[int, ...]:
-        """Pads at the end that let a last, partial window count, unless it starts in the pads."""
+        """Return pads at the end that admit a last, partial window unless it starts in the pads."""
         high = []
         for i, size in enumerate(sizes):
             if size is None:
@@ -80,7 +80,7 @@ def _images(n: AtenCall, rank: int) -> tuple[Any, Any]:
 
 
 def _positions(b: Any, x: Any, window: tuple[Any, ...]) -> Any:
-    """The linear index of each window's first maximum: the argmax over its strided taps."""
+    """Return the linear index of each window's first maximum: the argmax over its strided taps."""
     kernel, strides, low, _, dilations = window
     height, width = b.type_of(x).shape[2:]
     if height is None or width is None:
@@ -106,7 +106,7 @@ def _positions(b: Any, x: Any, window: tuple[Any, ...]) -> Any:
 
 
 def taps_of(b: Any, x: Any, window: tuple[Any, ...], value: float) -> list[Any]:
-    """For each position of the kernel [1, n, c, oh, ow], what it reads of x."""
+    """Return for each position of the kernel its reads of x, [1, n, c, oh, ow]."""
     kernel, strides, low, high, dilations = window
     x = b.pad(x, low=(0, 0, *low), high=(0, 0, *high), value=value)
     sizes = [
@@ -127,7 +127,7 @@ def taps_of(b: Any, x: Any, window: tuple[Any, ...], value: float) -> list[Any]:
 
 @aten("max_pool2d_with_indices_backward.default")
 def max_pool_backward(n: AtenCall) -> Any:
-    """Each gradient goes to the position of its maximum: a sum over the kernel's positions."""
+    """Send each gradient to the position of its maximum: a sum over the kernel's positions."""
     b, grad, indices = n.b, n.x("grad_output"), n.x("indices")
     pool = _Pool(n, 2)
     dims = n.type("self").shape
@@ -197,7 +197,7 @@ def avg_pool(n: AtenCall) -> Any:
 @aten("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default",
       "adaptive_avg_pool1d.default")  # fmt: skip
 def adaptive_avg_pool(n: AtenCall) -> Any:
-    """The mean of each of `output_size` parts of an axis, which overlap by at most one element."""
+    """Build the mean of each of `output_size` parts of an axis, which may share an element."""
     x, rank = n.x(), n.rank()
     wanted = n.arg("output_size")
     wanted = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
@@ -211,7 +211,7 @@ def adaptive_avg_pool(n: AtenCall) -> Any:
 
 
 def _adapted(b: Any, x: Any, axis: int, parts: int | None) -> Any:
-    """Along one axis: a mean, a mean of equal parts, or a product with a matrix of weights."""
+    """Average along one axis: a mean, a mean of equal parts, or a product with a weight matrix."""
     size = b.type_of(x).shape[axis]
     if parts is None or parts == size:
         return x

@@ -90,7 +90,7 @@ def max_places(n: OnnxNode, x: Any, w: OnnxWindow, pooled: Sequence[int]) -> Any
 
 @node("MaxUnpool")
 def max_unpool(n: OnnxNode) -> Any:
-    """Maxima put back at their places, 0 elsewhere; a larger `output_shape` pads with 0."""
+    """Put maxima back at their places, 0 elsewhere; a larger `output_shape` pads with 0."""
     b, shape = n.b, n.type().shape
     rank = len(shape) - 2
     if None in shape:
@@ -117,7 +117,7 @@ def max_unpool(n: OnnxNode) -> Any:
 
 @node("DeformConv")
 def deformable(n: OnnxNode) -> Any:
-    """A convolution whose taps are moved by offsets, read bilinearly. Zhu et al., 2019."""
+    """Build a convolution whose taps are moved by offsets, read bilinearly. Zhu et al., 2019."""
     b, kernel = n.b, [d or 0 for d in n.type(1).shape[2:]]
     if n.type().rank != 4 or None in (*n.type(0).shape, *n.type(1).shape, *n.type(2).shape):
         raise unsupported("expected images and weights of static sizes")

@@ -55,7 +55,7 @@ def attention(n: OnnxNode) -> Any:
 
 
 def _scores(b: Any, query: Any, key: Any, scale: float, cap: float) -> Any:
-    """Products of queries and keys, passed through cap * tanh(score / cap) where there is one."""
+    """Build products of queries and keys, through cap * tanh(score / cap) if there is one."""
     scores = b.matmul(b.mul(query, b.scalar(scale, query)), swap_last(b, key))
     if not cap:
         return scores
@@ -64,9 +64,9 @@ def _scores(b: Any, query: Any, key: Any, scale: float, cap: float) -> Any:
 
 
 def _by_scores(n: OnnxNode, scores: Any, mask: Any, seen: Any, value: Any) -> tuple[Any, Any]:
-    """What attention gives, and the scores at the stage that the node shows.
+    """Build the attention and the scores at the stage that `qk_matmul_output_mode` names.
 
-    Stages (`qk_matmul_output_mode`): 0, 1 products, capped; 2 masked; 3 after the softmax.
+    Stages: 0, 1 products, capped; 2 masked; 3 after the softmax.
     """
     b, mode = n.b, n.attr("qk_matmul_output_mode", 0)
     if mode == 0 and n.attr("softcap", 0.0) and n.wants(3):
@@ -105,7 +105,7 @@ def _heads(n: OnnxNode, index: int, attribute: str) -> Any:
 
 
 def _cached(n: OnnxNode, index: int, past: int) -> Any:
-    """Keys or values, after those of the cache."""
+    """Return keys or values, after those of the cache."""
     fresh = _heads(n, index, "kv_num_heads")
     return n.b.concat(n.x(past), fresh, axis=2) if n.has(past) else fresh
 
@@ -119,7 +119,7 @@ def _groups(b: Any, query: Any, key: Any) -> int:
 
 
 def repeated(b: Any, x: Any, groups: int) -> Any:
-    """Each head `groups` times in a row."""
+    """Repeat each head `groups` times in a row."""
     if groups == 1:
         return x
     batch, heads, length, depth = b.dims(x)
@@ -128,7 +128,8 @@ def repeated(b: Any, x: Any, groups: int) -> Any:
 
 
 def _mask(n: OnnxNode, query: Any, key: Any) -> Any:
-    """The mask operand of pyc.attention, or None: the model's, with what queries see by place.
+    """Return the mask operand of pyc.attention, or None: the model's, and what queries see by
+    place.
 
     ONNX aligns queries to the cache: query i stands at the place i + length of the cache, or the
     last query at the end of the keys that ``nonpad_kv_seqlen`` marks as no padding.
@@ -146,7 +147,7 @@ def _mask(n: OnnxNode, query: Any, key: Any) -> Any:
 
 
 def _widened(b: Any, mask: Any, length: Extent) -> Any:
-    """A mask narrower than the keys hides the others."""
+    """Pad a mask that is narrower than the keys so that it hides the others."""
     width = b.dims(mask)[-1]
     if width in (1, length):
         return mask

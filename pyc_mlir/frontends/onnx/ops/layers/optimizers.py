@@ -13,18 +13,18 @@ _DOMAIN = "ai.onnx.preview.training"
 
 
 def _tensors(n: OnnxNode, kinds: int) -> list[tuple[Any, ...]]:
-    """For each weight: itself, its gradient and its states."""
+    """Return for each weight itself, its gradient and its states."""
     count = (n.count - 2) // kinds
     return [tuple(n.x(2 + k * count + i) for k in range(kinds)) for i in range(count)]
 
 
 def _ordered(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """All new weights, then all first states, ..."""
+    """Return all new weights, then all first states, ..."""
     return tuple(r for kind in zip(*results, strict=True) for r in kind)
 
 
 def _regular(n: OnnxNode, x: Any, gradient: Any) -> Any:
-    """The gradient with that of the weight's norm."""
+    """Add the gradient of the weight's norm to the gradient."""
     b = n.b
     return b.add(b.mul(x, b.scalar(n.attr("norm_coefficient", 0.0), x)), gradient)
 
@@ -67,7 +67,7 @@ def adagrad(n: OnnxNode) -> Any:
 
 @node(f"{_DOMAIN}.Adam")
 def adam(n: OnnxNode) -> Any:
-    """Running means of gradients and their squares, without bias. Kingma and Ba, 2015."""
+    """Keep running means of gradients and their squares, without bias. Kingma and Ba, 2015."""
     b, results = n.b, []
     for x, gradient, v, h in _tensors(n, 4):
         dtype = b.type_of(x).dtype

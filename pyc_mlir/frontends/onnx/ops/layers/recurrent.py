@@ -42,17 +42,17 @@ class _Direction:
     activations: Sequence[Activation]
 
     def part(self, index: int, width: int, place: int) -> Any:
-        """Columns [place * width, (place + 1) * width) of an input [directions, columns]."""
+        """Return columns [place * width, (place + 1) * width) of an input [directions, columns]."""
         b = self.n.b
         rows = take(b, self.n.x(index), 0, self.number, self.number + 1)
         return take(b, rows, 1, place * width, (place + 1) * width)
 
     def gate(self, x: Any, place: int) -> Any:
-        """The columns of one gate."""
+        """Return the columns of one gate."""
         return take(self.n.b, x, 1, place * self.hidden, (place + 1) * self.hidden)
 
     def matrix(self, index: int) -> Any:
-        """W or R of this direction, transposed: [columns, gates * hidden]."""
+        """Return W or R of this direction, transposed: [columns, gates * hidden]."""
         b = self.n.b
         one = take(b, self.n.x(index), 0, self.number, self.number + 1)
         return swap_last(b, b.squeeze(one, 0))
@@ -147,7 +147,7 @@ def _rnn_step(d: _Direction) -> Step:
 
 
 def _recurrent(n: OnnxNode, step_of: Callable[[_Direction], Step], given: Sequence[Any]) -> Any:
-    """Y of all steps, and the last states: [length, directions, batch, hidden], [directions, ...].
+    """Build Y of all steps [length, directions, batch, hidden], and last states [directions, ...].
 
     given: the first states, [directions, batch, hidden] or None for zeros.
     """
@@ -175,7 +175,7 @@ def _recurrent(n: OnnxNode, step_of: Callable[[_Direction], Step], given: Sequen
 def _run(
     d: _Direction, step: Step, x: Any, given: Sequence[Any], order: Sequence[int]
 ) -> tuple[list[Any], Sequence[Any]]:
-    """The state h after each step, by place, and the last states."""
+    """Return the state h after each step, by place, and the last states."""
     b, n = d.n.b, d.n
     products = b.matmul(x, d.matrix(1))
     if n.has(3):
@@ -202,7 +202,7 @@ def _run(
 
 
 def _input_bias(d: _Direction) -> Any:
-    """The bias of the inputs, with that of the states where nothing is between them."""
+    """Return the inputs' bias, plus the states' unless a function stands between them."""
     gates = _GATES[d.n.op]
     parts = []
     for gate in range(gates):
@@ -213,7 +213,7 @@ def _input_bias(d: _Direction) -> Any:
 
 
 def _activations(n: OnnxNode, number: int) -> list[Activation]:
-    """The functions of one direction."""
+    """Return the functions of one direction."""
     usual = _DEFAULTS[n.op]
     names = [v.decode() for v in n.attr("activations", [])] or list(usual) * 2
     if n.attr("activation_alpha") or n.attr("activation_beta"):
@@ -231,7 +231,7 @@ def _apply(b: Any, name: str, x: Any) -> Any:
 def _results(
     n: OnnxNode, made: Sequence[tuple[list[Any], Sequence[Any]]], batch_first: bool
 ) -> tuple[Any, ...]:
-    """Y and the last states of all directions; None for outputs that the node omits."""
+    """Return Y and the last states of all directions; None for outputs that the node omits."""
     b = n.b
     out: list[Any] = [None]
     if n.wants(0):

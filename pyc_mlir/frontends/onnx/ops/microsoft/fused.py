@@ -13,7 +13,7 @@ from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, contrib
 
 
 def _activated(n: OnnxNode, x: Any, name: str, numbers: list[float]) -> Any:
-    """An activation by its name in ONNX, with the parameters that it has there."""
+    """Apply an activation by its name in ONNX, with the parameters that it has there."""
     b = n.b
 
     def number(index: int, default: float) -> Any:
@@ -76,7 +76,7 @@ def embed_layer_norm(n: OnnxNode) -> Any:
 
 @contrib("GatherBlockQuantized")
 def gather_quantized_blocks(n: OnnxNode) -> Any:
-    """Rows of a table of 4 or 8 bits, taken at `indices`: (x - zero point) * scale by blocks.
+    """Gather rows of a table of 4 or 8 bits at `indices`: (x - zero point) * scale by blocks.
 
     data: ui8 [rows, ...], two numbers of 4 bits a byte; the rows alone leave their packed form.
     """
