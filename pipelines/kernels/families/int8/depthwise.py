@@ -219,8 +219,8 @@ def sample(random: Random, target: Target) -> tuple[ByteDepthwise, list[Arrays]]
     result = random.choice(tuple(RESULTS))
     epilogue = NOTHING if result == "i32" else layer(bias=random.random() < 0.5, activation="relu")
     narrow = Narrow.random(random, result) if result in BOUNDS else NARROW
-    flags = [random.random() < 0.5 for _ in range(3)]
-    knobs = ByteDepthwise(geometry, epilogue, *flags, result, narrow)
+    signed, shifted, bias = (random.random() < 0.5 for _ in range(3))
+    knobs = ByteDepthwise(geometry, epilogue, signed, shifted, bias, result, narrow)
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
@@ -245,11 +245,17 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
         return []
     x, weights, zero = node.operands
     shape, channels = work.type(x).shape, work.type(x).shape[-1]
-    found = images_of(work, shape, channels)
-    if found is None or not work.is_constant(weights) or work.type(weights).shape[2] != 1:
+    found = images_of(work, shape, channels) if channels else None
+    if (
+        not channels
+        or found is None
+        or not work.is_constant(weights)
+        or work.type(weights).shape[2] != 1
+    ):
         return []
     images, axes = found
-    if channels != node.type.shape[-1] or work.type(weights).dtype != DTYPES["i8"]:
+    kind = work.type(weights)
+    if kind.shape[2:] != (1, channels) or kind.dtype != DTYPES["i8"]:
         return []
     bias, first = bias_of(work, channels)
     most = axes[0].kernel * axes[1].kernel * 2 * 255 * 128

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, llvm
+from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, Place, llvm
 from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
@@ -53,7 +53,7 @@ class Narrow:
         """Return the program without the rounding at its end, and the conversion that has it."""
         finite = not any(read.down for read in program.reads)
         cut = Narrow(dtype, finite=finite)
-        steps, point = program.steps, 0
+        steps, point = list(program.steps), 0
         if steps and steps[-1].op == "add":
             last, other = program.first_step + len(steps) - 2, steps[-1].operands[1]
             constants = dict(enumerate(program.constants, 1 + len(program.reads)))
@@ -66,7 +66,7 @@ class Narrow:
         before = program.first_step + len(steps) - 2 if len(steps) > 1 else 0
         if steps[-1].operands[0] != before:
             return program, cut
-        return replace(program, steps=steps[:-1]), replace(cut, rounded=True, point=point)
+        return replace(program, steps=tuple(steps[:-1])), replace(cut, rounded=True, point=point)
 
     @staticmethod
     def random(random: Random, dtype: str) -> "Narrow":
@@ -96,7 +96,7 @@ class Narrow:
         k: Build,
         memory: Memory,
         values: Sequence[Vector],
-        head: Sequence[Index],
+        head: Sequence[Place],
         start: Index,
         count: int | None = None,
         mask: Mask | None = None,
@@ -112,7 +112,7 @@ class Narrow:
         while at < len(values) and left > 0:
             number = next(n for n in (4, 2, 1) if n <= min(most, len(values) - at))
             packed = self._packed(k, values[at : at + number])
-            place = (*head, start + at * lanes)
+            place: Sequence[Place] = (*head, start + at * lanes)
             if mask is not None:
                 memory.store_as(packed, *place, mask=mask)
             elif left < number * lanes:
