@@ -133,7 +133,7 @@ class Contract:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Every clause as plain JSON data, in the order of the fields."""
+        """Return every clause as plain JSON data, in the order of the fields."""
         values = ((f.name, getattr(self, f.name)) for f in fields(self))
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values}
 
@@ -198,7 +198,7 @@ def _bad(name: str, expected: str, value: object) -> PycError:
 
 
 def _uncheckable(contract: Contract) -> Iterator[PycError]:
-    """Clauses that nothing would ever check."""
+    """Yield errors for clauses that nothing would ever check."""
     if contract.latency_binding and contract.latency_goal_seconds is None:
         yield uncheckable("latency_binding", "a goal to miss", "no `latency_goal_seconds`")
     if set(contract.fallbacks) - {NO_FALLBACK} and not contract.compares:
@@ -215,7 +215,7 @@ def uncheckable(name: str, expected: str, got: str) -> PycError:
 
 
 def _conflicts(contract: Contract) -> Iterator[PycError]:
-    """Pairs of clauses that cannot both hold."""
+    """Yield errors for pairs of clauses that cannot both hold."""
     chain = contract.fallbacks
     if NO_FALLBACK in chain and len(chain) > 1:
         yield conflict(f"fallbacks={NO_FALLBACK!r}", f"{chain[-1]!r} beside it", "it refuses all")

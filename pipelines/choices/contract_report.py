@@ -63,7 +63,7 @@ class ClauseReport:
         return "; ".join([f"{requested}: {status}{code}", *facts])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, `measured` apart from the rest."""
+        """Return plain data, `measured` apart from the rest."""
         requested = list(self.requested) if isinstance(self.requested, tuple) else self.requested
         found = {"clause": self.clause, "requested": requested, "status": self.status.value}
         if self.status is Status.SAMPLED:
@@ -118,12 +118,12 @@ class ContractReport:
         return "".join(f"{clause}\n" for clause in self.clauses)
 
     def updated(self, changed: Iterable[ClauseReport]) -> "ContractReport":
-        """With these clauses in the place of those of their name."""
+        """Replace the clauses of the same names by these."""
         by_name = {c.clause: c for c in changed}
         return ContractReport(tuple(by_name.get(c.clause, c) for c in self.clauses))
 
     def unmeasured(self) -> "ContractReport":
-        """Without what another run may change: for artifacts, which are deterministic."""
+        """Drop the parts that another run may change: for artifacts, which are deterministic."""
         return ContractReport(tuple(replace(c, measured={}) for c in self.clauses))
 
     @property
@@ -132,7 +132,7 @@ class ContractReport:
         return {c.code: c.measured for c in self.clauses if c.status is Status.BROKEN}
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Plain data."""
+        """Return plain data."""
         return [clause.to_json() for clause in self.clauses]
 
     @staticmethod

@@ -66,7 +66,7 @@ def _position(source: ModuleText, index: int) -> Position:
 
 
 def collected(context: ir.Context, name: str, report: Report) -> AbstractContextManager[None]:
-    """Like `diagnostics.collect`; text without a name of its own is called `name`."""
+    """Collect like `diagnostics.collect`; text without a name of its own is called `name`."""
 
     def rename(item: Diagnostic) -> Diagnostic:
         position = item.position

@@ -286,7 +286,7 @@ class Reals(Reading):
         return out
 
     def _compare(self, predicate: str, parts: Sequence[Poly], floats: bool) -> Poly:
-        """Of integers the bound ``d <= 0``; of floats the comparison itself, without gt and ge."""
+        """Compare integers by the bound ``d <= 0``; floats by the op itself, without gt and ge."""
         t, (a, b) = self.terms, parts
         if predicate in ("gt", "ge"):
             predicate, a, b = {"gt": "lt", "ge": "le"}[predicate], b, a

@@ -47,7 +47,7 @@ def refusal(knobs: ByteConv, target: Target) -> str:
 
 
 def cost(knobs: ByteConv, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each tensor crosses memory once; the packed weights are constants."""
+    """Count each tensor once across memory; the packed weights are constants."""
     images = knobs.images if isinstance(knobs.images, int) else sizes[knobs.images]
     rows, columns = (
         axis.of(sizes[axis.name]) if axis.name else axis for axis in (knobs.rows, knobs.columns)
@@ -94,7 +94,7 @@ _FILTERS = (1, 3, 8, 15, 16, 17, 33, 64, 79)
 
 
 def sample(random: Random, target: Target) -> tuple[ByteConv, list[Arrays]]:
-    """Random knobs, and three calls."""
+    """Draw knobs and three calls."""
     rows, columns = (random_axis(random) for _ in "ab")
     if random.random() < 0.4:
         rows, columns = ConvAxis(1), ConvAxis(random.choice((1, 5, 14, 40)))
@@ -188,7 +188,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def _images(work: Work, shape: Any) -> tuple[Any, tuple[ConvAxis, ConvAxis]] | None:
-    """Images and axes of an NHWC convolution of known sizes without groups."""
+    """Return images and axes of an NHWC convolution of known sizes without groups."""
     node = work.nodes[0]
     params, kernel = node.params, work.type(node.operands[1]).shape[:2]
     if params["layout"] != "NHWC" or params["groups"] != 1 or None in (*shape[1:], *kernel):
