@@ -44,7 +44,7 @@ _NO_ARRAYS = (
 
 
 def read_inputs(texts: Sequence[str], inputs: Sequence[SignatureEntry]) -> list[np.ndarray]:
-    """One array per input.
+    """Read one array per input.
 
     Raises PycError: ARGUMENT_COUNT when inputs are missing or too many, BAD_ARGUMENT for text and
     files that give no array. Whether an array fits its input is the program's to check.
@@ -89,7 +89,7 @@ def _add_archive(
     path: Path,
     by_name: dict[str, SignatureEntry],
 ) -> None:
-    """Arrays by name; where no key is an input's name, all of them in their order."""
+    """Add arrays by name; if no key is an input's name, all of them in their order."""
     arrays = _load(path)
     if not isinstance(arrays, dict):
         raise _bad(str(path), "an archive of arrays", "one array; name it .npy")

@@ -28,7 +28,7 @@ class Scale:
         return self.start + (value - self.low) / span * (self.end - self.start)
 
     def ticks(self, most: int, whole: bool = False) -> list[float]:
-        """At most about `most` round values within the scale, ascending."""
+        """Return at most about `most` round values within the scale, ascending."""
         low, high = self.low / self.factor, self.high / self.factor
         rough = max((high - low) / max(most, 1), 1e-12)
         power = 10.0 ** floor(log10(rough))
@@ -43,13 +43,13 @@ class Scale:
 
 
 def bytes_scale(largest: int, start: float, end: float, room: float = 1.0) -> Scale:
-    """From 0 to `largest` bytes (times `room`), in the unit in which that reads well."""
+    """Make a scale to `largest` bytes (times `room`), in the unit in which that reads well."""
     factor, unit = unit_of(largest)
     return Scale(0.0, max(largest, 1) * room, start, end, factor, unit)
 
 
 def seconds_scale(values: Sequence[float], start: float, end: float) -> Scale:
-    """Around some seconds, with a margin at both ends."""
+    """Make a scale around some seconds, with a margin at both ends."""
     low, high = min(values), max(values)
     margin = (high - low) * 0.08 or high * 0.05 or 1.0
     factor, unit = next((t for t in _TIMES if high >= t[0]), _TIMES[-1])
@@ -62,7 +62,7 @@ def px(value: float) -> str:
 
 
 def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start") -> str:
-    """SVG text at a place."""
+    """Write SVG text at a place."""
     place = f'x="{px(x)}" y="{px(y)}" class="{kind}" text-anchor="{anchor}"'
     return f"<text {place}>{escape(content)}</text>"
 

@@ -1,7 +1,8 @@
 """The facts of a program that the text and the page both show.
 
 Comes in: an artifact, perhaps the log of its compile. Goes out: `ExplainedProgram`, and for each
-region a `Story`: sizes before and after, and sentences. Nothing here knows a terminal or a browser.
+region its `RegionFacts`: sizes before and after, and sentences. Nothing here knows a terminal or a
+browser.
 """
 
 import re
@@ -68,12 +69,12 @@ class ExplainedProgram:
         return ExplainedProgram(name, artifact, shown, report, chosen, profile)
 
     def matching(self, text: str) -> "ExplainedProgram":
-        """With only those decisions that concern `text` (see `concerning`)."""
+        """Keep only those decisions that concern `text` (see `concerning`)."""
         found = concerning(self.decisions, text, self.report)
         return replace(self, decisions=found)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Rows for the head: what it is, for what it was compiled, by what."""
+        """Return rows for the head: the program, its target and its versions."""
         manifest = self.artifact.manifest
         versions = ", ".join(f"{n} {v}" for n, v in sorted(manifest["versions"].items()))
         return [
@@ -95,7 +96,7 @@ class ExplainedProgram:
         return f"{quantity(seconds, 's')} a call on one core (cost model{rests}; not measured)"
 
     def account(self) -> list[tuple[str, int | None]]:
-        """Rows (what, bytes or None if only a call determines them) of one call at a time.
+        """Return rows (name, bytes or None if only a call determines them) of one call at a time.
 
         The constants alone, if the manifest has no more.
         """
@@ -116,18 +117,18 @@ class ExplainedProgram:
         return [*rows, ("total", None if None in parts else sum(parts))]
 
     def working_memory(self) -> tuple[int | None, int | None]:
-        """Bytes of the arena of one call, and under IREE's plan; None where not known."""
+        """Return the arena's bytes in one call, and under IREE's plan; None if unknown."""
         total, iree = 0, 0
-        for story in self.stories():
-            chosen, reference = self._arenas(story)
+        for facts in self.regions():
+            chosen, reference = self._arenas(facts)
             if chosen is None or reference is None:
                 return None, None
             total, iree = total + chosen, iree + reference
         return (total, iree) if self.report.regions else (None, None)
 
-    def _arenas(self, story: "Story") -> tuple[int | None, int | None]:
-        """As `working_memory`, of one region; by its formulas at the chosen sizes."""
-        region, evidence = story.region, story.decision.evidence if story.decision else ()
+    def _arenas(self, facts: "RegionFacts") -> tuple[int | None, int | None]:
+        """Return the `working_memory` of one region; by its formulas at the chosen sizes."""
+        region, evidence = facts.region, facts.decision.evidence if facts.decision else ()
         offers = [e for e in evidence if isinstance(e, PlanBytes)]
         plans = next((p for p in offers if p.plan == region.chosen), offers[0] if offers else None)
         if plans is not None and (self.sizes.chosen or region.after is None):
@@ -137,11 +138,11 @@ class ExplainedProgram:
         after, before = region.after, region.before or region.after
         return (after.arena_bytes, before.arena_bytes) if after and before else (None, None)
 
-    def stories(self) -> list["Story"]:
-        """One for each region whose memory was planned, or left to IREE as it is."""
+    def regions(self) -> list["RegionFacts"]:
+        """Return the facts of each region whose memory was planned, or left to IREE as it is."""
         every = (*self.artifact.decisions, *self.decisions)
         found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
-        return [Story(r, found.get(r.name)) for r in self.report.regions if r.chosen]
+        return [RegionFacts(r, found.get(r.name)) for r in self.report.regions if r.chosen]
 
 
 def _require_own(profile: Profile | None, artifact: Artifact, name: str) -> None:
@@ -180,7 +181,7 @@ def _has_task(region: RegionReport, text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Story:
+class RegionFacts:
     """One region: its memory before and after planning, and the decisions about it."""
 
     region: RegionReport
@@ -259,7 +260,7 @@ class Story:
         return ", ".join(found)
 
     def rows(self) -> list[tuple[str, str]]:
-        """All of it, as rows."""
+        """Return all facts as rows."""
         return [
             ("runs with", self.why),
             *([("turned down", self.others)] if self.others else []),
@@ -290,7 +291,7 @@ def role(region: RegionReport, name: str) -> str:
 
 
 def size(value: int | None) -> str:
-    """Bytes with a unit, three digits or more."""
+    """Format bytes with a unit, three digits or more."""
     if value is None:
         return "known at run time"
     factor, name = unit_of(value)

@@ -16,7 +16,7 @@ from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.explain.axes import svg
 from pyc_mlir.tools.explain.facts import (
     ExplainedProgram,
-    Story,
+    RegionFacts,
     alive_at_peak,
     compared,
     cost_of,
@@ -69,7 +69,7 @@ def page(subject: ExplainedProgram) -> str:
             "</header>",
             _time(subject.profile),
             _overview(subject),
-            *(_region(story) for story in subject.stories()),
+            *(_region(facts) for facts in subject.regions()),
             _decisions(subject.decisions),
             '</main><div id="tip" role="status" hidden></div>',
         ]
@@ -105,11 +105,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -
 
 
 def _overview(subject: ExplainedProgram) -> str:
-    """One tile a region, and the account of a call."""
-    tiles = "".join(_tile(story) for story in subject.stories())
+    """Write one tile a region, and the account of a call."""
+    tiles = "".join(_tile(facts) for facts in subject.regions())
     unit, rows = in_table(subject.account())
     account = _table(("memory of one call", unit), rows, "numbers account")
-    note = "" if subject.stories() else f'<p class="note">{_NO_REPORT}</p>'
+    note = "" if subject.regions() else f'<p class="note">{_NO_REPORT}</p>'
     clauses = [(c.clause, c.state) for c in subject.artifact.contract_report.clauses]
     contract = _table(("contract", "as compiled"), clauses, "facts") if clauses else ""
     return (
@@ -133,8 +133,8 @@ def _time(profile: Profile | None) -> str:
     )
 
 
-def _tile(story: Story) -> str:
-    before, after = story.region.before, story.region.after
+def _tile(facts: RegionFacts) -> str:
+    before, after = facts.region.before, facts.region.after
     if after is None:
         return ""
     saved = "nothing to compare with"
@@ -145,27 +145,27 @@ def _tile(story: Story) -> str:
         way = "less" if share >= 0 else "more"
         saved = f"{abs(share):.0%} {way} than {size(before.arena_bytes)} before"
     return (
-        f'<a class="tile" href="#{escape(story.region.name)}"><span>arena of region '
-        f"{escape(story.region.name)}</span><b>{size(after.arena_bytes)}</b>"
+        f'<a class="tile" href="#{escape(facts.region.name)}"><span>arena of region '
+        f"{escape(facts.region.name)}</span><b>{size(after.arena_bytes)}</b>"
         f"<span>{saved}</span></a>"
     )
 
 
-def _region(story: Story) -> str:
-    region = story.region
+def _region(facts: RegionFacts) -> str:
+    region = facts.region
     parts = [
         f'<section id="{escape(region.name)}"><h2>Region {escape(region.name)}</h2>',
-        _facts(story.rows()),
+        _facts(facts.rows()),
     ]
     if any(layout.steps for layout in region.layouts.values()):
-        parts += [_live(story), _arenas(story)]
+        parts += [_live(facts), _arenas(facts)]
     if region.frontier:
         parts.append(_frontier(region))
     return "".join((*parts, "</section>"))
 
 
-def _live(story: Story) -> str:
-    region = story.region
+def _live(facts: RegionFacts) -> str:
+    region = facts.region
     keys = [(f"line {line_kind(region, n)}", f"{role(region, n)}: {n}") for n in compared(region)]
     if region.lower_bound:
         keys.append(("bound", f"lower bound {size(region.lower_bound)}"))
@@ -189,9 +189,9 @@ def _legend(keys: Sequence[tuple[str, str]]) -> str:
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def _arenas(story: Story) -> str:
+def _arenas(facts: RegionFacts) -> str:
     """Draw the layouts' arenas on one scale: the one that runs, the one before, others folded."""
-    region = story.region
+    region = facts.region
     layouts = region.layouts.values()
     largest = max(layout.arena_bytes for layout in layouts)
     steps = max(layout.steps for layout in layouts)

@@ -25,7 +25,7 @@ _GAP_PIXELS = 3.0
 
 
 def live_chart(region: RegionReport) -> str:
-    """Live bytes over steps: what runs in blue, before it what else there was in grey."""
+    """Draw live bytes over steps: the plan that runs in blue, the one before it in grey."""
     series = [(name, region.layouts[name]) for name in compared(region)]
     top = max(layout.peak_bytes for _, layout in series)
     steps = max(layout.steps for _, layout in series)
@@ -76,7 +76,7 @@ def _grid(x: Scale, y: Scale) -> str:
 
 
 def _step_axis(x: Scale, y: float) -> str:
-    """Ticks below a plot. A step takes a whole place, and its number stands at its middle."""
+    """Draw ticks below a plot. A step takes a whole place, its number stands in the middle."""
     places = [v for v in x.ticks(14, whole=True) if v < x.high]
     half = (x(1) - x(0)) / 2
     labels = [text(max(x(v) + half, 4), y + 17, f"{v:g}", "tick step", "middle") for v in places]
@@ -144,7 +144,7 @@ def arena_chart(region: RegionReport, layout: ArenaLayout, largest: int, steps: 
 
 
 def _arena_axis(layout: ArenaLayout, y: Scale, foot: float) -> str:
-    """Offsets, and the arena's size at its top."""
+    """Draw offsets, and the arena's size at its top."""
     most = 5 if y.start - y.end > 150 else 2
     ticks = [v for v in y.ticks(most) if y(v) - y.end > 14 or not v]
     parts = [text(AXIS - 8, y(v) + 4, y.label(v), "tick", "end") for v in ticks]
@@ -161,7 +161,7 @@ def _peak_label(at: float, whole: float) -> str:
 
 
 def _boxes(region: RegionReport, layout: ArenaLayout, x: Scale, y: Scale) -> Iterator[str]:
-    """One <rect> a buffer."""
+    """Yield one <rect> a buffer."""
     spans = drawn(layout)
     shared = {s for i, s in enumerate(layout.storages) if s != i}
     for i, r in enumerate(layout.rectangles):
@@ -179,9 +179,9 @@ def _boxes(region: RegionReport, layout: ArenaLayout, x: Scale, y: Scale) -> Ite
 
 
 def drawn(layout: ArenaLayout) -> list[tuple[float, float]]:
-    """From where to where each buffer is drawn, in steps.
+    """Return the start and end of each buffer's box, in steps.
 
-    Where one takes over another one's place, both meet within the step.
+    If one takes over another one's place, both meet within the step.
     """
     given = {(r.takes_over, r.first) for r in layout.rectangles if r.takes_over is not None}
     spans = []
@@ -205,7 +205,7 @@ def short(name: str) -> str:
 
 
 def _labels(layout: ArenaLayout, x: Scale, y: Scale) -> Iterator[str]:
-    """Names within the largest rectangles, as far as they fit; the script cuts them anew."""
+    """Yield names within the largest rectangles, as far as they fit; the script cuts them anew."""
     spans = drawn(layout)
     areas = [(end - start) * layout.rectangles[i].bytes for i, (start, end) in enumerate(spans)]
     by_area = sorted(range(len(areas)), key=lambda i: (-areas[i], i))
@@ -227,7 +227,7 @@ def _labels(layout: ArenaLayout, x: Scale, y: Scale) -> Iterator[str]:
 
 
 def frontier_chart(region: RegionReport) -> str:
-    """Arena against predicted time: each point a plan that no other one beats."""
+    """Draw arena against predicted time: each point a plan that no other one beats."""
     width, height = _FRONTIER
     marks = _marks(region)
     everything = frontier_places(region)
@@ -258,7 +258,7 @@ def frontier_chart(region: RegionReport) -> str:
 
 
 def frontier_places(region: RegionReport) -> list[tuple[float, int]]:
-    """All that stands in the frontier's chart, as (seconds, arena), each place once."""
+    """Return all places in the frontier's chart, as (seconds, arena), each once."""
     points = ((p.seconds, p.arena_bytes) for p in region.frontier)
     return list(dict.fromkeys((*points, *_marks(region))))
 

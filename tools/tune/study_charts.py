@@ -18,7 +18,7 @@ _RIGHT, _BOTTOM = _WIDTH - 24, _HEIGHT - _FOOT
 
 
 def progress(graph: StudiedGraph) -> str:
-    """Seconds of each trial in order, the least so far, and the incumbent's as a dashed line."""
+    """Draw each trial's seconds in order, the least so far, the incumbent's as a dashed line."""
     measured = graph.measured
     x = Scale(0, max(p.number for p in graph.points) + 1, _LEFT, _RIGHT)
     own = [] if graph.incumbent is None else [graph.incumbent]
@@ -38,7 +38,7 @@ def progress(graph: StudiedGraph) -> str:
 
 
 def frontier(graph: StudiedGraph) -> str:
-    """Seconds against bytes of all trials; those that nothing beats are joined."""
+    """Draw seconds against bytes of all trials; those that nothing beats are joined."""
     known = [p for p in graph.measured if p.arena_bytes is not None]
     if not known:
         return ""
@@ -72,7 +72,7 @@ def prediction(graph: StudiedGraph) -> str:
 
 
 def roofline(graph: StudiedGraph, model: CostModel | None) -> str:
-    """Operations a second of each trial, and what the machine can do at this intensity.
+    """Draw operations a second of each trial, and the machine's roof at this intensity.
 
     Williams, Waterman and Patterson, 2009. Without a model of the machine there is no roof.
     """
@@ -129,7 +129,7 @@ def _axes(x: Scale, y: Scale, below: str, beside: str) -> Iterator[str]:
 
 
 def _log_axes(x: Scale, y: Scale, below: str, beside: str) -> Iterator[str]:
-    """Axes whose values are logarithms of what the labels say."""
+    """Draw axes whose values are logarithms of the labels."""
     yield from _frame(below, beside)
     for v in _whole(y):
         yield line(_LEFT, y(v), _RIGHT, y(v), "grid")
@@ -150,6 +150,6 @@ def _decades(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def _whole(scale: Scale) -> list[float]:
-    """At most about ten whole logarithms."""
+    """Return at most about ten whole logarithms."""
     step = max(1, ceil((scale.high - scale.low) / 10))
     return [float(v) for v in range(int(scale.low), int(scale.high) + 1, step)]

@@ -37,7 +37,7 @@ def page(facts: StudyFacts, model: CostModel | None = None) -> str:
 
 
 def _part(graph: StudiedGraph, clock: str, model: CostModel | None) -> str:
-    """One graph: its best, four charts, every trial."""
+    """Write one graph: its best, four charts, every trial."""
     charts = (progress, frontier, lambda graph: roofline(graph, model), prediction)
     figures = "".join(
         f'<figure aria-label="{title}"><h3>{title}</h3>'

@@ -79,7 +79,7 @@ def _means(found: Sequence[WorkloadFacts]) -> str:
 
 
 def _section(report: Report, found: Sequence[WorkloadFacts], threads: int) -> Iterator[str]:
-    """Everything about one number of threads."""
+    """Yield everything about one number of threads."""
     shown = [r for r in found if r.threads == threads]
     systems = systems_of(shown)
     words = f"{threads} thread{'s' * (threads > 1)}"

@@ -30,7 +30,7 @@ def legend(systems: Sequence[str]) -> str:
 
 
 def bar_chart(found: Sequence[WorkloadFacts], systems: Sequence[str]) -> str:
-    """For each workload a bar per system: its time over the best peer's, logarithmic."""
+    """Draw for each workload a bar per system: its time over the best peer's, logarithmic."""
     rows = [r for r in found if r.best_peer is not None]
     ratios = [v for r in rows for s in systems if (v := r.ratio(s)) is not None]
     if not ratios:
@@ -115,7 +115,7 @@ def _points(result: WorkloadFacts) -> Iterator[tuple[float, float, str, str]]:
 
 
 def _decades(values: Sequence[float]) -> tuple[float, float]:
-    """Powers of ten around the values."""
+    """Return powers of ten around the values."""
     logs = [math.log10(v) for v in values]
     return 10.0 ** math.floor(min(logs)), 10.0 ** math.ceil(max(logs))
 
