@@ -6,11 +6,12 @@ threads.
 """
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile.known import IREE
+from pyc_mlir.util.html import Html, joined, tag
+from pyc_mlir.util.html import table as table_of
 from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
@@ -134,20 +135,13 @@ def notes(profile: "Profile") -> str:
     return "".join(f"  {line}\n" for line in lines)
 
 
-def html(profile: "Profile") -> str:
-    """Write the whole table; all text is escaped."""
-    heads = "".join(f"<th>{escape(name)}</th>" for name in _HEAD)
+def html(profile: "Profile") -> Html:
+    """Write the whole table, and what it rests on."""
     rest = [row for row in profile.rows if not row.is_dispatch]
     cells = [_cells(row) for row in (*profile.longest_first, *rest)]
     cells.append(_sum(profile.rows, "the call", profile))
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells
-    )
-    paragraphs = "".join(f"<p>{escape(line.strip())}</p>" for line in notes(profile).splitlines())
-    return (
-        f"<p>{escape(summary(profile))}</p><table><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{rows}</tbody></table>{paragraphs}"
-    )
+    lines = (tag("p", line.strip()) for line in notes(profile).splitlines())
+    return joined(tag("p", summary(profile)), table_of(_HEAD, cells), *lines)
 
 
 def trace_events(profile: "Profile") -> dict[str, Any]:

@@ -57,7 +57,7 @@ from pyc_mlir.runtime.outputs import (
     on_host,
 )
 from pyc_mlir.runtime.plans import PlannedMode, Run, Serving
-from pyc_mlir.util.notebook import html_table
+from pyc_mlir.util.html import facts_table
 from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
@@ -397,7 +397,7 @@ class Program:
             "scratch": quantity(stats.arena_bytes, "B"),
             "calls": str(stats.calls),
         }
-        return html_table("Program", rows)
+        return facts_table("Program", rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the bytes of the artifact; loading takes the default device of its target.

@@ -1,8 +1,8 @@
 """Two algebras for the elements of tensors: of the same operations, and of the same real numbers.
 
 `ExactAlgebra` keeps every operation and knows only that sums and products commute: programs with
-equal terms round alike. `RealAlgebra` multiplies out, makes divisions products with inverses, leaves
-conversions between floats away and pulls out of sums what does not vary: programs with equal terms
+equal terms round alike. `RealAlgebra` multiplies out, makes divisions products with inverses, drops
+conversions between floats and pulls out of sums what does not vary: programs with equal terms
 compute the same function of real numbers, by roundings of their own.
 """
 
