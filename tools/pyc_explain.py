@@ -225,7 +225,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_beside(parser: argparse.ArgumentParser) -> None:
-    """Files that say more of the program."""
+    """Add the files that say more of the program."""
     parser.add_argument(
         "--log", metavar="LOG", help="the log of the program's compile, for source locations"
     )
@@ -287,7 +287,7 @@ def _require(found: Sequence[Listed], recorded: CompileLog, text: str) -> None:
 
 
 def as_json(subject: ExplainedProgram) -> str:
-    """Manifest, decisions, memory report and time of a call as one JSON object."""
+    """Write manifest, decisions, memory report and time of a call as one JSON object."""
     data = {
         "schema": SCHEMA_VERSION,
         "manifest": dict(subject.artifact.manifest),

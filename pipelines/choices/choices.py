@@ -180,7 +180,7 @@ class NamesVariants(Protocol):
     """A policy that knows of variants: legal ones of them stand behind what it chooses among."""
 
     def variants(self, site: Site) -> Sequence[str]:
-        """Names to consider at a site, in a fixed order; what is none there is left out."""
+        """Return names to consider at a site, in a fixed order; unknown ones are left out."""
         ...
 
 
@@ -413,7 +413,7 @@ class Coverage:
     left: int = 0
 
     def __str__(self) -> str:
-        """For people; begins with RECIPE_PARTIAL where sites were left."""
+        """Format for people; begins with RECIPE_PARTIAL if sites were left."""
         code = f"{ReasonCode.RECIPE_PARTIAL.name}: " if self.left else ""
         return f"{code}carried over to {self.carried} of {self.carried + self.left} sites"
 

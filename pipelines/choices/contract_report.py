@@ -81,12 +81,12 @@ class ContractReport:
         return "".join(f"{clause}\n" for clause in self.clauses)
 
     def updated(self, changed: Iterable[ClauseReport]) -> "ContractReport":
-        """With these clauses in the place of those of their name."""
+        """Replace the clauses of the same names by these."""
         by_name = {c.clause: c for c in changed}
         return ContractReport(tuple(by_name.get(c.clause, c) for c in self.clauses))
 
     def unmeasured(self) -> "ContractReport":
-        """Without what another run may change: for artifacts, which are deterministic."""
+        """Drop the parts that another run may change: for artifacts, which are deterministic."""
         return ContractReport(tuple(replace(c, measured={}) for c in self.clauses))
 
     @property

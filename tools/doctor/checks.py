@@ -50,7 +50,7 @@ class CheckFinding:
 
 
 def diagnose(machine: Machine) -> list[CheckFinding]:
-    """Every check of the table, in its order."""
+    """Run every check of the table, in its order."""
     findings = []
     for check in CHECKS:
         answer = check.ask(machine)
