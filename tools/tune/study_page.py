@@ -80,7 +80,7 @@ def _setting(found: StudyFacts, model: CostModel | None) -> Html:
 
 
 def _limits(budget: Mapping[str, Any]) -> str:
-    """The limits of a budget; what else is noted there is for those that resume the study."""
+    """Write the limits of a budget; its other entries are for those that resume the study."""
     limits = ("effort", "seconds", "evaluations")
     return ", ".join(f"{k} {budget[k]}" for k in limits if budget.get(k) is not None) or "none"
 

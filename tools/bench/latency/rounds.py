@@ -69,13 +69,18 @@ def store(workload: BenchWorkload, folder: Path) -> LeastWork:
     graph = specialized(workload)
     np.savez(folder / "inputs.npz", *workload.inputs)
     np.savez(folder / "expected.npz", *workload.expected)
-    (folder / "graph").write_bytes(pickle.dumps(graph))
+    store_graph(graph, folder)
     store_linalg(workload.source, workload.specs, folder)
     try:
         (folder / "model.onnx").write_bytes(onnx_model(graph))
     except ModuleNotFoundError as error:
         note(f"no ONNX models without the package `{error.name}`")
     return count_work(graph, workload.inputs)
+
+
+def store_graph(graph: PeerGraph, folder: Path) -> None:
+    """Write what torch and jax build their programs of."""
+    (folder / "graph").write_bytes(pickle.dumps(graph))
 
 
 def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:
@@ -85,7 +90,7 @@ def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:
 
 
 def specialized(workload: BenchWorkload) -> PeerGraph:
-    """The program at the sizes of its inputs, unless it is compiled for dynamic ones."""
+    """Return the program at the sizes of its inputs, unless it is compiled for dynamic ones."""
     graph = read_graph(workload.source, workload.specs)
     if workload.types is not None:
         return graph
@@ -132,7 +137,7 @@ def compare(
 
 
 def _wrong(answer: Mapping[str, Any], tolerance: float) -> bool:
-    """True for results that are not those of the program: such a system has no latency."""
+    """Return True for wrong results: such a system has no latency."""
     return not answer["max_error"] <= tolerance
 
 
@@ -182,7 +187,7 @@ class PeerProcess:
         return self.ready.calls
 
     def answer(self) -> dict[str, Any]:
-        """What it says when it is prepared; a process that died has failed."""
+        """Return the process's message once it is prepared; a process that died has failed."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         return json.loads(line) if line else {FAILED: f"ended with status {self._process.wait()}"}

@@ -44,7 +44,7 @@ class Ready:
     the first results, what was resident before the cold start (the interpreter, the imports and a
     module's weights) and after it, and how much the first call raised the peak above what was
     resident (None where the system does not let the peak be reset). `call_peak_bytes` is the
-    system's own account of a call, if it has one.
+    system's own account of a call, `account` that of the whole program by purpose, if it has one.
     """
 
     setting: str
@@ -59,6 +59,7 @@ class Ready:
     resident_bytes: int
     first_call_bytes: int | None
     call_peak_bytes: int | None
+    account: dict[str, int | None] | None = None
 
 
 def main(arguments: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> int:
@@ -114,14 +115,15 @@ def prepare(
         max_error=error,
         calls=calls,
         call_peak_bytes=None if account is None else account(),
+        account=None if chosen.prepared.account is None else dict(chosen.prepared.account),
         **start,
     )
 
 
 def _cold_start(left: Named) -> tuple[str, PreparedWorkload, dict[str, Any]]:
-    """The first setting, called once, and the fields of `Ready` that this gives.
+    """Call the first setting once; return it with the fields of `Ready` that this gives.
 
-    Raises PycError (TARGET_COMPILE_FAILED) where there is none.
+    Raises PycError (TARGET_COMPILE_FAILED) if there is none.
     """
     before = _resident_bytes("VmRSS")
     _reset_peak()  # it counts from here, or where that is forbidden from the start
@@ -169,7 +171,7 @@ def _give_back() -> None:
 
 
 def check(prepared: PreparedWorkload, folder: Path) -> float:
-    """The largest error against the float64 results in `folder`."""
+    """Return the largest error against the float64 results in `folder`."""
     from pyc_mlir.tools.bench.workloads.workloads import relative_error
 
     with np.load(folder / "expected.npz", allow_pickle=False) as stored:
@@ -193,7 +195,7 @@ def _seconds(call: Callable[[], object], calls: int) -> float:
 
 
 def _resident_bytes(field: str) -> int:
-    """A field of this process's memory: ``VmRSS`` (now) or ``VmHWM`` (its peak)."""
+    """Return a field of this process's memory: ``VmRSS`` (now) or ``VmHWM`` (its peak)."""
     return next(kib * 1024 for name, kib in _memory() if name == field)
 
 

@@ -48,11 +48,11 @@ class BenchWorkload:
 
     @property
     def specs(self) -> tuple[Any, ...]:
-        """What a program is compiled for: `types`, else the inputs themselves."""
+        """The specs that a program is compiled for: `types`, else the inputs themselves."""
         return self.inputs if self.types is None else self.types
 
     def check(self, results: Sequence[np.ndarray], candidate: str) -> float:
-        """The largest relative error of `results`.
+        """Return the largest relative error of `results`.
 
         Raises PycError (WRONG_RESULT) above the tolerance: a wrong program has no latency.
         """
@@ -87,7 +87,7 @@ def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]
 
 
 def encoder(name: str, shape: EncoderShape) -> BenchWorkload:
-    """An encoder block on one seeded sequence."""
+    """Make an encoder block on one seeded sequence."""
     weights = encoder_weights(shape)
     x = np.random.default_rng(1).normal(0, 1, (shape.seq, shape.width)).astype(np.float32)
     wide = {key: w.astype(np.float64) for key, w in weights.items()}
@@ -101,7 +101,7 @@ def encoder(name: str, shape: EncoderShape) -> BenchWorkload:
 
 
 def digits(kind: str, batch: int) -> BenchWorkload:
-    """A demo model (`mlp` or `cnn`) on seeded images of 16 grey values."""
+    """Make a demo model (`mlp` or `cnn`) on seeded images of 16 grey values."""
     with as_file(files(_MODELS) / "models" / f"digits_{kind}.onnx") as found:
         path = Path(found)
     grey = np.random.default_rng(batch).integers(0, 17, (batch, 1, 8, 8)) / 16
@@ -115,21 +115,40 @@ def digits(kind: str, batch: int) -> BenchWorkload:
     )
 
 
-def evaluate_wide(model: bytes, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
-    """Run an ONNX model of f32 in float64 by ONNX's reference evaluator (numpy)."""
+def evaluate_wide(model: bytes | Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Run an ONNX model in float64 by ONNX's reference evaluator (numpy): float32 becomes float64.
+
+    Weights, constants and casts of the main graph are widened. Raises what ONNX raises.
+    """
     import onnx
-    from onnx import numpy_helper
+    from onnx import TensorProto
     from onnx.reference import ReferenceEvaluator
 
-    wide = onnx.load_from_string(model)
+    wide = onnx.load(model) if isinstance(model, Path) else onnx.load_from_string(model)
     for tensor in wide.graph.initializer:
-        array = numpy_helper.to_array(tensor)
-        if array.dtype == np.float32:
-            tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float64), tensor.name))
+        _widen(tensor)
+    for node in wide.graph.node:
+        for attribute in node.attribute:
+            _widen(attribute.t)
+            if (node.op_type, attribute.name, attribute.i) == ("Cast", "to", TensorProto.FLOAT):
+                attribute.i = TensorProto.DOUBLE
     for value in (*wide.graph.input, *wide.graph.output):
-        value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    feeds = {name: array.astype(np.float64) for name, array in inputs.items()}
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    feeds = {
+        name: array.astype(np.float64) if array.dtype == np.float32 else array
+        for name, array in inputs.items()
+    }
     return [np.asarray(r) for r in ReferenceEvaluator(wide).run(None, feeds)]
+
+
+def _widen(tensor: Any) -> None:
+    """Make a `TensorProto` of float32 one of float64, in place."""
+    from onnx import TensorProto, numpy_helper
+
+    if tensor.data_type == TensorProto.FLOAT:
+        array = numpy_helper.to_array(tensor).astype(np.float64)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
 ENCODER = "encoder block, seq 128"
