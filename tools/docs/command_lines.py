@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import Field, fields
 
 from pyc_mlir.tools.cli.opt_flags import OptFlags
-from pyc_mlir.tools.pyc_bench import SUITES
 
 _TOOLS = ("compile", "run", "explain", "opt", "reduce", "cache", "doctor", "tune", "bench")
 _HEAD = f"""\
@@ -28,7 +27,8 @@ def page() -> str:
 
 
 def _tool(name: str) -> Iterator[str]:
-    parser = importlib.import_module(f"pyc_mlir.tools.pyc_{name}").make_parser()
+    module = importlib.import_module(f"pyc_mlir.tools.pyc_{name}")
+    parser = module.make_parser()
     yield parser.description
     yield from _tables(parser)
     if parser.epilog:
@@ -40,10 +40,9 @@ def _tool(name: str) -> Iterator[str]:
                 yield f"### pyc-{name} {command}"
                 yield _sentence(summaries.get(command) or below.description or "") + "."
                 yield from _tables(below)
-    if name == "bench":
-        yield "Suites, each with flags of its own (`pyc-bench SUITE --help`): " + (
-            ", ".join(f"`{suite}`" for suite in SUITES) + "."
-        )
+    if suites := getattr(module, "SUITES", ()):
+        names = ", ".join(f"`{suite}`" for suite in suites)
+        yield f"Suites, each with flags of its own (`pyc-bench SUITE --help`): {names}."
 
 
 def _tables(parser: argparse.ArgumentParser) -> Iterator[str]:
