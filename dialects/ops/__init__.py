@@ -14,6 +14,7 @@ from pyc_mlir.dialects.ops import (
     normalization,
     ordering,
     quantized,
+    random,
     reduction,
     resize,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "normalization",
     "ordering",
     "quantized",
+    "random",
     "reduction",
     "resize",
 ]

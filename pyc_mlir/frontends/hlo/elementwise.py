@@ -37,13 +37,6 @@ def is_finite(b: Any, x: Any) -> Any:
     return b.compare(b.abs(x), b.scalar(np.inf, x), predicate="lt")
 
 
-def xor(b: Any, x: Any, y: Any) -> Any:
-    """out = (x | y) & ~(x & y)."""
-    if b.type_of(x).dtype == BOOL:
-        return b.compare(x, y, predicate="ne")
-    return b.and_(b.or_(x, y), b.not_(b.and_(x, y)))
-
-
 def divide(b: Any, x: Any, y: Any) -> Any:
     """out = x / y; integers round toward zero, and all bits of x / 0 are set as in XLA."""
     if is_float(b.type_of(x).dtype):
@@ -131,7 +124,7 @@ def _total(name: str) -> Pointwise:
 
 _SAME = (
     "sub", "pow", "neg", "abs", "floor", "ceil", "exp", "log", "sin", "cos", "sqrt", "rsqrt",
-    "tanh", "erf", "rem", "and", "or", "not",
+    "tanh", "erf", "rem", "and", "or", "xor", "not",
 )  # fmt: skip
 POINTWISE: dict[str, Pointwise] = {
     **{name: _direct(name) for name in _SAME},
@@ -150,7 +143,6 @@ POINTWISE: dict[str, Pointwise] = {
     "min": _logical("minimum", "and"),
     "div": divide,
     "pow": power,
-    "xor": xor,
     "sign": functions.sign,
     "cbrt": cbrt,
     "is_finite": is_finite,
