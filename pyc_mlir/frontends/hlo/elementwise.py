@@ -37,6 +37,20 @@ def is_finite(b: Any, x: Any) -> Any:
     return b.compare(b.abs(x), b.scalar(np.inf, x), predicate="lt")
 
 
+def shift_right_logical(b: Any, x: Any, count: Any) -> Any:
+    """out = the bits of x moved down, zeros above."""
+    own = b.type_of(x).dtype
+    x, count = (b.convert(v, np.dtype(f"u{own.itemsize}")) for v in (x, count))
+    return b.convert(b.shift_right(x, count), own)
+
+
+def shift_right_arithmetic(b: Any, x: Any, count: Any) -> Any:
+    """out = the bits of x moved down, the highest one repeated above."""
+    own = b.type_of(x).dtype
+    x, count = (b.convert(v, np.dtype(f"i{own.itemsize}")) for v in (x, count))
+    return b.convert(b.shift_right(x, count), own)
+
+
 def divide(b: Any, x: Any, y: Any) -> Any:
     """out = x / y; integers round toward zero, and all bits of x / 0 are set as in XLA."""
     if is_float(b.type_of(x).dtype):
@@ -124,7 +138,7 @@ def _total(name: str) -> Pointwise:
 
 _SAME = (
     "sub", "pow", "neg", "abs", "floor", "ceil", "exp", "log", "sin", "cos", "sqrt", "rsqrt",
-    "tanh", "erf", "rem", "and", "or", "xor", "not",
+    "tanh", "erf", "rem", "and", "or", "xor", "not", "shift_left",
 )  # fmt: skip
 POINTWISE: dict[str, Pointwise] = {
     **{name: _direct(name) for name in _SAME},
@@ -144,6 +158,8 @@ POINTWISE: dict[str, Pointwise] = {
     "div": divide,
     "pow": power,
     "sign": functions.sign,
+    "shift_right_logical": shift_right_logical,
+    "shift_right_arithmetic": shift_right_arithmetic,
     "cbrt": cbrt,
     "is_finite": is_finite,
     "logistic": _direct("sigmoid"),
