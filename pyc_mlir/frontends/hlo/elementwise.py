@@ -123,6 +123,14 @@ def convert(b: Any, x: Any, dtype: np.dtype) -> Any:
     return b.convert(x, dtype)
 
 
+def bitcast(b: Any, x: Any, dtype: np.dtype) -> Any:
+    """The bits of x read as `dtype`. Raises unsupported for types of other sizes."""
+    own = b.type_of(x).dtype
+    if dtype.itemsize != own.itemsize or BOOL in (dtype, own):
+        raise unsupported(f"the bits of {own} as {dtype}: expected types of as many bits")
+    return b.bitcast(x, dtype=dtype)
+
+
 def clamp(b: Any, low: Any, x: Any, high: Any) -> Any:
     """out = min(max(x, low), high)."""
     return b.clip(x, low, high)

@@ -14,6 +14,9 @@ import numpy as np
 from jax._src import core as jax_core  # pyright: ignore[reportMissingImports]
 from jax._src.random import prng  # pyright: ignore[reportMissingImports]
 
+from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.frontends.importing.errors import unsupported
+
 def is_key(value: Any) -> bool:
     """Return whether an array or the description of one holds keys."""
     return jax.dtypes.issubdtype(getattr(value, "dtype", None), jax.dtypes.prng_key)
@@ -45,7 +48,10 @@ def keys_of(words: Any, like: Any) -> Any:
 
 
 def on_words(equation: Any) -> Any | None:
-    """Return the jaxpr of an equation for the words of its keys; None if it has no keys."""
+    """Return the jaxpr of an equation for the words of its keys; None if it has no keys.
+
+    Raises PycError (UNSUPPORTED_OP) for keys of another generator than Threefry.
+    """
     given = [v.aval for v in equation.invars]
     made = [v.aval for v in equation.outvars]
     if not any(map(is_key, (*given, *made))):
@@ -53,11 +59,21 @@ def on_words(equation: Any) -> Any | None:
     compute = _COMPUTED.get(equation.primitive.name)
     if compute is not None:
         kind = next(a.dtype._impl for a in (*given, *made) if is_key(a))
+        _require_threefry(kind)
         function = partial(compute, kind, given[0].ndim, **equation.params)
     else:
         function = _moved(equation, [-1 if is_key(a) else None for a in given])
     shapes = [jax.ShapeDtypeStruct(p.shape, p.dtype) for p in map(physical, given)]
     return jax.make_jaxpr(function)(*shapes)
+
+
+def _require_threefry(kind: Any) -> None:
+    if kind.name != "threefry2x32":
+        raise unsupported(
+            f"keys of the generator `{kind.name}`: expected `threefry2x32`, JAX's default; make "
+            'them with `jax.random.key(seed, impl="threefry2x32")`',
+            ReasonCode.UNSUPPORTED_OP,
+        )
 
 
 def _same(kind: Any, rank: int, words: Any, **params: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ops.random import joined_words, words_of
-from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name
+from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.hlo import movement, reduction
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.contraction import (
@@ -26,7 +26,7 @@ from pyc_mlir.frontends.hlo.contraction import (
     convolution,
     dot_general,
 )
-from pyc_mlir.frontends.hlo.elementwise import POINTWISE, convert, integer_power
+from pyc_mlir.frontends.hlo.elementwise import POINTWISE, bitcast, convert, integer_power
 from pyc_mlir.frontends.hlo.indexing import FILL, GatherDims, ScatterDims, gather, scatter
 from pyc_mlir.frontends.hlo.ordering import sort, top_k
 from pyc_mlir.frontends.hlo.reduction import HloWindow
@@ -104,10 +104,7 @@ def reduce_precision(call: Call, p: Mapping[str, Any]) -> Any:
 @primitive("bitcast_convert_type")
 def bitcast_convert_type(call: Call, p: Mapping[str, Any]) -> Any:
     """The bits of x read as `new_dtype`."""
-    dtype, own = _dtype(p["new_dtype"]), call.type().dtype
-    if dtype.itemsize != own.itemsize or BOOL in (dtype, own):
-        raise unsupported(f"the bits of {own} as {dtype}: expected types of as many bits")
-    return call.pointwise(lambda b, x: b.bitcast(x, dtype=dtype))
+    return call.pointwise(partial(bitcast, dtype=_dtype(p["new_dtype"])))
 
 
 @primitive("threefry2x32")
