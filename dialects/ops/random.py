@@ -29,11 +29,14 @@ def _joined(low: np.ndarray, high: np.ndarray, shape: Sequence[int]) -> np.ndarr
     return (low.astype(_U64) | high.astype(_U64) << np.uint64(32)).reshape(shape)
 
 
-def _halves_of(b: Any, x: Any) -> tuple[Any, Any]:
-    return b.cast(x, dtype=_U32), b.cast(b.shift_right(x, b.scalar(32, x)), dtype=_U32)
+def words_of(b: Any, x: Any) -> tuple[Any, Any]:
+    """Return the low and the high ui32 of ui64 numbers."""
+    high = b.shift_right(x, b.scalar(32, x))
+    return b.cast(x, dtype=_U32), b.cast(high, dtype=_U32)
 
 
-def _joined_of(b: Any, low: Any, high: Any) -> Any:
+def joined_words(b: Any, low: Any, high: Any) -> Any:
+    """Return the ui64 numbers of two words each."""
     high = b.cast(high, dtype=_U64)
     return b.or_(b.cast(low, dtype=_U64), b.shift_left(high, b.scalar(32, high)))
 
@@ -67,9 +70,9 @@ class Threefry(Elementwise, name="threefry", operands="counter key"):
     @staticmethod
     def decompose(b: Any, counter: Any, key: Any) -> Any:
         """Return the rounds in ui32."""
-        keys = [*_halves_of(b, _spread(b, key, counter))]
+        keys = [*words_of(b, _spread(b, key, counter))]
         keys.append(b.xor(b.xor(keys[0], keys[1]), b.scalar(_PARITY, keys[0])))
-        x, y = (b.add(w, k) for w, k in zip(_halves_of(b, counter), keys, strict=False))
+        x, y = (b.add(w, k) for w, k in zip(words_of(b, counter), keys, strict=False))
         for i in range(5):
             for count in _ROTATIONS[i % 2]:
                 x = b.add(x, y)
@@ -78,7 +81,7 @@ class Threefry(Elementwise, name="threefry", operands="counter key"):
                 y = b.xor(b.or_(left, right), x)
             x = b.add(x, keys[(i + 1) % 3])
             y = b.add(b.add(y, keys[(i + 2) % 3]), b.scalar(i + 1, y))
-        return _joined_of(b, x, y)
+        return joined_words(b, x, y)
 
 
 class Philox(Elementwise, name="philox", operands="low high key"):
@@ -108,17 +111,17 @@ class Philox(Elementwise, name="philox", operands="low high key"):
     @staticmethod
     def decompose(b: Any, low: Any, high: Any, key: Any) -> Any:
         """Return the rounds in ui32, products in ui64."""
-        words = [*_halves_of(b, low), *_halves_of(b, _spread(b, high, low))]
-        keys = _halves_of(b, _spread(b, key, low))
+        words = [*words_of(b, low), *words_of(b, _spread(b, high, low))]
+        keys = words_of(b, _spread(b, key, low))
         for i in range(10):
             products = []
             for word, m in zip(words[::2], _MULTIPLIERS, strict=True):
                 wide = b.cast(word, dtype=_U64)
-                products.append(_halves_of(b, b.mul(wide, b.scalar(m, wide))))
+                products.append(words_of(b, b.mul(wide, b.scalar(m, wide))))
             (a, above_a), (c, above_c) = products
             steps = (b.scalar(i * w % (1 << 32), a) for w in _WEYL)
             k0, k1 = (b.add(k, step) for k, step in zip(keys, steps, strict=True))
             words = [
                 b.xor(b.xor(above_c, words[1]), k0), c, b.xor(b.xor(above_a, words[3]), k1), a
             ]  # fmt: skip
-        return _joined_of(b, words[0], words[1])
+        return joined_words(b, words[0], words[1])

@@ -1,8 +1,8 @@
 """Keys of `jax.random` as arrays of their words, and the primitives that take or give keys.
 
-JAX types an array of keys as ``key<fry>[3]``; here it is the ui32[3, 2] of its words. A primitive of
-`jax.random` becomes the jaxpr that JAX itself computes for the words, so that the bits are JAX's. A
-primitive that moves keys (slice, reshape, select) moves their words.
+JAX types an array of keys as ``key<fry>[3]``; here it is the ui32[3, 2] of its words. A primitive
+of `jax.random` becomes the jaxpr that JAX itself computes for the words, so that the bits are JAX's.
+A primitive that moves keys (slice, reshape, select) moves their words.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +16,7 @@ from jax._src.random import prng  # pyright: ignore[reportMissingImports]
 
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.frontends.importing.errors import unsupported
+
 
 def is_key(value: Any) -> bool:
     """Return whether an array or the description of one holds keys."""
@@ -96,7 +97,8 @@ def _bits(kind: Any, rank: int, words: Any, *, bit_width: int, shape: Any) -> An
     return prng.random_bits_impl_base(kind, words, rank, bit_width=bit_width, shape=shape)
 
 
-# What JAX computes for the words of keys, whose kind is an implementation of JAX's; `rank` is that of operand 0.
+# What JAX computes for the words of keys. `kind` is JAX's record of their generator, `rank` that of
+# operand 0.
 _COMPUTED: dict[str, Callable[..., Any]] = {
     "random_seed": _seeded,
     "random_split": _split,
