@@ -55,7 +55,7 @@ class IntegerMatmul(OpDef, name="integer_matmul", operands="x weight zero"):
 
     @staticmethod
     def decompose(b: Any, x: Any, weight: Any, zero: Any) -> Any:
-        """The product in i32."""
+        """Build the product in i32."""
         return b.matmul(b.sub(b.cast(x, dtype=_I32), zero), b.cast(weight, dtype=_I32))
 
     @classmethod
@@ -81,12 +81,12 @@ class IntegerConv2d(OpDef, name="integer_conv2d", operands="x weight zero"):
 
     @staticmethod
     def reference(x: np.ndarray, weight: np.ndarray, zero: np.ndarray, **window: Any) -> np.ndarray:
-        """The convolution of integers."""
+        """Compute the convolution of integers."""
         return Conv2d.reference(x.astype(_I32) - zero, weight.astype(_I32), **window)
 
     @staticmethod
     def decompose(b: Any, x: Any, weight: Any, zero: Any, **window: Any) -> Any:
-        """The convolution in i32."""
+        """Build the convolution in i32."""
         shifted = b.sub(b.cast(x, dtype=_I32), zero)
         return b.conv2d(shifted, b.cast(weight, dtype=_I32), **window)
 

@@ -40,7 +40,7 @@ ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """What an axis of the result reads: out[i] = sum over k of weights[k, i] * x[indices[k, i]].
+    """The reads of an axis of the result: out[i] = sum over k of weights[k, i] * x[indices[k, i]].
 
     Indices outside x mean its border. `weights` are None for one tap of weight 1.
     """

@@ -44,12 +44,12 @@ class ProgramDifference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether both tell the same."""
+        """True if both are equal."""
         return not (self.conditions or self.changes or self.restated)
 
 
 def diff(a: CompileLog, b: CompileLog) -> ProgramDifference:
-    """What differs from `a` to `b`."""
+    """Return the differences from `a` to `b`."""
     changes, restated, same = [], [], 0
     for before, after in _joined(a, b):
         site = (after or before or _nothing()).site.key
@@ -99,7 +99,7 @@ def _in_order(spare: Sequence[Decision], left: Sequence[Decision]) -> dict[str, 
 
 
 def _reasons(before: Decision, after: Decision) -> Iterator[str]:
-    """What differs in two decisions besides the choice."""
+    """Yield the differences of two decisions besides the choice."""
     if before.decided_by != after.decided_by:
         yield f"decided by: {before.decided_by} -> {after.decided_by}"
     old, new = _by_name(before), _by_name(after)

@@ -20,7 +20,7 @@ _WHY = "PyC has no rule for it; torch-mlir lowered it for IREE"
 
 
 def graph_report(function: ir.Operation) -> ImportReport:
-    """The report of a function: its ops that a result needs, constants aside, and their flops."""
+    """Return the report of a function: the ops that a result needs, constants aside, and flops."""
     ops = [op for op in _needed(function) if op.name != _CONSTANT]
     foreign = sum(not op.name.startswith(_OURS) for op in ops)
     flops = [_flops(op) for op in ops]
@@ -30,7 +30,7 @@ def graph_report(function: ir.Operation) -> ImportReport:
 
 
 def _islands(function: ir.Operation, ops: Sequence[ir.Operation]) -> tuple[GraphBreak, ...]:
-    """The calls of functions that stand for a node of the source, in the order of the graph."""
+    """Return the calls of functions that stand for a node of the source, in the graph's order."""
     body = [op.operation for op in function.parent.regions[0].blocks[0].operations]
     marked = [op for op in body if ISLAND in op.attributes]
     made = {ir.StringAttr(op.attributes["sym_name"]).value: op.attributes[ISLAND] for op in marked}
@@ -44,7 +44,7 @@ def _islands(function: ir.Operation, ops: Sequence[ir.Operation]) -> tuple[Graph
 
 
 def _needed(function: ir.Operation) -> list[ir.Operation]:
-    """The ops of the body that its terminators need, or whose regions do, without terminators."""
+    """Return the ops that the body's terminators need, also in regions, without terminators."""
     found: list[ir.Operation] = []
     for block in function.regions[0].blocks:
         *ops, end = [op.operation for op in block.operations]
@@ -57,7 +57,7 @@ def _needed(function: ir.Operation) -> list[ir.Operation]:
 
 
 def _read_by(op: ir.Operation) -> set[ir.Value]:
-    """The values that an op reads, and those that ops in its regions read."""
+    """Return the values that an op reads, and those that ops in its regions read."""
     inner = (o.operation for r in op.regions for b in r.blocks for o in b.operations)
     return set(op.operands).union(*map(_read_by, inner))
 

@@ -57,7 +57,7 @@ class WithIslands:
 
 
 def with_islands(source: Any, allowed: bool = True) -> Any:
-    """An ONNX model with nodes that may become islands, if allowed; other sources as they are."""
+    """Mark an ONNX model whose nodes may become islands, if allowed; return others unchanged."""
     if not allowed:
         return source
     if isinstance(source, str | os.PathLike):
@@ -104,7 +104,7 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
 
 
 def holds_bytecode(source: Any) -> bool:
-    """Whether `source` is MLIR bytecode, or a file of it, by its first bytes."""
+    """Return whether `source` is MLIR bytecode, or a file of it, by its first bytes."""
     if isinstance(source, bytes):
         return is_bytecode(source) or embedded_artifact(source) is not None
     if not isinstance(source, str | os.PathLike) or (isinstance(source, str) and is_text(source)):
@@ -137,14 +137,14 @@ def _from_bytecode(data: bytes, name: str, context: ir.Context) -> Source:
 
 
 def is_text(source: str) -> bool:
-    """True for MLIR, of one line too; False for what is there, or ends as a model's file does."""
+    """Return True for MLIR text, also of one line; False for a path, or a model's suffix."""
     begins = _BEGINNING.match(source) is not None or "{" in source
     lines = "\n" in source and not source.endswith(_SUFFIXES)
     return (begins or lines) and not os.path.exists(source)
 
 
 def copied(module: ir.Module) -> ir.Module:
-    """A module of its own to be lowered: the caller's stays as it is."""
+    """Return a copy of a module for lowering: the caller's stays unchanged."""
     with module.context, module.operation.location:
         copy = ir.Module.create()
     for name, attribute in module.operation.attributes.items():
@@ -178,13 +178,13 @@ def _from_text(text: str, context: ir.Context) -> Source:
 
 
 def _foreign(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Source:
-    """A program without pyc ops, within the bounds of MLIR's parser. Raises PycError."""
+    """Read a program without pyc ops, within the bounds of MLIR's parser. Raises PycError."""
     check_text(data, name)
     return raised(data, name, context, path)
 
 
 def raised(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Source:
-    """A foreign program as pyc ops where it can be raised whole, else as it is."""
+    """Return a foreign program as pyc ops if it can be raised whole, else unchanged."""
     found = raise_foreign(data, name, context, path)
     return Source(found.module, found.foreign, name, found.unraised)
 
@@ -198,7 +198,7 @@ def _traced(
 
 
 def is_torch(source: Any) -> bool:
-    """True for PyTorch's modules and exported programs, and for what `from_torch` gives."""
+    """Return True for PyTorch's modules and exported programs, and for results of `from_torch`."""
     torch = sys.modules.get("torch")
     if type(source).__module__ == "pyc_mlir.frontends.torch.export":
         return True
@@ -246,7 +246,7 @@ _KINDS = (
 
 
 def other_kind(data: bytes) -> tuple[str, str] | None:
-    """What `data` is and what to do with it, if it is known and nothing to compile; else None."""
+    """Return the kind of `data` and the remedy, if it is known and not compilable; else None."""
     if data.startswith(_ZIP):
         return _archive(data)
     for offset, magic, kind, remedy in _KINDS:

@@ -3,15 +3,19 @@
 A report holds records; a record names the workload, the candidate and what one
 metric came to. Reports are compared only when their environments' fingerprints agree.
 
-    {"schema": 1, "suite": "pyc-opt", "fingerprint": "...", "environment": {...},
+    {"schema": 2, "suite": "pyc-opt", "fingerprint": "...", "environment": {...},
      "settings": {"rounds": 15},
-     "records": [{"workload": "encoder", "candidate": "pyc", "metric": "latency", "unit": "s",
-                  "value": 0.0123, "p10": ..., "p90": ..., "min": ..., "n": 15}]}
+     "tables": [{"shared": {"candidate": "pyc", "metric": "latency", "unit": "s", "n": 15},
+                 "columns": ["workload", "value", "p10", "p90", "min"],
+                 "rows": [["encoder", 0.0123, ...], ...]}]}
+
+Records of the same keys share a table; what all of them have in common is stored once. Measured
+fractions keep five digits.
 """
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,8 @@ from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.environment import Environment
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_DIGITS = 5
 REQUIRED_KEYS = ("workload", "candidate", "metric", "unit", "value")
 
 Record = dict[str, Any]
@@ -70,7 +75,7 @@ class Report:
             "fingerprint": self.environment.fingerprint,
             "environment": self.environment.to_json(),
             "settings": dict(self.settings),
-            "records": [check_record(r) for r in self.records],
+            "tables": _tables([check_record(r) for r in self.records]),
         }
 
     @staticmethod
@@ -81,26 +86,25 @@ class Report:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT, f"report: expected schema {SCHEMA_VERSION}, got {got!r}"
             )
-        missing = {"suite", "environment", "settings", "records"} - set(data)
+        missing = {"suite", "environment", "settings", "tables"} - set(data)
         if missing:
             raise PycError(ReasonCode.BAD_ARGUMENT, f"report: {sorted(missing)} missing")
         return Report(
             data["suite"],
             Environment.from_json(data["environment"]),
             dict(data["settings"]),
-            tuple(check_record(r) for r in data["records"]),
+            tuple(check_record(r) for table in data["tables"] for r in _rows(table)),
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the report, whole, with one record a line; the same report gives the same bytes.
+        """Write the report, whole, with one row a line; the same report gives the same bytes.
 
         Raises PycError (FILE_ACCESS).
         """
         data = self.to_json()
-        lines = [json.dumps(r, ensure_ascii=False, allow_nan=False) for r in data.pop("records")]
+        tables = ",\n".join(map(_table_text, data.pop("tables")))
         head = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
-        records = ",\n".join(f"  {line}" for line in lines)
-        write_file(path, f'{head},\n "records": [\n{records}\n ]\n}}\n'.encode())
+        write_file(path, f'{head},\n "tables": [\n{tables}\n ]\n}}\n'.encode())
 
     @staticmethod
     def load(path: str | Path) -> "Report":
@@ -114,6 +118,57 @@ class Report:
             ) from None
         except PycError as error:
             raise PycError(error.code, f"{path}: {error.message}") from None
+
+
+def _tables(records: Sequence[Record]) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for each in records:
+        groups.setdefault(tuple(each), []).append(_rounded(each))
+    tables = []
+    for keys, rows in groups.items():
+        shared = {k: rows[0][k] for k in keys if all(_same(r[k], rows[0][k]) for r in rows)}
+        columns = [k for k in keys if k not in shared]
+        cells = [[r[k] for k in columns] for r in rows]
+        tables.append({"shared": shared, "columns": columns, "rows": cells})
+    return tables
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return whether two values have the same JSON text: 1 and True have not."""
+    return type(a) is type(b) and a == b
+
+
+def _rows(table: Any) -> Iterator[Record]:
+    try:
+        for row in table["rows"]:
+            yield table["shared"] | dict(zip(table["columns"], row, strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"report: expected a table of `shared`, `columns` and rows as long, got {error}",
+        ) from None
+
+
+def _rounded(value: Any) -> Any:
+    """Round fractions; what a float counts (bytes, operations) keeps its digits."""
+    match value:
+        case float():
+            return value if value.is_integer() else float(f"{value:.{_DIGITS}g}")
+        case Mapping():
+            return {k: _rounded(v) for k, v in value.items()}
+        case list() | tuple():
+            return [_rounded(v) for v in value]
+        case _:
+            return value
+
+
+def _table_text(table: Mapping[str, Any]) -> str:
+    def text(data: Any) -> str:
+        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+    rows = ",\n".join(f" {text(row)}" for row in table["rows"])
+    head = f'"shared": {text(table["shared"])},\n   "columns": {text(table["columns"])}'
+    return f'  {{{head},\n   "rows": [\n{rows}\n ]}}'
 
 
 @dataclass(frozen=True)

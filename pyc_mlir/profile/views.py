@@ -25,7 +25,7 @@ _PROCESS = 1
 
 
 def table(profile: "Profile", most: int | None = None) -> str:
-    """The longest rows first, then the others as one, then the rest and the whole call."""
+    """Write the longest rows first, the others as one, then the rest and the whole call."""
     cells, rows = [_HEAD], profile.longest_first
     shown = rows if most is None else rows[:most]
     cells += [_cells(row) for row in shown]
@@ -95,7 +95,7 @@ def code_of(row: "ProfileRow") -> str:
 
 
 def summary(profile: "Profile") -> str:
-    """Where the time of a call goes, and what no generated kernel covers: one or two sentences."""
+    """Describe the shares of a call's time, and the ops that no generated kernel covers."""
     whole = profile.seconds or 1.0
     basis = "measured" if profile.measured else "predicted, not measured"
     head = f"A call takes {quantity(profile.seconds, 's')} ({basis})"
@@ -110,7 +110,7 @@ def summary(profile: "Profile") -> str:
 
 
 def uncovered(profile: "Profile") -> list[tuple[str, float]]:
-    """What no generated kernel covers, by its ops in words, with its share of the call."""
+    """Return the ops that no generated kernel covers, in words, with their share of the call."""
     shares: dict[str, float] = {}
     for row in profile.rows:
         if row.is_dispatch and not row.is_kernel:
@@ -135,7 +135,7 @@ def notes(profile: "Profile") -> str:
 
 
 def html(profile: "Profile") -> str:
-    """The table, whole; all text is escaped."""
+    """Write the whole table; all text is escaped."""
     heads = "".join(f"<th>{escape(name)}</th>" for name in _HEAD)
     rest = [row for row in profile.rows if not row.is_dispatch]
     cells = [_cells(row) for row in (*profile.longest_first, *rest)]
@@ -193,7 +193,7 @@ def _named(what: str, lane: int, name: str) -> dict[str, Any]:
 
 
 def _lanes(spans: Sequence[DispatchSpan]) -> Iterator[int]:
-    """A lane for each span: the first one that is free when it begins."""
+    """Yield a lane for each span: the first one that is free when it begins."""
     ends: list[float] = []
     for span in spans:
         free = (i for i, end in enumerate(ends) if end <= span.start)

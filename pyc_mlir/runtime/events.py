@@ -1,4 +1,4 @@
-"""What a program did: its counts, and events (guards, fallbacks, switches) for a log.
+"""The counts of a program, and events (guards, fallbacks, switches) for a log.
 
 A call that just answers leaves nothing here but a count.
 """

@@ -1,10 +1,10 @@
-"""What the arrays of `out=` and `donate=` must satisfy, so that a call may write into them.
+"""The requirements of `out=` and `donate=` arrays, so that a call may write into them.
 
-An output's memory is written while inputs are still being read, and IREE does not look for
-overlaps (its `hal.tensor.alias` leaves them to the caller). So an output that shares memory with
-an input or another output is refused, but for inputs that are donated and proven to be read before
-(pipelines/memory/on_stream/donation.py). Results are copied into arrays of numpy after the call,
-so that those may overlap inputs.
+An output's memory is written while inputs are still being read, and IREE does not look for overlaps
+(its `hal.tensor.alias` leaves them to the caller). So an output that shares memory with an input or
+another output is refused, but for inputs that are donated and proven to be read before
+(pipelines/memory/on_stream/donation.py). Results are copied into arrays of numpy after the call, so
+that those may overlap inputs.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,6 +1,7 @@
 """docs/frontends.md: what can be traced and imported, from the front ends' tables of handlers."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -343,8 +344,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _first(function: Callable[..., Any]) -> str:
-    """Return the first paragraph of a docstring on one line, as a table's cell."""
+    """Return the first paragraph of a handler's docstring as a table's cell: what it builds."""
     text = (inspect.getdoc(function) or "").partition("\n\n")[0]
+    text = re.sub(r"^(?:Build|Return) (.)", lambda m: m[1].upper(), text)
     return " ".join(text.split()).replace("|", "\\|")
 
 

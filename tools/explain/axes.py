@@ -23,7 +23,7 @@ class Scale:
     unit: str = ""
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel of a value."""
         span = (self.high - self.low) or 1.0
         return self.start + (value - self.low) / span * (self.end - self.start)
 
@@ -38,7 +38,7 @@ class Scale:
         return [i * step * self.factor for i in range(first, last + 1)]
 
     def label(self, value: float) -> str:
-        """A tick's value in the unit of the axis."""
+        """Return a tick's value in the unit of the axis."""
         return f"{value / self.factor:.6g}"
 
 
@@ -57,7 +57,7 @@ def seconds_scale(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def px(value: float) -> str:
-    """A pixel with a tenth's precision, as short as possible."""
+    """Format a pixel with a tenth's precision, as short as possible."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -68,12 +68,12 @@ def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start"
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """An SVG line."""
+    """Draw an SVG line."""
     return f'<line x1="{px(x1)}" y1="{px(y1)}" x2="{px(x2)}" y2="{px(y2)}" class="{kind}"/>'
 
 
 def svg(width: float, height: float, label: str, content: str, more: str = "") -> str:
-    """An SVG element; `label` is for screen readers."""
+    """Write an SVG element; `label` is for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{px(width)}" height="{px(height)}" '
         f'viewBox="0 0 {px(width)} {px(height)}" role="img" aria-label="{escape(label)}"{more}>'

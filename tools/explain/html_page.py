@@ -58,7 +58,7 @@ _NO_REPORT = "This program holds no memory report: compile it with a planner mod
 
 
 def page(subject: ExplainedProgram) -> str:
-    """The whole page."""
+    """Write the whole page."""
     body = "".join(
         [
             _PATTERNS,
@@ -78,7 +78,7 @@ def page(subject: ExplainedProgram) -> str:
 
 
 def document(title: str, body: str) -> str:
-    """A page that holds its style and script; without scripts everything is shown too."""
+    """Write a page that holds its style and script; without scripts everything is shown too."""
     style, script = ((_FOLDER / n).read_text("utf-8") for n in ("style.css", "script.js"))
     return for_display(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
@@ -96,7 +96,7 @@ def _facts(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    """A table; from the second column on, cells of class `numbers` are set to the right."""
+    """Write a table; from the second column on, cells of class `numbers` are set to the right."""
     heads = "".join(f"<th>{escape(h)}</th>" for h in head)
     lines = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -119,7 +119,7 @@ def _overview(subject: ExplainedProgram) -> str:
 
 
 def _time(profile: Profile | None) -> str:
-    """Where the time goes: the answer, what no kernel covers, and every dispatch folded away."""
+    """Write the shares of time: the answer, uncovered ops, and every dispatch folded away."""
     if profile is None:
         return ""
     kind = "measured" if profile.measured else "predicted"
@@ -177,7 +177,7 @@ def _live(story: Story) -> str:
 
 
 def _legend(keys: Sequence[tuple[str, str]]) -> str:
-    """What the marks mean; a key that is a line is drawn as one."""
+    """Write the meaning of the marks; a key that is a line is drawn as one."""
     items = []
     for kind, label in keys:
         mark = (
@@ -190,7 +190,7 @@ def _legend(keys: Sequence[tuple[str, str]]) -> str:
 
 
 def _arenas(story: Story) -> str:
-    """The layouts' arenas on one scale: what runs, what was before, the others folded away."""
+    """Draw the layouts' arenas on one scale: the one that runs, the one before, others folded."""
     region = story.region
     layouts = region.layouts.values()
     largest = max(layout.arena_bytes for layout in layouts)
@@ -232,7 +232,7 @@ def _arena(region: RegionReport, name: str, largest: int, steps: int) -> str:
 
 
 def _at_peak(region: RegionReport, layout: ArenaLayout) -> str:
-    """What is alive when most is, as a table."""
+    """Write the buffers alive at the peak as a table."""
     step, alive = alive_at_peak(layout)
     rows = []
     for i in alive[:_AT_PEAK]:

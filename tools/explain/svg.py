@@ -52,7 +52,7 @@ def live_chart(region: RegionReport) -> str:
 
 
 def line_kind(region: RegionReport, name: str) -> str:
-    """The class of a layout's line."""
+    """Return the class of a layout's line."""
     return "after" if name == region.chosen else "before"
 
 
@@ -61,7 +61,7 @@ def _attribute(data: object) -> str:
 
 
 def _running(region: RegionReport, layout: ArenaLayout) -> list[str]:
-    """The tasks of each step, in words."""
+    """Return the tasks of each step, in words."""
     names: list[list[str]] = [[] for _ in range(layout.steps if layout.runs else 0)]
     for run in layout.runs:
         again = " (recomputed)" if run.copy else ""
@@ -95,7 +95,7 @@ def _area(kind: str, layout: ArenaLayout, x: Scale, y: Scale) -> str:
 def _peaks(
     region: RegionReport, series: list[tuple[str, ArenaLayout]], x: Scale, y: Scale
 ) -> list[str]:
-    """A dot and a label at each first peak; a label that would meet another one goes below."""
+    """Draw a dot and a label at each first peak; labels that would overlap go below."""
     parts: list[str] = []
     taken: list[tuple[float, float]] = []
     for name, layout in series:
@@ -114,7 +114,7 @@ def _peaks(
 
 
 def arena_chart(region: RegionReport, layout: ArenaLayout, largest: int, steps: int) -> str:
-    """The arena: steps to the right, offsets upwards, one rectangle a buffer.
+    """Draw the arena: steps to the right, offsets upwards, one rectangle a buffer.
 
     `largest` bytes and `steps` fill the plot, so that two arenas of a region can be compared.
     """
@@ -193,12 +193,12 @@ def drawn(layout: ArenaLayout) -> list[tuple[float, float]]:
 
 
 def box_kind(r: Rectangle) -> str:
-    """The class of a buffer; one that is both recomputed and in place counts as recomputed."""
+    """Return the class of a buffer; one both recomputed and in place counts as recomputed."""
     return "again" if r.recomputed else "in-place" if r.takes_over is not None else "plain"
 
 
 def short(name: str) -> str:
-    """A name without the part that IREE gives to every dispatch or stream operation."""
+    """Return a name without the part that IREE gives to every dispatch or stream operation."""
     for common in ("_dispatch_", "stream.async."):
         name = name.rpartition(common)[2] or name
     return name
@@ -264,7 +264,7 @@ def frontier_places(region: RegionReport) -> list[tuple[float, int]]:
 
 
 def _marks(region: RegionReport) -> dict[tuple[float, int], list[str]]:
-    """The layouts whose time is known, by place; several may share one."""
+    """Return the layouts whose time is known, by place; several may share one."""
     found: dict[tuple[float, int], list[str]] = {}
     for name, layout in region.layouts.items():
         if layout.seconds:

@@ -55,7 +55,7 @@ def frontier(graph: StudiedGraph) -> str:
 
 
 def prediction(graph: StudiedGraph) -> str:
-    """What was predicted against what was measured; on the line both are equal."""
+    """Draw predicted against measured times; on the line both are equal."""
     known = [p for p in graph.measured if p.predicted and p.predicted > 0]
     if not known:
         return ""

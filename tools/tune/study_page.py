@@ -25,7 +25,7 @@ _EMPTY = {
 
 
 def page(facts: StudyFacts, model: CostModel | None = None) -> str:
-    """The whole page. model: of the machine that was measured, for the roofs."""
+    """Write the whole page. model: of the machine that was measured, for the roofs."""
     name = f"Study {facts.study.id[:12]}"
     parts = "".join(_part(graph, facts.clock, model) for graph in facts.graphs)
     body = (
@@ -99,7 +99,7 @@ def _table(points: Sequence[Point]) -> str:
 
 
 def _limits(budget: Mapping[str, Any]) -> str:
-    """The limits of a budget; what else is noted there is for those that resume the study."""
+    """Write the limits of a budget; its other entries are for those that resume the study."""
     limits = ("effort", "seconds", "evaluations")
     return ", ".join(f"{k} {budget[k]}" for k in limits if budget.get(k) is not None) or "none"
 

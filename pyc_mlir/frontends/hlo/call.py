@@ -42,7 +42,7 @@ class Call:
         return isinstance(self.b, GraphBuilder)
 
     def x(self, index: int = 0) -> Any:
-        """An operand as a value of the builder."""
+        """Return an operand as a value of the builder."""
         return self._lift(index)
 
     def all(self) -> list[Any]:
@@ -50,24 +50,24 @@ class Call:
         return [self.x(i) for i in range(self.count)]
 
     def type(self, index: int = 0) -> TensorType:
-        """The type of an operand."""
+        """Return the type of an operand."""
         operand = self.operands[index]
         if isinstance(operand, np.ndarray):
             return TensorType(operand.shape, operand.dtype)
         return self.b.type_of(self.x(index))
 
     def dims(self, index: int = 0) -> tuple[Extent, ...]:
-        """The sizes of an operand: ints, and `SymbolicSize` for dynamic dimensions."""
+        """Return the sizes of an operand: ints, and `SymbolicSize` for dynamic dimensions."""
         operand = self.operands[index]
         return operand.shape if isinstance(operand, np.ndarray) else self.b.dims(self.x(index))
 
     def value(self, index: int) -> np.ndarray | None:
-        """An operand that is known at import, else None."""
+        """Return an operand that is known at import, else None."""
         operand = self.operands[index]
         return operand if isinstance(operand, np.ndarray) else None
 
     def known(self, index: int, what: str) -> np.ndarray:
-        """An operand that must be known at import. Raises PycError (UNSUPPORTED_ATTRIBUTE)."""
+        """Return an operand known at import. Raises PycError (UNSUPPORTED_ATTRIBUTE) otherwise."""
         value = self.operands[index]
         if isinstance(value, SymbolicSizes) and not self.emits:
             raise Untracked(what)
@@ -89,7 +89,7 @@ class Call:
         return expand_to(self.b, compute(self.b, *narrow), target)
 
     def _source(self, index: int) -> Any:
-        """An operand before it was broadcast: of one that holds one value, that value."""
+        """Return an operand before it was broadcast: for a splat, its one value."""
         operand = self.operands[index]
         if isinstance(operand, np.ndarray):
             return self.b.constant(splat(operand)) if is_splat(operand) else self.x(index)
@@ -101,14 +101,14 @@ class Call:
 
 
 def made_by(value: Any) -> ir.Operation | None:
-    """The operation that makes a value; None for an argument of a block."""
+    """Return the operation that makes a value; None for an argument of a block."""
     if not isinstance(value, ir.Value) or not isinstance(value.owner, ir.Operation | ir.OpView):
         return None
     return value.owner.operation
 
 
 def is_splat(array: np.ndarray) -> bool:
-    """True for several elements of one value."""
+    """Return True for several elements of one value."""
     if array.size < 2:
         return False
     if not any(array.strides):
@@ -124,5 +124,5 @@ def _zero_signs_differ(array: np.ndarray, first: Any) -> bool:
 
 
 def splat(array: np.ndarray) -> np.ndarray:
-    """The one value of a splat, of rank 0."""
+    """Return the one value of a splat, of rank 0."""
     return np.array(array[(0,) * array.ndim])

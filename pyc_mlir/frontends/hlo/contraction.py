@@ -51,7 +51,7 @@ def _reshaped(b: Any, x: Any, target: Sequence[Extent]) -> Any:
 
 @dataclass(frozen=True)
 class ConvDimensions:
-    """Where a tensor of a convolution has its dimensions.
+    """The positions of the dimensions in a tensor of a convolution.
 
     outer, inner: batch and feature of an image, output and input feature of weights.
     """
@@ -61,7 +61,7 @@ class ConvDimensions:
     spatial: tuple[int, ...]
 
     def order(self, pattern: str) -> tuple[int, ...]:
-        """The permutation to a layout that is written as "OIHW" or "HWIO"."""
+        """Return the permutation to a layout that is written as "OIHW" or "HWIO"."""
         axes = {"O": (self.outer,), "I": (self.inner,), "S": self.spatial}
         return tuple(d for letter in pattern for d in axes[letter])
 
@@ -140,7 +140,7 @@ def _cut(
 
 
 def _batch_groups_as_features(b: Any, x: Any, c: Convolution, feature: int) -> tuple[Any, int]:
-    """Groups of the batch become groups of features: [g * n, ...] to [n, ..., g * c]."""
+    """Turn groups of the batch into groups of features: [g * n, ...] to [n, ..., g * c]."""
     if c.groups != 1:
         raise unsupported("groups of features and of batches: expected one of them")
     dims = b.dims(x)

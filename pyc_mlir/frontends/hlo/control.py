@@ -17,7 +17,7 @@ MAX_UNROLLED = 20_000
 
 
 class Loops:
-    """What unrolling has left."""
+    """The number of operations that unrolling may still write out."""
 
     def __init__(self) -> None:
         self._left = MAX_UNROLLED
@@ -31,7 +31,7 @@ class Loops:
             )
 
     def goes_on(self, condition: Any) -> bool:
-        """Whether a loop takes another step. Raises PycError where that is not known at import."""
+        """Return whether a loop takes another step. Raises PycError if import cannot know it."""
         if not isinstance(condition, np.ndarray):
             raise unsupported(
                 "a loop whose number of steps is known only when the program runs: expected a "

@@ -60,7 +60,7 @@ def divide(b: Any, x: Any, y: Any) -> Any:
 
 
 def round_away(b: Any, x: Any) -> Any:
-    """The nearest integer, halves away from zero."""
+    """Round to the nearest integer, halves away from zero."""
     size = b.abs(x)
     down = b.floor(size)
     up = b.compare(b.sub(size, down), b.scalar(0.5, x), predicate="ge")

@@ -9,7 +9,7 @@ MAX_VISITED, MAX_CALLS = 200_000, 64
 
 
 def functions_of(module: ir.Module) -> dict[str, ir.Operation]:
-    """The functions of one block, by their names."""
+    """Return the functions of one block, by their names."""
     found = {}
     for view in module.body.operations:
         operation = view.operation
@@ -19,7 +19,7 @@ def functions_of(module: ir.Module) -> dict[str, ir.Operation]:
 
 
 def entry_of(functions: dict[str, ir.Operation], source: str) -> tuple[str, ir.Operation]:
-    """The function `main`, or the only public one. Raises PycError (INVALID_IR)."""
+    """Return the function `main`, or the only public one. Raises PycError (INVALID_IR)."""
     public = {
         n: f
         for n, f in functions.items()

@@ -35,7 +35,7 @@ class GatherDims:
 
 
 def with_vector_last(b: Any, indices: Any, axis: int) -> Any:
-    """Indices with their vectors along the last dimension; StableHLO allows any, or none."""
+    """Move the vectors of indices to the last dimension; StableHLO allows any, or none."""
     dims = b.dims(indices)
     if axis == len(dims):
         return b.expand_dims(indices, axis)
@@ -80,7 +80,7 @@ def _clamped(b: Any, indices: Any, dims: Sequence[Extent], sizes: Sequence[int])
 
 
 def b_indices(call: Call) -> Any:
-    """The indices as i64."""
+    """Return the indices as i64."""
     return call.b.convert(call.x(1), I64)
 
 
@@ -95,7 +95,7 @@ def _fill_value(b: Any, out: Any, fill: Any) -> Any:
 
 
 def _all_last(b: Any, mask: Any) -> Any:
-    """Where all entries along the last dimension are true."""
+    """Return whether all entries along the last dimension are true."""
     axis = b.type_of(mask).rank - 1
     count = b.dims(mask)[axis]
     out = None
@@ -147,7 +147,7 @@ def _by_linear_index(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequenc
 
 
 def _linear(b: Any, indices: Any, d: GatherDims, dims: Sequence[int], sizes: Sequence[int]) -> Any:
-    """The row-major place in `dims` of each element of each slice, in the result's shape."""
+    """Return the row-major place in `dims` of each element of each slice, in the result's shape."""
     batch = b.dims(indices)[:-1]
     rank = len(batch) + len(d.offset)
     batch_axes = [a for a in range(rank) if a not in d.offset]
@@ -260,7 +260,7 @@ class _RowPlan:
         return d.gather
 
     def combine(self, b: Any, x: Any, linear: Any, updates: Any, op: str) -> Any:
-        """The operand with updates combined at the rows `linear` (beyond all of them for none)."""
+        """Combine the updates at the rows `linear`; rows beyond the end are dropped."""
         columns = math.prod(self.dims[a] for a in self.column_axes)
         places = math.prod(self.dims[a] for a in self.row_axes)
         linear = transposed(b, linear, self.order)

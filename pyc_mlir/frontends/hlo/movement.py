@@ -118,7 +118,7 @@ def iota(b: Any, dims: Sequence[Extent], axis: int, dtype: np.dtype) -> Any:
 
 
 def concatenate(call: Call, axis: int) -> Any:
-    """The operands one after the other along `axis`."""
+    """Join the operands one after the other along `axis`."""
     return chain(call.b, call.all(), axis)
 
 

@@ -14,9 +14,9 @@ from pyc_mlir.frontends.importing.sizes import SymbolicSize
 
 
 def top_k(b: Any, x: Any, k: int) -> tuple[Any, Any]:
-    """The k largest along the last dimension and their i32 indices; of equals the first ones.
+    """Return the k largest along the last dimension and their i32 indices; ties by place.
 
-    As in XLA, by the total order of floats: 0 is larger than -0, and NaN the largest.
+    The order is XLA's total order of floats: 0 is larger than -0, and NaN the largest.
     """
     axis = b.type_of(x).rank - 1
     order = b.argsort(total_order_key(b, x), axis=axis, descending=True, count=k)
@@ -26,7 +26,7 @@ def top_k(b: Any, x: Any, k: int) -> tuple[Any, Any]:
 def sort(
     b: Any, operands: Sequence[Any], axis: int, descending: bool = False, total: bool = False
 ) -> tuple[Any, ...]:
-    """The operands in the order of the first one along `axis`; equals keep their order.
+    """Sort the operands by the first one along `axis`; equals keep their order.
 
     NaN is the largest of floats. total: by the total order, in which -0 and 0 are no equals.
     """

@@ -37,7 +37,7 @@ def reduce(b: Any, x: Any, op: str, axes: Sequence[int]) -> Any:
 
 
 def neutral(op: str, dtype: np.dtype) -> Any:
-    """What a reduction of nothing gives."""
+    """Return the result of an empty reduction."""
     if dtype == BOOL:
         return _OF_BOOLEANS[op] == "min"
     if op in ("add", "mul"):
@@ -51,7 +51,7 @@ def neutral(op: str, dtype: np.dtype) -> Any:
 
 
 def arg_extreme(b: Any, x: Any, axis: int, largest: bool, dtype: np.dtype) -> Any:
-    """The index of the first maximum or minimum along `axis`; a NaN counts as either."""
+    """Return the index of the first maximum or minimum along `axis`; a NaN counts as either."""
     type_ = b.type_of(x)
     if type_.dtype == BOOL:
         x = b.cast(x, dtype=_I8)
@@ -61,7 +61,7 @@ def arg_extreme(b: Any, x: Any, axis: int, largest: bool, dtype: np.dtype) -> An
 
 
 def cumulative(b: Any, x: Any, op: str, axis: int, reverse: bool) -> Any:
-    """The running reduction along `axis`, in log2(n) steps (Hillis and Steele, 1986)."""
+    """Build the running reduction along `axis`, in log2(n) steps (Hillis and Steele, 1986)."""
     size = b.dims(x)[axis]
     if isinstance(size, SymbolicSize):
         raise unsupported("a running reduction over a dynamic dimension")
@@ -138,7 +138,7 @@ def reduce_window(b: Any, x: Any, op: str, window: HloWindow) -> Any:
 
 
 def _running_axis(b: Any, x: Any, window: HloWindow) -> tuple[int, bool] | None:
-    """The axis of a running reduction and whether it begins at the end; None for other windows."""
+    """Return a running reduction's axis, and if it begins at the end; None for other windows."""
     if len(window.axes) != 1 or set(window.strides) != {1} or {*window.spreads} != {1}:
         return None
     axis = window.axes[0]
@@ -163,7 +163,7 @@ def _extreme_pool(op: str) -> Pool:
 
 
 def _sum_pool(b: Any, x: Any, kernel: tuple[int, int], parameters: dict[str, Any]) -> Any:
-    """The mean of each window, padding included, times the size of the window."""
+    """Build each window's sum: its mean, padding included, times the size of the window."""
     del parameters["dilations"]
     mean = b.avg_pool2d(x, kernel=kernel, count_include_pad=True, **parameters)
     return b.mul(mean, b.scalar(kernel[0] * kernel[1], x))
@@ -193,7 +193,7 @@ def _pooled(b: Any, x: Any, window: HloWindow, pool: Pool) -> Any:
 def _pool_parameters(
     window: HloWindow, axes: Sequence[int | None], layout: str
 ) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The kernel and the other parameters of a pool over two dimensions; None is one of size 1."""
+    """Return a two-dimensional pool's kernel and other parameters; None is an axis of size 1."""
     first, second = axes
 
     def of(values: Sequence[Any], default: Any) -> tuple[Any, Any]:
@@ -242,7 +242,7 @@ def position_bounds(
 def select_and_scatter_add(
     b: Any, gradient: Any, x: Any, window: HloWindow, largest: bool = True
 ) -> Any:
-    """The gradient of pooling by the maximum (minimum): it goes to the first one of each window."""
+    """Build the gradient of max (min) pooling: it goes to the first extremum of each window."""
     start = neutral("max" if largest else "min", b.type_of(x).dtype)
     whole = padded(b, x, window, start)
     dims = b.dims(whole)

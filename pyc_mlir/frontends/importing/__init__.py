@@ -1,1 +1,1 @@
-"""What importers of graphs share: builders, symbolic sizes, shapes, folding, graph breaks."""
+"""The parts that importers of graphs share: builders, symbolic sizes, folding, graph breaks."""

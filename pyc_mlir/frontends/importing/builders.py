@@ -58,7 +58,7 @@ class ConstantBuilder(NumpyBuilder):
         return super().emit(op, operands, params)
 
     def dims(self, value: np.ndarray) -> tuple[Extent, ...]:
-        """The array's shape."""
+        """Return the array's shape."""
         return value.shape
 
 
@@ -82,7 +82,7 @@ class GraphBuilder(IRBuilder):
         self._definitions.setdefault(name, make)
 
     def _source(self, name: str) -> tuple[ir.Value, int]:
-        """A value with the dynamic dimension `name`, and the axis. Raises unsupported."""
+        """Return a value with the dynamic dimension `name`, and the axis. Raises unsupported."""
         if name not in self._sources:
             if name not in self._definitions:
                 raise unsupported(f"the size {name}, which is computed from data: expected sizes")
@@ -90,7 +90,7 @@ class GraphBuilder(IRBuilder):
         return self._sources[name]
 
     def dims(self, value: ir.Value) -> tuple[Extent, ...]:
-        """The size of each dimension."""
+        """Return the size of each dimension."""
         if value in self._dims:
             return self._dims[value]
         shape = self.type_of(value).shape
@@ -107,7 +107,7 @@ class GraphBuilder(IRBuilder):
     def _derive(
         self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any], out: TensorType
     ) -> list[Extent]:
-        """A size for each dimension of a result whose type is not static."""
+        """Derive a size for each dimension of a result whose type is not static."""
         shapes = [self.dims(v) for v in operands]
         types = [self.type_of(v) for v in operands]
         atoms = sorted(
@@ -127,13 +127,13 @@ class GraphBuilder(IRBuilder):
         return dims
 
     def atom(self, name: str) -> ir.Value:
-        """Some i64 vector whose length is the dynamic dimension `name`."""
+        """Return an i64 vector whose length is the dynamic dimension `name`."""
         value, axis = self._source(name)
         shape = tuple(-1 if i == axis else 1 for i in range(self.type_of(value).rank))
         return self.reshape(self.iota(value, shape=shape, axis=axis, dtype=I64), shape=(-1,))
 
     def extent(self, size: Extent) -> ir.Value:
-        """A size as a rank-0 i64 that is computed when the program runs."""
+        """Return a size as a rank-0 i64 that is computed when the program runs."""
         if not isinstance(size, SymbolicSize):
             return self.constant(np.array(size, np.int64))
         out = None if size.factor == 1 else self.constant(np.array(size.factor, np.int64))
@@ -145,7 +145,7 @@ class GraphBuilder(IRBuilder):
         return out
 
     def materialize(self, value: SymbolicSizes) -> ir.Value:
-        """A tensor of sizes that is computed when the program runs."""
+        """Build a tensor of sizes that is computed when the program runs."""
         parts = [self.reshape(self.extent(e), shape=(1,)) for e in value.entries.reshape(-1)]
         while len(parts) > 1:
             pairs = [
@@ -164,9 +164,9 @@ def _probe(
     atoms: Sequence[str],
     start: int,
 ) -> list[Extent] | None:
-    """The result's dims with primes for the atoms, read back as sizes; None if `infer` objects.
+    """Infer the dims with primes for the atoms, read back as sizes; None if `infer` objects.
 
-    If it does, once more with one atom as large as a static size, or as another atom.
+    If it does, infer once more with one atom as large as a static size, or as another atom.
     """
     if len(atoms) > _MAX_ATOMS:
         return None
@@ -191,7 +191,7 @@ def _inferred(
     params: dict[str, Any],
     values: dict[str, int],
 ) -> list[int] | None:
-    """The result's shape with these sizes of the atoms; None if `infer` objects."""
+    """Return the result's shape with these sizes of the atoms; None if `infer` objects."""
     probes = [
         t.with_shape(tuple(_at(d, values) for d in s)) for t, s in zip(types, shapes, strict=True)
     ]
@@ -211,7 +211,7 @@ def _at(dim: Extent, values: dict[str, int]) -> int:
 
 
 def _factored(number: int, values: dict[str, int]) -> Extent:
-    """A number as a factor times atoms."""
+    """Return a number as a factor times atoms."""
     atoms = []
     for atom, prime in values.items():
         while number and number % prime == 0:

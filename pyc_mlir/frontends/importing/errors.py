@@ -4,5 +4,5 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 
 def unsupported(why: str, code: ReasonCode = ReasonCode.UNSUPPORTED_ATTRIBUTE) -> PycError:
-    """The error for a node that PyC cannot express. The importer adds the node."""
+    """Return the error for a node that PyC cannot express. The importer adds the node."""
     return PycError(code, why)

@@ -1,4 +1,4 @@
-"""What every importer of graphs does: values, folding, symbolic sizes, locations, graph breaks.
+"""The base of all importers of graphs: values, folding, symbolic sizes, locations, graph breaks.
 
 A vocabulary (ONNX, ATen, jaxpr) walks its own nodes in order and hands each one to `Importer.node`:
 
@@ -8,8 +8,8 @@ An operand is a numpy array (known at import), `SymbolicSizes` (integers that de
 dimensions), an MLIR value, None for an input that is left out, or `MISSING` for the result of a
 node that could not be imported. The handler runs in the cheapest way that gives an answer: on
 arrays, on sizes, or emitting pyc ops. What the node states beside its operands (`Stated`) must all
-have been read by then. Nodes that cannot be imported are collected in `findings`, so
-that a refusal lists all of them.
+have been read by then. Nodes that cannot be imported are collected in `findings`, so that a refusal
+lists all of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +103,7 @@ class Argument:
 
 
 def _dimension_name(extent: Extent) -> str:
-    """The name of a dynamic dimension that the source names, as ``d`` or ``2*d``.
+    """Return the name of a dynamic dimension that the source names, as ``d`` or ``2*d``.
 
     "#" marks one that it does not.
     """
@@ -133,7 +133,7 @@ class Importer:
         arguments: Sequence[Argument],
         body: Callable[[Sequence[ir.Value]], Sequence[tuple[str, ir.Value]]],
     ) -> ir.Module:
-        """A module with one function; `body` emits it and returns its results with their names.
+        """Make a module of one function; `body` emits it and returns its results with names.
 
         Call it with a context and a location active. Raises what `body` raises.
         """
@@ -162,11 +162,11 @@ class Importer:
         apply: Apply,
         stated: Stated | None = None,
     ) -> Sequence[Any]:
-        """The results of one node; none if it cannot be imported, which `findings` then records.
+        """Import one node and return its results; none if it cannot be imported, see `findings`.
 
-        stated: what the node states beside its operands; `apply` must read all of it. None for a
-        node that the importer makes itself, of what the source's node states.
-        Raises PycError, naming the node, for what ends the import: a malformed model.
+        stated: the node's attributes and parameters, all of which `apply` must read. None for a
+        node that the importer itself makes from those of the source's node.
+        Raises PycError, naming the node, for errors that end the import: a malformed model.
         """
         if any(operand is MISSING for operand in operands):
             self.untried.append(site.place)
@@ -189,7 +189,7 @@ class Importer:
         self.findings.append(GraphBreak(site.name, site.op, code, error.message, site.place))
 
     def emitted(self, value: Any) -> ir.Value:
-        """A value as an MLIR value; a constant is emitted once."""
+        """Return a value as an MLIR value; a constant is emitted once."""
         if isinstance(value, ir.Value):
             return value
         if id(value) not in self._constants:
@@ -225,7 +225,7 @@ class Importer:
             raise unsupported(f"a dynamic size in {error}: expected a static one") from error
 
     def _computed(self, operands: Sequence[Any], apply: Apply) -> Any:
-        """The outputs as arrays or sizes if they are known now, else None."""
+        """Return the outputs as arrays or sizes if they are known now, else None."""
         given = [o for o in operands if o is not None]
         if all(isinstance(o, np.ndarray) for o in given):
             try:
@@ -245,7 +245,7 @@ class Importer:
         return tuple(settle(o) if isinstance(o, SymbolicSizes) else o for o in outputs)
 
     def _worth_keeping(self, out: Any, inputs: Sequence[np.ndarray]) -> bool:
-        """False for a result that would bloat the program: large, and larger than its inputs."""
+        """Return False for a result that would bloat the program: large, and beyond its inputs."""
         made = sum(o.nbytes for o in (out if isinstance(out, tuple) else (out,)) if o is not None)
         self._fold_bytes -= made
         return made <= max(_FOLD_BYTES, sum(i.nbytes for i in inputs)) and self._fold_bytes >= 0

@@ -15,7 +15,7 @@ from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 
 
 def extent_value(b: Any, size: Extent) -> Any:
-    """A size as a rank-0 i64."""
+    """Return a size as a rank-0 i64."""
     return (
         b.extent(size) if isinstance(size, SymbolicSize) else b.constant(np.array(size, np.int64))
     )
@@ -109,7 +109,7 @@ def scatter_nd(
 
 
 def top_k(b: Any, x: Any, count: int, axis: int, largest: bool = True) -> tuple[Any, Any]:
-    """The `count` greatest (or least) elements along `axis`, in order, and their i64 indices."""
+    """Return the `count` greatest (or least) elements along `axis`, in order, and i64 indices."""
     axis %= b.type_of(x).rank
     indices = b.argsort(x, axis=axis, descending=largest, count=count)
     return take_along(b, x, indices, axis), indices

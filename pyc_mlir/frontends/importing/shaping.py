@@ -16,7 +16,7 @@ from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, Untracked, 
 
 
 def product(extents: Sequence[Extent]) -> Extent:
-    """The product of sizes."""
+    """Return the product of sizes."""
     out: Extent = 1
     for extent in extents:
         out = extent * out
@@ -24,7 +24,7 @@ def product(extents: Sequence[Extent]) -> Extent:
 
 
 def show(extents: Sequence[Extent]) -> str:
-    """A shape for messages: ``[batch, 12, 64]``."""
+    """Format a shape for messages: ``[batch, 12, 64]``."""
     return f"[{', '.join(map(str, extents))}]"
 
 
@@ -65,7 +65,7 @@ def _solved(dims: Sequence[Extent], target: Sequence[Extent]) -> tuple[Extent, .
 
 
 def _gathered(b: Any, x: Any, dims: Sequence[Extent], target: Sequence[Extent]) -> Any:
-    """A reshape with several new dynamic sizes: each element is gathered by its linear index."""
+    """Reshape to several new dynamic sizes: gather each element by its linear index."""
     if -1 in target or product(dims) != product(target):
         raise unsupported(
             f"reshape from {show(dims)} to {show(target)}: expected at most one dynamic size "
@@ -98,7 +98,7 @@ def vector(b: Any, extent: Extent) -> Any:
 
 
 def witness(b: Any, target: Sequence[Extent]) -> Any:
-    """Some i64 tensor of shape `target`: a `like` operand."""
+    """Return an i64 tensor of shape `target`: a `like` operand."""
     out = b.constant(np.zeros((1,) * len(target), np.int64))
     for axis, extent in enumerate(target):
         out = b.add(out, b.align(vector(b, extent), axis, len(target)))
@@ -155,12 +155,12 @@ def take(b: Any, x: Any, axis: int, start: int, stop: int, step: int = 1) -> Any
 
 
 def whole(rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The bounds of a slice that takes everything."""
+    """Return the bounds of a slice that takes everything."""
     return (0,) * rank, (END,) * rank, (1,) * rank
 
 
 def chain(b: Any, values: Sequence[Any], axis: int) -> Any:
-    """The concatenation of `values`, as a balanced tree."""
+    """Concatenate `values` as a balanced tree."""
     if len(values) == 1:
         return values[0]
     middle = len(values) // 2

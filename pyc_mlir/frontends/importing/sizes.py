@@ -82,7 +82,7 @@ Extent = int | SymbolicSize
 
 
 def quotient(a: Extent, b: Extent) -> Extent:
-    """a / b where it is exact. Raises Untracked."""
+    """Return a / b where it is exact. Raises Untracked."""
     factors = [s.factor if isinstance(s, SymbolicSize) else s for s in (a, b)]
     atoms = [Counter(s.atoms) if isinstance(s, SymbolicSize) else Counter() for s in (a, b)]
     if factors[1] == 0 or factors[0] % factors[1] or atoms[1] - atoms[0]:
@@ -100,7 +100,7 @@ def sign(a: Extent) -> int:
 
 
 def _ordering(a: Extent, b: Extent) -> int:
-    """The sign of a - b; a size (>= 0) also compares with a negative int, as ``shape == -1``."""
+    """Return the sign of a - b; a size (>= 0) also compares with a negative int, as -1."""
     for one, other, answer in ((a, b, 1), (b, a, -1)):
         if (
             isinstance(one, SymbolicSize)
@@ -176,17 +176,17 @@ class SymbolicSizes:
 
 
 def has_sizes(entries: np.ndarray) -> bool:
-    """True when an entry depends on a dynamic dimension."""
+    """Return True when an entry depends on a dynamic dimension."""
     return entries.dtype == object and any(isinstance(e, SymbolicSize) for e in entries.reshape(-1))
 
 
 def settle(value: SymbolicSizes) -> "SymbolicSizes | np.ndarray":
-    """A plain array if no entry is dynamic after all."""
+    """Return a plain array if no entry is dynamic, else the value itself."""
     return value if has_sizes(value.entries) else value.entries.astype(value.dtype)
 
 
 def sizes(extents: Sequence[Extent]) -> "SymbolicSizes | np.ndarray":
-    """A vector of extents: a plain i64 array if all are static."""
+    """Return a vector of extents: a plain i64 array if all are static."""
     entries = np.empty(len(extents), object)
     entries[:] = extents
     return settle(SymbolicSizes(entries))
@@ -214,9 +214,9 @@ class SizesBuilder(Builder):
         return SymbolicSizes(np.asarray(rule(*(v.entries for v in operands), **params)), dtype)
 
     def type_of(self, value: SymbolicSizes) -> TensorType:
-        """Static shape, the type that the entries stand for."""
+        """Return the static shape and the type that the entries stand for."""
         return TensorType(value.entries.shape, value.dtype)
 
     def dims(self, value: SymbolicSizes) -> tuple[Extent, ...]:
-        """The shape of the tensor of sizes itself."""
+        """Return the shape of the tensor of sizes itself."""
         return value.entries.shape

@@ -1,9 +1,9 @@
-"""What a node states beside its operands, and the check that its handler read all of it.
+"""Attributes of a node, with a check that its handler read all of them.
 
 A front end hands the attributes, parameters, inner functions and regions of a node to the handler
 as a `Stated`, which notes what the handler looks up. `Importer.node` then refuses a node with an
-entry that nobody read: passing over it could change the result without a word. What changes no
-result is declared as such, with the reason, in one table of each front end.
+entry that nobody read: passing over it could silently change the result. One table of each front
+end lists the entries that change no result, with the reason.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -53,7 +53,7 @@ class TransposedAxis:
 
 
 def plan_axis(kernel: int, stride: int, dilation: int, low: int, high: int) -> TransposedAxis:
-    """The axis whose full result loses `low` and `high` positions (negative: gains zeros)."""
+    """Plan the axis whose full result loses `low` and `high` positions (negative: gains zeros)."""
     if stride == 1:
         return _plain(kernel, dilation, low, high)
     reach = dilation * (kernel - 1) + 1
@@ -83,11 +83,11 @@ def _plain(kernel: int, dilation: int, low: int, high: int) -> TransposedAxis:
 
 
 def _grid(reach: int, stride: int, low: int) -> int:
-    """The position of the full result where the phases start, at most `low`.
+    """Return the position of the full result where the phases start, at most `low`.
 
-    The last one with the fewest taps: they are the least where it is a multiple of the stride, and
-    then only `reach` phases are not zero. It lies inside the kernel's reach, so that no padding is
-    negative.
+    It is the last position with the fewest taps. They are the least at a multiple of the stride,
+    and then only `reach` phases are not zero. It lies inside the kernel's reach, so that no padding
+    is negative.
     """
     if reach < stride:
         return min(0, low // stride * stride)

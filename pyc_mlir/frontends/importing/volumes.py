@@ -40,7 +40,7 @@ def conv3d(
     dilations: Sequence[int],
     groups: int,
 ) -> Any:
-    """The convolution of x with weight [f, c / groups, kd, kh, kw]; one pyc.conv2d."""
+    """Build the convolution of x with weight [f, c / groups, kd, kh, kw]; one pyc.conv2d."""
     filters, inner, kd, kh, kw = b.type_of(weight).shape
     x = b.pad(x, low=(0, 0, low[0], 0, 0), high=(0, 0, high[0], 0, 0))
     places = _places(_static_depth(b, x), kd, strides[0], dilations[0])
@@ -71,7 +71,7 @@ def max_pool3d(
     high: Sequence[int],
     dilations: Sequence[int],
 ) -> Any:
-    """The maximum of each image's windows, then of the depths."""
+    """Build the maximum of each image's windows, then of the depths."""
     flat, deep = (tuple(dilations[1:]), (dilations[0], 1))
     return _pooled(
         b, x, (kernel, strides, low, high),
@@ -89,7 +89,7 @@ def avg_pool3d(
     *,
     count_include_pad: bool,
 ) -> Any:
-    """The mean of each image's windows, then of the depths: counts are products of counts."""
+    """Build the mean of each image's windows, then of the depths: counts are products of counts."""
     dtype = b.type_of(x).dtype
     if not is_float(dtype):
         raise unsupported(f"an average over volumes of {dtype}: expected a float type")
@@ -136,10 +136,10 @@ def transposed_conv3d(
     dilations: Sequence[int],
     groups: int,
 ) -> Any:
-    """The gradient of a convolution: `conv3d` of x with zeros between, by reversed weights.
+    """Build the gradient of a convolution: `conv3d` of x with zeros between, by reversed weights.
 
-    weight: [c, f / groups, kd, kh, kw]. low, high: how much of the full result falls away at the
-    ends of each axis; below 0, zeros are added to it.
+    weight: [c, f / groups, kd, kh, kw]. low, high: the number of elements to crop at the ends of
+    each axis of the full result; below 0, zeros are added to it.
     """
     kernel = [int(k) for k in b.type_of(weight).shape[2:]]
     reach = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]

@@ -35,9 +35,9 @@ sys.exit(main(sys.argv[2:]))
 
 @lru_cache(maxsize=_KEPT)
 def to_linalg(model: bytes) -> str:
-    """The text of a module on tensors that computes a serialized model of one node.
+    """Return the text of a module on tensors that computes a serialized model of one node.
 
-    Raises PycError: UNSUPPORTED_OP for what torch-mlir does not lower, NATIVE_CRASH where the
+    Raises PycError: UNSUPPORTED_OP for a node that torch-mlir does not lower, NATIVE_CRASH if the
     process ends otherwise.
     """
     import json

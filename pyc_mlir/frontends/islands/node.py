@@ -44,10 +44,10 @@ def island(
     emitted: Callable[[Any], ir.Value],
     opset: int,
 ) -> tuple[Any, ...]:
-    """The node's results; operands are as of `Importer.node`, `emitted` makes them values.
+    """Return the node's results; operands are as of `Importer.node`, `emitted` makes them values.
 
-    Raises PycError: UNSUPPORTED_OP, UNSUPPORTED_DTYPE or UNSUPPORTED_ATTRIBUTE where it is none,
-    NATIVE_CRASH where the process that lowers it ends.
+    Raises PycError: UNSUPPORTED_OP, UNSUPPORTED_DTYPE or UNSUPPORTED_ATTRIBUTE for a node that is
+    no island, NATIVE_CRASH if the process that lowers it ends.
     """
     # Not the first, whose type is the result's.
     known = {i for i, o in enumerate(operands) if i and _is_written_out(o)}
@@ -75,7 +75,7 @@ def island(
 
 
 def is_tested(op: str, node: onnx.NodeProto) -> bool:
-    """Whether a node may be an island: its op, with its domain, is in `TESTED` in this form."""
+    """Return whether a node may be an island: its op, with its domain, is in `TESTED`."""
     unset = TESTED.get(op)
     return unset is not None and not any(a.name in unset and a.i for a in node.attribute)
 
@@ -92,7 +92,7 @@ def _model(
     builder: GraphBuilder,
     opset: int,
 ) -> onnx.ModelProto:
-    """A model of the node alone, with the types that onnx infers. Raises PycError."""
+    """Make a model of the node alone, with the types that onnx infers. Raises PycError."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     names = ["" if o is None else f"x{i}" for i, o in enumerate(operands)]
@@ -114,7 +114,7 @@ def _model(
 
 
 def _info(name: str, value: ir.Value, builder: GraphBuilder) -> onnx.ValueInfoProto:
-    """The type of an operand; sizes that are equal have one name."""
+    """Return the type of an operand; sizes that are equal have one name."""
     dims = [str(d) if isinstance(d, SymbolicSize) else d for d in builder.dims(value)]
     element = onnx.helper.np_dtype_to_tensor_dtype(builder.type_of(value).dtype)
     return onnx.helper.make_tensor_value_info(name, element, dims)
@@ -165,7 +165,7 @@ def _insert(function: ir.Operation, op_type: str) -> str:
 
 
 def _name_dims(builder: GraphBuilder, value: ir.Value, name: str) -> None:
-    """A new dimension for each size of a result that is not known."""
+    """Name a new dimension for each size of a result that is not known."""
     number = ir.OpResult(value).result_number
     shape = builder.type_of(value).shape
     dims = [

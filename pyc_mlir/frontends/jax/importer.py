@@ -76,10 +76,10 @@ def import_jaxpr(
     context: ir.Context | None = None,
     name: str = "main",
 ) -> ir.Module:
-    """The pyc module with one function `name` that computes a closed jaxpr.
+    """Return the pyc module with one function `name` that computes a closed jaxpr.
 
     arguments, results: names for messages and for the signature.
-    source: what messages call the function.
+    source: the function's name in messages.
     Raises UnsupportedModel for equations that PyC lacks; all of them are listed.
     """
     active = new_context() if context is None else context
@@ -89,7 +89,7 @@ def import_jaxpr(
 
 
 def without_dead_code(closed: Any) -> Any:
-    """A closed jaxpr with the same arguments and results, without equations that no result needs.
+    """Drop the equations that no result of a closed jaxpr needs; arguments and results stay.
 
     Inner jaxprs too: a loop that carries a random key which nothing draws from loses the key.
     """
@@ -178,7 +178,7 @@ class _JaxprImporter:
         return Argument(label, _numpy(dtype), tuple(dims))
 
     def _inline(self, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
-        """The results of a jaxpr for its operands, its equations imported at this place."""
+        """Import a jaxpr's equations at this place; return its results for the operands."""
         closed = jaxpr if hasattr(jaxpr, "consts") else None
         inner = jaxpr.jaxpr if closed is not None else jaxpr
         values: dict[Any, Any] = dict(zip(inner.invars, operands, strict=True))
@@ -236,7 +236,7 @@ class _JaxprImporter:
     def _with_jaxprs(
         self, site: SourceNode, name: str, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """The results of a primitive that calls jaxprs. Raises PycError for what is refused."""
+        """Return the results of a primitive that calls jaxprs. Raises PycError for refused ones."""
         stated = Stated(p, "parameter", _IGNORED_OF_CALLS)
         if name in _CALLS:
             inner = stated[_CALLS[name]]
@@ -250,7 +250,7 @@ class _JaxprImporter:
         return out
 
     def _site(self, equation: Any) -> SourceNode:
-        """The line of Python that made an equation."""
+        """Return the line of Python that made an equation."""
         frame = source_info_util.user_frame(equation.source_info.traceback)
         stack = str(equation.source_info.name_stack)
         name = f"{stack}/{equation.primitive.name}" if stack else equation.primitive.name
@@ -270,7 +270,7 @@ class _JaxprImporter:
         return self.extent(value) if _is_symbolic(value) else value
 
     def extent(self, dim: Any) -> Extent:
-        """A dimension as a size. Raises PycError for an expression that no tensor has as a size."""
+        """Return a dimension as a size. Raises PycError for an expression that is no size."""
         if not _is_symbolic(dim):
             return int(dim)
         if dim not in self._extents:
@@ -302,7 +302,7 @@ class _JaxprImporter:
     def _scan(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """The body once for each step; results of the steps are stacked."""
+        """Import the body once for each step; the steps' results are stacked."""
         constants, carries = p["num_consts"], p["num_carry"]
         consts = operands[:constants]
         carry = list(operands[constants : constants + carries])
@@ -349,7 +349,7 @@ class _JaxprImporter:
     def _while(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """The body as long as the condition, which must be known at import, holds."""
+        """Repeat the body as long as the condition, which must be known at import, holds."""
         of_cond, of_body = p["cond_nconsts"], p["body_nconsts"]
         cond_consts = operands[:of_cond]
         body_consts = operands[of_cond : of_cond + of_body]
@@ -365,7 +365,7 @@ class _JaxprImporter:
     def _cond(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """The known branch, or a choice among the results of all of them."""
+        """Return the known branch's results, or select among the results of all branches."""
         which, given = operands[0], operands[1:]
         branches = p["branches"]
         if isinstance(which, np.ndarray):
@@ -380,7 +380,7 @@ class _JaxprImporter:
     def _composite(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """The op of that name, or the decomposition."""
+        """Build the op of that name, or the decomposition."""
         known, decomposition = COMPOSITES.get(p["name"]), p["jaxpr"]
         given = {key: jax.tree.unflatten(tree, leaves) for key, leaves, tree in p["attributes"]}
         if known is not None:
@@ -400,7 +400,7 @@ class _JaxprImporter:
     def _dim_as_value(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """A dimension as an i32 scalar."""
+        """Return a dimension as an i32 scalar."""
         vector = sizes([self.extent(p["dim"])])
 
         def scalar(b: Any, lift: Lift) -> Any:
@@ -427,7 +427,7 @@ def _literal(var: Any) -> np.ndarray:
 
 
 def _is_symbolic(value: Any) -> bool:
-    """True for a dimension that jax.export.symbolic_shape made."""
+    """Return True for a dimension that jax.export.symbolic_shape made."""
     return type(value).__name__ == "_DimExpr"
 
 

@@ -80,7 +80,7 @@ PRIMITIVES.update({name: _pointwise(name) for name in POINTWISE})
 
 @primitive("stop_gradient", "copy", "copy_p", "optimization_barrier", "sharding_constraint")
 def identity(call: Call, p: Mapping[str, Any]) -> Any:
-    """The operands."""
+    """Return the operands."""
     return tuple(call.all())
 
 
@@ -92,7 +92,7 @@ def convert_element_type(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("reduce_precision")
 def reduce_precision(call: Call, p: Mapping[str, Any]) -> Any:
-    """Rounding to the bits of a narrower type that PyC has."""
+    """Round to the bits of a narrower type that PyC has."""
     bits = {(5, 10): "f16", (8, 7): "bf16", (8, 23): "f32", (11, 52): "f64"}
     found = bits.get((p["exponent_bits"], p["mantissa_bits"]))
     if found is None:
@@ -140,7 +140,7 @@ def integer_pow(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("round")
 def round_(call: Call, p: Mapping[str, Any]) -> Any:
-    """The nearest integer: halves to even ones, or away from zero."""
+    """Round to the nearest integer: halves to even ones, or away from zero."""
     even = p["rounding_method"].name == "TO_NEAREST_EVEN"
     return call.pointwise(POINTWISE["round_even" if even else "round_away"])
 
@@ -192,7 +192,7 @@ def broadcast_in_dim(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("reshape")
 def reshape(call: Call, p: Mapping[str, Any]) -> Any:
-    """The elements of x under another shape, its dimensions put in the order `dimensions` first."""
+    """Reshape x, its dimensions put in the order `dimensions` first."""
     order = p["dimensions"] or range(len(call.dims()))
     x = movement.transposed(call.b, call.x(), _ints(order))
     return reshape_to(call.b, x, p["new_sizes"])
@@ -228,13 +228,13 @@ def rev(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("concatenate")
 def concatenate(call: Call, p: Mapping[str, Any]) -> Any:
-    """The operands one after the other."""
+    """Join the operands one after the other."""
     return movement.concatenate(call, p["dimension"])
 
 
 @primitive("stack")
 def stack(call: Call, p: Mapping[str, Any]) -> Any:
-    """The operands along a new dimension."""
+    """Join the operands along a new dimension."""
     axis = p.get("axis", p.get("dimension", 0))
     return chain(call.b, [call.b.expand_dims(x, axis) for x in call.all()], axis)
 
@@ -264,7 +264,7 @@ def slice_(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("dynamic_slice")
 def dynamic_slice(call: Call, p: Mapping[str, Any]) -> Any:
-    """A slice of known sizes at computed places."""
+    """Take a slice of known sizes at computed places."""
     return movement.dynamic_slice(call, p["slice_sizes"])
 
 
@@ -326,7 +326,7 @@ def _require_combiner(op: str, combiner: Any, consts: Any) -> None:
 
 def _scatter(op: str) -> Handler:
     def handler(call: Call, p: Mapping[str, Any]) -> Any:
-        """Updates combined with x at computed places."""
+        """Combine the updates with x at computed places."""
         _require_combiner(op, p["update_jaxpr"], p["update_consts"])
         d = p["dimension_numbers"]
         dims = ScatterDims(
@@ -346,7 +346,7 @@ PRIMITIVES.update({name: _scatter(op) for name, op in _SCATTERS.items()})
 
 def _reduction(op: str) -> Handler:
     def handler(call: Call, p: Mapping[str, Any]) -> Any:
-        """A reduction over whole dimensions."""
+        """Reduce whole dimensions."""
         return reduction.reduce(call.b, call.x(), op, _ints(p["axes"]))
 
     return handler
@@ -354,7 +354,7 @@ def _reduction(op: str) -> Handler:
 
 def _running(op: str) -> Handler:
     def handler(call: Call, p: Mapping[str, Any]) -> Any:
-        """A running reduction along `axis`."""
+        """Build a running reduction along `axis`."""
         return reduction.cumulative(call.b, call.x(), op, p["axis"], p["reverse"])
 
     return handler
@@ -362,7 +362,7 @@ def _running(op: str) -> Handler:
 
 def _windowed(op: str) -> Handler:
     def handler(call: Call, p: Mapping[str, Any]) -> Any:
-        """A reduction over windows."""
+        """Reduce windows."""
         return reduction.reduce_window(call.b, call.x(), op, _window(p))
 
     return handler
@@ -376,7 +376,7 @@ PRIMITIVES.update({f"cum{name}": _running(op) for name, op in list(_OPS.items())
 
 @primitive("cumlogsumexp")
 def cumlogsumexp(call: Call, p: Mapping[str, Any]) -> Any:
-    """The logarithm of the running sum of exponentials."""
+    """Build the logarithm of the running sum of exponentials."""
     return reduction.cumulative_logsumexp(call.b, call.x(), p["axis"], p["reverse"])
 
 
@@ -392,7 +392,7 @@ def _window(p: Mapping[str, Any]) -> HloWindow:
 
 @primitive("select_and_scatter_add")
 def select_and_scatter_add(call: Call, p: Mapping[str, Any]) -> Any:
-    """The gradient of pooling."""
+    """Build the gradient of pooling."""
     largest = p["select_prim"].name == "ge"
     return reduction.select_and_scatter_add(
         call.b, call.x(0), call.x(1), _window(p), largest=largest
@@ -401,7 +401,7 @@ def select_and_scatter_add(call: Call, p: Mapping[str, Any]) -> Any:
 
 def _arg_extreme(largest: bool) -> Handler:
     def handler(call: Call, p: Mapping[str, Any]) -> Any:
-        """The index of the first extreme along one dimension."""
+        """Build the index of the first extreme along one dimension."""
         (axis,) = p["axes"]
         dtype = _dtype(p["index_dtype"])
         return reduction.arg_extreme(call.b, call.x(), axis, largest, dtype)
@@ -414,7 +414,7 @@ PRIMITIVES.update({"argmax": _arg_extreme(True), "argmin": _arg_extreme(False)})
 
 @primitive("sort")
 def sort_(call: Call, p: Mapping[str, Any]) -> Any:
-    """The operands in the order of the first one."""
+    """Sort the operands by the first one."""
     if p["num_keys"] != 1:
         raise unsupported(f"a sort by {p['num_keys']} keys: expected one")
     return sort(call.b, call.all(), p["dimension"])
@@ -422,7 +422,7 @@ def sort_(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("top_k")
 def top_k_(call: Call, p: Mapping[str, Any]) -> Any:
-    """The k largest along the last dimension."""
+    """Build the k largest along the last dimension."""
     axis = p.get("axis", call.type().rank - 1)
     if axis != call.type().rank - 1:
         raise unsupported("top_k of another dimension than the last")

@@ -108,7 +108,7 @@ _OTHERS: Mapping[str, Callable[[Any, ir.Operation, list[Any]], Any]] = {
 
 
 def constant(op: ir.Operation) -> np.ndarray:
-    """A scalar constant of a body."""
+    """Return a scalar constant of a body."""
     attribute: Any = op.attributes["value"]
     dtype = I64 if str(op.results[0].type) == "index" else scalar_dtype(op.results[0].type)
     return np.array(attribute.value).astype(dtype)

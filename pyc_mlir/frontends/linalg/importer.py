@@ -33,12 +33,10 @@ _DYNAMIC = -(2**63)
 
 
 def import_linalg(module: ir.Module, source: str) -> ir.Module:
-    """The pyc module with the entry function of a verified module, which is changed on the way.
+    """Raise the entry function of a verified module, which is changed on the way.
 
-    Functions that it calls are written out.
-
-    Raises UnsupportedModel for operations that PyC cannot express, all of them listed; PycError
-    (INVALID_IR) for a module without an entry.
+    Functions that it calls are written out. Raises UnsupportedModel for operations that PyC cannot
+    express, all of them listed; PycError (INVALID_IR) for a module without an entry.
     """
     with module.context, ir.Location.unknown():
         for pipeline in (_FROM_TOSA, _GENERALIZE):
@@ -142,7 +140,7 @@ class _LinalgImporter:
     def _generic(
         self, site: SourceNode, op: ir.Operation, operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """A structured operation: what is undefined stays so, a filled start is known."""
+        """Build a structured operation: undefined operands stay so, a filled start is known."""
         s = Structured.of(op)
         names = captured(s)
         if any(v not in self.values for v in names):
@@ -213,7 +211,7 @@ def _static(op: ir.Operation, name: str) -> tuple[int, ...]:
 
 
 def _fill(b: Any, op: ir.Operation, x: _Operands) -> Any:
-    """The result's shape full of operand 0."""
+    """Fill the result's shape with operand 0."""
     return expand_to(b, reshape_to(b, x[0], ()), _shape(op))
 
 
@@ -261,7 +259,7 @@ def _concat(b: Any, op: ir.Operation, x: _Operands) -> Any:
 
 
 def _whole(b: Any, op: ir.Operation, x: _Operands) -> Any:
-    """An operation of arith or math on whole tensors."""
+    """Build an operation of arith or math on whole tensors."""
     return scalar(b, op, [x[i] for i in range(len(x))])
 
 

@@ -87,7 +87,7 @@ def _loops_of(attribute: Any) -> tuple[int | None, ...]:
 
 
 def captured(s: Structured) -> list[Any]:
-    """The scalars from outside that a body reads."""
+    """Return the scalars from outside that a body reads."""
     operations = [view.operation for view in s.body.operations]
     own = {r for op in operations for r in op.results} | set(s.body.arguments)
     return list(dict.fromkeys(v for op in operations for v in op.operands if v not in own))
@@ -96,10 +96,10 @@ def captured(s: Structured) -> list[Any]:
 def lower(
     b: Any, s: Structured, operands: Sequence[Any], outer: Mapping[Any, Any], start: Any
 ) -> Any:
-    """The result of a structured operation.
+    """Build the result of a structured operation.
 
     operands, outer: values of b, or `UNDEFINED`; outer are those of `captured`.
-    start: what a reduction begins with, if it is known at import.
+    start: the initial value of a reduction, if it is known at import.
     """
     if not s.reduced:
         return _elementwise(b, s, operands, outer)
@@ -172,7 +172,7 @@ def _aligned(b: Any, s: Structured, x: Any, places: Sequence[int | None]) -> Any
 def _evaluated(
     b: Any, s: Structured, operands: Sequence[Any], outer: Mapping[Any, Any], wanted: Any
 ) -> Any:
-    """A value of the body as a tensor over the loops."""
+    """Evaluate a value of the body as a tensor over the loops."""
     values: dict[Any, Any] = dict(outer)
     read = s.inputs if s.reduced else len(operands)
     arguments = list(s.body.arguments)[:read]
@@ -205,7 +205,7 @@ def _evaluated(
 def _contraction(
     b: Any, s: Structured, operands: Sequence[Any], operations: Sequence[ir.Operation], value: Any
 ) -> Any:
-    """The sum of products of two inputs as a dot_general; None for other bodies."""
+    """Build the sum of products of two inputs as a dot_general; None for other bodies."""
     made = {op.results[0]: op for op in operations}
     product = made.get(value)
     if product is None or product.name not in ("arith.mulf", "arith.muli"):

@@ -9,7 +9,7 @@ from pyc_mlir.dialects.types import I64
 
 
 def scalar_dtype(type_: ir.Type) -> np.dtype:
-    """An element type; `index` is i64. Raises PycError (UNSUPPORTED_DTYPE)."""
+    """Return an element type; `index` is i64. Raises PycError (UNSUPPORTED_DTYPE)."""
     if isinstance(type_, ir.IndexType):
         return I64
     try:

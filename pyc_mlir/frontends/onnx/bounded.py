@@ -40,7 +40,7 @@ def require_rows_apart(
 def keeps_rows(
     node: onnx.NodeProto, operands: Sequence[Any], ranks: Sequence[int], bounded: Sequence[bool]
 ) -> bool:
-    """Whether row i of each result depends on row i of the buffers alone."""
+    """Return whether row i of each result depends on row i of the buffers alone."""
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     others = [rank for rank, rows in zip(ranks, bounded, strict=True) if not rows]
     least = min(rank for rank, rows in zip(ranks, bounded, strict=True) if rows)
@@ -67,7 +67,7 @@ def keeps_rows(
 
 
 def same_count(counts: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """The one count of the buffers among `names`. Raises unsupported for several."""
+    """Return the one count of the buffers among `names`. Raises unsupported for several."""
     found = {id(counts[name]): counts[name] for name in names if name in counts}
     if len(found) > 1:
         raise unsupported("results of two suppressions in one op: expected those of one")

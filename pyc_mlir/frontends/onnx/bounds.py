@@ -109,7 +109,7 @@ def _scan(data: bytes) -> None:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place, and the place behind it."""
+    """Decode the number at a place; return it with the place behind it."""
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1
@@ -133,7 +133,7 @@ def _require_text(data: bytes) -> None:
 
 
 def all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes, and those of the graphs in their attributes."""
+    """Yield the nodes and those of the graphs in their attributes."""
     for node in nodes:
         yield node
         for graph in inner_graphs(node):
@@ -141,7 +141,7 @@ def all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs in the attributes of a node."""
+    """Yield the graphs in the attributes of a node."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g

@@ -40,7 +40,7 @@ class Unroller:
         self._left = _MAX_NODES
 
     def outputs(self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]) -> list[Any]:
-        """The node's results. Raises PycError for a form that cannot be unrolled."""
+        """Return the node's results. Raises PycError for a form that cannot be unrolled."""
         if any(operand is MISSING for operand in operands):
             return [MISSING] * len(node.output)
         attributes = stated_attributes(node)
@@ -191,6 +191,6 @@ class Unroller:
 
 
 def _one(value: Any) -> int | None:
-    """The number that a known tensor of one element holds."""
+    """Return the number that a known tensor of one element holds, else None."""
     known = isinstance(value, np.ndarray) and value.size == 1
     return int(value.reshape(()).item()) if known else None

@@ -16,7 +16,7 @@ _Name = tuple[str, str]
 
 
 def with_functions_inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without functions. The nodes of `model` itself may get attributes."""
+    """Return the model without functions. The nodes of `model` itself may get attributes."""
     if not any(function.attribute_proto for function in model.functions):
         return onnx.inliner.inline_local_functions(model)
     # One function at a time, callers first: only then is it known what a call inside of another
@@ -29,7 +29,7 @@ def with_functions_inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _callers_first(model: onnx.ModelProto) -> list[_Name]:
-    """The functions that the graph calls, directly or not, each before those that it calls."""
+    """Return the functions that the graph calls, also indirectly, callers before callees."""
     bodies: dict[_Name, list[onnx.NodeProto]] = {}
     for function in model.functions:
         bodies.setdefault((function.domain, function.name), []).extend(function.node)

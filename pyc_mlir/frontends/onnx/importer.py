@@ -64,13 +64,13 @@ def import_onnx(
     name: str = "main",
     islands: bool = False,
 ) -> ir.Module:
-    """The pyc module with a function `name` that computes `model`.
+    """Return the pyc module with a function `name` that computes `model`.
 
-    `model` is a path, the bytes of a file or a ModelProto, of opset 13 to 28; older ones go
-    through onnx's version converter. `islands`: nodes that PyC lacks, of a tested list of
-    operators, become functions that torch-mlir lowers. Raises PycError: BAD_MODEL for a malformed
-    model, UnsupportedModel for one with nodes that PyC lacks (all of them are listed), NATIVE_CRASH
-    where the process that lowers an island ends.
+    `model` is a path, the bytes of a file or a ModelProto, of opset 13 to 28; older ones go through
+    onnx's version converter. `islands`: nodes that PyC lacks, of a tested list of operators, become
+    functions that torch-mlir lowers. Raises PycError: BAD_MODEL for a malformed model,
+    UnsupportedModel for one with nodes that PyC lacks (all of them are listed), NATIVE_CRASH where
+    the process that lowers an island ends.
     """
     proto, source = read_model(model)
     prepared = prepare(proto, source, set(HANDLERS))
@@ -133,7 +133,7 @@ class _Importer:
             raise bad_model(self.source.name, f"weights: {error}") from error
 
     def _argument(self, info: onnx.ValueInfoProto) -> Argument:
-        """An input's type and sizes; an unnamed dynamic dimension is named after the input."""
+        """Return an input's type and sizes; unnamed dynamic dimensions are named after it."""
         kind = info.type
         if kind.HasField("optional_type"):
             kind = kind.optional_type.elem_type  # An argument is always given.
@@ -194,7 +194,7 @@ class _Importer:
     def _island(
         self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """The results of a refused node by torch-mlir, if asked for; else why there are none."""
+        """Return a refused node's results by torch-mlir; without islands, note the option."""
         found = self.importer.findings.pop()
         if not self.islands:
             self.importer.findings.append(replace(found, why=f"{found.why}; {_ISLANDS}"))
@@ -224,7 +224,7 @@ class _Importer:
             return MISSING
 
     def _rank(self, value: Any) -> int:
-        """The rank of a value; 0 for one that is left out or missing."""
+        """Return the rank of a value; 0 for one that is left out or missing."""
         if isinstance(value, ir.Value):
             return self.importer.b.type_of(value).rank
         return value.ndim if isinstance(value, np.ndarray) else 0
@@ -232,7 +232,7 @@ class _Importer:
     def _controlled(
         self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """The results of a node with graphs in it; none if it cannot be imported."""
+        """Return the results of a node with graphs in it; none if it cannot be imported."""
         outer, self._place = self._place, site.place - 1
         try:
             return self.unroller.outputs(site, node, operands)
@@ -268,7 +268,7 @@ class _Importer:
         return self.values[name]
 
     def _result(self, name: str) -> ir.Value:
-        """A graph output as an MLIR value."""
+        """Return a graph output as an MLIR value."""
         value = self._operand(name)
         try:
             return self.importer.emitted(value)
@@ -278,7 +278,7 @@ class _Importer:
 
 
 def _live_nodes(graph: onnx.GraphProto) -> set[int]:
-    """The numbers, from 0, of the nodes that an output of the graph needs: ONNX has no effects."""
+    """Return the numbers, from 0, of the nodes that an output needs: ONNX has no effects."""
     needed = {o.name for o in graph.output}
     live = set()
     for index, node in reversed(list(enumerate(graph.node))):

@@ -1,7 +1,7 @@
-"""Whether a model's types and shapes fit: onnx's shape inference, in strict mode.
+"""Check a model's types and shapes: onnx's shape inference, in strict mode.
 
 onnx takes the product of a size and a scale of a Resize exactly, and onnxruntime in f32, in which
-10 * 0.7 is 7. Where onnx objects, the sizes of such results are stated, and it is asked again.
+10 * 0.7 is 7. If onnx objects, the sizes of such results are stated and the check is repeated.
 """
 
 import numpy as np
@@ -42,7 +42,7 @@ def _strict_error(model: onnx.ModelProto) -> Exception | None:
 
 
 def _with_sizes_of_resizes(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """A copy in which Resize has sizes in place of constant scales; None without such a node."""
+    """Return a copy with sizes in place of Resize's constant scales; None if none has any."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     scales = {t.name: t for t in made.graph.initializer if t.data_type == onnx.TensorProto.FLOAT}

@@ -46,14 +46,14 @@ UNKNOWN_OP = "PyC does not know this op"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model came from: the name for messages and locations, and its directory if any."""
+    """The origin of a model: the name for messages and locations, and its directory if any."""
 
     name: str
     directory: Path | None
 
 
 def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, ModelSource]:
-    """The protobuf, not yet checked. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
+    """Read the protobuf without checking it. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
     if isinstance(model, onnx.ModelProto):
         return with_printable_names(model), ModelSource("<onnx>", None)
     if isinstance(model, bytes):
@@ -85,7 +85,7 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
 
 
 def bad_model(name: str, problem: str) -> PycError:
-    """The error for a malformed model."""
+    """Return the error for a malformed model."""
     # onnx's own messages have several lines, and names in them.
     return PycError(
         ReasonCode.BAD_MODEL,
@@ -102,7 +102,7 @@ class PreparedModel:
 
 
 def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) -> PreparedModel:
-    """The model checked, converted and with functions inlined down to `known_ops` where possible.
+    """Check the model, convert it and inline its functions down to `known_ops` where possible.
 
     The model given stays as it is. Raises PycError: BAD_MODEL, or UNSUPPORTED_OP for an opset that
     is out of reach.
@@ -136,7 +136,7 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
 
 
 def _state_domains(model: onnx.ModelProto) -> None:
-    """What onnxruntime's optimizer leaves out: its own domain, of some of its ops and as imported.
+    """Import the domains that onnxruntime's optimizer uses but does not declare.
 
     onnxruntime itself reads such models.
     """
@@ -174,7 +174,7 @@ def _check(model: onnx.ModelProto, source: ModelSource) -> None:
 
 
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model whose outputs all have a type and a rank, for onnx's checker: inference finds them.
+    """Give all outputs a type and a rank, as onnx's checker wants; inference finds them.
 
     onnxruntime takes models without.
     """
@@ -190,7 +190,7 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_ranked(info: onnx.ValueInfoProto) -> bool:
-    """False for a value without a type, and for a tensor without a shape."""
+    """Return False for a value without a type and for a tensor without a shape."""
     tensor = info.type.HasField("tensor_type")
     return info.type.tensor_type.HasField("shape") if tensor else info.HasField("type")
 
@@ -248,7 +248,7 @@ def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.
 
 
 def _state_coordinates(model: onnx.ModelProto) -> None:
-    """What Upsample and the first Resize mean; onnx's converter leaves the defaults of later."""
+    """State the defaults of Upsample and the first Resize, which onnx's converter would replace."""
     meant = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": SIMPLE}
     for node in model.graph.node:
         if node.op_type == "Resize" and is_default_domain(node):
@@ -282,7 +282,7 @@ def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.Mo
 
 
 def _preview_schema(node: onnx.NodeProto, model: onnx.ModelProto) -> onnx.defs.OpSchema | None:
-    """The definition of an op that ONNX previews in a domain of its own."""
+    """Return the definition of an op that ONNX previews in a domain of its own, else None."""
     versions = [o.version for o in model.opset_import if o.domain == node.domain]
     if node.domain != _PREVIEW or not versions:
         return None

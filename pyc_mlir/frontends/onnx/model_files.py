@@ -37,7 +37,7 @@ class FileRange:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The file that `name` leads to from `folder` (which is free of links), links followed.
+    """Return the file that `name` leads to from `folder` (which is free of links), links followed.
 
     Raises ValueError unless that is a plain file in the folder, or in one in it.
     """
@@ -109,7 +109,7 @@ def read_part(folder: Path, part: FileRange, out: np.ndarray) -> None:
 
 
 def _opened(folder: Path, path: Path) -> int:
-    """The open file, each folder on the way opened by its own name. Raises OSError."""
+    """Open the file, each folder on the way by its own name. Raises OSError."""
     *folders, name = path.relative_to(folder).parts
     here = os.open(folder, _FOLDER)
     try:

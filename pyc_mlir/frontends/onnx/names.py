@@ -6,13 +6,13 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def opset_of(model: onnx.ModelProto) -> int | None:
-    """The version of ONNX's default domain that the model imports."""
+    """Return the version of ONNX's default domain that the model imports."""
     versions = [o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS]
     return max(versions, default=None)
 
 
 def is_default_domain(node: onnx.NodeProto) -> bool:
-    """True for an op of ONNX's own domain."""
+    """Return True for an op of ONNX's own domain."""
     return node.domain in _DEFAULT_DOMAINS
 
 
@@ -24,10 +24,10 @@ def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
 
 
 def node_name(node: onnx.NodeProto) -> str:
-    """The node's name; without one its op and first output."""
+    """Return the node's name; without one its op and first output."""
     return node.name or f"{node.op_type}:{next(iter(node.output), '')}"
 
 
 def qualified_op(node: onnx.NodeProto) -> str:
-    """The op type, with its domain unless that is ONNX's own."""
+    """Return the op type, with its domain unless that is ONNX's own."""
     return node.op_type if is_default_domain(node) else f"{node.domain}.{node.op_type}"

@@ -16,7 +16,8 @@ _NO_NAMES = ("doc_string", "producer_name", "producer_version", "key", "value")
 
 
 def with_printable_names(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model itself where all names are printable on one line, else a copy where they are."""
+    """Return the model itself if all names are printable on one line, else a copy in which they
+    are."""
     if all(map(is_one_line, _texts(model))):
         return model
     copy = onnx.ModelProto()
@@ -26,7 +27,7 @@ def with_printable_names(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[str]:
-    """The names of a model, many at once."""
+    """Yield the names of a model, many at once."""
     yield " ".join((model.domain, *(o.domain for o in model.opset_import)))
     for function in model.functions:
         yield " ".join((function.name, function.domain, function.overload))

@@ -59,10 +59,10 @@ class ModelWeights:
 def split_weights(
     model: onnx.ModelProto, folder: Path | None
 ) -> tuple[onnx.ModelProto, ModelWeights]:
-    """A copy without large initializers, and these. `folder` is the model's, free of links.
+    """Return a copy without large initializers, and these. `folder` is the model's, free of links.
 
-    Raises ValueError for tensors whose bytes do not match their type, or outside of the folder,
-    and OSError.
+    Raises ValueError for tensors whose bytes do not match their type, or outside of the folder, and
+    OSError.
     """
     inner: dict[str, onnx.TensorProto] = {}
     outer: dict[str, tuple[onnx.TensorProto, FileRange]] = {}
@@ -86,18 +86,18 @@ def split_weights(
 
 
 def is_external(tensor: onnx.TensorProto) -> bool:
-    """True for a tensor whose data lies in another file."""
+    """Return True for a tensor whose data lies in another file."""
     return tensor.data_location == onnx.TensorProto.EXTERNAL
 
 
 def external_files(model: onnx.ModelProto) -> list[str]:
-    """The files beside a model, not yet read, that hold weights of it; sorted."""
+    """Return the files beside a model, not yet read, that hold weights of it; sorted."""
     outside = (t for t in (*model.graph.initializer, *_attributes(model)) if is_external(t))
     return sorted({e.value for t in outside for e in t.external_data if e.key == "location"})
 
 
 def _attributes(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """The tensors in attributes of nodes, of functions and inner graphs too."""
+    """Yield the tensors in attributes of nodes, of functions and inner graphs too."""
     for nodes in (model.graph.node, *(f.node for f in model.functions)):
         for node in all_nodes(nodes):
             for attribute in node.attribute:
@@ -160,7 +160,7 @@ def _require_stored(tensor: onnx.TensorProto, nbytes: int) -> None:
 
 
 def _part(tensor: onnx.TensorProto, nbytes: int, folder: Path | None) -> FileRange:
-    """Where the data of an external tensor lies. Raises ValueError."""
+    """Return the place of an external tensor's data. Raises ValueError."""
     fields = {e.key: e.value for e in tensor.external_data}
     location = fields.get("location", "")
     if folder is None:
@@ -177,7 +177,7 @@ def _part(tensor: onnx.TensorProto, nbytes: int, folder: Path | None) -> FileRan
 
 
 def _number(text: str) -> int | None:
-    """A count of bytes, None for an empty text. Raises ValueError."""
+    """Return a count of bytes, None for an empty text. Raises ValueError."""
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):

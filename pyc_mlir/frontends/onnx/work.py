@@ -26,10 +26,10 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 def refused(
     name: str, model: onnx.ModelProto, breaks: Sequence[GraphBreak], untried: Collection[int] = ()
 ) -> ImportReport:
-    """The report about a model with breaks; `untried` are numbers of nodes, from 0.
+    """Return the report about a model with breaks; `untried` are numbers of nodes, from 0.
 
-    Nodes of graphs inside of a node have the number of that one, which counts once.
-    A break that is no node, as weights are none, counts as one more.
+    Nodes of graphs inside of a node have the number of that one, which counts once. A break that is
+    no node, as weights are none, counts as one more.
     """
     nodes, opset = model.graph.node, opset_of(model) or onnx.defs.onnx_opset_version()
     with_family = tuple(_with_family(b, nodes, opset) for b in breaks)
@@ -49,7 +49,7 @@ def _works(model: onnx.ModelProto, opset: int) -> list[int | None]:
 
 
 def family(node: onnx.NodeProto, opset: int) -> str:
-    """The folder of ONNX's definition of the op; for other domains' ops the domain."""
+    """Return the folder of ONNX's definition of the op; for other domains' ops the domain."""
     if not is_default_domain(node):
         return node.domain
     schema = schema_of(node, opset)
@@ -68,7 +68,7 @@ def _total(work: Sequence[int | None]) -> int | None:
 
 
 def _inferred(model: onnx.ModelProto) -> Shapes:
-    """The static shapes that onnx knows; none for a model that it cannot follow."""
+    """Return the static shapes that onnx infers; none for a model that it cannot follow."""
     try:
         graph = onnx.shape_inference.infer_shapes(model).graph
     except (onnx.shape_inference.InferenceError, MemoryError, RuntimeError, ValueError):
@@ -82,7 +82,7 @@ def _inferred(model: onnx.ModelProto) -> Shapes:
 
 
 def _is_sane(shape: Sequence[int]) -> bool:
-    """Whether a memory could hold it: not all models come this far checked."""
+    """Return whether a tensor of this shape could fit in memory: the model is not checked yet."""
     return len(shape) <= _RANKS and min(shape, default=0) >= 0 and prod(shape) < 1 << 62
 
 

@@ -42,9 +42,9 @@ class DynamicDim:
         exact: Callable[[], Any],
         make: Callable[[], Any] | None,
     ) -> "DynamicDim":
-        """A size computed from others.
+        """Make a size that is computed from others.
 
-        exact: gives its value as a rank-0 i64. make: gives a vector of that length, or None where
+        exact: gives its value as a rank-0 i64. make: gives a vector of that length, or None if
         there is no way to make one.
         """
         made = cls(name, witness, tracer)
@@ -52,11 +52,11 @@ class DynamicDim:
         return made
 
     def value(self) -> Any:
-        """The size as a rank-0 i64 of the program."""
+        """Return the size as a rank-0 i64 of the program."""
         return self._exact() if self._exact else self.tracer.size(self.source, self.axis)
 
     def holder(self) -> Any:
-        """An array that has this size along `axis`.
+        """Return an array that has this size along `axis`.
 
         Raises PycError (UNTRACEABLE) for a size of which no array can be made.
         """
@@ -149,7 +149,7 @@ class DynamicDim:
         return hash(self.witness)
 
     def __format__(self, spec: str) -> str:
-        """The name; a format of numbers needs the value. Raises PycError (UNTRACEABLE)."""
+        """Return the name; a format of numbers needs the value. Raises PycError (UNTRACEABLE)."""
         return self._refuse() if spec and spec[-1] in "bcdoxXneEfFgG%" else format(self.name, spec)
 
     def __repr__(self) -> str:

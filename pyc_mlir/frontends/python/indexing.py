@@ -103,7 +103,7 @@ def _part(x: TracedArray, entry: slice, axis: int) -> tuple[TracedArray, slice]:
 
 
 def _plain_bound(size: int | DynamicDim, bound: DynamicDim) -> Any:
-    """A bound as `size` itself, as a negative integer, or as n // c of it. Raises PycError."""
+    """Return a bound as `size`, a negative integer, or n // c of it. Raises PycError."""
     if isinstance(size, DynamicDim):
         if bound.witness == size.witness:
             return size
@@ -129,10 +129,10 @@ def _taken(x: TracedArray, length: Any, start: DynamicDim | None, axis: int) -> 
 
 
 def gather(x: TracedArray, index: TracedArray, axis: int) -> TracedArray:
-    """The entries of x at `index` along `axis`.
+    """Return the entries of x at `index` along `axis`.
 
-    Where x is a slice that takes all of `axis`, the gather comes before the slice: IREE's CPU back
-    end cannot compile every gather from a slice.
+    If x is a slice that takes all of `axis`, the gather comes before the slice: IREE's CPU back end
+    cannot compile every gather from a slice.
     """
     if x.sliced is None or x.sliced[1][axis] != _FULL:
         return x.tracer.gather(x, index, axis=axis)
@@ -142,7 +142,7 @@ def gather(x: TracedArray, index: TracedArray, axis: int) -> TracedArray:
 
 
 def is_int(entry: Any) -> TypeGuard[int]:
-    """True for Python's and numpy's integers, not for booleans."""
+    """Return True for Python's and numpy's integers, not for booleans."""
     return isinstance(entry, (int, np.integer)) and not isinstance(entry, bool)
 
 
@@ -151,7 +151,7 @@ def _is_array(entry: Any) -> bool:
 
 
 def _expand(x: TracedArray, key: tuple[Any, ...]) -> list[Any]:
-    """The key with an entry for each dimension: `...` becomes full slices, None stays."""
+    """Return the key with an entry for each dimension: `...` becomes full slices, None stays."""
     entries = list(key)
     places = [i for i, e in enumerate(entries) if isinstance(e, EllipsisType)]
     given = sum(e is not None and not isinstance(e, EllipsisType) for e in entries)
@@ -185,7 +185,7 @@ def _check_advanced(entries: Sequence[Any]) -> None:
 
 
 def _slice(x: TracedArray, slices: Sequence[slice]) -> TracedArray:
-    """The part of x that one slice for each dimension selects, all dimensions kept."""
+    """Return the part of x that one slice for each dimension selects, all dimensions kept."""
     if all(s == _FULL for s in slices):
         return x
     steps = tuple(1 if s.step is None else _bound(s.step) for s in slices)
@@ -199,10 +199,10 @@ def _slice(x: TracedArray, slices: Sequence[slice]) -> TracedArray:
 
 
 def _as_slice(x: TracedArray, entry: Any, axis: int) -> slice:
-    """What an entry selects along its axis; an integer selects one element.
+    """Return an entry as a slice of its axis; an integer selects one element.
 
-    Where the size is not known, an integer out of range selects none, so that the reshape which
-    drops the dimension fails when the program runs.
+    If the size is not known, an integer out of range selects none, so that the reshape which drops
+    the dimension fails when the program runs.
     """
     if isinstance(entry, slice):
         return entry
@@ -220,7 +220,7 @@ def _as_slice(x: TracedArray, entry: Any, axis: int) -> slice:
 
 
 def _bound(value: Any) -> int:
-    """A bound as an i64 that does not stand for an omitted one."""
+    """Return a bound as an i64 that does not stand for an omitted one."""
     if not is_int(value):
         raise untraceable(
             f"expected slice bounds that are Python integers, got {value!r}",
@@ -275,17 +275,17 @@ def _reshape(out: TracedArray, entries: Sequence[Any]) -> TracedArray:
 
 
 def _rank(index: Any) -> int:
-    """The dimensions that an index array adds; a constant mask counts as the vector it selects."""
+    """Count the dimensions that an index array adds; a constant mask counts as a vector."""
     return index.type.rank if isinstance(index, TracedArray) else np.ndim(index)
 
 
 def extremum(
     x: TracedArray, op: str, axes: Sequence[int], keepdims: bool, bits: TracedArray | None
 ) -> TracedArray:
-    """The largest or smallest elements along `axes`; `bits` is what is found for booleans.
+    """Return the largest or smallest elements along `axes`; `bits` is the result for booleans.
 
-    Where the size of an axis is unknown, together with the first element: where there is none, the
-    reshape of one fails when the program runs, as numpy does.
+    If the size of an axis is unknown, the first element is read too: without one, the reshape to
+    one element fails when the program runs, as numpy does.
     """
     found = getattr(x.tracer, op)(x, axes=axes, keepdims=bool(keepdims)) if bits is None else bits
     if all(x.type.shape[i] is not None for i in axes):

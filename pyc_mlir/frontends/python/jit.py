@@ -114,7 +114,7 @@ class JitFunction:
         return self.call(self._function, None, args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> "JitFunction | JitMethod":
-        """The function bound to an instance, as Python's methods are."""
+        """Bind the function to an instance, as Python's methods are."""
         return self if instance is None else JitMethod(self, self._function, instance)
 
     def call(
@@ -134,7 +134,7 @@ class JitFunction:
         return rebuild(compiled.results, flat(outputs))
 
     def trace(self, *args: Any, **kwargs: Any) -> ir.Module:
-        """The module that a call with these arguments (arrays or specs) is compiled from."""
+        """Return the module that a call with these arguments (arrays or specs) is compiled from."""
         return self.trace_call(self._function, args, kwargs)
 
     def trace_call(
@@ -160,7 +160,7 @@ class JitFunction:
             self._hits = self._misses = self._changes = 0
 
     def _specs(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with a spec in place of each array."""
+        """Return the arguments with a spec in place of each array."""
         out = {}
         for name, value in arguments.items():
             annotated = self._annotated.get(name)
@@ -248,7 +248,7 @@ class JitMethod:
         return f"{self._jitted!r} of {type(self._instance).__name__}"
 
     def cache_info(self) -> CacheInfo:
-        """Counts of the function, over all instances."""
+        """Return the counts of the function, over all instances."""
         return self._jitted.cache_info()
 
     def cache_clear(self) -> None:
@@ -257,13 +257,13 @@ class JitMethod:
 
 
 def _text(module: ir.Module) -> str:
-    """A module without locations. Large constants are named by a hash of what they hold."""
+    """Print a module without locations. Large constants are named by a hash of their contents."""
     text = module.operation.get_asm(enable_debug_info=False, large_resource_limit=0)
     return text.partition("\n{-#")[0]
 
 
 def _stale(function: Callable[..., Any], old: str, new: str, module: ir.Module) -> PycError:
-    """The error of an audit that found another module than the one that was compiled."""
+    """Return the error of an audit that found another module than the one that was compiled."""
     lines = zip_longest(old.splitlines(), new.splitlines(), fillvalue="")
     number, now = next((i, b.strip()) for i, (a, b) in enumerate(lines) if a != b)
     # An op of the function is a line, behind those that begin the module and the function.
@@ -283,7 +283,7 @@ def _title(function: Callable[..., Any]) -> str:
 
 
 def _with_defaults(signature: inspect.Signature, specs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, with defaults that are plain values: given or left out is one program.
+    """Add defaults that are plain values to the arguments: given or left out is one program.
 
     A default with arrays stays out: left out it is a constant of the program, given an argument.
     """
@@ -298,7 +298,7 @@ def _with_defaults(signature: inspect.Signature, specs: dict[str, Any]) -> dict[
 
 
 def _exact(value: Any) -> Hashable:
-    """What tells values apart bit for bit: 0.0 is not -0.0, and NaN is NaN."""
+    """Return a key that tells values apart bit for bit: 0.0 is not -0.0, and NaN is NaN."""
     return value.hex() if isinstance(value, float) else value
 
 

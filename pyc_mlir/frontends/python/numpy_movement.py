@@ -20,7 +20,7 @@ ShapeLike = int | DynamicDim | Sequence[int | DynamicDim]
 
 
 def bad(expected: str) -> PycError:
-    """A BAD_ARGUMENT error at the user's line."""
+    """Return a BAD_ARGUMENT error at the user's line."""
     return PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: {expected}")
 
 
@@ -43,7 +43,7 @@ def as_axes(axis: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def first_traced(values: Sequence[Any]) -> Tracer:
-    """The tracer of the first traced array among `values`."""
+    """Return the tracer of the first traced array among `values`."""
     return next(v.tracer for v in values if isinstance(v, TracedArray))
 
 
@@ -108,7 +108,7 @@ def _squeeze(x: TracedArray, /, axis: int | tuple[int, ...] | None = None) -> Tr
 
 @implements(np.transpose, np.permute_dims)
 def transpose(x: TracedArray, /, axes: Sequence[int] | None = None) -> TracedArray:
-    """The dimensions in the order `axes` (reversed by default)."""
+    """Put the dimensions in the order `axes` (reversed by default)."""
     order = tuple(reversed(range(x.ndim))) if axes is None else tuple(int(a) for a in axes)
     permutation = tuple(normalize_axis(a, x.ndim, "axes") for a in order)
     if permutation == tuple(range(x.ndim)):
@@ -166,7 +166,7 @@ def broadcast_to(x: TracedArray, shape: ShapeLike) -> TracedArray:
 
 
 def full(b: Tracer, shape: ShapeLike, value: Any, dtype: np.dtype) -> TracedArray:
-    """An array of one value; `shape` may hold dimensions."""
+    """Build an array of one value; `shape` may hold dimensions."""
     wanted = as_shape(shape)
     if any(isinstance(d, DynamicDim) for d in wanted) or isinstance(value, TracedArray):
         return broadcast_to(b.lift(value, dtype), wanted)
@@ -197,7 +197,7 @@ def _ones_like(x: TracedArray, dtype: Any = None, *, shape: ShapeLike | None = N
 def concatenate(
     arrays: Sequence[Any], /, axis: int | None = 0, *, dtype: Any = None
 ) -> TracedArray:
-    """A balanced tree of concats, so that no element is copied more often than log2(n)."""
+    """Concatenate in a balanced tree, so that no element is copied more often than log2(n)."""
     b = first_traced(arrays)
     kept = [a if hasattr(a, "dtype") else np.asarray(a) for a in arrays]
     common = np.dtype(dtype) if dtype else result_dtype(*kept)
@@ -360,7 +360,7 @@ def _triangle(x: TracedArray, k: int, predicate: str) -> TracedArray:
 
 @implements(np.copy)
 def _copy(a: TracedArray, order: str = "K") -> TracedArray:
-    """The same value without memory shared with `a`."""
+    """Return the same value without memory shared with `a`."""
     return a.detached()
 
 

@@ -103,7 +103,7 @@ _MIRRORED = {
 
 
 def nearest(name: str) -> str:
-    """What to do in place of a function that cannot be traced."""
+    """Return the advice on a replacement for a function that cannot be traced."""
     return NEAREST.get(name, _LIST)
 
 
@@ -161,7 +161,7 @@ def _called(tracer: "Tracer", ufunc: np.ufunc, inputs: Sequence[Any], kwargs: An
 
 
 def _within_type(ufunc: np.ufunc, inputs: Sequence[Any]) -> tuple[np.ufunc, Sequence[Any]]:
-    """A comparison with a Python integer beyond the other operand's type, as one with its limit.
+    """Replace a Python integer beyond the other operand's type by the limit in a comparison.
 
     numpy compares such numbers exactly: for i8, x > 300 is x > 127, and x != 300 is x <= 127.
     """
@@ -233,7 +233,7 @@ def _as_operand(value: Any) -> Any:
 
 
 def numpy_type(operand: Any) -> Any:
-    """What promotion sees: a dtype, or `int`, `float`, `complex` for a weak scalar."""
+    """Return an operand's type for promotion: a dtype, or a weak scalar's int, float or complex."""
     if isinstance(operand, DynamicDim):
         return int
     for weak in (int, float, complex):
@@ -243,7 +243,7 @@ def numpy_type(operand: Any) -> Any:
 
 
 def _strong(types: Sequence[Any]) -> list[Any]:
-    """The types, where weak real numbers beside nothing but bf16 count as bf16.
+    """Return the types; weak real numbers beside nothing but bf16 count as bf16.
 
     Raises PycError (UNSUPPORTED_DTYPE) for bf16 beside a type that has none in common with it.
     """
@@ -256,9 +256,9 @@ def _strong(types: Sequence[Any]) -> list[Any]:
 
 
 def loop_dtypes(ufunc: np.ufunc, operands: Sequence[Any]) -> tuple[np.dtype, ...]:
-    """The input and output dtypes of the loop that numpy would run.
+    """Return the input and output dtypes of the loop that numpy would run.
 
-    Raises PycError (UNSUPPORTED_DTYPE) where numpy has none.
+    Raises PycError (UNSUPPORTED_DTYPE) if numpy has none.
     """
     types = _strong([numpy_type(x) for x in operands])
     if ufunc is np.matmul and set(types) == {_BF16}:
@@ -309,7 +309,7 @@ def _note_widening(operands: Sequence[Any], found: Sequence[np.dtype]) -> None:
 
 
 def _no_common_type(types: Sequence[Any]) -> PycError:
-    """What numpy says of bf16 beside another strong type."""
+    """Return the error for bf16 beside another strong type."""
     names = ", ".join(dtype_name(t) if isinstance(t, np.dtype) else t.__name__ for t in types)
     return PycError(
         ReasonCode.UNSUPPORTED_DTYPE,

@@ -36,7 +36,7 @@ def axes_of(x: TracedArray, axis: Axes) -> tuple[int, ...]:
 
 
 def _total(x: TracedArray, op: str, axis: Axes, dtype: Any, keepdims: bool) -> TracedArray:
-    """A sum or product: booleans and integers are widened to 64 bits as numpy does."""
+    """Build a sum or product: booleans and integers are widened to 64 bits as numpy does."""
     exact = x.dtype == BOOL or is_integer(x.dtype)
     wide = DTYPES["ui64"] if is_unsigned(x.dtype) else I64
     x = x.tracer.lift(x, np.dtype(dtype) if dtype else wide if exact else x.dtype)
@@ -130,7 +130,7 @@ def _argmax(a: TracedArray, /, axis: int | None = None, *, keepdims: bool = Fals
 
 @implements(np.argmin)
 def _argmin(a: TracedArray, /, axis: int | None = None, *, keepdims: bool = False) -> TracedArray:
-    """The argmax of -x, or of ~x for integers, where -x would overflow."""
+    """Build the argmax of -x, or of ~x for integers, where -x would overflow."""
     mirrored = a.tracer.neg(a) if is_float(a.dtype) else a.tracer.not_(a)
     return _argmax(mirrored, axis, keepdims=keepdims)
 
@@ -294,7 +294,7 @@ def einsum(b: Tracer, subscripts: str, operands: Sequence[TracedArray]) -> Trace
 
 
 def _parse(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of each operand and of the result; the ellipsis becomes spare letters."""
+    """Return the letters of each operand and of the result; the ellipsis becomes spare letters."""
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
@@ -391,7 +391,7 @@ def _along(a: TracedArray, axis: int | None) -> tuple[TracedArray, int]:
 
 
 def _running(a: TracedArray, reduction: str, axis: int | None, dtype: Any) -> TracedArray:
-    """Sums or products up to each element, in the types of `_total`."""
+    """Build sums or products up to each element, in the types of `_total`."""
     exact = a.dtype == BOOL or is_integer(a.dtype)
     wide = DTYPES["ui64"] if is_unsigned(a.dtype) else I64
     lifted = a.tracer.lift(a, np.dtype(dtype) if dtype else wide if exact else a.dtype)
@@ -414,7 +414,7 @@ def _cumprod(a: TracedArray, axis: int | None = None, dtype: Any = None) -> Trac
 def _cumulative(
     x: TracedArray, function: Any, axis: int | None, dtype: Any, first: int | None
 ) -> TracedArray:
-    """The array API's form: an axis is needed unless the rank is 1; `first` may come before all."""
+    """Build the array API's form: rank 1 needs no axis, and `first` may precede the results."""
     if axis is None and x.ndim != 1:
         raise bad(f"expected an axis for an array of rank {x.ndim}")
     place = 0 if axis is None else normalize_axis(axis, x.ndim)

@@ -154,20 +154,20 @@ def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
 
 @handles(np.nextafter)
 def _nextafter(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """The float after x on the way to y; of equal f16, zeros of two signs among them, x."""
+    """Return the float after x on the way to y; x for equal f16, also zeros of two signs."""
     out = functions.nextafter(b, x, y)
     return b.select(b.compare(x, y, predicate="eq"), x, out) if x.dtype == _F16 else out
 
 
 @handles(np.left_shift)
 def _left_shift(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """The bits moved up; 0 for counts out of range, as numpy has it."""
+    """Shift the bits left; 0 for counts out of range, as in numpy."""
     return b.shift_left(x, y)
 
 
 @handles(np.right_shift)
 def _right_shift(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """The bits moved down; the sign alone is left of counts out of range."""
+    """Shift the bits right; counts out of range leave the sign alone."""
     return b.shift_right(x, y)
 
 

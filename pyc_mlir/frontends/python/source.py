@@ -30,7 +30,7 @@ class SourcePoint(NamedTuple):
         return linecache.getline(self.file, self.line).strip()
 
     def location(self) -> ir.Location:
-        """The point as an MLIR location (needs an active context)."""
+        """Return the point as an MLIR location (needs an active context)."""
         return ir.Location.file(self.file, self.line, self.column)
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class SourcePoint(NamedTuple):
 
 
 def user_point() -> SourcePoint:
-    """The innermost frame of the user's own code."""
+    """Return the innermost frame of the user's own code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_machinery(frame):
         frame = frame.f_back
@@ -49,7 +49,7 @@ def user_point() -> SourcePoint:
 
 
 def definition_point(code: CodeType) -> SourcePoint:
-    """Where a function begins."""
+    """Return the point where a function begins."""
     return SourcePoint(code.co_filename, code.co_firstlineno, 1)
 
 
@@ -83,9 +83,10 @@ class Untraceable(PycError):
 def untraceable(
     problem: str, remedy: str, construct: str = "Python", point: SourcePoint | None = None
 ) -> Untraceable:
-    """The error for Python code that tracing cannot record: place, problem, line, remedy.
+    """Return the error for Python code that tracing cannot record: place, problem, line, remedy.
 
-    construct: ``np.sort``, ``bool()``: what reports count it as. point: where, if not here.
+    construct: ``np.sort``, ``bool()``: the name that reports count it under. point: another place
+    than the current one.
     """
     point = user_point() if point is None else point
     line = f"\n    {point.text}\n" if point.text else " "
@@ -93,10 +94,10 @@ def untraceable(
 
 
 def refused_elsewhere(error: Exception) -> Untraceable | None:
-    """The error to show where Python, a library or PyC's handlers failed on a traced object.
+    """Return the error to show if Python, a library or PyC's handlers failed on a traced object.
 
-    None for errors of the user's own code: those raised in it, or in a library that it calls,
-    which speak of no traced object.
+    None for errors of the user's own code: those raised in it, or in a library that it calls, which
+    speak of no traced object.
     """
     point, trace, innermost = SourcePoint("<unknown>", 1, 1), error.__traceback__, None
     while trace is not None:

@@ -28,7 +28,7 @@ _CODE = re.compile(r"[<>=|]?[A-Za-z?]\d*")
 
 
 def supported_dtype(dtype: Any, where: str) -> np.dtype:
-    """The numpy dtype behind an MLIR name ("f32"), numpy's name ("float32"), a dtype or a type.
+    """Return the numpy dtype of an MLIR name ("f32"), numpy's name ("float32"), a dtype or a type.
 
     Raises PycError (UNSUPPORTED_DTYPE) for types that PyC does not have, and for numpy's codes
     ("f4", "<i8", "d"), whose numbers count bytes where MLIR's count bits.
@@ -55,13 +55,13 @@ def supported_dtype(dtype: Any, where: str) -> np.dtype:
 
 
 def _of_another_library(dtype: Any) -> np.dtype | None:
-    """The dtype that a type such as ``torch.float32`` names; None if it names none."""
+    """Return the dtype that a type such as ``torch.float32`` names; None if it names none."""
     name = str(dtype).rpartition(".")[2]
     return next((known for known in DTYPES.values() if known.name == name), None)
 
 
 def _in_bits(code: str) -> str:
-    """What to write instead of a code of numpy."""
+    """Return the advice on how to write a code of numpy in PyC's names."""
     try:
         meant = dtype_name(np.dtype(code))
     except TypeError:
@@ -124,7 +124,7 @@ def spec(dtype: Any, shape: Sequence[Entry] = ()) -> TensorSpec:
 
 
 def spec_of(array: Any) -> TensorSpec:
-    """The spec of an example: anything with `dtype` and `shape`, torch's tensors included.
+    """Return the spec of an example: anything with `dtype` and `shape`, torch's tensors included.
 
     Raises PycError (BAD_ARGUMENT) for masked arrays and matrices, UNSUPPORTED_DTYPE.
     """
@@ -143,12 +143,12 @@ def check_plain(tree: Any) -> None:
 
 
 def is_array(value: Any) -> bool:
-    """True for numpy arrays, numpy scalars and device arrays: whatever has a dtype and a shape."""
+    """Return True for numpy arrays, numpy scalars and device arrays: by dtype and shape."""
     return hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type)
 
 
 def annotated_specs(function: Callable[..., Any]) -> dict[str, TensorSpec]:
-    """The specs that a function's annotations give, by parameter name.
+    """Return the specs that a function's annotations give, by parameter name.
 
     Text that cannot be evaluated (names that exist for type checkers only) gives no spec.
     """
@@ -178,13 +178,13 @@ def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 
 def rebuild(tree: Any, values: Sequence[Any]) -> Any:
-    """A tree like `tree` (named tuples included) with `values` in place of its leaves, in order."""
+    """Return a tree like `tree` (named tuples included) with `values` as its leaves, in order."""
     remaining = iter(values)
     return map_leaves(lambda _: next(remaining), tree)
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with `function` applied to each leaf."""
+    """Return the tree with `function` applied to each leaf."""
     if isinstance(tree, dict):
         return {key: map_leaves(function, value) for key, value in tree.items()}
     if isinstance(tree, (tuple, list)):

@@ -65,10 +65,10 @@ NumpyCall = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 @dataclass(frozen=True)
 class Traced:
-    """What a trace gives: the module, the names of its arguments, the tree of its results.
+    """The results of a trace: the module, the names of its arguments, the tree of its results.
 
     call: runs the function itself on numpy arrays, one for each argument; its results' leaves.
-    effects: what the function did besides, as `Effects.found`.
+    effects: the side effects of the function, as `Effects.found`.
     """
 
     module: ir.Module
@@ -103,7 +103,7 @@ def trace(
 def bind(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> inspect.BoundArguments:
-    """The arguments by parameter; annotations stand in for those left out.
+    """Bind the arguments to parameters; annotations stand in for those left out.
 
     Defaults are not filled in: the function brings them itself, as it does captured arrays.
     """
@@ -170,12 +170,12 @@ def trace_bound(
 
 
 def _specs(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """The arguments with a spec in place of each array."""
+    """Return the arguments with a spec in place of each array."""
     return map_leaves(lambda v: spec_of(v) if is_array(v) else v, dict(bound.arguments))
 
 
 def by_numpy(function: Callable[..., Any], bound: inspect.BoundArguments) -> NumpyCall:
-    """`function` with arrays for the specs among its arguments; jitted functions run as written."""
+    """Return `function` on arrays in place of its specs; jitted functions run as written."""
     signature, tree = bound.signature, _specs(bound)
 
     def call(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -245,7 +245,7 @@ class _Recorder:
         return refusal.with_traceback(error.__traceback__)
 
     def _report(self, name: str, error: Untraceable) -> ImportReport:
-        """The break, and how many ops were recorded before it; what comes after is not known."""
+        """Return the break and the number of ops recorded before it; the rest is not known."""
         ops = [op.operation.name for op in self.block.operations]
         count = len(ops) - ops.count("pyc.constant")
         family = _FAMILIES.get(error.construct.partition(".")[0], "Python")

@@ -41,7 +41,7 @@ class Storage:
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that is numpy's function of the same meaning."""
+    """Make a method of numpy's function of the same meaning."""
 
     def method(self: "TracedArray", *args: Any, **kwargs: Any) -> Any:
         return function(self, *args, **kwargs)
@@ -77,12 +77,12 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         self.sliced: tuple[TracedArray, tuple[slice, ...]] | None = None
 
     def view_of(self, base: "TracedArray") -> "TracedArray":
-        """This array, declared to share memory with `base` as numpy has it."""
+        """Declare that this array shares memory with `base`, as in numpy; return it."""
         self.storage = base.storage
         return self
 
     def detached(self) -> "TracedArray":
-        """The same value with memory of its own, as numpy's copies have."""
+        """Return the same value with memory of its own, as numpy's copies have."""
         self.tracer.check(self)
         made = TracedArray(self.tracer, self.value, self.type, self.witness)
         made.literal = self.literal
@@ -166,11 +166,11 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         return np.transpose(self, (axes[0] if single else axes) or None)
 
     def flatten(self) -> "TracedArray":
-        """A copy of rank 1."""
+        """Return a copy of rank 1."""
         return self.copy().ravel()
 
     def item(self, *_: Any) -> NoReturn:
-        """Raises PycError: the value is not known."""
+        """Raise PycError: the value is not known."""
         raise untraceable("`.item()` needs the value of a traced array", _USE_ARRAYS, ".item()")
 
     astype = _method(np.astype)

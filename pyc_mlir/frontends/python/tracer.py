@@ -32,7 +32,7 @@ active: ContextVar["Tracer | None"] = ContextVar("active", default=None)
 
 
 def current() -> "Tracer":
-    """The tracer of the trace that is being made. Raises PycError (UNTRACEABLE) outside of one."""
+    """Return the tracer of the current trace. Raises PycError (UNTRACEABLE) outside of one."""
     tracer = active.get()
     if tracer is None:
         raise untraceable("a dynamic size outside of a trace", "use it where the function runs")
@@ -56,13 +56,13 @@ class Tracer(Builder):
         self.notes.setdefault(str(point), f"{point}: {what}")
 
     def symbol(self, name: str) -> DynamicDim:
-        """A new dynamic dimension."""
+        """Make a new dynamic dimension."""
         witness = next(p for p in self._primes if p not in self._symbols)
         self._symbols[witness] = DynamicDim(name, witness, self)
         return self._symbols[witness]
 
     def dimension(self, witness: int) -> DynamicDim:
-        """The dynamic dimension of a witness."""
+        """Return the dynamic dimension of a witness."""
         return self._symbols[witness]
 
     def sized(
@@ -86,7 +86,7 @@ class Tracer(Builder):
         return self._computed[key]
 
     def _stand_in(self, op: str, left: int, right: int) -> int:
-        """What stands for a computed size: the same arithmetic of witnesses, if that is large."""
+        """Return a computed size's stand-in: the same arithmetic of witnesses, if large."""
         found = {"add": left + right, "sub": left - right, "mul": left * right}.get(op, 0)
         found = left // right if op == "floordiv" else found
         if _SMALLEST_WITNESS // 2 <= found < 1 << 60:
@@ -119,11 +119,11 @@ class Tracer(Builder):
         return self.array(value, out, self._witness(op, operands, params, out))
 
     def type_of(self, value: TracedArray) -> TensorType:
-        """The tensor type of a traced array."""
+        """Return the tensor type of a traced array."""
         return value.type
 
     def constant(self, value: np.ndarray) -> TracedArray:
-        """A constant of the array's own dtype; a scalar's value stays known to the trace."""
+        """Make a constant of the array's own dtype; a scalar's value stays known to the trace."""
         check_plain(value)
         value = np.asarray(value)
         _check_dtype(value.dtype)
@@ -158,7 +158,7 @@ class Tracer(Builder):
         return self.constant(converted(operand, dtype))
 
     def like(self, shape: Sequence[int | DynamicDim]) -> TracedArray:
-        """An i64 array that lends its dynamic dimensions to `shape`; its elements do not matter."""
+        """Return an i64 array with the dynamic dimensions of `shape` and any elements."""
         donors = [
             self._donor(d, i, len(shape)) for i, d in enumerate(shape) if isinstance(d, DynamicDim)
         ]
@@ -189,7 +189,7 @@ class Tracer(Builder):
         params: dict[str, Any],
         out: TensorType,
     ) -> tuple[int, ...]:
-        """The result shape with a witness for each unknown size."""
+        """Return the result shape with a witness for each unknown size."""
         found: Sequence[int | None] = (None,) * out.rank
         if not out.is_static:
             try:
@@ -220,7 +220,7 @@ _VALUES: dict[str, Any] = {
 def _length(
     b: Tracer, op: str, left: int | DynamicDim, right: int | DynamicDim
 ) -> TracedArray | None:
-    """A vector of a computed length; None where there is no op for it.
+    """Build a vector of a computed length; None if there is no op for it.
 
     ``n - c`` of n < c is an error when the program runs: a reshape there expects one element.
     """
@@ -258,7 +258,7 @@ def _check_dtype(dtype: np.dtype) -> None:
 
 
 def converted(operand: Any, dtype: np.dtype) -> np.ndarray:
-    """A constant of `dtype`. Raises PycError (BAD_ARGUMENT) where numpy raises too."""
+    """Return a constant of `dtype`. Raises PycError (BAD_ARGUMENT) if numpy raises too."""
     if not isinstance(operand, (int, float)) or isinstance(operand, bool):
         return np.asarray(operand).astype(dtype, copy=False)
     try:

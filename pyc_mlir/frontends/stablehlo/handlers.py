@@ -86,7 +86,7 @@ def convert(call: Call, op: StablehloOp) -> Any:
 
 @handles("reduce_precision")
 def reduce_precision(call: Call, op: StablehloOp) -> Any:
-    """Rounding to the bits of a narrower type that PyC has."""
+    """Round to the bits of a narrower type that PyC has."""
     bits = {(5, 10): "f16", (8, 7): "bf16", (8, 23): "f32", (11, 52): "f64"}
     found = bits.get((op.integer("exponent_bits"), op.integer("mantissa_bits")))
     if found is None:
@@ -102,7 +102,7 @@ def select(call: Call, op: StablehloOp) -> Any:
 
 @handles("optimization_barrier")
 def identity(call: Call, op: StablehloOp) -> Any:
-    """The operands."""
+    """Return the operands."""
     return tuple(call.all())
 
 
@@ -121,7 +121,7 @@ def dot(call: Call, op: StablehloOp) -> Any:
 
 @handles("dot")
 def plain_dot(call: Call, op: StablehloOp) -> Any:
-    """The product of matrices or vectors: the last dimension with the first."""
+    """Multiply matrices or vectors: contract the last dimension with the first."""
     dims = DotDims((call.type(0).rank - 1,), (0,), (), ())
     return dot_general(call.b, call.x(0), call.x(1), dims, op.type().dtype)
 
@@ -161,7 +161,7 @@ def broadcast_in_dim(call: Call, op: StablehloOp) -> Any:
 
 
 def _extents(call: Call, index: int) -> tuple[Extent, ...]:
-    """A shape that an operand holds, static or in terms of dynamic dimensions."""
+    """Return a shape that an operand holds, static or in terms of dynamic dimensions."""
     value = call.operands[index]
     if isinstance(value, SymbolicSizes):
         if not call.emits:
@@ -179,13 +179,13 @@ def dynamic_broadcast_in_dim(call: Call, op: StablehloOp) -> Any:
 
 @handles("reshape")
 def reshape(call: Call, op: StablehloOp) -> Any:
-    """The elements of x under another shape."""
+    """Reshape x to the shape of the result."""
     return reshape_to(call.b, call.x(), op.shape())
 
 
 @handles("dynamic_reshape")
 def dynamic_reshape(call: Call, op: StablehloOp) -> Any:
-    """The elements of x under the shape that operand 1 holds."""
+    """Reshape x to the shape that operand 1 holds."""
     return reshape_to(call.b, call.x(), _extents(call, 1))
 
 
@@ -203,7 +203,7 @@ def reverse(call: Call, op: StablehloOp) -> Any:
 
 @handles("concatenate")
 def concatenate(call: Call, op: StablehloOp) -> Any:
-    """The operands one after the other."""
+    """Join the operands one after the other."""
     return movement.concatenate(call, op.integer("dimension"))
 
 
@@ -216,7 +216,7 @@ def slice_(call: Call, op: StablehloOp) -> Any:
 
 @handles("dynamic_slice")
 def dynamic_slice(call: Call, op: StablehloOp) -> Any:
-    """A slice of known sizes at computed places."""
+    """Take a slice of known sizes at computed places."""
     return movement.dynamic_slice(call, op.ints("slice_sizes"))
 
 
@@ -264,7 +264,7 @@ def gather_(call: Call, op: StablehloOp) -> Any:
 
 @handles("get_dimension_size")
 def get_dimension_size(call: Call, op: StablehloOp) -> Any:
-    """The size of a dimension as a scalar; dynamic ones are followed by the importer."""
+    """Return the size of a dimension as a scalar; the importer follows dynamic ones."""
     size = call.dims()[op.integer("dimension")]
     if isinstance(size, int):
         return call.b.constant(np.array(size, np.int32))

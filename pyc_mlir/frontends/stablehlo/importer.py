@@ -40,9 +40,9 @@ _IDENTITIES = frozenset({"Sharding", "annotate_device_placement"})
 
 
 def import_stablehlo(module: ir.Module, source: str) -> ir.Module:
-    """The pyc module with the entry function of a verified StableHLO module, in its context.
+    """Return the pyc module with the entry function of a verified StableHLO module, in its context.
 
-    source: what messages call the module.
+    source: the module's name in messages.
     Raises UnsupportedModel for operations that PyC lacks, all of them listed; PycError (INVALID_IR)
     for a module without an entry.
     """
@@ -92,9 +92,9 @@ class StableHloImporter:
         return Argument(label, type_.dtype, tuple(dims))
 
     def block(self, block: Any, values: dict[Any, Any]) -> list[Any]:
-        """The operands of a block's terminator, its operations imported at this place.
+        """Import a block's operations at this place; return its terminator's operands.
 
-        values: of the block's arguments, and of what regions around it define.
+        values: of the block's arguments, and of values that regions around it define.
         """
         for operation in self._live(block):
             operands = [values[v] for v in operation.operands]
@@ -108,7 +108,7 @@ class StableHloImporter:
         raise PycError(ReasonCode.INVALID_IR, f"{self.source}: a block without a return")
 
     def _live(self, block: Any) -> list[ir.Operation]:
-        """The operations of a block that a result needs, or that may have effects."""
+        """Return the operations of a block that a result needs, or that may have effects."""
         if block in self._blocks:
             return self._blocks[block]
         operations = [view.operation for view in block.operations]
@@ -154,7 +154,7 @@ class StableHloImporter:
         )
 
     def site(self, op: StablehloOp) -> SourceNode:
-        """Where an operation is: its own location."""
+        """Return an operation's own location."""
         location = op.operation.location
         return SourceNode(_label(location) or op.name, op.operation.name, self.count, location)
 
@@ -166,12 +166,12 @@ class StableHloImporter:
     def one(
         self, op: StablehloOp, operands: Sequence[Any], apply: Callable[[Any, Lift], Any]
     ) -> Any:
-        """The result of a node that stands for `op`; MISSING if it cannot be imported."""
+        """Return the result of a node that stands for `op`; MISSING if it cannot be imported."""
         outputs = self.importer.node(self.site(op), operands, apply)
         return outputs[0] if outputs else MISSING
 
     def region(self, region: Any, operands: Sequence[Any], outer: dict[Any, Any]) -> list[Any]:
-        """The results of a region of one block for its arguments."""
+        """Return the results of a region of one block for its arguments."""
         block = region.blocks[0]
         return self.block(block, {**outer, **dict(zip(block.arguments, operands, strict=True))})
 
@@ -187,7 +187,7 @@ class StableHloImporter:
     def _composite(
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
-        """The op of that name, or the decomposition."""
+        """Build the op of that name, or the decomposition."""
         known, decomposition = COMPOSITES.get(op.text("name")), op.text("decomposition")
         attributes = Stated(_attributes(op), "attribute", {})
         if known is not None:
@@ -216,7 +216,7 @@ class StableHloImporter:
     def _size(
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
-        """The size of a dimension, followed as a `SymbolicSize` where it is dynamic."""
+        """Return the size of a dimension, followed as a `SymbolicSize` if it is dynamic."""
         value, axis = operands[0], op.integer("dimension")
         dims = value.shape if isinstance(value, np.ndarray) else self.importer.b.dims(value)
         vector = sizes([dims[axis]])
@@ -229,7 +229,7 @@ class StableHloImporter:
     def _while(
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
-        """The body as long as the condition, which must be known at import, holds."""
+        """Repeat the body as long as the condition, which must be known at import, holds."""
         condition, body = op.regions()
         state = list(operands)
         while True:
@@ -242,7 +242,7 @@ class StableHloImporter:
     def _branch(
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
-        """The known branch of an `if` or `case`, or a choice among the results of all of them."""
+        """Return the known branch's results of an `if` or `case`, or select among all branches'."""
         which, regions = operands[0], op.regions()
         if op.name == "if":
             # An `if` names the true branch first.
@@ -259,7 +259,7 @@ class StableHloImporter:
         ]
 
     def probe(self, region: Any, operands: Sequence[np.ndarray]) -> list[Any]:
-        """What a region computes for known operands."""
+        """Compute a region's results for known operands."""
         before = len(self.importer.findings)
         out = self.region(region, operands, {})
         del self.importer.findings[before:]
@@ -282,7 +282,7 @@ def _selected(operands: Sequence[Any], b: Any, lift: Lift) -> Any:
 
 
 def _is_pure(operation: ir.Operation) -> bool:
-    """False for terminators, and for calls and control flow, in which effects may be."""
+    """Return False for terminators, and for calls and control flow, which may have effects."""
     if "has_side_effect" in operation.attributes:
         return not ir.BoolAttr(operation.attributes["has_side_effect"]).value
     dialect, _, name = operation.name.partition(".")
@@ -299,7 +299,7 @@ def _label(location: ir.Location) -> str:
 
 
 def _attributes(op: StablehloOp) -> dict[str, Any]:
-    """The attributes of a composite as Python values."""
+    """Return the attributes of a composite as Python values."""
     if not op.has("composite_attributes"):
         return {}
     return {a.name: _python(a.attr) for a in ir.DictAttr(op.attributes["composite_attributes"])}

@@ -24,7 +24,7 @@ IGNORED: Ignored = {
 
 
 def _is_annotation(name: str, value: Any) -> bool:
-    """True for attributes that MLIR lets every pass discard: those of another dialect."""
+    """Return True for attributes that MLIR lets every pass discard: those of another dialect."""
     return "." in name
 
 
@@ -47,22 +47,22 @@ class StablehloOp:
         return self.operation.name.removeprefix("stablehlo.")
 
     def type(self, index: int = 0) -> TensorType:
-        """The type of a result. Raises PycError (UNSUPPORTED_DTYPE)."""
+        """Return the type of a result. Raises PycError (UNSUPPORTED_DTYPE)."""
         return tensor_type(self.operation.results[index].type)
 
     def shape(self, what: str = "the result") -> tuple[int, ...]:
-        """The static shape of the result. Raises PycError (UNSUPPORTED_ATTRIBUTE)."""
+        """Return the static shape of the result. Raises PycError (UNSUPPORTED_ATTRIBUTE)."""
         shape = self.type().shape
         if None in shape:
             raise unsupported(f"{what} of dynamic shape: expected a static one")
         return tuple(d for d in shape if d is not None)
 
     def has(self, name: str) -> bool:
-        """Whether an attribute is there."""
+        """Return whether an attribute is there."""
         return name in self.attributes
 
     def region(self, index: int) -> Any:
-        """A region."""
+        """Return a region."""
         return self.attributes[f"region {index}"]
 
     def regions(self) -> list[Any]:
@@ -70,11 +70,11 @@ class StablehloOp:
         return [self.region(i) for i in range(len(self.operation.regions))]
 
     def integer(self, name: str, default: int = 0) -> int:
-        """An integer."""
+        """Return an integer."""
         return ir.IntegerAttr(self.attributes[name]).value if self.has(name) else default
 
     def text(self, name: str) -> str:
-        """A string or a symbol's name."""
+        """Return a string or a symbol's name."""
         attribute = self.attributes[name]
         return str(attribute).strip('@"') if name == "decomposition" else _text(attribute)
 
@@ -102,7 +102,7 @@ class StablehloOp:
         return tuple((values[2 * i], values[2 * i + 1]) for i in range(count))
 
     def enum(self, name: str, default: str = "") -> str:
-        """The name of an enumeration's value, as StableHLO's text has it."""
+        """Return the name of an enumeration's value, as StableHLO's text has it."""
         kinds = {
             "comparison_direction": "ComparisonDirectionAttr",
             "compare_type": "ComparisonTypeAttr",
@@ -123,7 +123,7 @@ def _text(attribute: ir.Attribute) -> str:
 
 
 def tensor_type(type_: ir.Type) -> TensorType:
-    """An MLIR type as data. Raises PycError (UNSUPPORTED_DTYPE) for what PyC has no type for."""
+    """Return an MLIR type as data. Raises PycError (UNSUPPORTED_DTYPE) for types that PyC lacks."""
     try:
         return from_mlir(type_)
     except PycError as error:

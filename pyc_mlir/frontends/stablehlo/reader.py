@@ -13,14 +13,14 @@ ARTIFACT_MAGIC = b"ML\xefR\rStableHLO_v"
 
 
 def is_artifact(data: bytes) -> bool:
-    """True for the bytes of a portable artifact."""
+    """Return True for the bytes of a portable artifact."""
     return data.startswith(ARTIFACT_MAGIC)
 
 
 def embedded_artifact(data: bytes) -> bytes | None:
-    """The artifact within what ``jax.export.Exported.serialize`` gives; None for other bytes.
+    """Return the artifact within ``jax.export.Exported.serialize``'s bytes; None for other bytes.
 
-    That is a flatbuffer which holds the artifact as a vector of bytes, its length before it.
+    These are a flatbuffer which holds the artifact as a vector of bytes, its length before it.
     """
     start = data.find(ARTIFACT_MAGIC)
     if start < 4:
@@ -31,7 +31,7 @@ def embedded_artifact(data: bytes) -> bytes | None:
 
 
 def read_artifact(data: bytes, name: str, context: ir.Context) -> ir.Module:
-    """A portable artifact as a StableHLO module. Raises PycError (INVALID_IR)."""
+    """Read a portable artifact as a StableHLO module. Raises PycError (INVALID_IR)."""
     enter(context)
     try:
         return stablehlo.deserialize_portable_artifact(context, data)

@@ -29,7 +29,7 @@ _COMBINERS = {
 
 
 def combiner(region: Any) -> str | None:
-    """The operation that a region applies to its two arguments; "set" for the second one."""
+    """Return the operation that a region applies to its two arguments; "set" for the second one."""
     block = region.blocks[0]
     *operations, end = [view.operation for view in block.operations]
     arguments = list(block.arguments)
@@ -101,7 +101,7 @@ def _arg_extreme(
 
 
 def _counts(op: StablehloOp, axis: int) -> bool:
-    """Whether operand 1 is an iota along `axis`."""
+    """Return whether operand 1 is an iota along `axis`."""
     made = made_by(op.operation.operands[1])
     if made is None or made.name != "stablehlo.iota":
         return False
@@ -109,7 +109,7 @@ def _counts(op: StablehloOp, axis: int) -> bool:
 
 
 def _keeps(state: Any, op: StablehloOp) -> bool | None:
-    """True for a region that keeps the larger pair, False for the smaller; None for others."""
+    """Return True if a region keeps the larger pair, False if the smaller; None for others."""
     region = op.region(0)
     types = [tensor_type(a.type).dtype for a in region.blocks[0].arguments]
 
@@ -159,7 +159,7 @@ def _window(op: StablehloOp) -> HloWindow:
 def select_and_scatter(
     state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
-    """The gradient of pooling: x, the gradient, and 0."""
+    """Build the gradient of pooling from x, the gradient, and 0."""
     select, combine = op.regions()
     larger = state.probe(select, [np.array(v, op.type().dtype) for v in (2, 1)])
     tie = state.probe(select, [np.array(1, op.type().dtype)] * 2)
@@ -180,7 +180,7 @@ def select_and_scatter(
 def scatter_(
     state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
-    """Updates combined with x at computed places; those outside are dropped."""
+    """Combine the updates with x at computed places; updates outside are dropped."""
     if len(operands) != 3:
         raise unsupported("a scatter of several operands at once: expected one")
     name = combiner(op.region(0))
@@ -206,7 +206,7 @@ def scatter_(
 def sort_(
     state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
-    """The operands in the order of the first one: the region compares its first two arguments."""
+    """Sort the operands by the first one: the region compares its first two arguments."""
     descending, total = _direction(state, op)
     axis = op.integer("dimension", -1) % op.type().rank
 
@@ -219,7 +219,7 @@ def sort_(
 
 
 def _direction(state: Any, op: StablehloOp) -> tuple[bool, bool]:
-    """Whether a sort's region puts larger elements first, and whether by the total order of floats.
+    """Return whether a sort puts larger elements first, and whether by floats' total order.
 
     Behind JAX's canonical zeros and NaNs, the total order is that of numbers with NaN last. Raises
     PycError for other orders.
@@ -246,7 +246,7 @@ def _direction(state: Any, op: StablehloOp) -> tuple[bool, bool]:
 
 
 def _origin(value: Any) -> Any:
-    """The argument behind JAX's canonical zeros and NaNs: ``select(x != x, nan, ...)``."""
+    """Return the argument behind JAX's canonical zeros and NaNs: ``select(x != x, nan, ...)``."""
     for _ in range(4):
         made = made_by(value)
         if made is None or made.name != "stablehlo.select":

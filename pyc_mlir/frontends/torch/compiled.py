@@ -46,7 +46,7 @@ class CompiledGraph:
 
 
 def import_compiled(graph_module: Any, name: str, frozen: Mapping[int, Any]) -> CompiledGraph:
-    """The pyc module of a graph; placeholders in `frozen` become constants.
+    """Return the pyc module of a graph; placeholders in `frozen` become constants.
 
     Raises UnsupportedModel with all nodes that PyC lacks.
     """
@@ -111,7 +111,7 @@ class _Import:
         return made
 
     def _numbers(self, sized: set[str]) -> list[Any]:
-        """The nodes of symbolic numbers that operators read and that are no sizes."""
+        """Return the nodes of symbolic numbers that operators read and that are no sizes."""
         found: dict[Any, None] = {}
         known = set(self._places)
         for node in self._calls():
@@ -125,12 +125,12 @@ class _Import:
         return list(found)
 
     def _calls(self) -> list[Any]:
-        """The nodes that compute something with an operator of torch."""
+        """Return the nodes that compute something with an operator of torch."""
         nodes = self.module.graph.nodes
         return [n for n in nodes if hasattr(n.target, "_schema") and n.meta.get("val") is not None]
 
     def _number(self, node: Any) -> _Added:
-        """An argument for a symbolic number, and how a call makes it."""
+        """Return an argument for a symbolic number, and the function by which a call makes it."""
         value = node.meta["val"]
         dtype = _NUMBERS[type(value).__name__]
         compute = self._size(value)
@@ -206,7 +206,7 @@ def _dimension(index: int, axis: int, args: Sequence[Any]) -> Any:
 
 
 def _length(index: int, args: Sequence[Any]) -> np.ndarray:
-    """An array whose length is a number among the arguments. Raises PycError if it is negative."""
+    """Make an array whose length is an argument. Raises PycError if it is negative."""
     if args[index] < 0:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -217,18 +217,18 @@ def _length(index: int, args: Sequence[Any]) -> np.ndarray:
 
 
 def _names(arguments: Iterable[Argument]) -> set[str]:
-    """The names that alone are a size of some argument, so that the program can read them."""
+    """Return the names that alone are a size of some argument: a program can read them."""
     dims = (d for a in arguments for d in a.dims if isinstance(d, SymbolicSize))
     return {d.atoms[0] for d in dims if d.factor == 1 and len(d.atoms) == 1}
 
 
 def _symbols(values: Iterable[Any]) -> set[Any]:
-    """The symbols in symbolic numbers; others have none."""
+    """Return the symbols in symbolic numbers; others have none."""
     return {s for v in values if hasattr(v, "node") for s in v.node.expr.free_symbols}
 
 
 def _given_sizes(node: Any) -> list[Any]:
-    """The symbolic numbers of a call that its schema declares to be sizes."""
+    """Return the symbolic numbers of a call that its schema declares to be sizes."""
     schema = node.target._schema.arguments
     given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
     named = (given.get(a.name) for a in schema if "SymInt" in str(a.real_type))

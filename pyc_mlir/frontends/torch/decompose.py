@@ -8,7 +8,7 @@ from pyc_mlir.frontends.torch.shared.handler import HANDLERS
 
 
 def decomposed(program: Any) -> Any:
-    """An `ExportedProgram` in operators with handlers, as far as torch can decompose the others.
+    """Decompose operators without handlers of an `ExportedProgram`, as far as torch can.
 
     Raises what torch's decompositions raise.
     """
@@ -18,7 +18,7 @@ def decomposed(program: Any) -> Any:
 
 
 def _is_importable(module: Any) -> bool:
-    """Whether each operator of a module's graph, if it has one, has a handler."""
+    """Return whether each operator of a module's graph, if it has one, has a handler."""
     nodes = module.graph.nodes if hasattr(module, "graph") else ()
     called = (n.target for n in nodes if n.op == "call_function")
     return all(
@@ -29,11 +29,11 @@ def _is_importable(module: Any) -> bool:
 
 @cache
 def decompositions() -> Any:
-    """A table for `ExportedProgram.run_decompositions`.
+    """Make a table for `ExportedProgram.run_decompositions`.
 
-    torch's default table decomposes to core ATen; where that keeps what has no handler, the
-    decompositions of its compiler follow. Composites with a handler (attention, linear, norms) are
-    taken out of the table: written out, they are several times as many nodes.
+    torch's default table decomposes to core ATen; for operators without a handler that it keeps,
+    the decompositions of its compiler follow. Composites with a handler (attention, linear, norms)
+    are taken out of the table: written out, they are several times as many nodes.
     """
     import torch  # pyright: ignore[reportMissingImports]
     from torch._decomp import (  # pyright: ignore[reportMissingImports]

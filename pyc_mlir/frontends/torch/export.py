@@ -73,7 +73,7 @@ def from_torch(
 
 
 def _module_of(function: Callable[..., Any]) -> Any:
-    """A module that calls a function."""
+    """Make a module that calls a function."""
     import torch  # pyright: ignore[reportMissingImports]
 
     class Function(torch.nn.Module):
@@ -92,7 +92,7 @@ class _Examples:
         self._kept: list[Any] = []
 
     def of(self, tree: Any) -> Any:
-        """The tree with a tensor for each spec and array."""
+        """Return the tree with a tensor for each spec and array."""
         from torch.utils._pytree import tree_map  # pyright: ignore[reportMissingImports]
 
         return tree_map(self._leaf, tree)
@@ -162,7 +162,7 @@ class _Examples:
 
 
 def _is_fixed(size: Any) -> bool:
-    """Whether a size is one number; torch may hold such a number as a symbolic size."""
+    """Return whether a size is one number; torch may hold such a number as a symbolic size."""
     return isinstance(size, int) or size.node.expr.is_number
 
 
@@ -223,7 +223,7 @@ def _exported(
 
 
 def _automatic(shapes: Any) -> Any:
-    """The same dimensions, related as torch finds them to be."""
+    """Return the same dimensions, related as torch finds them to be."""
     import torch  # pyright: ignore[reportMissingImports]
     from torch.utils._pytree import tree_map  # pyright: ignore[reportMissingImports]
 

@@ -51,7 +51,7 @@ class GraphImport:
         self.symbols = Symbols(names, self.importer.b)
 
     def argument(self, name: str, value: Any) -> Argument:
-        """A placeholder's type and sizes. Raises PycError (UNSUPPORTED_DTYPE)."""
+        """Return a placeholder's type and sizes. Raises PycError (UNSUPPORTED_DTYPE)."""
         try:
             return Argument(name, pyc_dtype(value.dtype), self.symbols.extents(value.shape))
         except PycError as error:
@@ -77,7 +77,7 @@ class GraphImport:
         return numpy_view(held) if hasattr(held, "dtype") else held
 
     def _call(self, module: Any, node: Any, values: dict[Any, Any]) -> Any:
-        """The value of a node: a tensor, a tuple of them, a size, or MISSING."""
+        """Return the value of a node: a tensor, a tuple of them, a size, or MISSING."""
         target = str(node.target)
         if node.target is operator.getitem:
             source = values[node.args[0]]
@@ -96,7 +96,7 @@ class GraphImport:
         return self._handled(node, target, site, values)
 
     def _handled(self, node: Any, target: str, site: SourceNode, values: dict[Any, Any]) -> Any:
-        """The outputs of a node that has a handler."""
+        """Return the outputs of a node that has a handler."""
         call = _Call(node, values, self.symbols, self.numbers)
         if call.symbol is not None:
             self.importer.record(site, unsupported(call.symbol))
@@ -129,7 +129,7 @@ class GraphImport:
         )
 
     def _settled(self, builder: Any, value: Any, meta: Any) -> Any:
-        """A result with torch's sizes: static where torch knows them, else by torch's names."""
+        """Give a result torch's sizes: static where torch knows them, else by torch's names."""
         expected = pyc_dtype(meta.dtype)
         found = builder.type_of(value)
         assert found.dtype == expected, f"expected {expected}, got {found.dtype}"
@@ -147,7 +147,7 @@ class GraphImport:
         return value
 
     def _region(self, node: Any, values: dict[Any, Any]) -> Any:
-        """The outputs of a graph that runs under a context manager."""
+        """Return the outputs of a graph that runs under a context manager."""
         first = _REGIONS[node.target.__name__]
         position = next(i for i, a in enumerate(node.args) if hasattr(values.get(a), "graph"))
         assert position >= first
@@ -169,7 +169,7 @@ class GraphImport:
         return SourceNode(name, op, self.place, place and ir.Location.name(name, place))
 
     def emitted(self, value: Any, name: str) -> ir.Value:
-        """A result as an MLIR value."""
+        """Return a result as an MLIR value."""
         if isinstance(value, Symbolic):
             return self.importer.b.extent(self.symbols.extent(value.size))
         try:
@@ -252,13 +252,13 @@ def _with_family(finding: GraphBreak) -> GraphBreak:
 
 
 def _called(node: Any, target: str) -> str:
-    """The operator that the user called where torch decomposed it into primitives of its own."""
+    """Return the operator that the user called, also if torch decomposed it into its primitives."""
     original = node.meta.get("original_aten")
     return target if original is None or not target.startswith("prims.") else str(original)
 
 
 def _user_line(trace: str) -> tuple[str, int]:
-    """The innermost line of a stack trace that is not torch's own; ("", 0) without one."""
+    """Return the innermost line of a stack trace that is not torch's own; ("", 0) without one."""
     import torch  # pyright: ignore[reportMissingImports]
 
     inside = os.path.dirname(torch.__file__) + os.sep

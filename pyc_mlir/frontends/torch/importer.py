@@ -30,7 +30,7 @@ _MAX_SIZE = 1 << 62
 def import_torch(
     model: TorchModel, *, context: ir.Context | None = None, name: str = "main"
 ) -> ir.Module:
-    """The pyc module with one function `name` that computes `model`.
+    """Return the pyc module with one function `name` that computes `model`.
 
     Raises UnsupportedModel with all nodes that PyC lacks; PycError (UNSUPPORTED_DTYPE).
     """
@@ -83,7 +83,7 @@ class _Import:
         return found
 
     def _arguments(self, weights: Mapping[str, np.ndarray]) -> tuple[list[Argument], list[Any]]:
-        """The function's arguments with their placeholders: user inputs, then written buffers."""
+        """Return the arguments with their placeholders: user inputs, then written buffers."""
         signature, values = self.program.graph_signature, self.graph.values
         names = dict(zip(signature.user_inputs, self.model.inputs, strict=False))
         users, states = [], []
@@ -111,7 +111,7 @@ class _Import:
         return self._results(outputs)
 
     def _results(self, outputs: Sequence[Any]) -> list[tuple[str, ir.Value]]:
-        """The user's results by their paths, then what the program writes, by its target."""
+        """Return the user's results by their paths, then written values by their targets."""
         specs = self.program.graph_signature.output_specs
         users, written = [], []
         names = iter(self.model.outputs)

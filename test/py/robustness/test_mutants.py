@@ -185,6 +185,14 @@ ROOMY: tuple[tuple[str, Case], ...] = (
     ("swapped operands", _square("concat", "i32", "i32", axis=1)),
     ("swapped operands", _square("clip", "f32", "f32", "f32")),
     ("swapped operands", _square("conv2d", "f32", "f32", shape=(3, 3, 3, 3))),
+    (
+        "swapped operands",
+        call("integer_matmul", Operand("i8", (4, 4)), Operand("i8", (4, 4)), Operand("i32", ())),
+    ),
+    (
+        "swapped operands",
+        call("integer_conv2d", *[Operand("i8", (3, 3, 3, 3))] * 2, Operand("i32", ())),
+    ),
     ("swapped operands", _square("rmsnorm", "f32", "f32", shape=(8,), axis=0)),
     ("swapped operands", _square("gather", "i64", "i64", shape=(4, 4))),
     ("swapped operands", call("broadcast_to", *[Operand("i64", (2, 3))] * 2, shape=(-1, -1))),

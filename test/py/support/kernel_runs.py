@@ -89,7 +89,12 @@ class Kernels:
         self.device = device or Device("local-sync")
         code = compile_module(carrier.bytecode(), target, flags)
         self.executable = Executable(code, self.device)
-        self.inputs = {k.name: [DTYPES[o.dtype] for o in k.inputs] for k in kernels}
+        self.inputs = {
+            k.name: [
+                DTYPES[o.dtype] for o in k.inputs if o.name not in (constants or {}).get(k.name, {})
+            ]
+            for k in kernels
+        }
         self.results = {k.name: [RESULTS[o.dtype] for o in k.results] for k in kernels}
 
     def run(self, name: str, *arrays: np.ndarray) -> np.ndarray:

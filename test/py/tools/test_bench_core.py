@@ -155,9 +155,9 @@ def test_report_round_trip(tmp_path):
     ("text", "problem"),
     [
         ("not json", "expected a stored report"),
-        ("[]", "expected schema 1, got 'list'"),
-        ('{"schema": 99}', "expected schema 1, got 99"),
-        ('{"schema": 1, "suite": "x"}', "missing"),
+        ("[]", "expected schema 2, got 'list'"),
+        ('{"schema": 99}', "expected schema 2, got 99"),
+        ('{"schema": 2, "suite": "x"}', "missing"),
     ],
 )
 def test_a_malformed_report_is_named(tmp_path, text, problem):
@@ -166,6 +166,15 @@ def test_a_malformed_report_is_named(tmp_path, text, problem):
     with pytest.raises(PycError, match=problem) as error:
         Report.load(path)
     assert str(path) in str(error.value)
+
+
+def test_a_table_with_a_short_row_is_refused(tmp_path):
+    path = tmp_path / "report.json"
+    Report("x", probe(), {}, [record("w", "c", "m", "s", v) for v in (0.5, 1.5)]).save(path)
+    assert [r["value"] for r in Report.load(path).records] == [0.5, 1.5]
+    path.write_text(path.read_text().replace("[1.5]", "[]"))
+    with pytest.raises(PycError, match="rows as long"):
+        Report.load(path)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "1", None, True])

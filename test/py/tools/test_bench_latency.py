@@ -152,7 +152,10 @@ def test_records_say_what_was_promised(stored):
         assert row["cold_start_seconds"] > 0 and row["call_overhead_seconds"] > 0
         assert row["peak_resident_bytes"] > 0
         bound = max(row["flops"] / row["peak_flops"], row["bytes"] / row["peak_bandwidth"])
-        assert row["roofline_fraction"] == pytest.approx(bound / row["median_seconds"])
+        assert row["roofline_fraction"] == pytest.approx(
+            bound / row["median_seconds"],
+            rel=1e-4,  # stored numbers keep five digits
+        )
     mine = [r for r in rows if r["system"] == PYC]
     assert {r["setting"] for r in mine} == {"default"}
     assert report.settings["peaks"]["1"]["flops"] > 0

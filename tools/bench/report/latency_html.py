@@ -48,7 +48,7 @@ _ROOFS = (
 
 
 def page(report: Report) -> str:
-    """The whole page. Ends in a newline."""
+    """Write the whole page. Ends in a newline."""
     found = results(report.records)
     threads = list(dict.fromkeys(r.threads for r in found))
     body = "".join(part for t in threads for part in _section(report, found, t))

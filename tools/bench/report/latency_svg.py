@@ -17,12 +17,12 @@ _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 def colour(system: str, systems: Sequence[str]) -> str:
-    """The system's colour in all pictures."""
+    """Return the system's colour in all pictures."""
     return _COLOURS[list(systems).index(system) % len(_COLOURS)]
 
 
 def legend(systems: Sequence[str]) -> str:
-    """The systems and their colours, as HTML."""
+    """Write the systems and their colours as HTML."""
     return "".join(
         f'<span class="key" style="background:{colour(s, systems)}"></span>{escape(s)}'
         for s in systems

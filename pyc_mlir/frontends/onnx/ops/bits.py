@@ -11,14 +11,14 @@ from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node, pyc_dtype
 
 @node("BitShift")
 def bit_shift(n: OnnxNode) -> Any:
-    """The bits of x moved up or down."""
+    """Shift the bits of x left or right."""
     left = n.attr("direction") == "LEFT"
     return (n.b.shift_left if left else n.b.shift_right)(n.x(0), n.x(1))
 
 
 @node("BitCast")
 def bit_cast(n: OnnxNode) -> Any:
-    """The bits of x as another type of as many."""
+    """Reinterpret the bits of x as another type of the same width."""
     target = pyc_dtype(n.attr("to"))
     if target.itemsize != n.type().dtype.itemsize or n.type().dtype == np.bool_:
         raise unsupported(f"bits of {n.type().dtype} as {target}: expected types of one size")
@@ -34,7 +34,7 @@ def modulo(n: OnnxNode) -> Any:
 
 @node("Atan", "Asin", "Acos")
 def arc(n: OnnxNode) -> Any:
-    """The angle of a tangent, a sine or a cosine."""
+    """Build the angle of a tangent, a sine or a cosine."""
     return getattr(angles, n.op.lower())(n.b, n.x())
 
 

@@ -26,7 +26,7 @@ _NUMBERS = {
 
 @node("Constant")
 def constant(n: OnnxNode) -> Any:
-    """The value of whichever attribute is present."""
+    """Return the value of whichever attribute is present."""
     (name,) = n.attributes()
     if name in _NUMBERS:
         return np.array(n.attr(name), _NUMBERS[name])
@@ -40,14 +40,14 @@ def constant(n: OnnxNode) -> Any:
 
 @node("Shape")
 def shape(n: OnnxNode) -> Any:
-    """The sizes of x from `start` to `end`, known at import."""
+    """Return the sizes of x from `start` to `end`, known at import."""
     dims = n.dims()
     return sizes(dims[slice(n.attr("start", 0), n.attr("end", len(dims)))])
 
 
 @node("Size")
 def size(n: OnnxNode) -> Any:
-    """The number of elements of x."""
+    """Return the number of elements of x."""
     total = product(n.dims())
     if isinstance(total, SymbolicSize):
         return SymbolicSizes(np.array(total, object))
@@ -56,7 +56,7 @@ def size(n: OnnxNode) -> Any:
 
 @node("ConstantOfShape")
 def constant_of_shape(n: OnnxNode) -> Any:
-    """A shape full of one value; 0.0 as f32 by default."""
+    """Build a tensor full of one value; 0.0 as f32 by default."""
     given = n.attr("value")
     value = np.float32(0) if given is None else onnx.numpy_helper.to_array(given).reshape(())
     return expand_to(n.b, n.b.constant(np.asarray(value)), n.extents(0, "shape"))
@@ -79,7 +79,7 @@ def range_node(n: OnnxNode) -> Any:
 
 
 def _dynamic_range(n: OnnxNode) -> Any:
-    """A range whose length is a dynamic size: a scaled and shifted iota."""
+    """Build a range whose length is a dynamic size: a scaled and shifted iota."""
     (start,), (limit,), (delta,) = (n.extents(i, "limits of the range") for i in range(3))
     try:
         count = quotient(limit - start, delta)
@@ -105,7 +105,7 @@ def eye_like(n: OnnxNode) -> Any:
 
 @node("OptionalHasElement")
 def has_element(n: OnnxNode) -> Any:
-    """True for an input that is given, as every argument of a program is."""
+    """Return True for an input that is given, as every argument of a program is."""
     return n.b.constant(np.array(n.has(0)))
 
 

@@ -29,7 +29,7 @@ def non_max_suppression(n: OnnxNode) -> Any:
 
 @node("Unique", "NonZero", "MelWeightMatrix")
 def by_reference(n: OnnxNode) -> Any:
-    """The arrays that ONNX's reference gives for known inputs."""
+    """Return the arrays that ONNX's reference computes for known inputs."""
     given = {}
     for index, name in enumerate(n.proto.input):
         if n.has(index):

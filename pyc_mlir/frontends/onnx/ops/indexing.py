@@ -31,7 +31,7 @@ def gather_vectors(n: OnnxNode) -> Any:
 
 
 def _depth(n: OnnxNode) -> int:
-    """The length of the vectors of indices."""
+    """Return the length of the vectors of indices."""
     depth = n.type(1).shape[-1] if n.type(1).rank else None
     if depth is None:
         raise unsupported("index vectors of dynamic length: expected a static one")
@@ -44,7 +44,7 @@ def _depth(n: OnnxNode) -> int:
 
 
 def _scattered(n: OnnxNode, scatter: Any, *how: int) -> Any:
-    """The scatter with i1 as i8, for which there are reductions."""
+    """Build the scatter; i1 goes by way of i8, which has reductions."""
     reduction = n.attr("reduction", "none")
     if n.type().dtype != BOOL:
         return scatter(n.b, n.x(0), n.x(1), n.x(2), *how, reduction)
@@ -68,7 +68,7 @@ def scatter_vectors(n: OnnxNode) -> Any:
 
 @node("TopK")
 def topk(n: OnnxNode) -> Any:
-    """The k greatest or least elements along `axis`, in order, and their indices."""
+    """Build the k greatest or least elements along `axis`, in order, and their indices."""
     count = int(n.scalar(1, "k"))
     n.attr("sorted")  # In order they are in any order.
     axis = n.attr("axis", -1) % n.type().rank
@@ -80,7 +80,7 @@ def topk(n: OnnxNode) -> Any:
 
 @node("TensorScatter")
 def tensor_scatter(n: OnnxNode) -> Any:
-    """A cache with rows of `update` written from write_indices[batch] on, along `axis`."""
+    """Write the rows of `update` into a cache from write_indices[batch] on, along `axis`."""
     b, axis = n.b, n.attr("axis", -2) % n.type().rank
     rank = n.type().rank
     places = b.iota_like(n.x(1), axis)
@@ -93,7 +93,7 @@ def tensor_scatter(n: OnnxNode) -> Any:
 
 @node("Compress")
 def compress(n: OnnxNode) -> Any:
-    """The slices along `axis`, or the elements of x in a row, that a known condition selects."""
+    """Select slices along `axis`, or elements of the flattened x, by a known condition."""
     chosen = np.flatnonzero(n.known(1, "condition")).astype(np.int64)
     axis, x = n.attr("axis"), n.x()
     if axis is None:
@@ -103,7 +103,7 @@ def compress(n: OnnxNode) -> Any:
 
 @node("ReverseSequence")
 def reverse_sequence(n: OnnxNode) -> Any:
-    """The first sequence_lens[i] steps of sequence i in reverse, the rest as they are."""
+    """Reverse the first sequence_lens[i] steps of sequence i; the rest stay as they are."""
     b, time, batch = n.b, n.attr("time_axis", 0), n.attr("batch_axis", 1)
     rank = n.type().rank
     lengths = b.align(b.convert(n.x(1), I64), batch, rank)

@@ -55,7 +55,7 @@ def transpose(n: OnnxNode) -> Any:
 
 @node("Reshape")
 def reshape(n: OnnxNode) -> Any:
-    """The elements of x under another shape; 0 copies x's dimension unless `allowzero`."""
+    """Reshape x; a 0 in the shape copies x's dimension unless `allowzero`."""
     target = list(n.extents(1, "shape"))
     dims = n.dims()
     if not n.attr("allowzero", 0):
@@ -120,7 +120,7 @@ def tile(n: OnnxNode) -> Any:
 
 @node("Concat")
 def concat(n: OnnxNode) -> Any:
-    """The inputs one after the other along `axis`."""
+    """Join the inputs one after the other along `axis`."""
     return chain(n.b, n.all(), n.attr("axis"))
 
 
@@ -164,7 +164,7 @@ def slice_node(n: OnnxNode) -> Any:
 
 
 def _first(n: OnnxNode, x: Any, axis: int, start: int, end: Extent, step: int) -> Any:
-    """The first `end` elements along `axis`, a dynamic number."""
+    """Take the first `end` elements along `axis`, a dynamic number."""
     if n.dims()[axis] == end and start == 0 and step == 1:
         return x
     if start or step != 1:
@@ -304,7 +304,7 @@ def space_to_depth(n: OnnxNode) -> Any:
 
 @node("Trilu")
 def trilu(n: OnnxNode) -> Any:
-    """The upper or lower triangle of the last two dimensions, shifted by k; 0 elsewhere."""
+    """Keep the upper or lower triangle of the last two dimensions, shifted by k; 0 elsewhere."""
     b, rank = n.b, n.type().rank
     shift = int(n.scalar(1, "k")) if n.has(1) else 0
     rows, columns = (b.iota_like(n.x(), rank - 2), b.iota_like(n.x(), rank - 1))

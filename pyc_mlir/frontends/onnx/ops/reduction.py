@@ -13,7 +13,8 @@ from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 
 def axes_of(n: OnnxNode) -> tuple[int, ...]:
-    """The axes to reduce, from the input (opset 18; ReduceSum 13) or the attribute; else all."""
+    """Return the axes to reduce, from the input (opset 18; ReduceSum 13) or the attribute; else
+    all."""
     rank = n.type().rank
     axes = n.ints(1, "axes") if n.has(1) else tuple(n.attr("axes", ()))
     stays = n.attr("noop_with_empty_axes", 0)
@@ -50,7 +51,7 @@ def reduce_extreme(n: OnnxNode) -> Any:
 
 @node("ReduceMean")
 def reduce_mean(n: OnnxNode) -> Any:
-    """The mean; of integers, rounded toward zero."""
+    """Build the mean; of integers, rounded toward zero."""
     axes = axes_of(n)
     if is_float(n.type().dtype) or not axes:
         return _reduce(n, "reduce_mean", n.x(), axes)
@@ -58,7 +59,7 @@ def reduce_mean(n: OnnxNode) -> Any:
 
 
 def _in_float(b: Any, x: Any, function: Callable[[Any], Any]) -> Any:
-    """A function of floats; integers go by way of f64, and the result is cut to a whole number."""
+    """Apply a function of floats; integers go by way of f64, and the result is truncated."""
     dtype = b.type_of(x).dtype
     wide = x if is_float(dtype) else b.cast(x, dtype=DTYPES["f64"])
     return b.convert(function(wide), dtype)
@@ -125,7 +126,7 @@ def arg_extreme(n: OnnxNode) -> Any:
 
 @node("CumSum", "CumProd")
 def cumulative(n: OnnxNode) -> Any:
-    """Sums or products of what comes before along `axis`, from the end with `reverse`."""
+    """Build running sums or products along `axis`, from the end with `reverse`."""
     b, rank = n.b, n.type().rank
     axis = int(n.scalar(1, "axis")) % rank
     sums = n.op == "CumSum"

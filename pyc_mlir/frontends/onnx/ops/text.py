@@ -62,7 +62,7 @@ def tf_idf(n: OnnxNode) -> Any:
 
 
 def _pool(n: OnnxNode) -> list[list[list[int]]]:
-    """The sequences of each length, from 1 on. Raises PycError (BAD_MODEL)."""
+    """Return the sequences of each length, from 1 on. Raises PycError (BAD_MODEL)."""
     pool, starts = list(n.attr("pool_int64s") or []), list(n.attr("ngram_counts"))
     if starts != sorted(starts) or not starts or not 0 <= starts[0] <= starts[-1] <= len(pool):
         raise PycError(ReasonCode.BAD_MODEL, "`ngram_counts`: expected places in the pool, rising")

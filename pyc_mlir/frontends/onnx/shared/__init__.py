@@ -1,1 +1,1 @@
-"""What ONNX handlers work with: nodes and windows."""
+"""The nodes and windows that ONNX handlers work with."""

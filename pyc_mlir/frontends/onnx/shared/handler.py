@@ -61,7 +61,7 @@ SIMPLE = "simple"
 
 
 def pyc_dtype(data_type: int) -> np.dtype:
-    """The numpy dtype of an ONNX element type. Raises PycError (UNSUPPORTED_DTYPE)."""
+    """Return the numpy dtype of an ONNX element type. Raises PycError (UNSUPPORTED_DTYPE)."""
     name = onnx.TensorProto.DataType.Name(data_type)
     if name in ("STRING", "UNDEFINED"):
         raise unsupported(f"element type {name}", ReasonCode.UNSUPPORTED_DTYPE)
@@ -75,10 +75,10 @@ def pyc_dtype(data_type: int) -> np.dtype:
 
 
 def stated_attributes(proto: onnx.NodeProto) -> Stated:
-    """The attributes of a node as Python values: int, float, str, list, TensorProto, GraphProto.
+    """Return a node's attributes as Python values: int, float, str, list, TensorProto, GraphProto.
 
-    One that has the operator's own default has no effect: exporters write them all.
-    Raises PycError (BAD_MODEL) for one that refers to an attribute of a function.
+    An attribute equal to the operator's default has no effect: exporters write them all. Raises
+    PycError (BAD_MODEL) for one that refers to an attribute of a function.
     """
     entries = {a.name: _value(a) for a in proto.attribute}
     return Stated(entries, "attribute", IGNORED, lambda name, v: v == _default(proto, name))
@@ -148,12 +148,12 @@ class OnnxNode:
         return isinstance(self.b, GraphBuilder)
 
     def has(self, index: int) -> bool:
-        """True when an (optional) input is given."""
+        """Return True when an (optional) input is given."""
         self._seen.add(index)
         return index < len(self.operands) and self.operands[index] is not None
 
     def wants(self, index: int) -> bool:
-        """True when somebody names output `index`."""
+        """Return True when the node names output `index`."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
 
     def x(self, index: int = 0) -> Any:
@@ -176,15 +176,15 @@ class OnnxNode:
         return [self.x(i) for i in range(self.count)]
 
     def type(self, index: int = 0) -> TensorType:
-        """The type of input `index`."""
+        """Return the type of input `index`."""
         return self.b.type_of(self.x(index))
 
     def dims(self, index: int = 0) -> tuple[Extent, ...]:
-        """The sizes of input `index`: ints, and `Size` for dynamic dimensions."""
+        """Return the sizes of input `index`: ints, and `Size` for dynamic dimensions."""
         return self.b.dims(self.x(index))
 
     def known(self, index: int, what: str) -> np.ndarray:
-        """An input that must be a constant of the model."""
+        """Return an input that must be a constant of the model."""
         self._seen.add(index)
         value = self.operands[index]
         if isinstance(value, SymbolicSizes):
@@ -196,7 +196,7 @@ class OnnxNode:
         return value
 
     def scalar(self, index: int, what: str) -> Any:
-        """A constant input of one element, as a Python number."""
+        """Return a constant input of one element as a Python number."""
         value = self.known(index, what)
         if value.size != 1:
             raise PycError(
@@ -205,11 +205,11 @@ class OnnxNode:
         return value.reshape(()).item()
 
     def ints(self, index: int, what: str) -> tuple[int, ...]:
-        """A constant vector of integers."""
+        """Return a constant vector of integers."""
         return tuple(int(v) for v in self.known(index, what).reshape(-1))
 
     def extents(self, index: int, what: str) -> tuple[Extent, ...]:
-        """A vector of sizes, static or dynamic, known at import."""
+        """Return a vector of sizes, static or dynamic, known at import."""
         self._seen.add(index)
         value = self.operands[index]
         if isinstance(value, SymbolicSizes):
@@ -219,10 +219,11 @@ class OnnxNode:
         return self.ints(index, what)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute as a Python value: int, float, str, list or TensorProto.
+        """Return an attribute as a Python value: int, float, str, list or TensorProto. int, float,
+        str, list or TensorProto.
 
-        Raises PycError (BAD_MODEL) for one of another type than its default in domains that are
-        not ONNX's, whose operators its checker does not know.
+        Raises PycError (BAD_MODEL) for one of another type than its default in domains that are not
+        ONNX's, whose operators its checker does not know.
         """
         value = self._attributes.get(name)
         if value is None:
@@ -233,16 +234,16 @@ class OnnxNode:
         return value
 
     def stated(self, name: str, kind: _Class = int) -> Any:
-        """A required attribute. Raises PycError (BAD_MODEL) without one of type `kind`."""
+        """Return a required attribute. Raises PycError (BAD_MODEL) without one of type `kind`."""
         value = self.attr(name)
         if not isinstance(value, kind):
             raise _other_type(name, kind, value)
         return value
 
     def attributes(self) -> list[str]:
-        """The names of the attributes that are present."""
+        """Return the names of the attributes that are present."""
         return list(dict(self._attributes))
 
     def number(self, value: float, index: int = 0) -> Any:
-        """A scalar constant of the element type of input `index`."""
+        """Build a scalar constant of the element type of input `index`."""
         return self.b.scalar(value, self.x(index))

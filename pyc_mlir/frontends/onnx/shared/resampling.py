@@ -22,14 +22,14 @@ _CROP = "tf_crop_and_resize"
 
 @dataclass(frozen=True)
 class ResampledAxis:
-    """What an axis becomes: its size (-1: a dynamic one times the scale), and the scale."""
+    """The target of a resized axis: its size (-1: a dynamic one times the scale), the scale."""
 
     size: int
     scale: float
 
 
 def needs_matrices(n: OnnxNode, mode: str) -> bool:
-    """Whether pyc.resize lacks the form of a node."""
+    """Return whether pyc.resize lacks the form of a node."""
     how = n.attr("coordinate_transformation_mode", "half_pixel")
     return mode == "cubic" or bool(n.attr("antialias", 0)) or how == _CROP
 
@@ -69,7 +69,7 @@ def by_matrices(n: OnnxNode, mode: str, targets: Mapping[int, ResampledAxis]) ->
 
 
 def _places(n: OnnxNode, how: str, axis: int, size: int, target: ResampledAxis) -> np.ndarray:
-    """The coordinate of each element of the result."""
+    """Return the coordinate of each element of the result."""
     index = np.arange(target.size, dtype=np.float64)
     if how != _CROP:
         return coordinates_of(index, size, target.size, target.scale, how)

@@ -48,14 +48,14 @@ def to_2d(b: Any, x: Any) -> Any:
 
 
 def from_2d(b: Any, x: Any, rank: int) -> Any:
-    """The inverse of `to_2d`, for `rank` spatial dimensions."""
+    """Undo `to_2d` for `rank` spatial dimensions."""
     return b.squeeze(x, 2) if rank == 1 else x
 
 
 def entries(
     n: OnnxNode, name: str, default: int, values: Sequence[int] | None = None
 ) -> tuple[int, ...]:
-    """An attribute with an entry for each spatial axis, as (height, width) or (depth, ...)."""
+    """Return an attribute with an entry per spatial axis, as (height, width) or (depth, ...)."""
     rank = spatial_rank(n)
     given = values if values is not None else n.attr(name, [default] * rank)
     if len(given) != rank:
@@ -66,7 +66,7 @@ def entries(
 
 
 def window(n: OnnxNode, kernel: Sequence[int]) -> OnnxWindow:
-    """The window of a Conv or pool node, its pads found from `auto_pad` and `ceil_mode`."""
+    """Return the window of a Conv or pool node, its pads found from `auto_pad` and `ceil_mode`."""
     rank = spatial_rank(n)
     pads = n.attr("pads", [0] * (2 * rank))
     if min(pads, default=0) < 0:

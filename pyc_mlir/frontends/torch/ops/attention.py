@@ -62,7 +62,7 @@ def _repeated(b: Any, x: Any, query: tuple[int | None, ...]) -> Any:
 
 
 def _all_see(n: AtenCall) -> bool:
-    """Whether a mask that is known at import leaves each query some key."""
+    """Return whether a mask that is known at import leaves each query some key."""
     known = n.known("attn_mask")
     if known is None:
         return False
@@ -119,10 +119,10 @@ def _with_sums(
 
 @aten("_scaled_dot_product_flash_attention_for_cpu_backward.default")
 def attention_backward(n: AtenCall) -> Any:
-    """The gradients of query, key and value, from the saved log of the sums.
+    """Build the gradients of query, key and value, from the saved log of the sums.
 
-    Dao et al., "FlashAttention", 2022, appendix B: P = exp(S - L), dS = P * (dO V^T - D) with
-    D = sum(dO * O).
+    Dao et al., "FlashAttention", 2022, appendix B: P = exp(S - L), dS = P * (dO V^T - D) with D =
+    sum(dO * O).
     """
     b = n.b
     query, key, value, out, grad = (

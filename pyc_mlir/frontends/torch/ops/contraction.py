@@ -65,10 +65,10 @@ _BILINEAR = ((1, 3), (0,), (1, 2), (2, 3))
 
 @aten("_trilinear.default")
 def trilinear(n: AtenCall) -> Any:
-    """The sum over `sumdim` of i1 i2 i3, each with dimensions of size 1 at its `expand`.
+    """Build the sum over `sumdim` of i1 i2 i3, each with dimensions of size 1 at its `expand`.
 
-    Of bilinear layers, out[n, o] = sum_ij i1[n, i] i2[o, i, j] i3[n, j], the sum over i is a
-    matrix product: the terms of both sums would take o times j times as much as i1.
+    Of bilinear layers, out[n, o] = sum_ij i1[n, i] i2[o, i, j] i3[n, j], the sum over i is a matrix
+    product: the terms of both sums would take o times j times as much as i1.
     """
     b = n.b
     expands = tuple(n.ints(f"expand{i}", ()) for i in (1, 2, 3))
@@ -112,7 +112,7 @@ def grouped_mm(n: AtenCall) -> Any:
 
 @operators("transformers.grouped_mm_fallback.default")
 def grouped_mm_fallback(n: AtenCall) -> Any:
-    """The same under the name of transformers, for types that torch's operator lacks."""
+    """Build the grouped product under transformers' name, for types that torch's operator lacks."""
     return _by_groups(n, n.x("input"), n.x("weight"))
 
 
@@ -134,10 +134,10 @@ class _Groups:
 
 
 def _blockwise(b: Any, x: Any, weights: Any, offs: Any, rows: Extent, groups: int) -> Any:
-    """The products of each row with its group's matrix.
+    """Build the products of each row with its group's matrix.
 
-    Which rows belong to which group is known when the program runs, so that no size may depend on
-    it. Each group is cut into blocks of as many rows, the last of them partly used: of r rows in g
+    The rows of a group are known only when the program runs, so that no size may depend on them.
+    Each group is cut into blocks of as many rows, the last of them partly used: of r rows in g
     groups there are at most r / block + g blocks. The blocks and their groups' matrices are
     gathered, and one batched product computes them. Gale et al., "MegaBlocks", 2023.
     """
@@ -186,6 +186,6 @@ def _blocks(b: Any, rows: Extent, block: int, groups: int) -> Any:
 
 
 def _group_of(b: Any, places: Any, ends: Any) -> Any:
-    """The number of ends at or below each place."""
+    """Count the ends at or below each place."""
     behind = b.compare(b.expand_dims(places, 1), b.expand_dims(ends, 0), predicate="ge")
     return b.reduce_sum(b.cast(behind, dtype=I64), axes=(1,))

@@ -28,7 +28,7 @@ def convolution(n: AtenCall) -> Any:
 
 
 def filled(n: AtenCall, name: str, rank: int) -> tuple[int, ...]:
-    """An argument with an entry for each spatial dimension; one entry is for all."""
+    """Return an argument with an entry for each spatial dimension; one entry is for all."""
     given = n.ints(name)
     return given * rank if len(given) == 1 else given
 
@@ -88,7 +88,7 @@ def _transposed(n: AtenCall) -> Any:
 
 @aten("convolution_backward.default")
 def convolution_backward(n: AtenCall) -> Any:
-    """The gradients of input, weight and bias of a convolution over one or two dimensions.
+    """Build the gradients of input, weight and bias of a convolution over one or two dimensions.
 
     Of the input: the transposed convolution of the result's gradient. Of the weight: the
     correlation of input and gradient, with the batch as channels, stride and dilation exchanged.
@@ -114,7 +114,7 @@ def convolution_backward(n: AtenCall) -> Any:
 
 
 def _sizes(b: Any, x: Any) -> tuple[int, ...]:
-    """The spatial sizes. Raises unsupported for dynamic ones."""
+    """Return the spatial sizes. Raises unsupported for dynamic ones."""
     shape = b.type_of(x).shape[2:]
     if None in shape:
         raise unsupported("a gradient over dynamic spatial dimensions: expected static ones")
@@ -124,7 +124,7 @@ def _sizes(b: Any, x: Any) -> tuple[int, ...]:
 def _input_gradient(
     b: Any, grad: Any, x: Any, weight: Any, window: Sequence[Sequence[int]], groups: int
 ) -> Any:
-    """The transposed convolution, with the rows and columns of x that no window reached."""
+    """Build the transposed convolution, with the rows and columns of x that no window reached."""
     kernel, sizes, got = _sizes(b, weight), _sizes(b, x), _sizes(b, grad)
     plans = []
     for k, s, p, d, size, count in zip(kernel, *window, sizes, got, strict=True):

@@ -27,7 +27,7 @@ def full(n: AtenCall) -> Any:
 
 @aten("scalar_tensor.default")
 def scalar(n: AtenCall) -> Any:
-    """A rank-0 tensor."""
+    """Build a rank-0 tensor."""
     return n.x("s", n.dtype)
 
 
@@ -49,7 +49,7 @@ def arange(n: AtenCall) -> Any:
 
 @aten("linspace.default")
 def linspace(n: AtenCall) -> Any:
-    """`steps` numbers from start to end, both included."""
+    """Build `steps` numbers from start to end, both included."""
     count = n.out_dims[0]
     start, end = n.static("start"), n.static("end")
     if not isinstance(count, int):

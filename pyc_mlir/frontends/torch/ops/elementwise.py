@@ -29,19 +29,19 @@ def float_op(n: AtenCall) -> Any:
 
 @aten(*(f"{name}.default" for name in _FLOAT_FUNCTIONS))
 def float_function(n: AtenCall) -> Any:
-    """The composition of `pyc_mlir.dialects.ir.functions`, in the type of the result."""
+    """Apply the composition of `pyc_mlir.dialects.ir.functions`, in the type of the result."""
     return getattr(functions, n.op)(n.b, n.x("self", n.dtype))
 
 
 @aten(*(f"{name}.default" for name in _ANGLES))
 def angle(n: AtenCall) -> Any:
-    """The composition of `pyc_mlir.dialects.ir.angles`, in the type of the result."""
+    """Apply the composition of `pyc_mlir.dialects.ir.angles`, in the type of the result."""
     return getattr(angles, n.op)(n.b, n.x("self", n.dtype))
 
 
 @aten("atan2.default", "hypot.default", "nextafter.default")
 def float_function_of_two(n: AtenCall) -> Any:
-    """The angle of a point, the length of a vector, the next number on the way to another one."""
+    """Build a point's angle, a vector's length, or the next number on the way to another one."""
     home = angles if n.op == "atan2" else functions
     return getattr(home, n.op)(n.b, n.x("self", n.dtype), n.x("other", n.dtype))
 

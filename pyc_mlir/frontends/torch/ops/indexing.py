@@ -187,7 +187,7 @@ def as_strided_scatter(n: AtenCall) -> Any:
 
 
 def _places(n: AtenCall) -> np.ndarray:
-    """The places in the memory of x, by the index of the result or of `src`."""
+    """Return the places in the memory of x, by the index of the result or of `src`."""
     x = n.metas["self"]
     if any(not isinstance(d, int) for d in n.dims()):
         raise unsupported("strides over dynamic dimensions: expected static ones")

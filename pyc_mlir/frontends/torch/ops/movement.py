@@ -35,14 +35,14 @@ def identity(n: AtenCall) -> Any:
       "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints",
       "unflatten.int", "view_as.default", "reshape_as.default")  # fmt: skip
 def reshape(n: AtenCall) -> Any:
-    """The elements of x under the shape of the result."""
+    """Reshape x to the shape of the result."""
     return reshape_to(n.b, n.x(), n.out_dims)
 
 
 @aten("permute.default", "transpose.int", "t.default", "numpy_T.default", "movedim.int",
       "swapaxes.default")  # fmt: skip
 def permute(n: AtenCall) -> Any:
-    """The dimensions in another order."""
+    """Put the dimensions in another order."""
     rank = n.rank()
     if n.op == "permute":
         order = [int(d) % max(rank, 1) for d in n.static("dims")]
@@ -111,7 +111,7 @@ def select(n: AtenCall) -> Any:
 
 @aten("cat.default")
 def concat(n: AtenCall) -> Any:
-    """The tensors one after the other along `dim`; torch lets empty vectors among them."""
+    """Join the tensors one after the other along `dim`; torch lets empty vectors among them."""
     values = n.xs("tensors", n.dtype)
     rank = max(n.b.type_of(v).rank for v in values)
     kept = [v for v in values if n.b.type_of(v).rank == rank]
@@ -120,7 +120,7 @@ def concat(n: AtenCall) -> Any:
 
 @aten("stack.default")
 def stack(n: AtenCall) -> Any:
-    """The tensors along a new dimension `dim`."""
+    """Join the tensors along a new dimension `dim`."""
     values = n.xs("tensors", n.dtype)
     axis = n.static("dim", 0) % (n.b.type_of(values[0]).rank + 1)
     return chain(n.b, [n.b.expand_dims(v, axis) for v in values], axis)
@@ -199,7 +199,7 @@ def padded(b: Any, x: Any, pads: tuple[int, ...], value: float) -> Any:
 @aten(*(f"{kind}_pad{rank}d.default" for kind in ("reflection", "replication")
         for rank in (1, 2, 3)))  # fmt: skip
 def mirrored_pad(n: AtenCall) -> Any:
-    """The border repeated, or x reflected about it: gathers of known indices."""
+    """Repeat the border, or reflect x about it: gathers of known indices."""
     b, x, pads = n.b, n.x(), n.ints("padding")
     rank = n.rank()
     for i in range(len(pads) // 2):
@@ -264,7 +264,7 @@ def triangle(n: AtenCall) -> Any:
 
 @aten("diagonal.default")
 def diagonal(n: AtenCall) -> Any:
-    """The elements of a diagonal of two dimensions, as the last dimension: by linear index."""
+    """Take a diagonal of two dimensions as the last dimension: by linear index."""
     b, x = n.b, n.x()
     rank = n.rank()
     first, second = n.axis("dim1", 0), n.axis("dim2", 1)

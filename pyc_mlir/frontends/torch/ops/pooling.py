@@ -28,7 +28,7 @@ class _Pool:
             self.high = self._ceiled(n, n.type().shape[-rank:])
 
     def _ceiled(self, n: AtenCall, sizes: Sequence[int | None]) -> tuple[int, ...]:
-        """Pads at the end that let a last, partial window count, unless it starts in the pads."""
+        """Return pads at the end that admit a last, partial window unless it starts in the pads."""
         high = []
         for i, size in enumerate(sizes):
             if size is None:
@@ -80,7 +80,7 @@ def _images(n: AtenCall, rank: int) -> tuple[Any, Any]:
 
 
 def _positions(b: Any, x: Any, window: tuple[Any, ...]) -> Any:
-    """The linear index of each window's first maximum: the argmax over its strided taps."""
+    """Return the linear index of each window's first maximum: the argmax over its strided taps."""
     kernel, strides, low, _, dilations = window
     height, width = b.type_of(x).shape[2:]
     if height is None or width is None:
@@ -197,7 +197,7 @@ def avg_pool(n: AtenCall) -> Any:
 @aten("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default",
       "adaptive_avg_pool1d.default")  # fmt: skip
 def adaptive_avg_pool(n: AtenCall) -> Any:
-    """The mean of each of `output_size` parts of an axis, which overlap by at most one element."""
+    """Build the mean of each of `output_size` parts of an axis, which may share an element."""
     x, rank = n.x(), n.rank()
     wanted = n.arg("output_size")
     wanted = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]

@@ -17,13 +17,13 @@ _I8 = DTYPES["i8"]
 
 @aten("sum.default", "sum.dim_IntList", "prod.default", "prod.dim_int")
 def total(n: AtenCall) -> Any:
-    """The sum or product, in the element type of the result."""
+    """Build the sum or product, in the element type of the result."""
     reduce = n.b.reduce_sum if n.op == "sum" else n.b.reduce_prod
     return reduce(n.x("self", n.dtype), axes=n.axes(), keepdims=_keeps(n))
 
 
 def _keeps(n: AtenCall) -> bool:
-    """Whether reduced dimensions stay with size 1; a rank-0 operand has none."""
+    """Return whether reduced dimensions stay with size 1; a rank-0 operand has none."""
     return bool(n.arg("keepdim", False)) and n.rank() > 0
 
 
@@ -35,7 +35,7 @@ def mean(n: AtenCall) -> Any:
 
 @aten("amax.default", "amin.default", "max.default", "min.default")
 def extremum(n: AtenCall) -> Any:
-    """The greatest or smallest element; NaN if any is."""
+    """Build the greatest or smallest element; NaN if any is."""
     b, x = n.b, n.x()
     if b.type_of(x).dtype == BOOL:
         x = b.cast(x, dtype=_I8)
@@ -45,7 +45,7 @@ def extremum(n: AtenCall) -> Any:
 
 @aten("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
 def some(n: AtenCall) -> Any:
-    """Whether any, or all, elements are not zero."""
+    """Build whether any, or all, elements are not zero."""
     b = n.b
     x = b.cast(n.x("self", BOOL), dtype=_I8)
     reduce = b.reduce_max if n.op == "any" else b.reduce_min
@@ -55,7 +55,7 @@ def some(n: AtenCall) -> Any:
 
 @aten("argmax.default", "argmin.default")
 def position(n: AtenCall) -> Any:
-    """The index of the first extremum along `dim`, or in the flattened tensor."""
+    """Build the index of the first extremum along `dim`, or in the flattened tensor."""
     b, x = n.b, _ordered(n)
     if n.rank() == 0:
         return b.constant(np.zeros((), np.int64))
@@ -78,7 +78,7 @@ def _ordered(n: AtenCall) -> Any:
 
 @aten("max.dim", "min.dim")
 def extremum_and_position(n: AtenCall) -> Any:
-    """The extremum along `dim` and its first index."""
+    """Build the extremum along `dim` and its first index."""
     b, x = n.b, n.x()
     if n.rank() == 0:
         return x, b.constant(np.zeros((), np.int64))
@@ -112,7 +112,7 @@ def variance(n: AtenCall) -> Any:
 
 @aten("cumsum.default", "cumprod.default")
 def running(n: AtenCall) -> Any:
-    """Running sums or products along `dim`, in log2(size) steps of shifted copies.
+    """Build running sums or products along `dim`, in log2(size) steps of shifted copies.
 
     Hillis and Steele, "Data parallel algorithms", 1986.
     """
@@ -126,7 +126,7 @@ def running(n: AtenCall) -> Any:
 
 
 def _triangular(b: Any, x: Any, axis: int) -> Any:
-    """Running sums along a dynamic axis: each result adds the elements up to its own."""
+    """Build running sums along a dynamic axis: each result adds the elements up to its own."""
     last = b.type_of(x).rank - 1
     turn = list(range(last + 1))
     turn[axis], turn[last] = turn[last], turn[axis]
@@ -201,7 +201,7 @@ def logsumexp(n: AtenCall) -> Any:
 
 @aten("cummax.default", "cummin.default")
 def running_extremum(n: AtenCall) -> Any:
-    """The running extremum along `dim`, and the last index so far that has it."""
+    """Build the running extremum along `dim`, and the last index so far that has it."""
     b, x = n.b, n.x()
     if not n.rank():
         return x, b.constant(np.zeros((), np.int64))

@@ -117,14 +117,14 @@ def scatter(n: AtenCall) -> Any:
 
 
 def _least(dtype: np.dtype, reduction: str) -> Any:
-    """What a maximum, or a minimum, leaves as it is."""
+    """Return the neutral element of a maximum or minimum."""
     if is_float(dtype):
         return -np.inf if reduction == "max" else np.inf
     return np.iinfo(dtype).min if reduction == "max" else np.iinfo(dtype).max
 
 
 def _shrunk(b: Any, source: Any, shape: tuple[Extent, ...]) -> Any:
-    """The leading part of `source` that `shape` covers."""
+    """Return the leading part of `source` that `shape` covers."""
     for axis, size in enumerate(shape):
         if b.dims(source)[axis] != size:
             if not isinstance(size, int):
@@ -192,13 +192,13 @@ def sort(n: AtenCall) -> Any:
 
 @aten("median.default", "nanmedian.default")
 def median(n: AtenCall) -> Any:
-    """The lower median of all elements; NaN if any is, without them for nanmedian."""
+    """Build the lower median of all elements; NaN if any is, without them for nanmedian."""
     return n.b.squeeze(_median(n, n.b.reshape(n.x(), shape=(-1,)), 0)[0], 0)
 
 
 @aten("median.dim", "nanmedian.dim", "kthvalue.default")
 def ranked(n: AtenCall) -> Any:
-    """The lower median, or the k-th smallest element, along `dim`, and its index.
+    """Build the lower median, or the k-th smallest element, along `dim`, and its index.
 
     NaN is the greatest number. A median is the first NaN if there is one.
     """
@@ -215,14 +215,14 @@ def ranked(n: AtenCall) -> Any:
 
 
 def _at_end(b: Any, x: Any, order: Any, axis: int) -> tuple[Any, Any]:
-    """The element of x, with size 1 along `axis`, whose index is last in `order`."""
+    """Return the element of x, with size 1 along `axis`, whose index is last in `order`."""
     last = b.constant(np.array([-1], np.int64))
     index = b.gather(order, b.add(last, b.size(order, axis)), axis=axis)
     return take_along(b, x, index, axis), index
 
 
 def _median(n: AtenCall, x: Any, axis: int) -> tuple[Any, Any]:
-    """The median and its index, with size 1 along `axis`."""
+    """Build the median and its index, with size 1 along `axis`."""
     b, (size, dtype) = n.b, (n.b.type_of(x).shape[axis], n.b.type_of(x).dtype)
     if not size:
         raise unsupported(f"a median of {size or 'a dynamic number of'} elements: expected some")

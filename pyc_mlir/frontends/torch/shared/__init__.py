@@ -1,1 +1,1 @@
-"""What handlers of ATen operators work with: nodes, element types, symbolic sizes."""
+"""The nodes, element types and symbolic sizes that handlers of ATen operators work with."""

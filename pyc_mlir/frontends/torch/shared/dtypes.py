@@ -12,7 +12,7 @@ _BY_NAME = {**{d.name: d for d in DTYPES.values()}, "bool": DTYPES["i1"]}
 
 
 def pyc_dtype(dtype: Any) -> np.dtype:
-    """The numpy dtype of a ``torch.dtype``. Raises PycError (UNSUPPORTED_DTYPE)."""
+    """Return the numpy dtype of a ``torch.dtype``. Raises PycError (UNSUPPORTED_DTYPE)."""
     found = _BY_NAME.get(str(dtype).removeprefix("torch."))
     if found is None:
         raise unsupported(
@@ -23,7 +23,7 @@ def pyc_dtype(dtype: Any) -> np.dtype:
 
 
 def numpy_view(tensor: Any) -> np.ndarray:
-    """A dense CPU tensor as an array over the same memory; other devices' are copied.
+    """View a dense CPU tensor as an array over the same memory; copy those of other devices.
 
     Raises PycError (UNSUPPORTED_DTYPE) for types that PyC lacks, and for quantized and sparse
     tensors.

@@ -88,7 +88,7 @@ class AtenCall:
         return isinstance(self.b, GraphBuilder)
 
     def wants(self, *indices: int) -> bool:
-        """True when somebody reads one of these results."""
+        """Return True when somebody reads one of these results."""
         return any(i in self._used for i in indices)
 
     @property
@@ -102,11 +102,11 @@ class AtenCall:
         return self.dims_of(self.results[0].shape)
 
     def has(self, name: str) -> bool:
-        """True when an argument is given and not None."""
+        """Return True when an argument is given and not None."""
         return self.arguments.get(name) is not None
 
     def arg(self, name: str, default: Any = None) -> Any:
-        """An argument that is no tensor: a number, a list of sizes, a flag."""
+        """Return an argument that is no tensor: a number, a list of sizes, a flag."""
         value = self.arguments.get(name)
         return default if value is None else value
 
@@ -119,11 +119,11 @@ class AtenCall:
         return value
 
     def ints(self, name: str, default: Any = None) -> tuple[int, ...]:
-        """A list of static integers."""
+        """Return a list of static integers."""
         return tuple(int(v) for v in self.static(name, default) or ())
 
     def x(self, name: str = "self", dtype: np.dtype | None = None) -> Any:
-        """A tensor or number as a value of the builder, in the element type `dtype` if given."""
+        """Return a tensor or number as a builder's value, in the element type `dtype` if given."""
         value = self.arguments[name]
         if isinstance(value, Ref):
             out = self._lift(value.index)
@@ -135,32 +135,32 @@ class AtenCall:
         return out if dtype is None else self.b.convert(out, dtype)
 
     def known(self, name: str) -> np.ndarray | None:
-        """A tensor argument that is known at import, else None."""
+        """Return a tensor argument that is known at import, else None."""
         value = self.arguments.get(name)
         found = self.operands[value.index] if isinstance(value, Ref) else None
         return found if isinstance(found, np.ndarray) else None
 
     def xs(self, name: str, dtype: np.dtype | None = None) -> list[Any]:
-        """A list of tensors; None for those that are left out."""
+        """Return a list of tensors; None for those that are left out."""
         values = [None if r is None else self._lift(r.index) for r in self.arguments[name]]
         if dtype is None:
             return values
         return [None if v is None else self.b.convert(v, dtype) for v in values]
 
     def type(self, name: str = "self") -> TensorType:
-        """The type of a tensor argument."""
+        """Return the type of a tensor argument."""
         return self.b.type_of(self.x(name))
 
     def rank(self, name: str = "self") -> int:
-        """The number of dimensions of a tensor argument."""
+        """Return the number of dimensions of a tensor argument."""
         return self.type(name).rank
 
     def dims(self, name: str = "self") -> tuple[Extent, ...]:
-        """The sizes of a tensor argument: ints, and `SymbolicSize` for dynamic dimensions."""
+        """Return a tensor argument's sizes: ints, and `SymbolicSize` for dynamic dimensions."""
         return self.b.dims(self.x(name))
 
     def axis(self, name: str = "dim", default: int | None = None, extra: int = 0) -> int:
-        """An axis of `self` counted from 0; `extra` for one of a result of higher rank."""
+        """Return an axis of `self` counted from 0; `extra` for one of a result of higher rank."""
         rank = max(self.rank() + extra, 1)
         return int(self.static(name, default)) % rank
 
@@ -179,7 +179,7 @@ class AtenCall:
         return [self.x(name, dtype) for name in names]
 
     def common_dtype(self, *names: str) -> np.dtype:
-        """The element type that torch promotes the arguments to (`torch.result_type`)."""
+        """Return the element type that torch promotes the arguments to (`torch.result_type`)."""
         from torch._prims_common import (  # pyright: ignore[reportMissingImports]
             ELEMENTWISE_TYPE_PROMOTION_KIND,
             elementwise_dtypes,

@@ -29,11 +29,11 @@ class Symbols:
         self._known: dict[Any, Extent] = {}
 
     def name(self, symbol: Any) -> str:
-        """The name of a symbol: the user's, or torch's own."""
+        """Return the name of a symbol: the user's, or torch's own."""
         return self._names.setdefault(str(symbol), str(symbol))
 
     def extent(self, size: Any) -> Extent:
-        """An int, a SymInt or a sympy expression as a size."""
+        """Return an int, a SymInt or a sympy expression as a size."""
         if isinstance(size, int):
             return size
         expression = size.node.expr if hasattr(size, "node") else size
@@ -42,7 +42,7 @@ class Symbols:
         return self._known[expression]
 
     def extents(self, shape: Any) -> tuple[Extent, ...]:
-        """The dims of a shape."""
+        """Return the dims of a shape."""
         return tuple(map(self.extent, shape))
 
     def _extent(self, expression: Any) -> Extent:
@@ -75,7 +75,7 @@ class Symbols:
         return SymbolicSize(1, (atom,))
 
     def _vector(self, expression: Any) -> Any:
-        """Some i64 vector of that length. Raises unsupported for other functions of sizes."""
+        """Return an i64 vector of that length. Raises unsupported for other functions of sizes."""
         b, name = self._b, type(expression).__name__
         if expression.is_Add:
             return self._sum(expression)
@@ -90,7 +90,7 @@ class Symbols:
         )
 
     def _sum(self, expression: Any) -> Any:
-        """A vector for each positive term, one after the other, less the constant if negative."""
+        """Join a vector for each positive term, then drop the constant if it is negative."""
         b = self._b
         terms = [self.extent(t) for t in expression.as_ordered_terms()]
         constant = sum(t for t in terms if isinstance(t, int))

@@ -43,7 +43,7 @@ def conv(n: OnnxNode) -> Any:
 
 
 def _kernel(n: OnnxNode) -> tuple[int, ...]:
-    """The spatial sizes of the weights."""
+    """Return the spatial sizes of the weights."""
     n.attr("kernel_shape")  # Onnx has checked that it is the weights' own.
     shape = n.type(1).shape[2:]
     if None in shape:
@@ -80,7 +80,7 @@ def average_pool(n: OnnxNode) -> Any:
 
 
 def averaged(n: OnnxNode, x: Any) -> Any:
-    """The mean of each window of x, which has the shape of input 0."""
+    """Build the mean of each window of x, which has the shape of input 0."""
     w = window(n, n.attr("kernel_shape"))
     if set(w.dilations) != {1}:
         return _dilated_average(n, x, w)
@@ -110,7 +110,7 @@ def _counted_pads(n: OnnxNode, x: Any, w: OnnxWindow) -> tuple[Any, OnnxWindow, 
 
 
 def _dilated_average(n: OnnxNode, x: Any, w: OnnxWindow) -> Any:
-    """Sums by a convolution of each channel with ones, divided by the elements in the window."""
+    """Build sums by convolving each channel with ones, divided by the elements in the window."""
     b = n.b
     if n.type().shape[1] is None:
         raise unsupported("a dynamic number of channels with dilations: expected a static one")
@@ -123,7 +123,7 @@ def _dilated_average(n: OnnxNode, x: Any, w: OnnxWindow) -> Any:
 
 
 def _window_sum(n: OnnxNode, x: Any, w: OnnxWindow) -> Any:
-    """The sum of each window of each channel."""
+    """Build the sum of each window of each channel."""
     b, rank, channels = n.b, spatial_rank(n), n.type().shape[1] or 1
     kernel = (1, 1, *w.kernel)
     dtype = n.type().dtype
@@ -157,7 +157,7 @@ def global_lp_pool(n: OnnxNode) -> Any:
 
 @node("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(n: OnnxNode) -> Any:
-    """The mean or the maximum over all spatial dimensions, which stay with size 1."""
+    """Build the mean or the maximum over all spatial dimensions, which stay with size 1."""
     axes = tuple(range(2, n.type().rank))
     reduce = n.b.reduce_mean if n.op == "GlobalAveragePool" else n.b.reduce_max
     return reduce(n.x(), axes=axes, keepdims=True)

@@ -49,9 +49,10 @@ def boxes_left(n: OnnxNode) -> tuple[Any, Any]:
 
 @node("RoiAlign")
 def roi_align(n: OnnxNode) -> Any:
-    """The mean, or the maximum, of bilinear samples in each bin of each region. He et al., 2017.
+    """Build the mean, or the maximum, of bilinear samples in each bin of each region.
 
-    x: [n, c, h, w], rois: [regions, 4] of x1, y1, x2, y2; out: [regions, c, rows, columns].
+    x: [n, c, h, w], rois: [regions, 4] of x1, y1, x2, y2; out: [regions, c, rows, columns]. He et
+    al., 2017.
     """
     b = n.b
     rows, columns = n.attr("output_height", 1), n.attr("output_width", 1)
@@ -122,7 +123,8 @@ def _read(n: OnnxNode, image: Any, batch: Any, ys: Any, xs: Any, mode: str) -> A
 
 
 def _corners(b: Any, at: Any, size: Any) -> tuple[Any, Any, Any, Any]:
-    """The pixels before and after a coordinate, the share of the second, and if it is inside."""
+    """Return the pixels before and after a coordinate, the share of the second, and if it is
+    inside."""
     dtype = b.type_of(at).dtype
     last = b.cast(b.sub(extent_value(b, size), np.array(1, np.int64)), dtype=dtype)
     inside = b.and_(

@@ -117,7 +117,7 @@ def max_unpool(n: OnnxNode) -> Any:
 
 @node("DeformConv")
 def deformable(n: OnnxNode) -> Any:
-    """A convolution whose taps are moved by offsets, read bilinearly. Zhu et al., 2019."""
+    """Build a convolution whose taps are moved by offsets, read bilinearly. Zhu et al., 2019."""
     b, kernel = n.b, [d or 0 for d in n.type(1).shape[2:]]
     if n.type().rank != 4 or None in (*n.type(0).shape, *n.type(1).shape, *n.type(2).shape):
         raise unsupported("expected images and weights of static sizes")

@@ -66,7 +66,7 @@ def _rounding(n: OnnxNode, targets: dict[int, ResampledAxis]) -> str:
 
 
 def _targets(n: OnnxNode) -> dict[int, ResampledAxis]:
-    """The axes that change, from `scales` or `sizes`."""
+    """Return the axes that change, from `scales` or `sizes`."""
     dims = n.dims()
     rank = len(dims)
     axes = [a % rank for a in n.attr("axes", range(rank))]
@@ -90,7 +90,7 @@ def _targets(n: OnnxNode) -> dict[int, ResampledAxis]:
 
 
 def _is_empty(n: OnnxNode, index: int) -> bool:
-    """An empty tensor means none, as a missing input does."""
+    """Return True for an empty tensor, which means none, as a missing input does."""
     value = n.operands[index]
     return isinstance(value, np.ndarray) and value.size == 0
 
@@ -125,7 +125,7 @@ def _sized(size: Extent, wanted: Extent) -> ResampledAxis | None:
 def _kept_ratio(
     policy: str, axes: Sequence[tuple[int, Extent, Extent]]
 ) -> dict[int, ResampledAxis]:
-    """The least or the greatest scale for all axes."""
+    """Apply the least or the greatest scale to all axes."""
     if policy not in ("not_larger", "not_smaller"):
         known = "stretch, not_larger or not_smaller"
         raise PycError(ReasonCode.BAD_MODEL, f"`keep_aspect_ratio_policy`: expected {known}")

@@ -80,7 +80,7 @@ def affine_grid(n: OnnxNode) -> Any:
 
 
 def taps_of(b: Any, u: Any, size: int) -> "list[Tap]":
-    """The two elements that a coordinate reads bilinearly; 0 outside."""
+    """Return the two elements that a coordinate reads bilinearly; 0 outside."""
     return _taps(b, u, size, "linear", "zeros", True)
 
 
@@ -129,7 +129,7 @@ Tap = tuple[Any, Any, Any]
 
 
 def _taps(b: Any, u: Any, size: int, mode: str, padding: str, aligned: bool) -> list[Tap]:
-    """The elements that an axis reads, with their weights."""
+    """Return the elements that an axis reads, with their weights."""
     pad = _PADDINGS[padding]
     if mode == "nearest":
         return [_tap(b, b.round(pad(b, u, size, aligned)), None, size, padding, aligned)]
@@ -146,7 +146,7 @@ def _taps(b: Any, u: Any, size: int, mode: str, padding: str, aligned: bool) -> 
 
 
 def _cubic(b: Any, d: Any, place: int) -> Any:
-    """The weight of an element at the distance d, below 1 for places 0 and 1, else from 1 to 2."""
+    """Return the weight at distance d: below 1 for places 0 and 1, else from 1 to 2."""
     a = _CUBIC
     near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
     powers = near if place in (0, 1) else far

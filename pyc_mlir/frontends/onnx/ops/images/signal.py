@@ -45,7 +45,7 @@ def dft(n: OnnxNode) -> Any:
 
 @node("STFT")
 def short_time_dft(n: OnnxNode) -> Any:
-    """The DFT of each frame of `frame_length` samples, `frame_step` apart, under a window."""
+    """Build the DFT of each frame of `frame_length` samples, `frame_step` apart, under a window."""
     b = n.b
     step = int(n.scalar(1, "frame_step"))
     size, parts = n.type().shape[1], n.type().shape[2] or 1
@@ -70,7 +70,10 @@ def _inverse_of(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _rows(length: int, used: int, parts: int, inverse: bool, half: bool) -> np.ndarray:
-    """[used, parts of x, made, parts of the result]: what each element adds to the result."""
+    """Return the DFT's matrix: [used, parts of x, made, parts of the result].
+
+    An entry is the weight of an element of x in an element of the result.
+    """
     real = inverse and half
     made = length // 2 + 1 if half and not inverse else length
     angle = 2 * np.pi * (np.outer(np.arange(used), np.arange(made)) % length) / length

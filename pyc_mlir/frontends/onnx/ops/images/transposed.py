@@ -57,7 +57,7 @@ def _over_volumes(n: OnnxNode, kernel: Sequence[int]) -> Any:
 
 
 def _static_weights(n: OnnxNode) -> list[int]:
-    """The shape of the weights. Raises unsupported for dynamic ones."""
+    """Return the shape of the weights. Raises unsupported for dynamic ones."""
     value = n.operands[1] if n.has(1) else None
     shape = value.shape if isinstance(value, np.ndarray) else n.type(1).shape
     sizes = [d for d in shape if d is not None]
@@ -72,7 +72,7 @@ def _known(n: OnnxNode, index: int, build: Callable[[Any, Any], Any]) -> Any:
 
 
 def _axes(n: OnnxNode, kernel: Sequence[int]) -> tuple[TransposedAxis, TransposedAxis]:
-    """The plans for rows and columns."""
+    """Plan the rows and the columns."""
     w, low, high = _cut(n, kernel)
     plans = zip(w.kernel, w.strides, w.dilations, low, high, strict=True)
     rows, columns = (plan_axis(*p) for p in plans)
@@ -80,7 +80,7 @@ def _axes(n: OnnxNode, kernel: Sequence[int]) -> tuple[TransposedAxis, Transpose
 
 
 def _cut(n: OnnxNode, kernel: Sequence[int]) -> tuple[OnnxWindow, Sequence[int], Sequence[int]]:
-    """The window, and how much of the full result falls away at the ends of each axis."""
+    """Return the window and the number of elements to crop at the ends of each axis."""
     w = window(n, kernel) if n.attr("auto_pad", "NOTSET") == "NOTSET" else _no_pads(n, kernel)
     return w, *_crops(n, w, entries(n, "output_padding", 0))
 

@@ -64,9 +64,9 @@ def _scores(b: Any, query: Any, key: Any, scale: float, cap: float) -> Any:
 
 
 def _by_scores(n: OnnxNode, scores: Any, mask: Any, seen: Any, value: Any) -> tuple[Any, Any]:
-    """What attention gives, and the scores at the stage that the node shows.
+    """Build the attention and the scores at the stage that `qk_matmul_output_mode` names.
 
-    Stages (`qk_matmul_output_mode`): 0, 1 products, capped; 2 masked; 3 after the softmax.
+    Stages: 0, 1 products, capped; 2 masked; 3 after the softmax.
     """
     b, mode = n.b, n.attr("qk_matmul_output_mode", 0)
     if mode == 0 and n.attr("softcap", 0.0) and n.wants(3):
@@ -128,7 +128,8 @@ def repeated(b: Any, x: Any, groups: int) -> Any:
 
 
 def _mask(n: OnnxNode, query: Any, key: Any) -> Any:
-    """The mask operand of pyc.attention, or None: the model's, with what queries see by place.
+    """Return the mask operand of pyc.attention, or None: the model's, and what queries see by
+    place.
 
     ONNX aligns queries to the cache: query i stands at the place i + length of the cache, or the
     last query at the end of the keys that ``nonpad_kv_seqlen`` marks as no padding.
@@ -146,7 +147,7 @@ def _mask(n: OnnxNode, query: Any, key: Any) -> Any:
 
 
 def _widened(b: Any, mask: Any, length: Extent) -> Any:
-    """A mask narrower than the keys hides the others."""
+    """Pad a mask that is narrower than the keys so that it hides the others."""
     width = b.dims(mask)[-1]
     if width in (1, length):
         return mask

@@ -66,7 +66,7 @@ def determinant(n: OnnxNode) -> Any:
 
 @node("Einsum")
 def einsum(n: OnnxNode) -> Any:
-    """Sums of products by named indices, two operands at a time: a batched matmul each."""
+    """Build sums of products by named indices, two operands at a time: a batched matmul each."""
     inputs, out = _labels(n)
     terms = [_plain(n.b, n.x(i), label) for i, label in enumerate(inputs)]
     while len(terms) > 1:
@@ -79,7 +79,7 @@ def einsum(n: OnnxNode) -> Any:
 
 
 def _product(b: Any, lhs: tuple[Any, str], rhs: tuple[Any, str], out: str) -> Any:
-    """The product of two operands with their indices, summed over the indices not in `out`."""
+    """Multiply two operands with their indices and sum over the indices not in `out`."""
     lhs, rhs = _without_ones(b, lhs, rhs), _without_ones(b, rhs, lhs)
     (x, left), (y, right) = lhs, rhs
     shared = set(left) & set(right)
@@ -102,7 +102,7 @@ def _product(b: Any, lhs: tuple[Any, str], rhs: tuple[Any, str], out: str) -> An
 
 
 def _without_ones(b: Any, term: tuple[Any, str], other: tuple[Any, str]) -> tuple[Any, str]:
-    """An operand without dimensions of size 1 that the other one has larger: they broadcast."""
+    """Drop the dimensions of size 1 that the other operand has larger: they broadcast."""
     (x, label), sizes = term, dict(zip(other[1], b.dims(other[0]), strict=True))
     dims = dict(zip(label, b.dims(x), strict=True))
     kept = "".join(c for c in label if not (dims[c] == 1 and sizes.get(c, 1) != 1))
@@ -110,7 +110,7 @@ def _without_ones(b: Any, term: tuple[Any, str], other: tuple[Any, str]) -> tupl
 
 
 def _plain(b: Any, x: Any, label: str) -> tuple[Any, str]:
-    """An operand whose indices are all different: of a repeated one the diagonal is left."""
+    """Make the indices of an operand all different: a repeated one selects the diagonal."""
     if b.type_of(x).rank != len(label):
         raise PycError(ReasonCode.BAD_MODEL, f"indices {label!r}: expected {b.type_of(x).rank}")
     while len(set(label)) < len(label):
@@ -123,7 +123,7 @@ def _plain(b: Any, x: Any, label: str) -> tuple[Any, str]:
 
 
 def _labels(n: OnnxNode) -> tuple[list[str], str]:
-    """The indices of each operand and of the result; letters of no other index for ``...``."""
+    """Return the indices of each operand and of the result; ``...`` becomes unused letters."""
     equation = n.attr("equation").replace(" ", "")
     left, arrow, out = equation.partition("->")
     labels = left.split(",")

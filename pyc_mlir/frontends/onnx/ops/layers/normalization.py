@@ -23,7 +23,7 @@ def batch_norm(n: OnnxNode) -> Any:
 
 
 def _batch_norm_training(n: OnnxNode) -> tuple[Any, Any, Any]:
-    """Normalized by the batch, with the running mean and variance. Ioffe and Szegedy, 2015."""
+    """Normalize by the batch; also return the running statistics. Ioffe and Szegedy, 2015."""
     b, rank, wide = n.b, n.type().rank, accumulator(n.type().dtype)
     axes = tuple(i for i in range(rank) if i != 1)
     x = b.convert(n.x(), wide)
@@ -59,7 +59,7 @@ def normalized(n: OnnxNode, x: Any, axes: Sequence[int], *, center: bool = True)
 
 
 def _stash(n: OnnxNode) -> Any:
-    """The type that statistics are kept in (`stash_type`; f32 by default)."""
+    """Return the type that statistics are kept in (`stash_type`; f32 by default)."""
     dtype = n.type().dtype
     narrow = is_float(dtype) and dtype.itemsize < 4 and n.attr("stash_type", 1) == 1
     return DTYPES["f32"] if narrow else dtype

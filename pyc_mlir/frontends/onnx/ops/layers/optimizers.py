@@ -24,7 +24,7 @@ def _ordered(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _regular(n: OnnxNode, x: Any, gradient: Any) -> Any:
-    """The gradient with that of the weight's norm."""
+    """Add the gradient of the weight's norm to the gradient."""
     b = n.b
     return b.add(b.mul(x, b.scalar(n.attr("norm_coefficient", 0.0), x)), gradient)
 
@@ -67,7 +67,7 @@ def adagrad(n: OnnxNode) -> Any:
 
 @node(f"{_DOMAIN}.Adam")
 def adam(n: OnnxNode) -> Any:
-    """Running means of gradients and their squares, without bias. Kingma and Ba, 2015."""
+    """Keep running means of gradients and their squares, without bias. Kingma and Ba, 2015."""
     b, results = n.b, []
     for x, gradient, v, h in _tensors(n, 4):
         dtype = b.type_of(x).dtype

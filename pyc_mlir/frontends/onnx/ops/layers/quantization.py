@@ -19,7 +19,7 @@ _WIDE = (DTYPES["i32"], DTYPES["ui32"])
 
 
 def _spread(n: OnnxNode, value: Any) -> Any:
-    """A scale or zero point of input 0: per tensor, along `axis`, or of blocks along it."""
+    """Broadcast a scale or zero point of input 0: per tensor, along `axis`, of blocks."""
     b, rank = n.b, n.type(0).rank
     own, block = b.type_of(value).rank, n.attr("block_size", 0)
     if own == 0 or (own == 1 and b.type_of(value).shape == (1,) and not block):
@@ -94,7 +94,7 @@ def dynamically(b: Any, x: Any) -> tuple[Any, Any, Any]:
 
 
 def _zero_point(n: OnnxNode, index: int, axis: int, rank: int) -> Any:
-    """A zero point that is one number, or varies along `axis` of an operand of `rank`."""
+    """Return a zero point that is one number, or varies along `axis` of an operand of `rank`."""
     if not n.has(index):
         return None
     given = n.type(index)
@@ -104,7 +104,7 @@ def _zero_point(n: OnnxNode, index: int, axis: int, rank: int) -> Any:
 
 
 def _integer_matmul(n: OnnxNode, places: tuple[int, int], points: tuple[int, int]) -> Any:
-    """The i32 product of two shifted operands."""
+    """Build the i32 product of two shifted operands."""
     a, c = places
     lhs = _shifted(n.b, n.x(a), _zero_point(n, points[0], -2, max(n.type(a).rank, 2)))
     rhs = _shifted(n.b, n.x(c), _zero_point(n, points[1], -1, n.type(c).rank))
@@ -132,7 +132,7 @@ def _factor(n: OnnxNode, left: int, right: int, out: int, axis: int, rank: int) 
 
 @node("QLinearMatMul")
 def qlinear_matmul(n: OnnxNode) -> Any:
-    """The product of quantized matrices, quantized."""
+    """Build the product of quantized matrices, quantized."""
     b = n.b
     product = _integer_matmul(n, (0, 3), (2, 5))
     rank = b.type_of(product).rank
@@ -141,7 +141,7 @@ def qlinear_matmul(n: OnnxNode) -> Any:
 
 
 def _integer_conv(n: OnnxNode, x: Any, weight: Any, kernel: tuple[int, ...]) -> Any:
-    """The i32 convolution; [n, c, h, w]."""
+    """Build the i32 convolution; [n, c, h, w]."""
     w = window(n, kernel)
     if spatial_rank(n) == 3:
         raise unsupported("3 spatial dimensions: expected 1 or 2")
@@ -172,7 +172,7 @@ def conv_integer(n: OnnxNode) -> Any:
 
 @node("QLinearConv")
 def qlinear_conv(n: OnnxNode) -> Any:
-    """The convolution of quantized operands, plus an i32 bias, quantized."""
+    """Build the convolution of quantized operands, plus an i32 bias, quantized."""
     b = n.b
     x = _shifted(b, n.x(0), _zero_point(n, 2, 1, n.type(0).rank))
     weight = _shifted(b, n.x(3), _zero_point(n, 5, 0, n.type(3).rank))

@@ -48,7 +48,7 @@ class _Direction:
         return take(b, rows, 1, place * width, (place + 1) * width)
 
     def gate(self, x: Any, place: int) -> Any:
-        """The columns of one gate."""
+        """Return the columns of one gate."""
         return take(self.n.b, x, 1, place * self.hidden, (place + 1) * self.hidden)
 
     def matrix(self, index: int) -> Any:
@@ -175,7 +175,7 @@ def _recurrent(n: OnnxNode, step_of: Callable[[_Direction], Step], given: Sequen
 def _run(
     d: _Direction, step: Step, x: Any, given: Sequence[Any], order: Sequence[int]
 ) -> tuple[list[Any], Sequence[Any]]:
-    """The state h after each step, by place, and the last states."""
+    """Return the state h after each step, by place, and the last states."""
     b, n = d.n.b, d.n
     products = b.matmul(x, d.matrix(1))
     if n.has(3):
@@ -202,7 +202,7 @@ def _run(
 
 
 def _input_bias(d: _Direction) -> Any:
-    """The bias of the inputs, with that of the states where nothing is between them."""
+    """Return the inputs' bias, plus the states' unless a function stands between them."""
     gates = _GATES[d.n.op]
     parts = []
     for gate in range(gates):
@@ -213,7 +213,7 @@ def _input_bias(d: _Direction) -> Any:
 
 
 def _activations(n: OnnxNode, number: int) -> list[Activation]:
-    """The functions of one direction."""
+    """Return the functions of one direction."""
     usual = _DEFAULTS[n.op]
     names = [v.decode() for v in n.attr("activations", [])] or list(usual) * 2
     if n.attr("activation_alpha") or n.attr("activation_beta"):

@@ -30,7 +30,7 @@ def together(b: Any, x: Any) -> Any:
 
 
 def scale_of(n: OnnxNode, query: Any) -> float:
-    """The factor of the products; 1/sqrt(depth) if the node omits it or gives 0."""
+    """Return the factor of the products; 1/sqrt(depth) if the node omits it or gives 0."""
     given, depth = n.attr("scale", 0.0), n.b.type_of(query).shape[-1]
     if not given and not depth:
         raise unsupported("a dynamic depth without `scale`: expected one of the two")
@@ -38,7 +38,7 @@ def scale_of(n: OnnxNode, query: Any) -> float:
 
 
 def whole_heads(n: OnnxNode, size: int | None, heads: int) -> int:
-    """The depth of each of `heads` heads. Raises PycError (BAD_MODEL)."""
+    """Return the depth of each of `heads` heads. Raises PycError (BAD_MODEL)."""
     if size is None:
         raise unsupported("a dynamic number of channels: expected a static one")
     if heads < 1 or size % heads:
@@ -68,7 +68,7 @@ def multi_head_attention(n: OnnxNode) -> Any:
 
 
 def _operands(n: OnnxNode, heads: int) -> tuple[Any, Any, Any]:
-    """Queries, keys and values as [batch, heads, length, depth], with their bias."""
+    """Return queries, keys and values as [batch, heads, length, depth], with their bias."""
     b = n.b
     if n.type(0).rank == 5:
         return _parts(b, n.x(0), 3, n.x(3) if n.has(3) else None)
@@ -110,16 +110,16 @@ def _parts(b: Any, packed: Any, count: int, bias: Any) -> tuple[Any, ...]:
 
 
 def _total(b: Any, left: Any, right: Any) -> Any:
-    """The sum of two masks that scores are added to, either of which may be None."""
+    """Add two masks that scores are added to, either of which may be None."""
     if left is None or right is None:
         return right if left is None else left
     return b.add(left, right)
 
 
 def _filter(n: OnnxNode, index: int, query: Any, key: Any) -> Any:
-    """What a mask of keys adds to scores, or None.
+    """Return the addend of scores for a mask of keys, or None.
 
-    It is [batch] lengths, [2 * batch] ends and then starts, [batch, keys] or [batch, queries,
+    The mask is [batch] lengths, [2 * batch] ends and then starts, [batch, keys] or [batch, queries,
     keys]; 0 hides a key.
     """
     b = n.b

@@ -19,7 +19,7 @@ def unpacked(b: Any, x: Any, bits: int) -> Any:
 
 
 def take_last(b: Any, x: Any, count: int) -> Any:
-    """The first `count` entries of the last axis."""
+    """Return the first `count` entries of the last axis."""
     return take(b, x, b.type_of(x).rank - 1, 0, count)
 
 

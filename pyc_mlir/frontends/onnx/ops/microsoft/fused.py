@@ -13,7 +13,7 @@ from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, contrib
 
 
 def _activated(n: OnnxNode, x: Any, name: str, numbers: list[float]) -> Any:
-    """An activation by its name in ONNX, with the parameters that it has there."""
+    """Apply an activation by its name in ONNX, with the parameters that it has there."""
     b = n.b
 
     def number(index: int, default: float) -> Any:

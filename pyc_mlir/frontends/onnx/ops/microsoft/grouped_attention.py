@@ -57,7 +57,7 @@ def group_query_attention(n: OnnxNode) -> Any:
 
 
 def _projections(n: OnnxNode, heads: int, few: int) -> list[Any]:
-    """Queries, keys and values as [batch, heads, length, depth], packed or apart."""
+    """Return queries, keys and values as [batch, heads, length, depth], packed or apart."""
     b, width = n.b, n.type(0).shape[-1]
     counts = (heads, few, few)
     if n.has(1) and n.has(2):
@@ -107,9 +107,9 @@ def _places(n: OnnxNode, new: Extent) -> Extent:
 
 
 def _appended(n: OnnxNode, fresh: Any, index: int, past: Any) -> Any:
-    """The cache with this call's rows after those of the past of each sequence.
+    """Append this call's rows to the cache, after the past of each sequence.
 
-    A row is taken from past and fresh rows in a row, so that nothing is written twice.
+    Each row is gathered from the past and fresh rows, so that nothing is written twice.
     """
     b = n.b
     batch, heads, new, depth = b.dims(fresh)
@@ -166,9 +166,10 @@ def _attended(n: OnnxNode, query: Any, key: Any, value: Any, past: Any) -> Any:
 
 
 def _with_sink(n: OnnxNode, scores: Any) -> Any:
-    """The softmax of scores and one more, which takes its share and has no value.
+    """Build the softmax of scores and one more, which takes its share and has no value.
 
-    It is ``head_sink`` of each head, or 0 ("smooth softmax"; attention sinks: Xiao et al., 2023).
+    The additional score is ``head_sink`` of each head, or 0 ("smooth softmax"; attention sinks:
+    Xiao et al., 2023).
     """
     b = n.b
     batch, heads, rows, _ = b.dims(scores)

@@ -16,7 +16,7 @@ _F32, _I32, _UI8 = DTYPES["f32"], DTYPES["i32"], DTYPES["ui8"]
 
 @contrib("QLinearAdd", "QLinearMul")
 def qlinear_binary(n: OnnxNode) -> Any:
-    """The sum or product of two quantized tensors, quantized; inputs: (x, scale, zero point)."""
+    """Build the quantized sum or product of two quantized tensors: (x, scale, zero point) each."""
     b = n.b
 
     def shifted(index: int) -> Any:
@@ -83,7 +83,7 @@ def matmul_to_float(n: OnnxNode) -> Any:
 
 
 def _one(b: Any, x: Any) -> Any:
-    """A parameter of one element as a scalar; one for each column as it is."""
+    """Return a parameter of one element as a scalar, one for each column as it is."""
     return b.reshape(x, shape=()) if b.type_of(x).shape == (1,) else x
 
 
@@ -94,7 +94,7 @@ def _less(b: Any, x: Any, point: Any) -> Any:
 
 
 def _float(n: OnnxNode, index: int) -> Any:
-    """Inputs `index` to `index + 2` (x, scale, zero point) as f32."""
+    """Return inputs `index` to `index + 2` (x, scale, zero point) as f32."""
     b = n.b
     x = _less(b, n.x(index), n.x(index + 2) if n.has(index + 2) else None)
     return b.mul(b.cast(x, dtype=_F32), _one(b, n.x(index + 1)))
@@ -109,7 +109,7 @@ def _quantized(n: OnnxNode, x: Any, scale: int, point: int, dtype: Any) -> Any:
 
 @contrib("QLinearSigmoid", "QLinearLeakyRelu")
 def qlinear_activation(n: OnnxNode) -> Any:
-    """The function of a quantized tensor, quantized; inputs: x, scale, zero, new scale, zero."""
+    """Apply the function to a quantized tensor; inputs: x, scale, zero, new scale, new zero."""
     b, x = n.b, _float(n, 0)
     if n.op == "QLinearSigmoid":
         out = b.sigmoid(x)
@@ -153,7 +153,7 @@ def qlinear_where(n: OnnxNode) -> Any:
 
 @contrib("QLinearGlobalAveragePool", "QLinearAveragePool")
 def qlinear_average(n: OnnxNode) -> Any:
-    """The mean of all pixels, or of each window, of a quantized image, quantized."""
+    """Build the mean of all pixels, or of each window, of a quantized image, quantized."""
     if n.attr("channels_last", 0):
         raise unsupported("channels_last: expected channels first")
     b, dtype = n.b, n.type(0).dtype
