@@ -14,7 +14,6 @@ from pyc_mlir.dialects.ops import (
     normalization,
     ordering,
     quantized,
-    random,
     reduction,
     resize,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "normalization",
     "ordering",
     "quantized",
-    "random",
     "reduction",
     "resize",
 ]

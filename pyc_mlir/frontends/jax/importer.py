@@ -100,7 +100,7 @@ def without_dead_code(closed: Any) -> Any:
 
 
 def kept_arguments(closed: Any) -> list[int]:
-    """Return the arguments of the imported function: all but unread ones of types that PyC lacks."""
+    """Return the arguments to keep: all but unread ones of types that PyC lacks."""
     jaxpr = closed.jaxpr
     read = {v for e in jaxpr.eqns for v in e.invars if not isinstance(v, core.Literal)}
     read |= {v for v in jaxpr.outvars if not isinstance(v, core.Literal)}

@@ -1,7 +1,7 @@
 """Keys of `jax.random` as arrays of their words, and the primitives that take or give keys.
 
 JAX types an array of keys as ``key<fry>[3]``; here it is the ui32[3, 2] of its words. A primitive
-of `jax.random` becomes the jaxpr that JAX itself computes for the words, so that the bits are JAX's.
+of `jax.random` becomes the jaxpr that JAX itself computes for the words: the bits are JAX's.
 A primitive that moves keys (slice, reshape, select) moves their words.
 """
 
@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import jax  # pyright: ignore[reportMissingImports]
+import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
 import numpy as np
 from jax._src import core as jax_core  # pyright: ignore[reportMissingImports]
 from jax._src.random import prng  # pyright: ignore[reportMissingImports]
@@ -20,7 +21,7 @@ from pyc_mlir.frontends.importing.errors import unsupported
 
 def is_key(value: Any) -> bool:
     """Return whether an array or the description of one holds keys."""
-    return jax.dtypes.issubdtype(getattr(value, "dtype", None), jax.dtypes.prng_key)
+    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def words_of(array: Any) -> Any:
@@ -45,7 +46,7 @@ def keys_of(words: Any, like: Any) -> Any:
     """
     if not is_key(like):
         return words
-    return jax.random.wrap_key_data(jax.numpy.array(words), impl=like.dtype._impl)
+    return jax.random.wrap_key_data(jnp.array(words), impl=like.dtype._impl)
 
 
 def on_words(equation: Any) -> Any | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.dialects.ops.random import joined_words, words_of
+from pyc_mlir.dialects.ops.creation import joined_words, words_of
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.hlo import movement, reduction
 from pyc_mlir.frontends.hlo.call import Call

@@ -223,9 +223,6 @@ def _elementwise() -> Iterator[Case]:
     for op in ("and", "or", "xor"):
         yield from _binary(op, ("i1", *INTEGERS))
     yield from _unary("not", ("i1", *INTEGERS))
-    yield from _binary("threefry", ("ui64",), "words", "words")
-    for shapes in (((3, 5), (), (1,)), ((), (4,), (3, 1)), ((2, 9), (2, 9), (9,))):
-        yield case("philox", *[Operand("ui64", s, "words") for s in shapes])
     yield from _choices()
 
 
