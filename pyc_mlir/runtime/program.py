@@ -57,8 +57,7 @@ from pyc_mlir.runtime.outputs import (
     on_host,
 )
 from pyc_mlir.runtime.plans import PlannedMode, Run, Serving
-from pyc_mlir.util.notebook import html_table
-from pyc_mlir.util.units import quantity
+from pyc_mlir.util.html import facts_table
 
 if TYPE_CHECKING:
     from pyc_mlir.pipelines.target.calibration import Calibration
@@ -349,7 +348,7 @@ class Program:
         return {n: None if m.arena is None else m.arena.facts.arena_bytes for n, m in found}
 
     def donatable(self, inputs: Sequence[int]) -> tuple[int, ...]:
-        """Those of `inputs`, by number, that a call may donate together, whatever mode it takes.
+        """Return the numbers of those `inputs` that a call may donate together, in every mode.
 
         As many as there are results proven to fit; none under a contract with `max_error`.
         """
@@ -386,21 +385,20 @@ class Program:
         return f"Program({inputs}) -> ({outputs}) on {self.device!r}"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return the HTML for notebooks."""
         stats = self.stats()
         rows = {
             "inputs": _few([f"{a.name}: {a}" for a in self.signature.inputs]),
             "outputs": _few([f"{a.name}: {a}" for a in self.signature.outputs]),
             "device": repr(self.device),
             "mode": self.mode or "none",
-            "constants": quantity(stats.constants_bytes, "B"),
-            "scratch": quantity(stats.arena_bytes, "B"),
+            "memory": self.artifact.memory_line,
             "calls": str(stats.calls),
         }
-        return html_table("Program", rows)
+        return facts_table("Program", rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by the bytes of the artifact, and loaded on the default device of its target.
+        """Pickle the bytes of the artifact; loading takes the default device of its target.
 
         The mode in use, counts and log stay behind.
         """
@@ -419,10 +417,9 @@ class Program:
             seconds_total=total,
             seconds_last=recent[-1] if recent else None,
             seconds_median=statistics.median(recent) if recent else None,
-            memory=self.device.memory(),
+            memory=self.artifact.account,
+            device_memory=self.device.memory(),
             artifact_bytes=len(self.artifact.vmfb),
-            constants_bytes=self.artifact.manifest["constants_bytes"],
-            account=self.artifact.account,
             arena_bytes=self._serving.pool.bytes,
             arena_waits=self._serving.pool.waits,
             mode=self.mode,

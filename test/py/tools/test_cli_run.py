@@ -46,7 +46,7 @@ def ran(capsys, *argv: str) -> str:
 def test_values_on_the_command_line(program, capsys):
     out = ran(capsys, program, "--input", "3xf32=1 2 3.5", "--input", "3xf32=1", "--stats")
     assert out.startswith("r: 3xf32\n[2.  3.  4.5]\n")
-    assert "peak memory" in out and "calls          1\n" in out
+    assert "\nmemory         " in out and "peak" not in out and "calls          1\n" in out
 
 
 def test_inputs_by_name_come_in_any_order(program, capsys):
@@ -67,6 +67,17 @@ def test_array_files_and_seeds(program, capsys):
     ran(capsys, program, "--input", "a.npy", "--input", "b=5xf32=@seed:7", "--output", "r.npy")
     drawn = np.random.default_rng(7).standard_normal(5).astype(np.float32)
     np.testing.assert_array_equal(np.load("r.npy"), ramp(5) + drawn)
+
+
+def test_without_inputs_known_sizes_are_filled_at_random(program, capsys):
+    artifact.write(add_artifact((4,)), "four.vmfb")
+    assert pyc_run.main(["four.vmfb", "--output", "r.npy"]) == 0
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "no --input: random numbers" in line
+    flags = line.rpartition("as by ")[2].split()
+    assert flags == ["--input", "a=4xf32=@seed:0", "--input", "b=4xf32=@seed:1"]
+    ran(capsys, "four.vmfb", *flags, "--output", "again.npy")
+    np.testing.assert_array_equal(np.load("r.npy"), np.load("again.npy"))
 
 
 def test_bf16_survives_numpys_files(program, capsys):
