@@ -124,7 +124,7 @@ def convert(b: Any, x: Any, dtype: np.dtype) -> Any:
 
 
 def bitcast(b: Any, x: Any, dtype: np.dtype) -> Any:
-    """The bits of x read as `dtype`. Raises unsupported for types of other sizes."""
+    """Return the bits of x read as `dtype`. Raises unsupported for types of other sizes."""
     own = b.type_of(x).dtype
     if dtype.itemsize != own.itemsize or BOOL in (dtype, own):
         raise unsupported(f"the bits of {own} as {dtype}: expected types of as many bits")

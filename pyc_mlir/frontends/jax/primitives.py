@@ -103,7 +103,7 @@ def reduce_precision(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("bitcast_convert_type")
 def bitcast_convert_type(call: Call, p: Mapping[str, Any]) -> Any:
-    """The bits of x read as `new_dtype`."""
+    """Return the bits of x read as `new_dtype`."""
     return call.pointwise(partial(bitcast, dtype=_dtype(p["new_dtype"])))
 
 
@@ -116,7 +116,7 @@ def threefry2x32(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("iota_2x32_shape")
 def iota_2x32_shape(call: Call, p: Mapping[str, Any]) -> Any:
-    """The high and the low words of 0, 1, 2, ... in the shape `shape`."""
+    """Return the high and the low words of 0, 1, 2, ... in the shape `shape`."""
     b, shape = call.b, p["shape"]
     if not call.emits and math.prod(shape) > _FOLDED_COUNTERS:
         raise NotWrittenOut("iota_2x32_shape")

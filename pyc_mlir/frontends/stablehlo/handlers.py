@@ -74,7 +74,7 @@ def compare(call: Call, op: StablehloOp) -> Any:
 
 @handles("bitcast_convert")
 def bitcast_convert(call: Call, op: StablehloOp) -> Any:
-    """The bits of x in the element type of the result."""
+    """Return the bits of x in the element type of the result."""
     return call.pointwise(partial(elementwise.bitcast, dtype=op.type().dtype))
 
 
