@@ -29,7 +29,7 @@ _NUMPY = {
     "minimum": "minimum", "pow": "power", "neg": "negative", "abs": "abs", "floor": "floor",
     "ceil": "ceil", "round": "round", "exp": "exp", "log": "log", "sin": "sin", "cos": "cos",
     "sqrt": "sqrt", "tanh": "tanh", "select": "where", "matmul": "matmul", "and": "bitwise_and",
-    "or": "bitwise_or", "not": "bitwise_not",
+    "or": "bitwise_or", "xor": "bitwise_xor", "not": "bitwise_not",
 }  # fmt: skip
 _LAX = {"rsqrt": "rsqrt", "erf": "erf"}
 _REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod"}
