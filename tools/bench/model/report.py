@@ -1,7 +1,9 @@
 """The report of `pyc-bench model`, as text for a terminal and as one HTML page."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
+from pathlib import Path
 
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.tools.bench.report.latency_facts import PYC, WorkloadFacts, results, systems_of
@@ -12,6 +14,8 @@ from pyc_mlir.util.units import quantity
 
 # Another order of the same arithmetic stays below it; quantized models and half types may not.
 USUAL_ERROR = 1e-3
+# A chart keeps a readable size on a narrow screen, where it scrolls.
+_NARROW = ".wide svg{min-width:44rem}h1{overflow-wrap:anywhere}"
 _HEAD = ("latency", "/ pyc", "per second", "call", "resident", "error", "compile")
 _COLUMNS = {
     "latency": "median of a call, with the 10th to the 90th percentile over interleaved rounds",
@@ -51,23 +55,23 @@ def text(report: Report) -> str:
 def page(report: Report) -> str:
     """Return the same as a page with a chart, which needs no network and runs no script."""
     found, settings = results(report.records), report.settings
-    systems = systems_of(found)
+    systems, titled = systems_of(found), [replace(r, workload=_title(r)) for r in found]
     inputs = escape("; ".join(settings["inputs"]) or "no inputs")
     parts = [
         f"<p>Inputs: {inputs}. Errors are against {escape(settings['reference'])}.</p>",
         f"<h2>Time over that of the quickest peer</h2><p>{legend(systems)}</p>",
-        bar_chart(found, systems),
+        f'<div class="wide">{bar_chart(titled, systems)}</div>',
         *(part for result in found for part in _section(result)),
         *(f"<p>{escape(line)}</p>" for line in _absent(report)),
         "<h2>Columns</h2><dl>",
         *(f"<dt>{escape(n)}</dt><dd>{escape(said)}</dd>" for n, said in _COLUMNS.items()),
         "</dl>",
     ]
-    title = escape(f"{settings['model']}: PyC and its peers")
+    title = escape(f"{Path(settings['model']).name}: PyC and its peers")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n"
+        f"<title>{title}</title><style>{STYLE}{_NARROW}</style></head><body>\n<h1>{title}</h1>\n"
         f'<p class="small">{escape(environment_line(report))}</p>\n{"".join(parts)}</body></html>\n'
     )
 
