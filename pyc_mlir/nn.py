@@ -55,7 +55,7 @@ def _beside(x: Any, other: Any) -> Any:
 
 
 def _record(op: str, *operands: Any, **params: Any) -> Array:
-    """One op on operands promoted to their common element type."""
+    """Record one op on operands promoted to their common element type."""
     b, dtype = _builder(*operands), result_dtype(*operands)
     return getattr(b, op)(*(b.lift(x, dtype) for x in operands), **params)
 
@@ -222,7 +222,7 @@ def resize(
     rounding: str = "round_prefer_floor",
     layout: str = "NCHW",
 ) -> Array:
-    """Images of `sizes` (rows, columns), or floor(scale * size), by `nearest` or `linear`.
+    """Resize images to `sizes` (rows, columns), or floor(scale * size), by nearest or linear.
 
     `scales` is a number, or (vertical, horizontal). Raises PycError (BAD_ARGUMENT) for other forms.
     """

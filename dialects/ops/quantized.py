@@ -43,7 +43,7 @@ class IntegerMatmul(OpDef, name="integer_matmul", operands="x weight zero"):
 
     @staticmethod
     def infer(x: TensorType, weight: TensorType, zero: TensorType) -> TensorType:
-        """As `matmul`; weights are a matrix."""
+        """Return the type of `matmul`; weights are a matrix."""
         require(weight.rank == 2, f"weight: expected a matrix, got {show(weight.shape)}")
         require(x.rank >= 2, f"x: expected rank 2 or more, got {show(x.shape)}")
         return Matmul.infer(*_wide(x, weight, zero))
@@ -76,7 +76,7 @@ class IntegerConv2d(OpDef, name="integer_conv2d", operands="x weight zero"):
 
     @staticmethod
     def infer(x: TensorType, weight: TensorType, zero: TensorType, **window: Any) -> TensorType:
-        """As `conv2d`."""
+        """Return the type of `conv2d`."""
         return Conv2d.infer(*_wide(x, weight, zero), **window)
 
     @staticmethod
@@ -92,10 +92,10 @@ class IntegerConv2d(OpDef, name="integer_conv2d", operands="x weight zero"):
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """As `conv2d`."""
+        """Count as `conv2d`."""
         return Conv2d.flops(inputs[:2], out, **params)
 
     @classmethod
     def evaluation_work(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """As `conv2d`."""
+        """Count as `conv2d`."""
         return Conv2d.evaluation_work(inputs[:2], out, **params)

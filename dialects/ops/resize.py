@@ -159,7 +159,7 @@ class Resize(OpDef, name="resize", operands="x"):
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Three for each interpolation: the columns of all rows of x, then the rows."""
+        """Count three for each interpolation: the columns of all rows of x, then the rows."""
         if params["mode"] == "nearest":
             return 0
         rows, _ = spatial(params["layout"])

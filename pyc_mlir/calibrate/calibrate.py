@@ -100,7 +100,7 @@ def _samples(
     stage: Stage,
     clock: Callable[[], float],
 ) -> dict[str, list[float]]:
-    """Seconds of each probe, of as many rounds as there is time for."""
+    """Return seconds of each probe, of as many rounds as there is time for."""
     calls = {key: probe.call for key, probe in probes.items()}
     samples: dict[str, list[float]] = {key: [] for key in probes}
     began, done = clock(), 0
@@ -144,7 +144,7 @@ def _probes(
 def _figures(
     probes: Mapping[str, PeakProbe], samples: Mapping[str, Sequence[float]], dispatches: int
 ) -> Figures:
-    """Rates from amounts, costs from differences."""
+    """Compute rates from amounts, costs from differences."""
     names = [f.name for f in fields(Figures) if f.name in probes]
     rates = {key: _rate(probes[key].amount, samples[key]) for key in names}
     return Figures(

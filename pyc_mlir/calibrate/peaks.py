@@ -159,7 +159,7 @@ def measure_flops(threads: int, iterations: int) -> float:
 
 
 def measure_bandwidth(threads: int, total_bytes: int) -> float:
-    """Bytes read and written per second by copies on `threads` threads."""
+    """Return the bytes read and written per second by copies on `threads` threads."""
     with copy_probe(threads, total_bytes) as probe:
         return probe.amount / _least_seconds(probe.call)
 

@@ -187,9 +187,9 @@ def command_check(command: str) -> Check:
 
 
 def error_check(source: Any, inputs: Sequence[Any] | None, options: Options) -> Check:
-    """Bad is a program that differs from its reference, beyond what rounding explains.
+    """Make a check that fails a program which differs from its reference beyond rounding.
 
-    Raises PycError (NO_ORACLE) where there is no reference.
+    Raises PycError (NO_ORACLE) if there is no reference.
     """
     checked = replace(options, contract=Contract(max_error=ROUNDING), recipe=None)
     lowered = lower(source, inputs, checked)
@@ -244,7 +244,7 @@ def latency_check() -> LatencyCheck:
 
 
 def median_seconds(artifact: Artifact) -> float:
-    """Seconds of a call with seeded inputs that are on the device."""
+    """Return the median seconds of a call with seeded inputs that are on the device."""
     program = Program(artifact)
     inputs = some_inputs(artifact, serving(program).answer)
     arrays = [to_device(a, program.device) for a in inputs]

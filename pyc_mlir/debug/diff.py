@@ -70,7 +70,7 @@ def _nothing() -> Decision:
 
 
 def _joined(a: CompileLog, b: CompileLog) -> Iterator[tuple[Decision | None, Decision | None]]:
-    """Pairs in the order of `b`, then what only `a` has."""
+    """Yield pairs in the order of `b`, then the decisions that only `a` has."""
     before = {d.site.key: d for d in a.decisions}
     left = [d for d in b.decisions if d.site.key not in before]
     taken = {d.site.key for d in b.decisions}
@@ -86,7 +86,7 @@ def _joined(a: CompileLog, b: CompileLog) -> Iterator[tuple[Decision | None, Dec
 
 
 def _in_order(spare: Sequence[Decision], left: Sequence[Decision]) -> dict[str, Decision]:
-    """For sites of another program, the decision about the same operation in the same place."""
+    """Return for sites of another program the decision about the same operation and place."""
     queues: defaultdict[str, list[Decision]] = defaultdict(list)
     for decision in spare:
         queues[_HASH.sub("", decision.site.key)].append(decision)
@@ -138,7 +138,7 @@ def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested objects as ``contract.max_error``; lists stay whole."""
+    """Flatten nested objects as ``contract.max_error``; lists stay whole."""
     flat = {}
     for name, value in data.items():
         if isinstance(value, Mapping):
@@ -149,7 +149,7 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _sizes(recorded: CompileLog) -> dict[str, int | None]:
-    """Bytes of the program and of one call, where a program was read."""
+    """Return the bytes of the program and of one call, if a program was read."""
     artifact = recorded.artifact
     if artifact is None:
         return {}

@@ -98,26 +98,26 @@ class _Reducer:
         return self._known[text]
 
     def without_functions(self, text: str) -> str:
-        """Without those functions beside the entry that can be missed."""
+        """Drop the functions beside the entry that are not needed to fail."""
         with new_context() as context, ir.Location.unknown():
             others = len(_others(parse_mlir(text, context)))
         chosen = minimal(range(others), lambda kept: self.fails(_with_functions(text, kept)))
         return _with_functions(text, chosen) or text
 
     def without_ops(self, text: str) -> str:
-        """Without those ops that can be missed."""
+        """Drop the ops that are not needed to fail."""
         chosen = minimal(range(_count(text)), lambda kept: self.fails(_with_ops(text, kept)))
         return _with_ops(text, chosen) or text
 
     def without_results(self, text: str) -> str:
-        """Without those results that can be missed."""
+        """Drop the results that are not needed to fail."""
         with new_context() as context, ir.Location.unknown():
             results = len(_body(parse_mlir(text, context))[-1].operands)
         chosen = minimal(range(results), lambda kept: self.fails(_with_results(text, kept)))
         return _with_results(text, chosen) or text
 
     def with_smaller_sizes(self, text: str) -> str:
-        """With smaller sizes, each everywhere at once; not where weights lie outside of types."""
+        """Shrink sizes, each everywhere at once; not if weights lie outside of types."""
         if "dense_resource" in text:
             return text
         for size in sorted(_sizes(text), reverse=True):

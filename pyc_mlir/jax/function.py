@@ -185,7 +185,7 @@ class JaxFunction:
         return module, results, kept_arguments(jaxpr)
 
     def _argument_names(self, tree: Any) -> list[str]:
-        """Names of the leaves: ``params['dense']['kernel']``, ``x``."""
+        """Name the leaves: ``params['dense']['kernel']``, ``x``."""
         numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
         parameters = list(_parameters(self._function))
         positional = [p for i, p in enumerate(parameters) if i not in self._static]

@@ -152,7 +152,7 @@ class Profile:
         return views.table(self, _SHOWN)
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return the HTML for notebooks."""
         return views.html(self)
 
     def trace(self, path: str | Path) -> None:

@@ -6,11 +6,12 @@ threads.
 """
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile.known import IREE
+from pyc_mlir.util.html import Html, joined, tag
+from pyc_mlir.util.html import table as table_of
 from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _sum(rows: Sequence["ProfileRow"], what: str, profile: "Profile") -> tuple[s
 
 
 def _spread(row: "ProfileRow") -> str:
-    """From the 10th to the 90th percentile of the calls, against the median."""
+    """Write the 10th and 90th percentile of the calls, against the median."""
     median, low, high = row.median_seconds, row.p10_seconds, row.p90_seconds
     if not median or low is None or high is None:
         return ""
@@ -88,7 +89,7 @@ def _cut(text: str) -> str:
 
 
 def code_of(row: "ProfileRow") -> str:
-    """Whose code a row's is."""
+    """Name the owner of a row's code."""
     if not row.is_dispatch:
         return ""
     return "IREE's code" if row.code == IREE else f"kernel {row.code}"
@@ -119,7 +120,7 @@ def uncovered(profile: "Profile") -> list[tuple[str, float]]:
 
 
 def notes(profile: "Profile") -> str:
-    """How it was measured, against what, and what the roof is."""
+    """Describe the measurement, its comparison, and the roof."""
     lines = [profile.how]
     if (seen := profile.disturbance) is not None:
         profiled, plain, own = (quantity(v, "s") for v in (seen.profiled, seen.plain, seen.own))
@@ -134,24 +135,17 @@ def notes(profile: "Profile") -> str:
     return "".join(f"  {line}\n" for line in lines)
 
 
-def html(profile: "Profile") -> str:
-    """Write the whole table; all text is escaped."""
-    heads = "".join(f"<th>{escape(name)}</th>" for name in _HEAD)
+def html(profile: "Profile") -> Html:
+    """Write the whole table, and what it rests on."""
     rest = [row for row in profile.rows if not row.is_dispatch]
     cells = [_cells(row) for row in (*profile.longest_first, *rest)]
     cells.append(_sum(profile.rows, "the call", profile))
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells
-    )
-    paragraphs = "".join(f"<p>{escape(line.strip())}</p>" for line in notes(profile).splitlines())
-    return (
-        f"<p>{escape(summary(profile))}</p><table><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{rows}</tbody></table>{paragraphs}"
-    )
+    lines = (tag("p", line.strip()) for line in notes(profile).splitlines())
+    return joined(tag("p", summary(profile)), table_of(_HEAD, cells), *lines)
 
 
 def trace_events(profile: "Profile") -> dict[str, Any]:
-    """One call as trace events; dispatches that overlap in time stand on lanes of their own."""
+    """Return one call as trace events; dispatches that overlap in time stand on own lanes."""
     rows = [row for row in profile.rows if row.is_dispatch]
     lanes = list(_lanes(profile.spans))
     name = f"{profile.program or 'program'} on {profile.device}"

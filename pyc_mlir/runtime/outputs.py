@@ -193,7 +193,7 @@ def donated_memory(
     signature: Signature,
     entry: ArenaCall,
 ) -> dict[int, tuple[int, Array]]:
-    """For results that take the memory of an input of `donate`: the input, and that memory.
+    """Return by result the donated input, and its memory, that the result takes.
 
     Each input gives its memory to a result that is proven to fit and has none in `out`. Raises
     PycError: BAD_ARGUMENT (not an input's number), DONATION_UNSAFE.

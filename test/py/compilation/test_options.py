@@ -38,6 +38,7 @@ CHANGED: dict[str, Any] = {
     "dims": {"batch": (1, 64)},
     "node_names": True,
     "islands": True,
+    "passes": "pyc-canonicalize,default",
     "dump_phases": "phases",
     "iree_flags": ("--iree-opt-level=O2",),
 }
@@ -142,7 +143,7 @@ def test_the_command_line_gives_the_same_options(tmp_path):
         ("--kernels", "rows+gemv"), ("--calibration", "figures.json"), ("--recipe", "log.jsonl"),
         ("--dim", "batch=1:64"), ("--dump-phases", "phases"), ("--Xiree=--iree-opt-level=O2",),
         ("--node-names",), ("--islands",), ("--check",), ("--wisdom", "wisdom.json"),
-        ("--require-evidence",),
+        ("--require-evidence",), ("--passes", "pyc-canonicalize,default"),
         ("--memory-budget", "1MiB"), ("--allowed-targets", "cpu-avx2"),
     ]  # fmt: skip
     parser = pyc_compile.make_parser()

@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.tools.bench.report.latency_facts import PYC, WorkloadFacts, results, systems_of
-from pyc_mlir.tools.bench.report.latency_html import STYLE
-from pyc_mlir.tools.bench.report.latency_svg import bar_chart, legend
+from pyc_mlir.tools.bench.report.latency_svg import bar_chart, kind_of
 from pyc_mlir.tools.bench.report.table import environment_line, exceptions, seconds_cell, times
+from pyc_mlir.tools.page.document import document, facts, section, wide
+from pyc_mlir.tools.page.svg import legend
+from pyc_mlir.util.html import Html, table, tag
 from pyc_mlir.util.units import quantity
 
 # Another order of the same arithmetic stays below it; quantized models and half types may not.
 USUAL_ERROR = 1e-3
-# A chart keeps a readable size on a narrow screen, where it scrolls.
-_NARROW = ".wide svg{min-width:44rem}h1{overflow-wrap:anywhere}"
 _HEAD = ("latency", "/ pyc", "per second", "call", "resident", "error", "compile")
 _COLUMNS = {
     "latency": "median of a call, with the 10th to the 90th percentile over interleaved rounds",
@@ -53,26 +52,36 @@ def text(report: Report) -> str:
 
 
 def page(report: Report) -> str:
-    """Return the same as a page with a chart, which needs no network and runs no script."""
+    """Write the same as a page with a chart. Ends in a newline."""
     found, settings = results(report.records), report.settings
     systems, titled = systems_of(found), [replace(r, workload=_title(r)) for r in found]
-    inputs = escape("; ".join(settings["inputs"]) or "no inputs")
-    parts = [
-        f"<p>Inputs: {inputs}. Errors are against {escape(settings['reference'])}.</p>",
-        f"<h2>Time over that of the quickest peer</h2><p>{legend(systems)}</p>",
-        f'<div class="wide">{bar_chart(titled, systems)}</div>',
-        *(part for result in found for part in _section(result)),
-        *(f"<p>{escape(line)}</p>" for line in _absent(report)),
-        "<h2>Columns</h2><dl>",
-        *(f"<dt>{escape(n)}</dt><dd>{escape(said)}</dd>" for n, said in _COLUMNS.items()),
-        "</dl>",
+    title = f"{Path(settings['model']).name}: PyC and its peers"
+    inputs = "; ".join(settings["inputs"]) or "none"
+    return document(
+        title,
+        tag("h1", title),
+        tag("p", environment_line(report), class_="note"),
+        tag("p", f"Inputs: {inputs}. Errors are against {settings['reference']}."),
+        section(
+            "Time over that of the quickest peer",
+            legend((kind_of(s, systems), s) for s in systems),
+            wide(bar_chart(titled, systems)),
+        ),
+        *map(_section, found),
+        *(tag("p", line) for line in _absent(report)),
+        section("Columns", facts(list(_COLUMNS.items()))),
+    )
+
+
+def _section(result: WorkloadFacts) -> Html:
+    rows = [
+        (system, *_cells(result, system), result.systems[system]["setting"])
+        for system in _ordered(result)
     ]
-    title = escape(f"{Path(settings['model']).name}: PyC and its peers")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{STYLE}{_NARROW}</style></head><body>\n<h1>{title}</h1>\n"
-        f'<p class="small">{escape(environment_line(report))}</p>\n{"".join(parts)}</body></html>\n'
+    return section(
+        _title(result),
+        wide(table(("system", *_HEAD, "setting"), rows)),
+        *(tag("p", line) for line in _lines(result)),
     )
 
 
@@ -80,19 +89,6 @@ def _absent(report: Report) -> Iterator[str]:
     """Yield a line for each system that failed or is not installed."""
     yield from (line.removeprefix("- ") for line in exceptions(report.records))
     yield from (f"left out: {name}: {why}" for name, why in report.settings["missing"].items())
-
-
-def _section(result: WorkloadFacts) -> Iterator[str]:
-    yield f'<h2>{escape(_title(result))}</h2><div class="wide"><table><tr><th>system</th>'
-    yield from (f"<th>{escape(name)}</th>" for name in _HEAD)
-    yield "<th>setting</th></tr>"
-    for system in _ordered(result):
-        cells = (*_cells(result, system), result.systems[system]["setting"])
-        yield f"<tr><td>{escape(system)}</td>"
-        yield from (f"<td>{escape(cell)}</td>" for cell in cells)
-        yield "</tr>"
-    yield "</table></div>"
-    yield from (f"<p>{escape(line)}</p>" for line in _lines(result))
 
 
 def _title(result: WorkloadFacts) -> str:
