@@ -18,7 +18,7 @@ from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import SelfCheck
 from pyc_mlir.cache.cache import choose
 from pyc_mlir.compilation.job import Job
-from pyc_mlir.compilation.lower import emit, lower
+from pyc_mlir.compilation.lower import EMITTED, IMPORTED, emit, lower
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
@@ -90,7 +90,7 @@ def _compiled(
         return _replayed(flags, shapes, progress, stdin)
     given = read_options(flags, contract)
     options = resolve(given)
-    makes_text = flags.emit in ("pyc", "linalg") or flags.compile_to
+    makes_text = flags.emit in EMITTED or flags.compile_to
     if makes_text and options.contract.max_compile_seconds is not None:
         raise uncheckable("max_compile_seconds", "a program to be made", "text")
     if guarded.in_child:
@@ -98,8 +98,9 @@ def _compiled(
     with progress.stage(f"reading {flags.model}"):
         model = read_model(flags.model, stdin, options.islands)
         source, inputs = with_shapes(model, shapes)
-    if flags.emit in ("pyc", "linalg"):
-        with progress.stage(f"PyC lowers to {flags.emit}"):
+    if flags.emit in EMITTED:
+        done = "PyC imports" if flags.emit == IMPORTED else f"PyC lowers to {flags.emit}"
+        with progress.stage(done):
             text, decisions = emit(Job.of(source, inputs, options), flags.emit)
         return Output(text.encode(), decisions)
     if flags.compile_to:
