@@ -386,6 +386,30 @@ class ReasonCode(Enum):
         "nothing; `Program.stats().switches` says why",
         '`program.use_mode("memory_first")`',
     )
+    TARGET_MISSED = ReasonRow(
+        "a program in service misses a target of its owner over a window of calls",
+        "load, a slower build, or faults of the device",
+        "`Service.health()` and the service's log have the figures and the action that was taken",
+        "`Service(program, targets=Targets(p50_seconds=1e-9))`",
+    )
+    BUILD_SWAPPED = ReasonRow(
+        "another build of a program answers from now on",
+        "`Service.swap`",
+        "nothing; the service's log says which build it replaced",
+        '`service.swap("newer.vmfb")`',
+    )
+    CALL_HANGS = ReasonRow(
+        "a call in service runs longer than its owner allows",
+        "a device that does not answer, or a limit below what calls need",
+        "see what the thread waits for; raise `hang_seconds` if such calls are right",
+        "`Service(program, hang_seconds=0.01)` and a call of a second",
+    )
+    SERVICE_REFUSING = ReasonRow(
+        "a service refuses calls, since no build that it trusts is left or its targets say so",
+        "a wrong answer without a fallback, or targets with the action `refuse`",
+        "swap in another build, or wait until the service tries again",
+        "a compared call that differs under `fallbacks=()`",
+    )
     OUTPUT_OVERLAP = ReasonRow(
         "memory given for an output is also an input's or another output's",
         "one array, or views of one, in two places of a call",
