@@ -71,7 +71,7 @@ class PycError(Exception):
         return PycError(self.code, self.message, where=str(where))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickles and copies: the text and all fields, whatever a subclass is made from."""
+        """Restore pickles and copies from the text and all fields, for any subclass."""
         return _blank, (type(self), *self.args), self.__dict__
 
 

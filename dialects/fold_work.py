@@ -15,7 +15,7 @@ MAX_FOLDED_WORK = 1 << 34
 
 
 class FoldWork:
-    """What is left to be computed of constants; `spent` is what was taken."""
+    """A budget of work on constants; `spent` is the work that was taken."""
 
     def __init__(self, most: int = MAX_FOLDED_WORK) -> None:
         self._most = most

@@ -23,13 +23,13 @@ _COMPLETION = "completion"
 
 
 def commands() -> Mapping[str, EntryPoint]:
-    """The scripts of the package, by their names without ``pyc-``."""
+    """Return the scripts of the package, by their names without ``pyc-``."""
     points = distribution("pyc-mlir").entry_points.select(group="console_scripts")
     return {p.name.removeprefix(_PREFIX): p for p in points if p.name.startswith(_PREFIX)}
 
 
 def help_text() -> str:
-    """A line for each command, with the first sentence of its module."""
+    """Write a line for each command, with the first sentence of its module."""
     lines = [f"  {name:9} {_summary(point)}\n" for name, point in sorted(commands().items())]
     return (
         "usage: python -m pyc_mlir COMMAND ...\n\n"
@@ -41,7 +41,7 @@ def help_text() -> str:
 
 
 def completion() -> str:
-    """A script for bash (and zsh after ``bashcompinit``): options and names; else files."""
+    """Write a script for bash (and zsh after ``bashcompinit``): options and names; else files."""
     lines = []
     for name, point in sorted(commands().items()):
         try:
@@ -57,7 +57,7 @@ def completion() -> str:
 
 
 def _summary(point: EntryPoint) -> str:
-    """The first line of a module's docstring, without the command's name; nothing is run."""
+    """Return the first line of a module's docstring, without the command; nothing is run."""
     import ast
 
     spec = find_spec(point.module)

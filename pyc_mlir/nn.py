@@ -39,7 +39,7 @@ class _Eager(NumpyBuilder):
     """Computes at once; shares `lift` with the tracer."""
 
     def lift(self, operand: Any, dtype: np.dtype) -> np.ndarray:
-        """The operand as an array of `dtype`."""
+        """Return the operand as an array of `dtype`."""
         return np.asarray(operand).astype(dtype, copy=False)
 
 
@@ -55,7 +55,7 @@ def _beside(x: Any, other: Any) -> Any:
 
 
 def _record(op: str, *operands: Any, **params: Any) -> Array:
-    """One op on operands promoted to their common element type."""
+    """Record one op on operands promoted to their common element type."""
     b, dtype = _builder(*operands), result_dtype(*operands)
     return getattr(b, op)(*(b.lift(x, dtype) for x in operands), **params)
 
@@ -81,7 +81,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def erf(x: Array) -> Array:
-    """The error function."""
+    """Return the error function."""
     return _record("erf", x)
 
 
@@ -189,7 +189,7 @@ def max_pool2d(
     dilations: Pair = 1,
     layout: str = "NCHW",
 ) -> Array:
-    """The maximum of each window; `strides` is `kernel` by default, padding never wins."""
+    """Return the maximum of each window; `strides` is `kernel` by default, padding never wins."""
     window = {"pads": _pads(pads), "dilations": _pair(dilations, "dilations"), "layout": layout}
     size = _pair(kernel, "kernel")
     steps = size if strides is None else _pair(strides, "strides")
@@ -205,7 +205,7 @@ def avg_pool2d(
     count_include_pad: bool = False,
     layout: str = "NCHW",
 ) -> Array:
-    """The mean of each window; `strides` is `kernel` by default."""
+    """Return the mean of each window; `strides` is `kernel` by default."""
     window = {"pads": _pads(pads), "count_include_pad": count_include_pad, "layout": layout}
     size = _pair(kernel, "kernel")
     steps = size if strides is None else _pair(strides, "strides")
@@ -222,7 +222,7 @@ def resize(
     rounding: str = "round_prefer_floor",
     layout: str = "NCHW",
 ) -> Array:
-    """Images of `sizes` (rows, columns), or floor(scale * size), by `nearest` or `linear`.
+    """Resize images to `sizes` (rows, columns), or floor(scale * size), by nearest or linear.
 
     `scales` is a number, or (vertical, horizontal). Raises PycError (BAD_ARGUMENT) for other forms.
     """
@@ -271,11 +271,11 @@ def linspace(
 
 
 def take(x: Array, indices: Array, axis: int = 0) -> Array:
-    """The entries of x at `indices` along `axis`: numpy's take, and ``x[indices]`` for axis 0,
-    also where x is a captured array and only the indices are traced (an embedding).
+    """Return the entries of x at `indices` along `axis`: numpy's take, ``x[indices]`` for axis 0.
 
-    Negative indices count from the end. Indices out of range are not an error when the program
-    runs: traced indices, and all indices into a dynamic dimension, are clamped into range.
+    x may be a captured array of which only the indices are traced (an embedding). Negative indices
+    count from the end. Indices out of range are not an error when the program runs: traced indices,
+    and all indices into a dynamic dimension, are clamped into range.
     """
     return np.take(_beside(x, indices), indices, axis)
 

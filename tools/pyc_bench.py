@@ -71,7 +71,7 @@ def help_text() -> str:
 
 
 def _first_line(entry: str) -> str:
-    """What a suite measures, or why it cannot be imported."""
+    """Return the first line of a suite's docstring, or the error of its import."""
     try:
         return "".join((load(entry).__doc__ or "").strip().splitlines()[:1])
     except PycError as error:
@@ -99,7 +99,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def make_parser(with_suites: bool = False) -> argparse.ArgumentParser:
-    """The command line; `with_suites`: its help imports each suite for its docstring."""
+    """Make the command line; `with_suites`: its help imports each suite for its docstring."""
     parser = cli.Parser(
         TOOL, "Run benchmarks of PyC, and print stored reports.", help_text() if with_suites else ""
     )

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the command line."""
     assert __doc__ is not None
     parser = cli.Parser(
         TOOL, "List, check and clean the compile cache.", __doc__.split("\n\n", 1)[1]
@@ -107,7 +107,7 @@ def _about(parts: Mapping[str, Any]) -> str:
 
 
 def why_text(store: CacheStore, queried: Sequence[str]) -> str:
-    """The parts of two keys that differ, with both values; of the latest one that can be read.
+    """Write the parts of two keys that differ, with both values; of the latest readable one.
 
     Raises PycError: BAD_ARGUMENT, CACHE_DAMAGED for an entry whose key cannot be read.
     """

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The tool in this process."""
+    """Run the tool in this process."""
     return cli.run_tool(TOOL, lambda: _run(argv))
 
 
@@ -99,7 +99,7 @@ def _log_crash(argv: Sequence[str], error: PycError) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the command line."""
     parser = cli.Parser(TOOL, "Compile a model to a program for one target.", _EPILOG)
     parser.usage = "%(prog)s MODEL -o FILE [options]"
     parser.add_argument("model", nargs="?", metavar="MODEL", help="the model; see below")
@@ -226,7 +226,7 @@ def _check_replay(flags: argparse.Namespace) -> None:
 
 
 def is_binary(flags: argparse.Namespace) -> bool:
-    """True when the output is a program, not text."""
+    """Return True when the output is a program, not text."""
     return flags.emit in (None, "vmfb") and not flags.compile_to
 
 
@@ -239,7 +239,7 @@ def _usage(problem: str) -> PycError:
 
 
 def list_targets() -> str:
-    """A table of the targets: name, device, what is special."""
+    """Write a table of the targets: name, device, element types."""
     lines = [f"{'target':<13} {'device':<8} element types\n"]
     for name, target in sorted(TARGETS.items()):
         lacks = ", ".join(sorted(target.lacks()))

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the command line."""
     parser = cli.Parser(TOOL, "Report what this machine can compile for and run on.")
     parser.add_argument(
         "--json", action="store_true", help="print findings and machine facts as JSON"

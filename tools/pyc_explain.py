@@ -144,7 +144,7 @@ def _program(artifact: Artifact, recorded: CompileLog, flags: argparse.Namespace
 
 
 def _what_if(recorded: CompileLog, flags: argparse.Namespace) -> str:
-    """The estimate of a program under the recipe that the flags name.
+    """Write the estimate of a program under the recipe that the flags name.
 
     Raises PycError: FILE_ACCESS, BAD_ARGUMENT and BAD_WISDOM for the files, RECIPE_MISMATCH.
     """
@@ -157,7 +157,7 @@ def _what_if(recorded: CompileLog, flags: argparse.Namespace) -> str:
 
 
 def _log(recorded: CompileLog, flags: argparse.Namespace) -> str:
-    """The decisions of a log, whose program is elsewhere."""
+    """Write the decisions of a log, whose program is elsewhere."""
     if flags.html is not None or flags.json is not None:
         raise _usage(f"expected a program for --html and --json, got the log {recorded.name}")
     shown = (*recorded.decisions, *recorded.events)
@@ -168,7 +168,7 @@ def _log(recorded: CompileLog, flags: argparse.Namespace) -> str:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the command line."""
     parser = cli.Parser(TOOL, "Explain a compiled program: its memory, its decisions.", _EPILOG)
     parser.usage = "%(prog)s PROGRAM.vmfb [--html FILE] [options]"
     parser.add_argument(

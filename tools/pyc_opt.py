@@ -55,7 +55,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def words() -> list[str]:
-    """What a shell may complete: flags and passes."""
+    """Return the words that a shell may complete: flags and passes."""
     return sorted(f"--{name}" for name in (*flag_names(), *PASSES, *NATIVE_PASSES))
 
 
@@ -70,7 +70,7 @@ def _read(path: str) -> bytes:
 
 
 def _work(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
-    """The child's part. MLIR is imported here: the parent must stay free of threads."""
+    """Run the child's part. MLIR is imported here: the parent must stay free of threads."""
     try:
         from pyc_mlir.tools.cli import opt_driver
     except ModuleNotFoundError as error:
@@ -142,7 +142,7 @@ def _report_crash(crash: Crash, flags: OptFlags, data: bytes, argv: Sequence[str
 def _crash_input(
     crash: Crash, flags: OptFlags, data: bytes, argv: Sequence[str]
 ) -> tuple[bytes, str]:
-    """The reproducer's contents and file suffix: bytecode as it is, text with its pipeline."""
+    """Return the reproducer's contents and file suffix: bytecode, or text with its pipeline."""
     if data.startswith(BYTECODE_MAGIC):
         return data, ".mlirbc"
     text = data.decode(errors="replace")
@@ -155,7 +155,7 @@ def _crash_input(
 
 
 def _pipeline_text(flags: OptFlags, text: str) -> str:
-    """The requested pipeline; as typed when it does not even parse."""
+    """Return the requested pipeline; as typed if it does not even parse."""
     if flags.run_reproducer:
         stored = read_reproducer(text)
         return stored.pipeline if stored else ""

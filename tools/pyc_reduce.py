@@ -62,7 +62,7 @@ def _run(argv: list[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the command line."""
     parser = cli.Parser(TOOL, "Shrink a failing module to a small one that still fails.", _EPILOG)
     parser.usage = "%(prog)s MODULE.mlir CHECK [-o FILE] [-- FLAGS]"
     parser.add_argument("module", metavar="MODULE", help="the failing module; - is standard input")
@@ -83,7 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def make_check(flags: argparse.Namespace, more: Sequence[str]) -> Callable[[str], bool]:
-    """The check of the flags: whether a module fails. Raises PycError (BAD_ARGUMENT)."""
+    """Return the flags' check of whether a module fails. Raises PycError (BAD_ARGUMENT)."""
     if flags.check is not None:
         if "{}" not in flags.check or more:
             got = repr(flags.check) if not more else f"flags for pyc-compile, {shlex.join(more)}"
@@ -104,7 +104,7 @@ def make_check(flags: argparse.Namespace, more: Sequence[str]) -> Callable[[str]
 
 
 def _by_status(command: str) -> Callable[[str], bool]:
-    """A module fails if its status is that of the first one, which is not 0."""
+    """Make a check by status: a module fails with that of the first one, which is not 0."""
     first: list[int] = []
 
     def fails(text: str) -> bool:
@@ -119,7 +119,7 @@ def _by_status(command: str) -> Callable[[str], bool]:
 
 
 def _by_code(code: ReasonCode, more: Sequence[str]) -> Callable[[str], bool]:
-    """A module fails if pyc-compile ends with the code."""
+    """Make a check by code: a module fails if pyc-compile ends with the code."""
 
     def fails(text: str) -> bool:
         with temporary_folder() as folder:

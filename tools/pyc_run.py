@@ -59,7 +59,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _loaded(flags: argparse.Namespace) -> "Program":
-    """The program on its device; a refusal is in the log, too."""
+    """Load the program on its device; a refusal is in the log, too."""
     # Loading IREE takes a moment, which --help need not wait for.
     from pyc_mlir.runtime.events import load_refused
     from pyc_mlir.runtime.load import load
@@ -109,7 +109,7 @@ def _profile(flags: argparse.Namespace, program: "Program", arrays: Sequence[np.
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the command line."""
     parser = cli.Parser(TOOL, "Run a compiled program.", _EPILOG)
     parser.usage = "%(prog)s PROGRAM.vmfb [--input ...] [options]"
     parser.add_argument("program", metavar="PROGRAM", help="a .vmfb file from pyc-compile")
@@ -168,7 +168,7 @@ def _check_output(path: str | None) -> None:
 
 
 def make_device(flags: argparse.Namespace) -> Any:
-    """The device that the flags ask for; None leaves the choice to the program."""
+    """Make the device that the flags ask for; None leaves the choice to the program."""
     from pyc_mlir.runtime.device import Device
 
     if (flags.device, flags.threads, flags.allocator) == (None, None, None):
@@ -230,7 +230,7 @@ def latency(
 
 
 def statistics(stats: "ProgramStats", program: "Program") -> str:
-    """What the program did, a fact a line."""
+    """Write the program's statistics, a fact a line."""
     from pyc_mlir.util.units import quantity
 
     memory = stats.memory

@@ -51,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the command line."""
     return parser_and_commands()[0]
 
 
 def parser_and_commands() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
-    """The command line, and the names of its commands."""
+    """Make the command line; return it with the names of its commands."""
     assert __doc__ is not None
     description = "Tune models, and inspect the benchmark database."
     parser = cli.Parser(TOOL, description, __doc__.split("\n\n", 1)[1])

@@ -196,7 +196,7 @@ def atanh(b: Any, x: Any) -> Any:
 
 
 def _root_limit(b: Any, x: Any) -> Any:
-    """From here on x^2 + 1 and x^2 differ by less than a rounding."""
+    """Return the x from which x^2 + 1 and x^2 differ by less than a rounding."""
     return b.scalar(2.0**13 if b.type_of(x).dtype.itemsize == 4 else 2.0**28, x)
 
 

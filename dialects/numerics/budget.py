@@ -23,7 +23,7 @@ class OverBudget(Exception):
 
 
 class ReferenceBudget:
-    """What is left: `work` in units of `OpDef.evaluation_work`; no op takes more than `bytes`.
+    """A budget of `work` in units of `OpDef.evaluation_work`; no op takes more than `bytes`.
 
     The bytes are those of an op's operands and result. `spent` is the work that was taken.
     """

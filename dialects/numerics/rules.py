@@ -149,7 +149,7 @@ def _erf(value: np.ndarray, x: Uncertain) -> np.ndarray:
 
 
 def _silu(value: np.ndarray, x: Uncertain) -> np.ndarray:
-    """At minus infinity a kernel gives the limit 0, the decomposition NaN: both are right."""
+    """Allow any value at minus infinity: a kernel gives the limit 0, the decomposition NaN."""
     return np.where(np.isneginf(_wide(x)), np.inf, 0.0)
 
 
@@ -173,7 +173,7 @@ def _wave(value: np.ndarray, x: Uncertain) -> np.ndarray:
 
 @_rule("rem")
 def _rem(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
-    """Exact; uncertain operands may cross a multiple."""
+    """Allow no error; uncertain operands may cross a multiple."""
     uncertain = (a.deviation > 0) | (b.deviation > 0)
     return np.where(uncertain, np.inf, 0.0)
 
@@ -185,7 +185,7 @@ def _bitcast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
 
 @_rule("cumulative")
 def _cumulative(value: np.ndarray, x: Uncertain, *, axis: int, reduction: str) -> np.ndarray:
-    """As the reductions: of sums the square root of all squares, of extremes the greatest."""
+    """Treat sums as the root of all squares, extremes as the greatest, as the reductions do."""
     if reduction in ("min", "max"):
         return np.maximum.accumulate(x.deviation, axis)
     count = value.shape[axis]

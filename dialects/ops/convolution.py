@@ -88,7 +88,7 @@ def padded(x: np.ndarray, pads: Sequence[int], value: Any) -> np.ndarray:
 def taps(
     x: np.ndarray, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """For each kernel position its strided view of the padded x: (i, j, [n, c, oh, ow])."""
+    """Yield for each kernel position its strided view of the padded x: (i, j, [n, c, oh, ow])."""
     sizes = [
         window_size(x.shape[2 + a], kernel[a], strides[a], 0, 0, dilations[a]) or 0 for a in (0, 1)
     ]

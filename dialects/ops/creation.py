@@ -76,7 +76,7 @@ class Size(OpDef, name="size", operands="x", traits=Trait.CREATES):
 
     @staticmethod
     def reference(x: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
-        """From the array's shape."""
+        """Compute the size from the array's shape."""
         return np.array(math.prod(x.shape[a] for a in axes), np.int64)
 
     @classmethod

@@ -466,7 +466,7 @@ class Gelu(Elementwise, name="gelu", operands="x", traits=Trait.WIDE):
 
     @staticmethod
     def reference(x: np.ndarray, *, approximate: str) -> np.ndarray:
-        """Hendrycks and Gimpel, 2016, in f64."""
+        """Compute the function of Hendrycks and Gimpel, 2016, in f64."""
         x = x.astype(np.float64)
         if approximate == "tanh":
             return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))

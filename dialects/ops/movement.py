@@ -297,7 +297,7 @@ class Gather(OpDef, name="gather", operands="x indices", traits=Trait.INDEXED):
 
     @classmethod
     def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Only the gathered part of x is read."""
+        """Count only the gathered part of x as read."""
         return inputs[1].nbytes + 2 * out.nbytes
 
 

@@ -43,7 +43,7 @@ class Softmax(RowWise, name="softmax", operands="x", traits=Trait.ALIGNED | Trai
 
     @staticmethod
     def decompose(b: Any, x: Any, *, axis: int) -> Any:
-        """Reductions keep their dimension, so that every step broadcasts back."""
+        """Keep the dimension of reductions, so that every step broadcasts back."""
         e = b.exp(b.sub(x, b.reduce_max(x, axes=(axis,), keepdims=True)))
         return b.div(e, b.reduce_sum(e, axes=(axis,), keepdims=True))
 
@@ -130,7 +130,7 @@ class Layernorm(
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """About eight simple operations an element."""
+        """Count about eight simple operations an element."""
         return 8 * out.elements
 
 
@@ -168,7 +168,7 @@ class Rmsnorm(RowWise, name="rmsnorm", operands="x scale", traits=Trait.ALIGNED 
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """About four simple operations an element."""
+        """Count about four simple operations an element."""
         return 4 * out.elements
 
 

@@ -48,6 +48,6 @@ class Argsort(OpDef, name="argsort", operands="x"):
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """As many comparisons of each element as its axis has bits."""
+        """Count as many comparisons of each element as its axis has bits."""
         size = inputs[0].shape[params["axis"]] or 0
         return inputs[0].elements * max(1, math.ceil(math.log2(max(size, 1))))

@@ -43,7 +43,7 @@ class IntegerMatmul(OpDef, name="integer_matmul", operands="x weight zero"):
 
     @staticmethod
     def infer(x: TensorType, weight: TensorType, zero: TensorType) -> TensorType:
-        """As `matmul`; weights are a matrix."""
+        """Return the type of `matmul`; weights are a matrix."""
         require(weight.rank == 2, f"weight: expected a matrix, got {show(weight.shape)}")
         require(x.rank >= 2, f"x: expected rank 2 or more, got {show(x.shape)}")
         return Matmul.infer(*_wide(x, weight, zero))
@@ -55,7 +55,7 @@ class IntegerMatmul(OpDef, name="integer_matmul", operands="x weight zero"):
 
     @staticmethod
     def decompose(b: Any, x: Any, weight: Any, zero: Any) -> Any:
-        """The product in i32."""
+        """Build the product in i32."""
         return b.matmul(b.sub(b.cast(x, dtype=_I32), zero), b.cast(weight, dtype=_I32))
 
     @classmethod
@@ -76,26 +76,26 @@ class IntegerConv2d(OpDef, name="integer_conv2d", operands="x weight zero"):
 
     @staticmethod
     def infer(x: TensorType, weight: TensorType, zero: TensorType, **window: Any) -> TensorType:
-        """As `conv2d`."""
+        """Return the type of `conv2d`."""
         return Conv2d.infer(*_wide(x, weight, zero), **window)
 
     @staticmethod
     def reference(x: np.ndarray, weight: np.ndarray, zero: np.ndarray, **window: Any) -> np.ndarray:
-        """The convolution of integers."""
+        """Compute the convolution of integers."""
         return Conv2d.reference(x.astype(_I32) - zero, weight.astype(_I32), **window)
 
     @staticmethod
     def decompose(b: Any, x: Any, weight: Any, zero: Any, **window: Any) -> Any:
-        """The convolution in i32."""
+        """Build the convolution in i32."""
         shifted = b.sub(b.cast(x, dtype=_I32), zero)
         return b.conv2d(shifted, b.cast(weight, dtype=_I32), **window)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """As `conv2d`."""
+        """Count as `conv2d`."""
         return Conv2d.flops(inputs[:2], out, **params)
 
     @classmethod
     def evaluation_work(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """As `conv2d`."""
+        """Count as `conv2d`."""
         return Conv2d.evaluation_work(inputs[:2], out, **params)

@@ -40,7 +40,7 @@ ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """What an axis of the result reads: out[i] = sum over k of weights[k, i] * x[indices[k, i]].
+    """The reads of an axis of the result: out[i] = sum over k of weights[k, i] * x[indices[k, i]].
 
     Indices outside x mean its border. `weights` are None for one tap of weight 1.
     """
@@ -159,7 +159,7 @@ class Resize(OpDef, name="resize", operands="x"):
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Three for each interpolation: the columns of all rows of x, then the rows."""
+        """Count three for each interpolation: the columns of all rows of x, then the rows."""
         if params["mode"] == "nearest":
             return 0
         rows, _ = spatial(params["layout"])

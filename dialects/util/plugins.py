@@ -1,4 +1,4 @@
-"""What installed packages register as entry points."""
+"""The entry points that installed packages register."""
 
 import functools
 from importlib import metadata

@@ -18,7 +18,7 @@ PUBLISHED = Alternative("published", reason="the target's published figures")
 def record_calibration(
     calibration: Calibration | None, recipe: Recipe | None
 ) -> tuple[Decision, ...]:
-    """The decision at `SITE`; none where the target's figures are published.
+    """Return the decision at `SITE`; none if the target's figures are published.
 
     Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration.
     """

@@ -48,9 +48,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a choice is made: the pass and the canonical id of the op; `location` is for people.
+    """The place of a choice: the pass and the canonical id of the op; `location` is for people.
 
-    `work` is what sites of other programs may share: the id of a kernel's work
+    `work` is the key that sites of other programs may share: the id of a kernel's work
     (`pipelines/target/work_id.py`), the op's id with constants by type, or the structure of a whole
     program (`dialects/ir/structure.py`). Two sites of one pass with equal `work` have the same
     choice to make.
@@ -63,12 +63,12 @@ class Site:
 
     @property
     def key(self) -> str:
-        """What recipes are keyed by: ``pass:op-id``."""
+        """The key of recipes: ``pass:op-id``."""
         return f"{self.pass_name}:{self.op_id}"
 
     @property
     def work_key(self) -> str:
-        """What recipes of other programs and evidence are keyed by: ``pass:work``, or nothing."""
+        """The key of other programs' recipes and of evidence: ``pass:work``, or nothing."""
         return f"{self.pass_name}:{self.work}" if self.work else ""
 
     @property
@@ -99,11 +99,11 @@ class Variants(Protocol):
     """Legal answers at a site beyond those that are listed."""
 
     def alternative(self, name: str) -> Alternative | None:
-        """The variant of that name; None where it cannot be built."""
+        """Return the variant of that name; None if it cannot be built."""
         ...
 
     def spaces(self) -> Mapping[str, KnobSpace]:
-        """The spaces around listed alternatives that have any, by name."""
+        """Return the spaces around listed alternatives that have any, by name."""
         ...
 
 
@@ -119,13 +119,13 @@ class TunableSite:
     spaces: Mapping[str, KnobSpace] = field(default_factory=dict)
 
     def choice(self, alternative: str, config: Config) -> str:
-        """What recipes call a configuration of an alternative's space."""
+        """Return the name that recipes have for a configuration of an alternative's space."""
         return variant_name(alternative, self.spaces[alternative].label(config))
 
 
 @dataclass(frozen=True)
 class _Offered:
-    """What can be answered at a site, by name: what is listed, and variants of it."""
+    """The possible answers at a site, by name: the listed ones, and variants of them."""
 
     listed: tuple[Alternative, ...]
     variants: Variants | None
@@ -137,7 +137,7 @@ class _Offered:
         return found
 
     def with_those(self, names: Iterable[str]) -> tuple[Alternative, ...]:
-        """What is listed, then the variants among `names`, once each."""
+        """Return the listed alternatives, then the variants among `names`, once each."""
         return (*self.listed, *self._variants(names))
 
     def _variants(self, names: Iterable[str]) -> Iterator[Alternative]:
@@ -154,7 +154,7 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """What decisions are signed with."""
+        """The name that signs decisions."""
         ...
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
@@ -313,7 +313,7 @@ class Recipe:
 
 
 def portable(decisions: Iterable[Decision]) -> dict[str, str]:
-    """The choices of a log by site, and by work where all sites of it were answered alike.
+    """Return the choices of a log by site, and by work if all sites of it were answered alike.
 
     A whole recipe that evidence keeps: programs of the same structure find their sites by work.
     """
@@ -336,7 +336,7 @@ class Choices:
 
     @property
     def log(self) -> tuple[Decision, ...]:
-        """What was decided so far, in order."""
+        """The decisions so far, in order."""
         return tuple(self._log)
 
     @property
@@ -385,14 +385,14 @@ class Choices:
         return answer
 
     def _recorded(self, site: Site, offered: _Offered) -> str | None:
-        """The choice that the recipe has for this very site."""
+        """Return the choice that the recipe has for this very site."""
         if self.recipe is None or site.key not in self.recipe.choices:
             return None
         found = self.recipe.choices[site.key]
         return None if self.recipe.tolerant and offered.get(found) is None else found
 
     def _carried(self, site: Site, offered: _Offered) -> str | None:
-        """The choice that a recipe of another graph has for a site's work, if it is offered."""
+        """Return the choice that another graph's recipe has for a site's work, if it is offered."""
         if self.recipe is None or not self.recipe.made_for or not site.work:
             return None
         found = self.recipe.works.get(site.work_key)
@@ -437,7 +437,7 @@ class Choices:
         self._log[at] = replace(self._log[at], evidence=evidence)
 
     def _last(self, site: Site) -> int:
-        """The number of the last decision at a site, which there is."""
+        """Return the number of the last decision at a site, which must have one."""
         found = [i for i, decision in enumerate(self._log) if decision.site.key == site.key]
         assert found, f"{site.key}: nothing was decided there"
         return found[-1]

@@ -45,13 +45,13 @@ T = TypeVar("T")
 
 
 def _converted(*, default: Any, converter: Callable[[Any], Any]) -> Any:
-    """A field whose values `converter` reads; it raises ValueError with what it expected."""
+    """Declare a field whose values `converter` reads; it raises ValueError with its expectation."""
     return field(default=default, metadata={"converter": converter})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(_converted,))
 def _clauses(kind: type[T]) -> type[T]:
-    """A frozen dataclass; type checkers know what the converters of its fields take."""
+    """Make a frozen dataclass; type checkers know the types that its fields' converters take."""
     return dataclass(frozen=True)(kind)
 
 
@@ -105,16 +105,16 @@ class Contract:
 
     @property
     def is_strict(self) -> bool:
-        """Whether artifacts and results are to be the same, bit by bit."""
+        """True if artifacts and results are to be the same, bit by bit."""
         return self.determinism == STRICT
 
     @property
     def compares(self) -> bool:
-        """Whether answers are compared with a reference."""
+        """True if answers are compared with a reference."""
         return self.max_error is not None
 
     def given(self) -> dict[str, Any]:
-        """The clauses that differ from their default."""
+        """Return the clauses that differ from their default."""
         return {
             f.name: getattr(self, f.name)
             for f in fields(self)
@@ -206,7 +206,7 @@ def _uncheckable(contract: Contract) -> Iterator[PycError]:
 
 
 def uncheckable(name: str, expected: str, got: str) -> PycError:
-    """The error for a clause that nothing can check."""
+    """Return the error for a clause that nothing can check."""
     return PycError(
         ReasonCode.UNCHECKABLE_CLAUSE,
         f"contract clause `{name}`: expected {expected}, got {got}, so that nothing would check "
@@ -232,7 +232,7 @@ def _conflicts(contract: Contract) -> Iterator[PycError]:
 
 
 def conflict(first: str, second: str, why: str) -> PycError:
-    """The error for two parts of a contract, or of a compile, that cannot hold together."""
+    """Return the error for two parts of a contract, or of a compile, that cannot hold together."""
     return PycError(
         ReasonCode.CONTRACT_CONFLICT,
         f"contract: expected clauses that can hold together, got {first} and {second} ({why}); "

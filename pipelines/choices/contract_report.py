@@ -104,11 +104,11 @@ class ContractReport:
 
     @property
     def holds(self) -> bool:
-        """Whether no clause is broken or refused."""
+        """True if no clause is broken or refused."""
         return all(c.status not in (Status.BROKEN, Status.REFUSED) for c in self.clauses)
 
     def __getitem__(self, clause: str) -> ClauseReport:
-        """The report of a clause. Raises KeyError for one that was not given."""
+        """Return the report of a clause. Raises KeyError for one that was not given."""
         for found in self.clauses:
             if found.clause == clause:
                 return found

@@ -92,13 +92,13 @@ class Fastest:
         return replace(self, whole=whole), (decision,)
 
     def variants(self, site: Site) -> Sequence[str]:
-        """The choices that were measured here for a site; some are variants."""
+        """Return the choices that were measured here for a site; some are variants."""
         known = self.wisdom.about(site.pass_name, site.op_id, site.work)
         found = {row.choice for row in known if self._is_here(row)}
         return sorted(found | set(filter(None, (self._planned(site),))))
 
     def _planned(self, site: Site) -> str:
-        """What the recipe of the whole program has for a site, its work or its pass; or nothing."""
+        """Return the whole program's recipe for a site, its work or its pass; else nothing."""
         recipe = self.wisdom.recipes.get(self.whole, {})
         found = (recipe.get(key) for key in (site.key, site.work_key, site.pass_name))
         return next(filter(None, found), "")

@@ -35,10 +35,11 @@ PARTS = (COMPILE, CACHE, RUN)
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a compile was requested with: values by name, as JSON data.
+    """The request of a compile: values by name, as JSON data.
 
-    digest: SHA-256 of the program's bytes, in hex. broken: by the reason code of each broken clause
-    what trials of the compile measured; only this may differ between two equal compiles.
+    digest: SHA-256 of the program's bytes, in hex. broken: the measurements of the compile's
+    trials, by the reason code of each broken clause; only this may differ between two equal
+    compiles.
     """
 
     values: Mapping[str, Any]
@@ -105,7 +106,7 @@ def _to_json(record: Record) -> dict[str, Any]:
 
 
 def _from_json(data: Any) -> Record:
-    """Raises PycError for another schema; KeyError, TypeError or ValueError for no record."""
+    """Read a record. Raises PycError for another schema, KeyError, TypeError or ValueError."""
     if not isinstance(data, dict) or data.get("record") not in _TAGS.values():
         raise ValueError(f"expected `record` as one of {', '.join(_TAGS.values())}")
     fields = dict(data)
@@ -136,7 +137,7 @@ def read_log(path: str | Path) -> list[Record]:
 
 
 def parse_log(data: bytes, path: str) -> list[Record]:
-    """The records of a log; `path` is for messages. Raises as `read_log`."""
+    """Read the records of a log; `path` is for messages. Raises as `read_log`."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -160,15 +161,15 @@ def parse_log(data: bytes, path: str) -> list[Record]:
 
 
 def decisions_of(records: Iterable[Record]) -> tuple[Decision, ...]:
-    """The choices among records."""
+    """Return the choices among records."""
     return tuple(r for r in records if isinstance(r, Decision))
 
 
 def events_of(records: Iterable[Record]) -> tuple[Event, ...]:
-    """The events among records."""
+    """Return the events among records."""
     return tuple(r for r in records if isinstance(r, Event))
 
 
 def load_recipe(path: str | Path) -> Recipe:
-    """The recipe of a log. Raises PycError for a malformed file."""
+    """Read the recipe of a log. Raises PycError for a malformed file."""
     return Recipe.from_log(decisions_of(read_log(path)))

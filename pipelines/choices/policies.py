@@ -53,9 +53,10 @@ BUILT_IN: dict[str, Policy] = {
 
 
 def planner_modes(policy: Policy) -> tuple[str, ...]:
-    """The modes whose plans `policy` is offered; the default one where it names none.
+    """Return the modes whose plans `policy` is offered; the default one if it names none.
 
-    Raises PycError (BAD_ARGUMENT) for a mode that does not exist, and for what names none.
+    Raises PycError (BAD_ARGUMENT) for a mode that does not exist, and for an attribute that is no
+    list of names.
     """
     wanted = getattr(policy, "planner_modes", (DEFAULT_MODE,))
     listed = isinstance(wanted, tuple | list) and len(wanted) > 0
@@ -70,7 +71,7 @@ def planner_modes(policy: Policy) -> tuple[str, ...]:
 
 
 def load_policy(name: str) -> Policy:
-    """The policy of that name: a built-in one, or one that an installed package registers.
+    """Load the policy of that name: a built-in one, or one that an installed package registers.
 
     Raises PycError (BAD_ARGUMENT) with all names, or with the reason why loading failed.
     """
@@ -90,7 +91,7 @@ def load_policy(name: str) -> Policy:
 
 
 def _made(point: Any) -> Policy:
-    """An entry point's policy. Whatever a plugin raises is reported under its name."""
+    """Make an entry point's policy. Any error of a plugin is reported under its name."""
     try:
         policy = point.load()()
     except Exception as error:

@@ -30,7 +30,7 @@ _BEGINNING = f'"kind": "{KIND}"'.encode()
 
 @dataclass(frozen=True)
 class ExpectedCall:
-    """What a program by the recipe is expected to take: seconds of a call with an interval, bytes.
+    """The expected cost of a program by the recipe: seconds of a call with an interval, bytes.
 
     measured: the part of the seconds that rests on measured rows. exact: whether a compile will
     state these bytes.
@@ -66,7 +66,7 @@ class RecipeFile:
         return Recipe(dict(self.choices), origins, made_for=self.graph, works=dict(self.works))
 
     def to_bytes(self) -> bytes:
-        """The file: JSON with sorted keys, one fact a line."""
+        """Write the file: JSON with sorted keys, one fact a line."""
         data = {**to_data(self, forms=FORMS), "kind": KIND, "schema": SCHEMA_VERSION}
         return f"{json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True)}\n".encode()
 
@@ -92,5 +92,5 @@ class RecipeFile:
 
 
 def is_recipe(data: bytes) -> bool:
-    """Whether bytes are such a file, and no log or program."""
+    """Return whether bytes are such a file, and no log or program."""
     return data.lstrip().startswith(b"{") and _BEGINNING in data

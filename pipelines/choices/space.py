@@ -30,12 +30,12 @@ _VARIANT = re.compile(r"(?P<alternative>[^\[\]]+)\[(?P<label>[^\[\]]+)\]")
 
 
 def variant_name(alternative: str, label: str) -> str:
-    """What the variant `label` of an alternative is called; the alternative itself without one."""
+    """Return the name of an alternative's variant `label`; without a label, the alternative's."""
     return f"{alternative}[{label}]" if label else alternative
 
 
 def split_variant(name: str) -> tuple[str, str]:
-    """The alternative and the label of `variant_name`; an empty label for what is no variant."""
+    """Return the alternative and the label of a name; the label is empty if it has none."""
     found = _VARIANT.fullmatch(name)
     return (found["alternative"], found["label"]) if found else (name, "")
 
@@ -49,7 +49,7 @@ class Knob:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the values are numbers, of which a model may interpolate."""
+        """True if the values are numbers, between which a model may interpolate."""
         return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
 
 
@@ -74,7 +74,7 @@ class KnobSpace:
 
     @staticmethod
     def of_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> "KnobSpace":
-        """The space whose legal configurations are the given rows of values."""
+        """Return the space whose legal configurations are the given rows of values."""
         values = [tuple(sorted({row[i] for row in rows})) for i in range(len(names))]
         index = [{v: k for k, v in enumerate(of_axis)} for of_axis in values]
         legal = {tuple(of[v] for of, v in zip(index, row, strict=True)) for row in rows}
@@ -89,7 +89,7 @@ class KnobSpace:
         return prod(len(axis.values) for axis in self.axes)
 
     def config(self, settings: Mapping[str, Any]) -> Config:
-        """The configuration with these values. Raises PycError (BAD_ARGUMENT) for unknown ones."""
+        """Return the configuration with these values. Raises PycError (BAD_ARGUMENT) if unknown."""
         try:
             return tuple(axis.values.index(settings[axis.name]) for axis in self.axes)
         except (KeyError, ValueError) as error:
@@ -100,11 +100,11 @@ class KnobSpace:
             ) from error
 
     def settings(self, config: Config) -> dict[str, Any]:
-        """The value of each knob."""
+        """Return the value of each knob."""
         return {a.name: a.values[i] for a, i in zip(self.axes, config, strict=True)}
 
     def label(self, config: Config) -> str:
-        """The settings that differ from the default, in order of the axes; empty for the default.
+        """Return the settings that differ from the default, by axis; empty for the default.
 
         ``height=4,workgroups=2x1``: tuples are joined by x, truth values in lower case.
         """
@@ -112,7 +112,7 @@ class KnobSpace:
         return ",".join(f"{a.name}={_text(a.values[i])}" for a, i, own in places if i != own)
 
     def labelled(self, label: str) -> Config:
-        """The legal configuration of a label. Raises PycError (BAD_ARGUMENT) for other text."""
+        """Return the legal configuration of a label. Raises PycError (BAD_ARGUMENT) otherwise."""
         parts = (part.partition("=") for part in label.split(","))
         wanted = {name: text for name, _, text in parts}
         config = list(self.default)
@@ -135,7 +135,7 @@ class KnobSpace:
         return (config for config in product(*ranges) if self.is_legal(config))
 
     def sample(self, rng: np.random.Generator) -> Config:
-        """A random legal configuration. Raises PycError (BAD_ARGUMENT) if none is found."""
+        """Draw a random legal configuration. Raises PycError (BAD_ARGUMENT) if none is found."""
         if self._listed is not None:
             return self._listed[int(rng.integers(len(self._listed)))]
         for _ in range(_DRAWS):
@@ -145,7 +145,7 @@ class KnobSpace:
         raise self._empty()
 
     def neighbours(self, config: Config) -> Iterator[Config]:
-        """The legal configurations that differ in one knob, in order of the axes."""
+        """Yield the legal configurations that differ in one knob, in order of the axes."""
         for place, axis in enumerate(self.axes):
             for index in range(len(axis.values)):
                 other = (*config[:place], index, *config[place + 1 :])
@@ -181,7 +181,7 @@ def _unknown(expected: str, came: str) -> PycError:
 
 
 def _text(value: Any) -> str:
-    """A value in a label."""
+    """Write a value in a label."""
     if isinstance(value, tuple):
         return "x".join(map(_text, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -64,7 +64,7 @@ class WisdomRow:
     processes: int
 
     def __post_init__(self) -> None:
-        """Raises ValueError for numbers that no measurement gives."""
+        """Check the numbers. Raises ValueError for those that no measurement gives."""
         numbers = (self.seconds, self.lo, self.hi, self.sessions, self.processes)
         if not all(isinstance(n, int | float) for n in numbers):
             raise ValueError(f"expected numbers, got {numbers!r:.80}")
@@ -78,7 +78,7 @@ class WisdomRow:
 
 @dataclass(frozen=True)
 class WisdomSubject:
-    """What rows are about: ``work`` or ``program``, its canonical text, how many ops it has."""
+    """The subject of rows: ``work`` or ``program``, its canonical text, the number of its ops."""
 
     kind: str
     structure_id: str
@@ -113,7 +113,7 @@ class Wisdom:
         return Wisdom(kept, {name: subjects[name] for name in used}, of_rows)
 
     def joined(self, other: "Wisdom") -> "Wisdom":
-        """The rows, subjects and recipes of both; where both name one subject, the other's."""
+        """Return the rows, subjects and recipes of both; the other's of a subject in both."""
         subjects = {**self.subjects, **other.subjects}
         recipes = [*self.recipes.values(), *other.recipes.values()]
         return Wisdom.of([*self.rows, *other.rows], subjects, recipes)
@@ -131,11 +131,11 @@ class Wisdom:
 
     @property
     def label(self) -> str:
-        """What decisions call it."""
+        """The name in decisions."""
         return f"wisdom@{self.hash[:16]}"
 
     def about(self, pass_name: str, *subjects: str) -> tuple[WisdomRow, ...]:
-        """The rows of the first of the subjects that has any. Raises PycError (BAD_WISDOM)."""
+        """Return the rows of the first subject that has any. Raises PycError (BAD_WISDOM)."""
         for subject in filter(None, subjects):
             if found := self._places.get((pass_name, subject)):
                 return tuple(self.rows[place] for place in found)
@@ -143,7 +143,7 @@ class Wisdom:
 
     @cached_property
     def _places(self) -> Mapping[tuple[str, str], list[int]]:
-        """Where rows about a subject stand."""
+        """The places of the rows about a subject."""
         found: dict[tuple[str, str], list[int]] = {}
         rows = self.rows
         made = ((row.pass_name, row.subject) for row in rows if not isinstance(rows, _Rows))
@@ -161,7 +161,7 @@ class Wisdom:
         ).encode()
 
     def to_bytes(self) -> bytes:
-        """The file: JSON with sorted keys, and the hash of its content."""
+        """Write the file: JSON with sorted keys, and the hash of its content."""
         head = f'{{"kind":"{KIND}","schema":{SCHEMA_VERSION},"sha256":"{self.hash}",\n"content":'
         return b"".join((head.encode(), self._content(), b"}\n"))
 
@@ -194,7 +194,7 @@ class _Rows(Sequence[WisdomRow]):
     """The rows of a file, created on access."""
 
     def __init__(self, data: Any, where: str) -> None:
-        """Raises ValueError for what are no rows."""
+        """Hold the data. Raises ValueError if they are no rows."""
         if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
             raise ValueError("rows that are no list of objects")
         self._data: list[dict[str, Any]] = data
@@ -221,19 +221,19 @@ class _Rows(Sequence[WisdomRow]):
 
 
 def recipe_name(recipe: Mapping[str, str]) -> str:
-    """What rows call the recipe of a whole program: ``recipe@`` and a hash, or `NO_RECIPE`."""
+    """Return the name of a whole program's recipe: ``recipe@`` and a hash, or `NO_RECIPE`."""
     if not recipe:
         return NO_RECIPE
     return f"recipe@{hashlib.sha256(_canonical(dict(recipe)).encode()).hexdigest()[:16]}"
 
 
 def names_work(key: str) -> bool:
-    """Whether a recipe's or a site's key is that of a kernel's work, as other programs have it."""
+    """Return whether a key names a kernel's work, which other programs may share."""
     return _WORK.fullmatch(key.partition(":")[2]) is not None
 
 
 def _checked(data: bytes) -> tuple[bytes, str]:
-    """The content of a file and its hash, which is right. Raises ValueError."""
+    """Return the content of a file and its hash, which is right. Raises ValueError."""
     head = _HEAD.match(data)
     if head is None or head[1].decode() != KIND:
         raise ValueError(f"something else than {KIND}")
@@ -255,7 +255,7 @@ _TYPES: dict[str, Any] = {
 
 
 def _row(data: Mapping[str, Any]) -> WisdomRow:
-    """A row as `from_data` would read it, ten times as fast: a compile waits for a file's rows."""
+    """Read a row as `from_data` does, ten times as fast: a compile waits for a file's rows."""
     row = WisdomRow(**data)
     for name, kind in _TYPES.items():
         value = data[name]
@@ -309,7 +309,7 @@ def for_program(
 
 
 def record_wisdom(wisdom: Wisdom | None, recipe: Recipe | None) -> tuple[Decision, ...]:
-    """The decision at `SITE` that names the wisdom; none without one.
+    """Return the decision at `SITE` that names the wisdom; none without one.
 
     A recipe that was made by wisdom repeats that, with its hash: its choices are that wisdom's.
     Raises PycError (RECIPE_MISMATCH) for a recipe that was made by another one.

@@ -1,4 +1,4 @@
-"""What IREE would compute of a program's constants while it compiles.
+"""The constant computation that IREE would do of a program while it compiles.
 
 IREE evaluates every op whose operands are constants, without a bound, unless it is told to leave
 them to the start of the program.

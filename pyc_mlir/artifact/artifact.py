@@ -46,7 +46,7 @@ from pyc_mlir.pipelines.choices.contract_report import ContractReport
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.checksum import checksum
-from pyc_mlir.util.notebook import html_table
+from pyc_mlir.util.html import facts_table
 from pyc_mlir.util.pages import read_file_large
 from pyc_mlir.util.units import quantity
 from pyc_mlir.util.versions import installed_version
@@ -96,7 +96,7 @@ class Artifact:
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        return html_table("Artifact", self._shown())
+        return facts_table("Artifact", self._shown())
 
     def _shown(self) -> dict[str, str]:
         """What it is, in words."""

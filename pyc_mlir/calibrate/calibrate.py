@@ -100,7 +100,7 @@ def _samples(
     stage: Stage,
     clock: Callable[[], float],
 ) -> dict[str, list[float]]:
-    """Seconds of each probe, of as many rounds as there is time for."""
+    """Return seconds of each probe, of as many rounds as there is time for."""
     calls = {key: probe.call for key, probe in probes.items()}
     samples: dict[str, list[float]] = {key: [] for key in probes}
     began, done = clock(), 0
@@ -119,7 +119,7 @@ def _samples(
 def _probes(
     cpu: CpuInfo, cores: int, effort: CalibrationEffort, opened: ExitStack
 ) -> dict[str, PeakProbe]:
-    """What is timed, by name; `opened` closes the threads that copy."""
+    """Make the programs to time, by name; `opened` closes the threads that copy."""
     sync, tasks = Device("local-sync"), Device("local-task", threads=cores)
     (core,) = fma_probes([sync], 1, effort.iterations)
     # Shares of a core's work, so that no core waits for one that is slow or was interrupted.
@@ -144,7 +144,7 @@ def _probes(
 def _figures(
     probes: Mapping[str, PeakProbe], samples: Mapping[str, Sequence[float]], dispatches: int
 ) -> Figures:
-    """Rates from amounts, costs from differences."""
+    """Compute rates from amounts, costs from differences."""
     names = [f.name for f in fields(Figures) if f.name in probes]
     rates = {key: _rate(probes[key].amount, samples[key]) for key in names}
     return Figures(
@@ -159,7 +159,7 @@ def _rate(amount: float, seconds: Sequence[float]) -> Figure:
 
 
 def _cost(more: Sequence[float], less: Sequence[float], times: int = 1) -> Figure:
-    """What `more` takes longer, each of `times`; a difference that noise made negative is 0."""
+    """Return the time that `more` takes longer, each of `times`; a negative difference is 0."""
     differences = [(m - n) / times for m, n in zip(more, less, strict=True)]
     return _figure(max(0.0, (min(more) - min(less)) / times), differences)
 
@@ -171,7 +171,7 @@ def _figure(value: float, samples: Sequence[float]) -> Figure:
 
 
 def table(calibration: Calibration) -> str:
-    """The figures for people, a line each, and a note if they were disturbed; ends in a newline."""
+    """Write the figures, a line each, and a note if they were disturbed; ends in a newline."""
     machine = calibration.machine
     found: dict[str, Figure | None] = vars(calibration.figures)
     lines = [f"{calibration.label}: {machine.cpu or 'unknown CPU'}, {machine.cores} cores"]
@@ -189,7 +189,7 @@ def table(calibration: Calibration) -> str:
 
 
 def _unit(key: str) -> str:
-    """The unit of a rate; empty for a cost."""
+    """Return the unit of a rate; empty for a cost."""
     return _UNITS.get(key.rpartition("_")[2], "")
 
 
@@ -199,7 +199,7 @@ def _value(key: str, value: float) -> str:
 
 
 def require_cpu(cpu: CpuInfo | None) -> CpuInfo:
-    """The CPU. Raises PycError (DEVICE_UNAVAILABLE) where the system does not describe it."""
+    """Return the CPU. Raises PycError (DEVICE_UNAVAILABLE) if the system does not describe it."""
     if cpu is not None:
         return cpu
     raise PycError(

@@ -56,9 +56,9 @@ def in_own_process(threads: int, iterations: int, environ: dict[str, str]) -> Pe
 
 
 def fma_program(lanes: int, groups: int, iterations: int, dispatches: int = 1) -> str:
-    """A program of `groups` workgroups that do nothing but FMAs on vectors of `lanes` f32.
+    """Write a program of `groups` workgroups that do nothing but FMAs on vectors of f32.
 
-    Several `dispatches` run one after another, each on what the one before it made.
+    lanes: of the vectors. Several `dispatches` run one after another, each on the one before it.
     """
     vector, every = f"vector<{lanes}xf32>", range(ACCUMULATORS)
     names = ", ".join(f"%a{i} = %init" for i in every)
@@ -122,7 +122,7 @@ class PeakProbe:
 def fma_probes(
     devices: Iterable[Device], groups: int, iterations: int, dispatches: int = 1
 ) -> list[PeakProbe]:
-    """The FMA program, compiled once, on each device; its amount is in operations."""
+    """Compile the FMA program once for each device; its amount is in operations."""
     from pyc_mlir.runtime.array import to_device
 
     options = make_options()
@@ -141,7 +141,7 @@ def fma_probes(
 
 @contextmanager
 def copy_probe(threads: int, total_bytes: int) -> Iterator[PeakProbe]:
-    """Copies of `total_bytes` in all by `threads` threads; its amount is what they move."""
+    """Yield copies of `total_bytes` in all by `threads` threads; its amount is the bytes moved."""
     shape = total_bytes // threads // 8
     pairs = [(np.ones(shape), np.zeros(shape)) for _ in range(threads)]
     amount = 2 * 8 * shape * threads
@@ -159,7 +159,7 @@ def measure_flops(threads: int, iterations: int) -> float:
 
 
 def measure_bandwidth(threads: int, total_bytes: int) -> float:
-    """Bytes read and written per second by copies on `threads` threads."""
+    """Return the bytes read and written per second by copies on `threads` threads."""
     with copy_probe(threads, total_bytes) as probe:
         return probe.amount / _least_seconds(probe.call)
 
@@ -175,7 +175,7 @@ def _least_seconds(call: Callable[[], object]) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The calibrating process: peaks as JSON on stdout."""
+    """Run the calibrating process: peaks as JSON on stdout."""
     parser = argparse.ArgumentParser(__name__)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--iterations", type=int, required=True)

@@ -42,9 +42,10 @@ _SKIPPED = 125
 
 @dataclass(frozen=True)
 class Bisection:
-    """What was found: the culprits by site, and each one's decision in the good and the bad log.
+    """The culprits by site, and each one's decision in the good and the bad log.
 
-    differing: how many sites the logs differ in; vanished: choices that did not apply in some try.
+    differing: the number of sites in which the logs differ; vanished: choices that did not
+    apply in some try.
     """
 
     culprits: Culprits[str]
@@ -55,7 +56,7 @@ class Bisection:
 
 
 def differing_sites(good: CompileLog, bad: CompileLog) -> list[str]:
-    """The sites of choices that differ, those of the bad log first, in its order."""
+    """Return the sites of choices that differ, those of the bad log first, in its order."""
     return differing(good.recipe.choices, bad.recipe.choices)
 
 
@@ -75,7 +76,7 @@ class _Mixing:
     tries: int = 0
 
     def recipe(self, applied: Sequence[str]) -> Recipe:
-        """The good choices, but for the sites in `applied`, and what both chose alike."""
+        """Return the good choices, with the bad ones at `applied`, and the common ones."""
         return mixed(self.good.choices, self.bad.choices, self.sites, applied)
 
     def is_bad(self, applied: Sequence[str]) -> bool | None:
@@ -105,11 +106,11 @@ def bisect(
     check: Check,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Bisection:
-    """The decisions of the bad log that make `check` fail.
+    """Return the decisions of the bad log that make `check` fail.
 
     options: those of the bad compile (`replay_options`); clauses that end a compile are left out.
-    tell: is told each try. Raises PycError (BAD_ARGUMENT) where the logs do not differ, or the
-    check does not tell the good program from the bad one.
+    tell: receives a line for each try. Raises PycError (BAD_ARGUMENT) if the logs do not differ, or
+    the check does not tell the good program from the bad one.
     """
     sites = differing_sites(good, bad)
     if not sites:
@@ -148,7 +149,10 @@ def _useless(nothing: NothingToFind, good: CompileLog, bad: CompileLog) -> PycEr
 
 
 def unchecked(options: Options) -> Options:
-    """The options without the clauses that compare or refuse a program: the check does that."""
+    """Return the options without the clauses that compare or refuse a program.
+
+    The check of the bisection does that.
+    """
     contract = options.contract
     kept = Contract(
         memory_budget_bytes=contract.memory_budget_bytes, max_concurrency=contract.max_concurrency
@@ -160,8 +164,11 @@ def unchecked(options: Options) -> Options:
 
 
 def command_check(command: str) -> Check:
-    """A shell command in which ``{}`` stands for the program's file: status 0 says good, 125 that
-    it cannot tell, any other bad. Raises PycError (BAD_ARGUMENT) for a command without ``{}``."""
+    """Make a check of a shell command in which ``{}`` stands for the program's file.
+
+    Status 0 says good, 125 that it cannot tell, any other bad. Raises PycError (BAD_ARGUMENT) for a
+    command without ``{}``.
+    """
     if "{}" not in command:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -180,9 +187,9 @@ def command_check(command: str) -> Check:
 
 
 def error_check(source: Any, inputs: Sequence[Any] | None, options: Options) -> Check:
-    """Bad is a program that differs from its reference, beyond what rounding explains.
+    """Make a check that fails a program which differs from its reference beyond rounding.
 
-    Raises PycError (NO_ORACLE) where there is no reference.
+    Raises PycError (NO_ORACLE) if there is no reference.
     """
     checked = replace(options, contract=Contract(max_error=ROUNDING), recipe=None)
     lowered = lower(source, inputs, checked)
@@ -232,12 +239,12 @@ class LatencyCheck:
 
 
 def latency_check() -> LatencyCheck:
-    """A check by the median call on the program's default device."""
+    """Make a check by the median call on the program's default device."""
     return LatencyCheck(median_seconds)
 
 
 def median_seconds(artifact: Artifact) -> float:
-    """Seconds of a call with seeded inputs that are on the device."""
+    """Return the median seconds of a call with seeded inputs that are on the device."""
     program = Program(artifact)
     inputs = some_inputs(artifact, serving(program).answer)
     arrays = [to_device(a, program.device) for a in inputs]

@@ -44,12 +44,12 @@ class ProgramDifference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether both tell the same."""
+        """True if both are equal."""
         return not (self.conditions or self.changes or self.restated)
 
 
 def diff(a: CompileLog, b: CompileLog) -> ProgramDifference:
-    """What differs from `a` to `b`."""
+    """Return the differences from `a` to `b`."""
     changes, restated, same = [], [], 0
     for before, after in _joined(a, b):
         site = (after or before or _nothing()).site.key
@@ -70,7 +70,7 @@ def _nothing() -> Decision:
 
 
 def _joined(a: CompileLog, b: CompileLog) -> Iterator[tuple[Decision | None, Decision | None]]:
-    """Pairs in the order of `b`, then what only `a` has."""
+    """Yield pairs in the order of `b`, then the decisions that only `a` has."""
     before = {d.site.key: d for d in a.decisions}
     left = [d for d in b.decisions if d.site.key not in before]
     taken = {d.site.key for d in b.decisions}
@@ -86,7 +86,7 @@ def _joined(a: CompileLog, b: CompileLog) -> Iterator[tuple[Decision | None, Dec
 
 
 def _in_order(spare: Sequence[Decision], left: Sequence[Decision]) -> dict[str, Decision]:
-    """For sites of another program, the decision about the same operation in the same place."""
+    """Return for sites of another program the decision about the same operation and place."""
     queues: defaultdict[str, list[Decision]] = defaultdict(list)
     for decision in spare:
         queues[_HASH.sub("", decision.site.key)].append(decision)
@@ -99,7 +99,7 @@ def _in_order(spare: Sequence[Decision], left: Sequence[Decision]) -> dict[str, 
 
 
 def _reasons(before: Decision, after: Decision) -> Iterator[str]:
-    """What differs in two decisions besides the choice."""
+    """Yield the differences of two decisions besides the choice."""
     if before.decided_by != after.decided_by:
         yield f"decided by: {before.decided_by} -> {after.decided_by}"
     old, new = _by_name(before), _by_name(after)
@@ -138,7 +138,7 @@ def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested objects as ``contract.max_error``; lists stay whole."""
+    """Flatten nested objects as ``contract.max_error``; lists stay whole."""
     flat = {}
     for name, value in data.items():
         if isinstance(value, Mapping):
@@ -149,7 +149,7 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _sizes(recorded: CompileLog) -> dict[str, int | None]:
-    """Bytes of the program and of one call, where a program was read."""
+    """Return the bytes of the program and of one call, if a program was read."""
     artifact = recorded.artifact
     if artifact is None:
         return {}

@@ -11,7 +11,7 @@ Part = TypeVar("Part")
 
 
 def minimal(parts: Sequence[Part], fails: Callable[[Sequence[Part]], bool]) -> tuple[Part, ...]:
-    """Parts, in their order, of which none can be left out; all of them together must fail.
+    """Return parts, in their order, of which none can be left out; all together must fail.
 
     `fails` is asked about each subset once: O(n^2) times at worst, about 2 log2 n for one culprit.
     """

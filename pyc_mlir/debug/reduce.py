@@ -26,7 +26,7 @@ _TYPE = re.compile(r"tensor<([0-9?x]*)x\w+|array<i64: ([-0-9, ]+)>")
 
 @dataclass(frozen=True)
 class ReducedModule:
-    """What is left: the module's text, how many ops it has, had, and how many modules were tried.
+    """The reduced module: its text, the ops that it has and had, and the number of tries.
 
     Ops are those of the entry function, its return left out.
     """
@@ -40,7 +40,7 @@ class ReducedModule:
 def reduce_module(
     text: str, fails: Fails, tell: Tell = lambda line: None, name: str = _TEXT
 ) -> ReducedModule:
-    """The smallest failing part of a module that was found; messages call it `name`.
+    """Reduce a module to the smallest failing part found; messages call it `name`.
 
     Raises PycError: INVALID_IR for text that is no module, BAD_ARGUMENT if the module does not
     fail.
@@ -88,7 +88,7 @@ class _Reducer:
         return len(self._known)
 
     def fails(self, text: str | None) -> bool:
-        """Whether a module is one, and fails; asked once."""
+        """Return whether a text is a module that fails; each text is tried once."""
         if text is None:
             return False
         if text not in self._known:
@@ -98,26 +98,26 @@ class _Reducer:
         return self._known[text]
 
     def without_functions(self, text: str) -> str:
-        """Without those functions beside the entry that can be missed."""
+        """Drop the functions beside the entry that are not needed to fail."""
         with new_context() as context, ir.Location.unknown():
             others = len(_others(parse_mlir(text, context)))
         chosen = minimal(range(others), lambda kept: self.fails(_with_functions(text, kept)))
         return _with_functions(text, chosen) or text
 
     def without_ops(self, text: str) -> str:
-        """Without those ops that can be missed."""
+        """Drop the ops that are not needed to fail."""
         chosen = minimal(range(_count(text)), lambda kept: self.fails(_with_ops(text, kept)))
         return _with_ops(text, chosen) or text
 
     def without_results(self, text: str) -> str:
-        """Without those results that can be missed."""
+        """Drop the results that are not needed to fail."""
         with new_context() as context, ir.Location.unknown():
             results = len(_body(parse_mlir(text, context))[-1].operands)
         chosen = minimal(range(results), lambda kept: self.fails(_with_results(text, kept)))
         return _with_results(text, chosen) or text
 
     def with_smaller_sizes(self, text: str) -> str:
-        """With smaller sizes, each everywhere at once; not where weights lie outside of types."""
+        """Shrink sizes, each everywhere at once; not if weights lie outside of types."""
         if "dense_resource" in text:
             return text
         for size in sorted(_sizes(text), reverse=True):
@@ -135,7 +135,7 @@ def _others(module: ir.Module) -> list[ir.Operation]:
 
 
 def _changed(text: str, change: Callable[[ir.Module], None]) -> str | None:
-    """The text after a change of the module; None if that does not verify."""
+    """Return the text after a change of the module; None if that does not verify."""
     with new_context() as context, ir.Location.unknown():
         module = parse_mlir(text, context)
         change(module)
@@ -221,7 +221,7 @@ def _sizes(text: str) -> set[int]:
 
 
 def _resized(text: str, size: int, smaller: int) -> str:
-    """The text with one size for another in types and lists of sizes."""
+    """Replace one size by another in types and lists of sizes."""
     number = re.compile(rf"(?<![\d-]){size}(?!\d)")
     return _TYPE.sub(lambda match: _sized(match, number, smaller), text)
 

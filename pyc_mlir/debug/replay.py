@@ -43,17 +43,16 @@ def replay(
     target: Target | None = None,
     stage: Stage = logged,
 ) -> Artifact:
-    """The artifact of `recorded`, compiled again from `source`; its bytes are the same.
+    """Compile `recorded` again from `source`; the artifact's bytes are the same.
 
     source, inputs: as for `compile`, those that were compiled. calibration: the file whose name
-    and hash the log has. iree_flags: only where a recorded one names a path, which no log keeps.
-    target: only where it was a `Target` of the caller's own, of which the log has the name and the
+    and hash the log has. iree_flags: only if a recorded one names a path, which no log keeps.
+    target: only if it was a `Target` of the caller's own, of which the log has the name and the
     CPU features.
 
-    Raises PycError: BAD_ARGUMENT as `replay_options`; REPLAY_MISMATCH for another program,
-    version, target, calibration or decision;
-    RECIPE_MISMATCH for a choice that is not offered any more, or a site that never came up; and
-    what the compile raises.
+    Raises PycError: BAD_ARGUMENT as `replay_options`; REPLAY_MISMATCH for another program, version,
+    target, calibration or decision; RECIPE_MISMATCH for a choice that is not offered any more, or a
+    site that never came up; and the errors of the compile.
     """
     options = replay_options(recorded, calibration, iree_flags, target)
     artifact = build(source, inputs, replace(options, recipe=recorded.recipe), stage)
@@ -67,11 +66,11 @@ def replay_options(
     iree_flags: Sequence[str] = (),
     target: Target | None = None,
 ) -> Options:
-    """The options that a program was compiled with, but for its recipe.
+    """Return the options that a program was compiled with, but for its recipe.
 
     Raises PycError: BAD_ARGUMENT for a log without conditions or one for a target that PyC has not
-    and that is not given, REPLAY_MISMATCH for those that this
-    machine, these packages or the arguments do not meet, and as `resolve`.
+    and that is not given, REPLAY_MISMATCH for those that this machine, these packages or the
+    arguments do not meet, and as `resolve`.
     """
     known = recorded.conditions
     if not known or not known["options"]:
@@ -136,9 +135,9 @@ def _short(value: Any) -> str:
 
 
 def first_difference(before: Sequence[Decision], now: Sequence[Decision]) -> str:
-    """What the first decision is that was another one, or stood elsewhere; empty if none was.
+    """Describe the first decision that differs or stands elsewhere; empty if none does.
 
-    Locations, which artifacts do not carry, and what was measured are no part of it.
+    Locations, which artifacts do not carry, and measurements are not compared.
     """
     for old, new in zip(before, now, strict=False):
         if _essence(old) != _essence(new):

@@ -63,7 +63,7 @@ def _read_by(op: ir.Operation) -> set[ir.Value]:
 
 
 def _flops(op: ir.Operation) -> int | None:
-    """Operations by the op's definition; None without one, and where a shape is dynamic."""
+    """Count operations by the op's definition; None without one, and for dynamic shapes."""
     definition = OPS.get(op.name.removeprefix(_OURS)) if op.name.startswith(_OURS) else None
     if definition is None:
         return None

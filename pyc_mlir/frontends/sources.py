@@ -123,7 +123,7 @@ def allow_bytecode() -> None:
 
 
 def _from_bytecode(data: bytes, name: str, context: ir.Context) -> Source:
-    """Bytecode: a StableHLO artifact, or any that enters at IREE.
+    """Read bytecode: a StableHLO artifact, or any that enters at IREE.
 
     Damaged bytecode may end the process that parses it.
     """

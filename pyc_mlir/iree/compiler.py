@@ -224,7 +224,7 @@ def check_dtypes(module: Any, target: Target, locations: Mapping[str, str]) -> N
 
 
 def _values(op: Any) -> Iterator[tuple[Any, str]]:
-    """Every value under `op`: the op that makes it (or holds it as an argument) and its type."""
+    """Yield every value under `op`: the op that makes it (or has it as argument) and its type."""
     for result in op.results:
         yield op, str(result.type)
     for region in op.regions:

@@ -57,7 +57,7 @@ _FUNCTIONS = ("func.func", "util.func")
 
 
 def _ops(entry: Any) -> int:
-    """Ops of the body's blocks, without terminators, constants, and ops in regions of others."""
+    """Count the ops of the body's blocks, without terminators, constants, and nested ops."""
     bodies = [[op.operation.name for op in block][:-1] for block in entry.regions[0].blocks]
     return sum(not name.endswith(".constant") for names in bodies for name in names)
 
@@ -72,7 +72,7 @@ def _text(op: Any, attribute: str) -> str:
 
 
 def _signature(function_type: str) -> Signature:
-    """From ``(tensor<?x4xf32>) -> (tensor<4xf32>)``."""
+    """Read a signature from ``(tensor<?x4xf32>) -> (tensor<4xf32>)``."""
     taken, _, given = function_type.partition("->")
     return Signature(_arguments(taken, "arg"), _arguments(given, "result"))
 

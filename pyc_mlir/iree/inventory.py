@@ -26,7 +26,7 @@ class Driver:
 
 
 def compiler_targets() -> tuple[str, ...]:
-    """Back ends of the installed IREE compiler, sorted; empty when it is not installed."""
+    """Return the back ends of the installed IREE compiler, sorted; empty if it is missing."""
     if not _is_installed("iree.compiler"):
         return ()
     from iree.compiler import query_available_targets
@@ -35,7 +35,7 @@ def compiler_targets() -> tuple[str, ...]:
 
 
 def runtime_drivers() -> tuple[Driver, ...]:
-    """Drivers of the installed IREE runtime, sorted; empty when it is not installed."""
+    """Return the drivers of the installed IREE runtime, sorted; empty if it is missing."""
     if not _is_installed("iree.runtime"):
         return ()
     from iree.runtime import query_available_drivers
@@ -69,7 +69,7 @@ def query(name: str) -> Driver:
 
 
 def reason(text: str) -> str:
-    """IREE's reason, without the line of its sources before it and the advice behind it."""
+    """Return IREE's reason, without the line of its sources before it and the advice behind it."""
     line = text.strip().partition("\n")[0]
     _, has_place, rest = line.partition("; ")
     return re.split(r"; |: please", rest if has_place else line)[0] or "no reason given"

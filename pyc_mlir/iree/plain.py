@@ -7,12 +7,12 @@ from pyc_mlir.pipelines.target.target import Target
 
 
 def plain_flags(target: Target, *flags: str) -> tuple[str, ...]:
-    """IREE's own highest level for the target, and `flags`."""
+    """Return the flags of IREE's own highest level for the target, and `flags`."""
     return ("--iree-opt-level=O3", *target.flags, *flags)
 
 
 def compile_plain(code: bytes, flags: Sequence[str]) -> bytes:
-    """IREE's compiler and nothing of ours: MLIR text or bytecode to a vmfb. Raises PycError."""
+    """Compile MLIR text or bytecode by IREE alone to a vmfb. Raises PycError."""
     with IreeSession(flags) as session:
         session.parse(code)
         session.run()

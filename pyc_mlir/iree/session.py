@@ -95,7 +95,7 @@ class _Threads:
 
 
 def _lose_threads() -> None:
-    """In a forked child: IREE would wait for threads that are its parent's, at its exit too."""
+    """Give up threads in a forked child: IREE would wait for the parent's, at its exit too."""
     if _Threads.started:
         _Threads.lost = True
         ctypes_dl._global_init.local_dylib = None

@@ -34,7 +34,7 @@ def name_sources(module: Any) -> int:
 
 
 def _location(name: str, context: Any) -> Any:
-    """As `mark_locations` writes it, so that IREE's diagnostics print the id."""
+    """Make a location as `mark_locations` does, so that IREE's diagnostics print the id."""
     place = place_of(name)
     return ir.Location.name(place, ir.Location.file(place, 1, 1, context), context)
 

@@ -113,13 +113,13 @@ class JaxFunction:
         return self._find(bound, tree, arrays)(arrays)
 
     def module(self, *args: Any, **kwargs: Any) -> ir.Module:
-        """The pyc module that a call with these arguments is compiled from."""
+        """Return the pyc module that a call with these arguments is compiled from."""
         bound = self._bind(args, kwargs)
         leaves, tree = jax.tree.flatten((bound.arrays, bound.keywords))
         return self._imported(bound, tree, [_as_array(leaf) for leaf in leaves])[0]
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
-        """The program that a call with these arguments runs; it takes the arguments' leaves."""
+        """Return the program of a call with these arguments; it takes the arguments' leaves."""
         bound = self._bind(args, kwargs)
         leaves, tree = jax.tree.flatten((bound.arrays, bound.keywords))
         return self._find(bound, tree, [_as_array(leaf) for leaf in leaves]).program
@@ -140,7 +140,7 @@ class JaxFunction:
         )
 
     def _restored(self, bound: _Bound, tree: Any) -> Callable[..., Any]:
-        """The function of the array arguments' leaves alone."""
+        """Return the function of the array arguments' leaves alone."""
 
         def flat(*leaves: Any) -> Any:
             arrays, keywords = jax.tree.unflatten(tree, leaves)
@@ -164,7 +164,7 @@ class JaxFunction:
         return found
 
     def _specs(self, bound: _Bound, tree: Any, arrays: Sequence[Any]) -> list[Any]:
-        """The types of the leaves; symbolic where the caller named dimensions."""
+        """Return the types of the leaves; symbolic if the caller named dimensions."""
         plain = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
         if self._polymorphic is None:
             return plain
@@ -185,7 +185,7 @@ class JaxFunction:
         return module, results, kept_arguments(jaxpr)
 
     def _argument_names(self, tree: Any) -> list[str]:
-        """Names of the leaves: ``params['dense']['kernel']``, ``x``."""
+        """Name the leaves: ``params['dense']['kernel']``, ``x``."""
         numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
         parameters = list(_parameters(self._function))
         positional = [p for i, p in enumerate(parameters) if i not in self._static]
@@ -200,7 +200,7 @@ class JaxFunction:
 
 
 def _parameters(function: Callable[..., Any]) -> Sequence[str]:
-    """The names of the positional parameters; none where Python does not know them."""
+    """Return the names of the positional parameters; none if Python does not know them."""
     try:
         return [
             p.name
@@ -220,9 +220,9 @@ def _title(function: Callable[..., Any]) -> str:
 
 
 def _as_array(leaf: Any) -> Any:
-    """A leaf as an array of JAX's or numpy's, in the element type that JAX gives it.
+    """Return a leaf as an array of JAX's or numpy's, in the element type that JAX gives it.
 
-    Raises PycError (BAD_ARGUMENT) for what is no array.
+    Raises PycError (BAD_ARGUMENT) for a leaf that is no array.
     """
     if isinstance(leaf, jax.Array):
         return leaf
@@ -245,7 +245,7 @@ def _run(program: Program, arrays: Sequence[Any]) -> list[jax.Array]:
 
 
 def _to_jax(array: Any) -> jax.Array:
-    """An array as JAX's, sharing its memory if that is aligned to 64 bytes."""
+    """Return an array as JAX's, sharing its memory if that is aligned to 64 bytes."""
     host = np.asarray(array)
     try:
         shared = jnp.from_dlpack(host)
@@ -272,7 +272,7 @@ def _release() -> None:
 
 
 def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, Any]) -> Any:
-    """The function inside other JAX code: a callback that runs PyC's program.
+    """Wrap the function for use inside other JAX code: a callback that runs PyC's program.
 
     Reverse-mode gradients are programs of PyC's as well: the backward pass computes the forward one
     again, so that nothing has to be kept between the two.
@@ -295,7 +295,7 @@ def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, 
 
 
 def _copying(function: JaxFunction) -> Callable[..., Any]:
-    """The function with results in numpy's own memory: JAX may share what callbacks return."""
+    """Copy a function's results to numpy's own memory: JAX may share those of callbacks."""
 
     def copied(*arrays: Any) -> Any:
         return jax.tree.map(np.array, function(*arrays))
@@ -306,7 +306,7 @@ def _copying(function: JaxFunction) -> Callable[..., Any]:
 def _gradients(
     flat: Callable[..., Any], arrays: Sequence[Any], cotangents: Any, options: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """The cotangents of the float arguments, computed by a program; None for the others."""
+    """Compute the cotangents of the float arguments by a program; None for the others."""
     floats = [i for i, a in enumerate(arrays) if jnp.issubdtype(a.dtype, jnp.inexact)]
     given = [c for c in jax.tree.leaves(cotangents) if c.dtype != float0]
 

@@ -16,7 +16,7 @@ from jax.custom_batching import custom_vmap  # pyright: ignore[reportMissingImpo
 
 
 def _composite(name: str, decomposition: Callable[..., Any], **attributes: Any) -> Any:
-    """A composite whose gradient and batches are those of its decomposition; JAX has neither."""
+    """Make a composite with its decomposition's gradient and batches; JAX gives it neither."""
     plain = partial(decomposition, **attributes)
 
     @custom_vmap

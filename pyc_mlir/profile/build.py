@@ -43,7 +43,7 @@ _REST = ProfileRow("", 0.0, 0.0)
 
 @dataclass(frozen=True)
 class ProfiledCall:
-    """What is called: a function of the artifact with its inputs, and bytes of further buffers.
+    """The call to profile: a function of the artifact, its inputs, and bytes of further buffers.
 
     own: seconds of one call of the program itself, by its own way.
     """
@@ -109,7 +109,7 @@ def measure(
 
 
 def _each_round(calls: int | None, seconds: Sequence[float]) -> int:
-    """Calls in each round."""
+    """Return the calls in each round."""
     if calls is None:
         fit = _SECONDS / max(statistics.median(seconds), 1e-9)
         calls = int(min(max(fit, _FEWEST), _MOST))
@@ -117,7 +117,7 @@ def _each_round(calls: int | None, seconds: Sequence[float]) -> int:
 
 
 def _middle(timed: Sequence[TimedCall]) -> list[TimedCall]:
-    """The half of the calls in the middle, by their seconds."""
+    """Return the half of the calls in the middle, by their seconds."""
     ordered = sorted(timed, key=lambda c: c.seconds)
     cut = len(ordered) // 4
     return ordered[cut : len(ordered) - cut]
@@ -161,7 +161,7 @@ def _rows(
 def _described(
     symbol: str, seconds: float, known: KnownDispatch | None, groups: dict[str, KnownGroup]
 ) -> ProfileRow:
-    """A row without what was measured of it."""
+    """Return a row without its measurements."""
     code = family_of(symbol)
     if known is None:
         return ProfileRow(symbol, seconds, 0.0, code=code)
@@ -183,12 +183,12 @@ def _described(
 
 
 def _is_static(artifact: Artifact) -> bool:
-    """Whether the recorded operations and bytes are those of every call."""
+    """Return whether the recorded operations and bytes are those of every call."""
     return all(isinstance(d, int) for a in artifact.signature.inputs for d in a.shape)
 
 
 def _roofline(known: KnownDispatch | None, seconds: float, model: CostModel) -> float | None:
-    """The share of the roof that a dispatch reaches; above 1 where a cache held more."""
+    """Return the share of the roof that a dispatch reaches; above 1 if a cache held more."""
     if known is None or not seconds or not (known.flops or known.traffic_bytes):
         return None
     computing = known.flops / (model.core_flops * model.cores)
@@ -196,7 +196,7 @@ def _roofline(known: KnownDispatch | None, seconds: float, model: CostModel) -> 
 
 
 def roof_of(model: CostModel) -> str:
-    """What rooflines rest on, with the figures."""
+    """Write the basis of rooflines, with the figures."""
     flops, bandwidth = model.core_flops * model.cores / 1e9, model.bandwidth / 1e9
     return (
         f"{flops:.0f} GFLOP/s on {model.cores} core{'s' if model.cores > 1 else ''}, "
@@ -205,7 +205,7 @@ def roof_of(model: CostModel) -> str:
 
 
 def predict(artifact: Artifact, decisions: Sequence[Decision] | None = None) -> Profile | None:
-    """The call as the cost model predicted it when it was compiled; None without a memory report.
+    """Predict the call by the cost model of its compile; None without a memory report.
 
     decisions: a log of the same compile, whose locations the artifact does not keep.
     """
@@ -230,7 +230,7 @@ def predict(artifact: Artifact, decisions: Sequence[Decision] | None = None) -> 
 
 
 def placed(profile: Profile, decisions: Sequence[Decision]) -> Profile:
-    """The profile with the locations that a log of the same compile tells."""
+    """Return the profile with the locations that a log of the same compile has."""
     groups = groups_of(decisions)
     rows = []
     for row in profile.rows:
@@ -246,7 +246,7 @@ def model_of(
     threads: int,
     calibration: Calibration | str | Path | None = None,
 ) -> CostModel:
-    """The cost model of this machine for an artifact's target and so many threads (0: all cores).
+    """Return this machine's cost model for an artifact's target and threads (0: all cores).
 
     Raises PycError: FILE_ACCESS, BAD_ARGUMENT for a calibration of another CPU.
     """

@@ -1,7 +1,7 @@
-"""What an artifact says of each dispatch: its source ops, its code, its operations and bytes.
+"""The facts of an artifact on each dispatch: its source ops, code, operations and bytes.
 
 Comes in: an artifact (decisions, memory report). Goes out: a `KnownDispatch` for each dispatch of a
-call in the order in which they run. Nothing is guessed: `assigned` leaves None where several
+call in the order in which they run. Nothing is guessed: `assigned` leaves None if several
 dispatches share a symbol and the order of a call is not the one that was recorded.
 """
 
@@ -56,7 +56,7 @@ class KnownDispatch:
 
     @property
     def is_command(self) -> bool:
-        """Whether it is a fill or a copy, which IREE does without a dispatch."""
+        """True for a fill or a copy, which IREE does without a dispatch."""
         return self.symbol.startswith(_COMMAND)
 
 
@@ -66,17 +66,17 @@ def family_of(symbol: str) -> str:
 
 
 def report_of(artifact: Artifact) -> MemoryReport:
-    """The memory report, which lists the dispatches; an empty one where there is none."""
+    """Return the memory report, which lists the dispatches; an empty one if there is none."""
     return from_bytes(artifact.memory) if artifact.memory else MemoryReport()
 
 
 def recorded(report: MemoryReport) -> list[KnownDispatch]:
-    """The dispatches and commands of a call, in the order of the plans that run."""
+    """Return the dispatches and commands of a call, in the order of the plans that run."""
     return [_known(task) for region in report.regions for task in _in_order(region)]
 
 
 def _in_order(region: RegionReport) -> Iterator[TaskReport]:
-    """A plan may change the order and run a task again."""
+    """Yield the tasks in the plan's order, which may differ and run a task again."""
     runs = region.after.runs if region.after is not None else ()
     return (region.tasks[r.task] for r in runs) if runs else iter(region.tasks)
 
@@ -86,10 +86,9 @@ def _known(task: TaskReport) -> KnownDispatch:
 
 
 def assigned(symbols: Sequence[str], known: Sequence[KnownDispatch]) -> list[KnownDispatch | None]:
-    """What is known of each dispatch of a call, by the symbols in the order in which they ran.
+    """Return the facts of each dispatch of a call, by the symbols in the order of the run.
 
-    By position where the order is the recorded one; else by symbol where that says all; None where
-    neither does.
+    By position if the order is the recorded one; else by symbol if that identifies it; else None.
     """
     dispatches = [k for k in known if not k.is_command]
     if [k.symbol for k in dispatches] == list(symbols):
@@ -101,7 +100,7 @@ def assigned(symbols: Sequence[str], known: Sequence[KnownDispatch]) -> list[Kno
 
 
 def groups_of(decisions: Iterable[Decision]) -> dict[str, KnownGroup]:
-    """The group of each op id that kernels were chosen for: by its own id and by its members'."""
+    """Return the group of each op id that kernels were chosen for: its own id and its members'."""
     found: dict[str, KnownGroup] = {}
     for decision in decisions:
         if decision.site.pass_name != SELECT:
@@ -121,19 +120,19 @@ def _group(decision: Decision) -> KnownGroup:
 
 
 def places_of(location: str) -> tuple[str, ...]:
-    """The readable parts of an MLIR location: names of nodes; files with lines if it has none."""
+    """Return the readable parts of an MLIR location: names of nodes, else files with lines."""
     found = _NAME.findall(location)
     names = [name for name, line in found if not line]
     return tuple(dict.fromkeys(names or (f"{PurePath(name).name}:{line}" for name, line in found)))
 
 
 def groups_behind(sources: Sequence[str], groups: Mapping[str, KnownGroup]) -> list[KnownGroup]:
-    """The groups that a dispatch computes something of; an op without a decision is its own."""
+    """Return the groups that a dispatch computes in part; an op without a decision is its own."""
     return list(dict.fromkeys(groups.get(s) or KnownGroup(s, (s,)) for s in sources))
 
 
 def ops_behind(sources: Sequence[str], groups: Mapping[str, KnownGroup]) -> tuple[str, ...]:
-    """What a dispatch computes, in words: whole groups, or those of their ops that are sources."""
+    """Return a dispatch's computation in words: whole groups, or their ops that are sources."""
     names = []
     for group in groups_behind(sources, groups):
         whole = group.name in sources

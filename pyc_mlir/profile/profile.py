@@ -68,7 +68,7 @@ class ProfileRow:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether its code is a generated kernel's."""
+        """True if its code is a generated kernel's."""
         return self.is_dispatch and self.code != IREE
 
     @property
@@ -81,7 +81,7 @@ class ProfileRow:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What profiling and other processes do to a call: medians of calls that were made in turn.
+    """The effect of profiling and other processes on a call: medians of calls made in turn.
 
     profiled and plain: CPU seconds by IREE's tool, with and without profiling; unlike seconds by
     the clock, other processes change them little. own: seconds of a call from Python.
@@ -93,7 +93,7 @@ class Disturbance:
 
     @property
     def overhead(self) -> float:
-        """What profiling adds to a call, as a share of it."""
+        """The time that profiling adds to a call, as a share of it."""
         return self.profiled / self.plain - 1 if self.plain else 0.0
 
 
@@ -143,7 +143,7 @@ class Profile:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether a call on one thread took far longer than the CPU was at work for it."""
+        """True if a call on one thread took far longer than the CPU was at work for it."""
         if self.device != "local-sync" or self.disturbance is None:
             return False
         return self.seconds > _CALM * self.disturbance.profiled
@@ -152,7 +152,7 @@ class Profile:
         return views.table(self, _SHOWN)
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return the HTML for notebooks."""
         return views.html(self)
 
     def trace(self, path: str | Path) -> None:
@@ -171,7 +171,7 @@ class Profile:
         write_file(path, f"{text}\n".encode())
 
     def to_json(self) -> dict[str, Any]:
-        """The profile as plain JSON data."""
+        """Return the profile as plain JSON data."""
         return {"schema": SCHEMA_VERSION, **to_data(self, "profile")}
 
     @staticmethod
@@ -203,7 +203,7 @@ class Profile:
 def with_rest(
     rows: Sequence[ProfileRow], seconds: float, rest: ProfileRow
 ) -> tuple[ProfileRow, ...]:
-    """The rows and what is left of a call of `seconds`, with the share of each."""
+    """Return the rows and the rest of a call of `seconds`, with the share of each."""
     left = seconds - fsum(row.seconds for row in rows)
     whole = seconds or 1.0
     shared = [_shared(row, row.seconds, whole) for row in rows]

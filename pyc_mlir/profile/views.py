@@ -6,11 +6,12 @@ threads.
 """
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile.known import IREE
+from pyc_mlir.util.html import Html, joined, tag
+from pyc_mlir.util.html import table as table_of
 from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _PROCESS = 1
 
 
 def table(profile: "Profile", most: int | None = None) -> str:
-    """The longest rows first, then the others as one, then the rest and the whole call."""
+    """Write the longest rows first, the others as one, then the rest and the whole call."""
     cells, rows = [_HEAD], profile.longest_first
     shown = rows if most is None else rows[:most]
     cells += [_cells(row) for row in shown]
@@ -66,7 +67,7 @@ def _sum(rows: Sequence["ProfileRow"], what: str, profile: "Profile") -> tuple[s
 
 
 def _spread(row: "ProfileRow") -> str:
-    """From the 10th to the 90th percentile of the calls, against the median."""
+    """Write the 10th and 90th percentile of the calls, against the median."""
     median, low, high = row.median_seconds, row.p10_seconds, row.p90_seconds
     if not median or low is None or high is None:
         return ""
@@ -88,14 +89,14 @@ def _cut(text: str) -> str:
 
 
 def code_of(row: "ProfileRow") -> str:
-    """Whose code a row's is."""
+    """Name the owner of a row's code."""
     if not row.is_dispatch:
         return ""
     return "IREE's code" if row.code == IREE else f"kernel {row.code}"
 
 
 def summary(profile: "Profile") -> str:
-    """Where the time of a call goes, and what no generated kernel covers: one or two sentences."""
+    """Describe the shares of a call's time, and the ops that no generated kernel covers."""
     whole = profile.seconds or 1.0
     basis = "measured" if profile.measured else "predicted, not measured"
     head = f"A call takes {quantity(profile.seconds, 's')} ({basis})"
@@ -110,7 +111,7 @@ def summary(profile: "Profile") -> str:
 
 
 def uncovered(profile: "Profile") -> list[tuple[str, float]]:
-    """What no generated kernel covers, by its ops in words, with its share of the call."""
+    """Return the ops that no generated kernel covers, in words, with their share of the call."""
     shares: dict[str, float] = {}
     for row in profile.rows:
         if row.is_dispatch and not row.is_kernel:
@@ -119,7 +120,7 @@ def uncovered(profile: "Profile") -> list[tuple[str, float]]:
 
 
 def notes(profile: "Profile") -> str:
-    """How it was measured, against what, and what the roof is."""
+    """Describe the measurement, its comparison, and the roof."""
     lines = [profile.how]
     if (seen := profile.disturbance) is not None:
         profiled, plain, own = (quantity(v, "s") for v in (seen.profiled, seen.plain, seen.own))
@@ -134,24 +135,17 @@ def notes(profile: "Profile") -> str:
     return "".join(f"  {line}\n" for line in lines)
 
 
-def html(profile: "Profile") -> str:
-    """The table, whole; all text is escaped."""
-    heads = "".join(f"<th>{escape(name)}</th>" for name in _HEAD)
+def html(profile: "Profile") -> Html:
+    """Write the whole table, and what it rests on."""
     rest = [row for row in profile.rows if not row.is_dispatch]
     cells = [_cells(row) for row in (*profile.longest_first, *rest)]
     cells.append(_sum(profile.rows, "the call", profile))
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells
-    )
-    paragraphs = "".join(f"<p>{escape(line.strip())}</p>" for line in notes(profile).splitlines())
-    return (
-        f"<p>{escape(summary(profile))}</p><table><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{rows}</tbody></table>{paragraphs}"
-    )
+    lines = (tag("p", line.strip()) for line in notes(profile).splitlines())
+    return joined(tag("p", summary(profile)), table_of(_HEAD, cells), *lines)
 
 
 def trace_events(profile: "Profile") -> dict[str, Any]:
-    """One call as trace events; dispatches that overlap in time stand on lanes of their own."""
+    """Return one call as trace events; dispatches that overlap in time stand on own lanes."""
     rows = [row for row in profile.rows if row.is_dispatch]
     lanes = list(_lanes(profile.spans))
     name = f"{profile.program or 'program'} on {profile.device}"
@@ -193,7 +187,7 @@ def _named(what: str, lane: int, name: str) -> dict[str, Any]:
 
 
 def _lanes(spans: Sequence[DispatchSpan]) -> Iterator[int]:
-    """A lane for each span: the first one that is free when it begins."""
+    """Yield a lane for each span: the first one that is free when it begins."""
     ends: list[float] = []
     for span in spans:
         free = (i for i, end in enumerate(ends) if end <= span.start)

@@ -68,7 +68,7 @@ class ArenaPool:
         return sum(a.size for a in tuple(self._arenas))
 
     def use(self, tag: str) -> None:
-        """From now on arenas of `tag` stay; those of other ones go when no call works in them."""
+        """Keep arenas of `tag` from now on; others go when no call works in them."""
         self._tag = tag
         idle = []
         try:
@@ -111,7 +111,7 @@ class ArenaPool:
                 self._freed.notify()
 
     def _made(self) -> Arena | None:
-        """One more arena; None where all are made."""
+        """Make one more arena; None if all are made."""
         with self._freed:
             if len(self._arenas) >= self._count:
                 return None
@@ -156,7 +156,7 @@ class ArenaFacts:
 
     @staticmethod
     def of(reflection: Mapping[str, str]) -> "ArenaFacts":
-        """From a function's reflection. Raises PycError (BAD_ARTIFACT) unless the compile left it.
+        """Read the facts of a function's reflection. Raises PycError (BAD_ARTIFACT) without them.
 
         A program without scratch has neither a size nor a query.
         """

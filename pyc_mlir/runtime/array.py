@@ -103,7 +103,7 @@ class Array:
         return host
 
     def host(self) -> np.ndarray:
-        """As `numpy`, but writable: for the one owner of a fresh result."""
+        """Return the array as `numpy`, but writable: for the one owner of a fresh result."""
         require_present(self)
         if not self.device.is_cpu or self.nbytes == 0:
             require_held(self._buffer, (tuple(self._buffer.shape), self.dtype, self.device))

@@ -67,10 +67,10 @@ _DEFAULTS = threading.Lock()
 
 
 def _mark_forked() -> None:
-    """In a forked child, which has none of the devices' threads.
+    """Mark a forked child, which has none of the devices' threads.
 
-    To free a device, of any kind, is to wait for its threads: these are kept, beyond the end of
-    the interpreter too.
+    To free a device, of any kind, is to wait for its threads: these are kept, beyond the end of the
+    interpreter too.
     """
     global _TOPOLOGY, _DEFAULTS
     _TOPOLOGY, _DEFAULTS = threading.Lock(), threading.Lock()
@@ -158,7 +158,7 @@ class Device:
         return "local" if self.is_cpu else self.kind
 
     def memory(self) -> MemoryStatistics:
-        """Device memory of everything on this device since it was created.
+        """Return the device memory of everything on this device since it was created.
 
         Zeros for a device that keeps no count.
         """
@@ -169,7 +169,7 @@ class Device:
         return MemoryStatistics(peak, allocated - freed, allocated)
 
     def allocate(self, size: int) -> rt.HalBuffer:
-        """Fresh memory of `size` bytes for programs to work in; what is in it is undefined.
+        """Allocate `size` bytes of undefined contents for programs to work in.
 
         Raises PycError (RUNTIME_FAILED) when the device has none.
         """

@@ -1,4 +1,4 @@
-"""What a program did: its counts, and events (guards, fallbacks, switches) for a log.
+"""The counts of a program, and events (guards, fallbacks, switches) for a log.
 
 A call that just answers leaves nothing here but a count.
 """
@@ -16,9 +16,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import RUN, Event
+from pyc_mlir.util.html import facts_table
 from pyc_mlir.util.logs import RUN as LOGGED
 from pyc_mlir.util.logs import logger
-from pyc_mlir.util.notebook import html_table
 from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class ProgramStats:
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        return html_table("ProgramStats", self._shown())
+        return facts_table("ProgramStats", self._shown())
 
     def _shown(self) -> dict[str, str]:
         """Describe the figures that are looked at most."""

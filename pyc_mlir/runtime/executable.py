@@ -76,7 +76,7 @@ class Executable:
         return Entry(self.context, self.function(name), self.device, results)
 
     def function(self, name: str) -> rt.VmFunction:
-        """IREE's handle of the function `name`. Raises PycError (BAD_ARTIFACT)."""
+        """Return IREE's handle of the function `name`. Raises PycError (BAD_ARTIFACT)."""
         function = self._module.lookup_function(name)
         if function is None:
             raise PycError(

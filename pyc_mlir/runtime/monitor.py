@@ -50,7 +50,7 @@ class Monitor:
     """The comparison of one program's answers, with its counts."""
 
     def __init__(self, serving: Serving, contract: Contract, load: Callable[..., Any]) -> None:
-        """Nothing is compared yet. `load` makes a program of a stand-in's artifact and a device."""
+        """Start without comparisons. `load` makes a program of a stand-in and a device."""
         artifact = serving.artifact
         self._serving = serving
         self._limit = contract.max_error if isinstance(contract.max_error, int | float) else None
@@ -236,7 +236,7 @@ class Monitor:
         )
 
     def _fallbacks(self, chain: Sequence[str]) -> Iterator[str]:
-        """Each fallback in turn, put in place when it is asked for; those not here are left out."""
+        """Yield each fallback in turn, put in place on demand; those not here are left out."""
         serving, checks = self._serving, self._checks
         for name in chain:
             if name == OTHER_PLANS:

@@ -1,10 +1,10 @@
-"""What the arrays of `out=` and `donate=` must satisfy, so that a call may write into them.
+"""The requirements of `out=` and `donate=` arrays, so that a call may write into them.
 
-An output's memory is written while inputs are still being read, and IREE does not look for
-overlaps (its `hal.tensor.alias` leaves them to the caller). So an output that shares memory with
-an input or another output is refused, but for inputs that are donated and proven to be read before
-(pipelines/memory/on_stream/donation.py). Results are copied into arrays of numpy after the call,
-so that those may overlap inputs.
+An output's memory is written while inputs are still being read, and IREE does not look for overlaps
+(its `hal.tensor.alias` leaves them to the caller). So an output that shares memory with an input or
+another output is refused, but for inputs that are donated and proven to be read before
+(pipelines/memory/on_stream/donation.py). Results are copied into arrays of numpy after the call, so
+that those may overlap inputs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -193,7 +193,7 @@ def donated_memory(
     signature: Signature,
     entry: ArenaCall,
 ) -> dict[int, tuple[int, Array]]:
-    """For results that take the memory of an input of `donate`: the input, and that memory.
+    """Return by result the donated input, and its memory, that the result takes.
 
     Each input gives its memory to a result that is proven to fit and has none in `out`. Raises
     PycError: BAD_ARGUMENT (not an input's number), DONATION_UNSAFE.

@@ -233,7 +233,7 @@ class Serving:
         return entries[MAIN]["function"], ()
 
     def ways(self) -> Ways:
-        """All code that calls may take, by mode and entry, that of the plan in use first."""
+        """Return all code that calls may take, by mode and entry, that of the plan in use first."""
         found = {}
         modes, current = self.plans.modes, self.plans.current
         for mode in sorted(modes.values(), key=lambda m: m is not current):
@@ -357,13 +357,13 @@ def memory_rule(
 
 
 def available_memory() -> int:
-    """Bytes that Linux can give without swapping."""
+    """Return the bytes that Linux can give without swapping."""
     with _MEMINFO.open() as lines:
         return parse_available(lines)
 
 
 def parse_available(lines: Iterable[str]) -> int:
-    """Bytes from the text of `/proc/meminfo`. Raises PycError (RUNTIME_FAILED)."""
+    """Read the bytes from the text of `/proc/meminfo`. Raises PycError (RUNTIME_FAILED)."""
     for line in lines:
         if line.startswith(_AVAILABLE):
             return int(line.split()[1]) * 1024

@@ -57,7 +57,7 @@ from pyc_mlir.runtime.outputs import (
     on_host,
 )
 from pyc_mlir.runtime.plans import PlannedMode, Run, Serving
-from pyc_mlir.util.notebook import html_table
+from pyc_mlir.util.html import facts_table
 from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ class Program:
         return {n: None if m.arena is None else m.arena.facts.arena_bytes for n, m in found}
 
     def donatable(self, inputs: Sequence[int]) -> tuple[int, ...]:
-        """Those of `inputs`, by number, that a call may donate together, whatever mode it takes.
+        """Return the numbers of those `inputs` that a call may donate together, in every mode.
 
         As many as there are results proven to fit; none under a contract with `max_error`.
         """
@@ -386,7 +386,7 @@ class Program:
         return f"Program({inputs}) -> ({outputs}) on {self.device!r}"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return the HTML for notebooks."""
         stats = self.stats()
         rows = {
             "inputs": _few([f"{a.name}: {a}" for a in self.signature.inputs]),
@@ -397,10 +397,10 @@ class Program:
             "scratch": quantity(stats.arena_bytes, "B"),
             "calls": str(stats.calls),
         }
-        return html_table("Program", rows)
+        return facts_table("Program", rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by the bytes of the artifact, and loaded on the default device of its target.
+        """Pickle the bytes of the artifact; loading takes the default device of its target.
 
         The mode in use, counts and log stay behind.
         """

@@ -44,10 +44,10 @@ def backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """What `torch.compile` calls with a captured graph. Returns a callable of its arguments.
+    """Compile a captured graph for `torch.compile`; return a callable of its arguments.
 
-    Raises PycError (BAD_ARGUMENT) for an unknown option; UnsupportedModel, with all nodes that
-    PyC lacks, unless `fallback` is "eager".
+    Raises PycError (BAD_ARGUMENT) for an unknown option; UnsupportedModel, with all nodes that PyC
+    lacks, unless `fallback` is "eager".
     """
     from torch._dynamo.backends.common import (  # pyright: ignore[reportMissingImports]
         aot_autograd,
@@ -100,7 +100,7 @@ def _count_frame() -> None:
 
 
 def _is_static(value: Any) -> bool:
-    """Whether an example is a parameter or a buffer of a module."""
+    """Return whether an example is a parameter or a buffer of a module."""
     parameter = isinstance(value, torch.nn.Parameter)
     return parameter or hasattr(value, "_dynamo_static_input_type")
 
@@ -127,7 +127,7 @@ class _Compiler:
         self.settings, self.weights, self.count = settings, weights, count
 
     def inference(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """A graph without gradients, whose weights may be frozen."""
+        """Compile a graph without gradients, whose weights may be frozen."""
         count("inference")
         weights = self._weights(example_inputs)
         context = TracingContext.try_get()
@@ -137,9 +137,9 @@ class _Compiler:
         return _boxed(InferenceCalls(gm, weights, frozen, self.settings))
 
     def _weights(self, example_inputs: Sequence[Any]) -> Mapping[int, Any]:
-        """The weights of fixed sizes.
+        """Return the weights of fixed sizes.
 
-        None where AOTAutograd added arguments, and so may have moved others.
+        None if AOTAutograd added arguments, and so may have moved others.
         """
         if len(example_inputs) != self.count:
             return {}
@@ -147,12 +147,12 @@ class _Compiler:
         return {i: t for i, t in self.weights.items() if all(isinstance(d, int) for d in shapes[i])}
 
     def forward(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The forward graph of training: its results, and what the backward graph needs."""
+        """Compile the forward graph of training: its results, and the backward graph's inputs."""
         count("forward")
         return _boxed(call_of(imported(gm), self._weights(example_inputs), self.settings))
 
     def backward(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The backward graph of training."""
+        """Compile the backward graph of training."""
         count("backward")
         return _boxed(call_of(imported(gm), (), self.settings))
 

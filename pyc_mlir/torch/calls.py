@@ -36,7 +36,7 @@ Call = Callable[[Sequence[Any]], list[Any]]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user gave `torch.compile`; `freeze` is None for "in inference mode"."""
+    """The arguments of `torch.compile`; `freeze` is None for "in inference mode"."""
 
     freeze: bool | None
     fallback: str
@@ -79,7 +79,7 @@ class InferenceCalls:
             self._imported = imported(gm)
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
-        """The graph's results. Raises PycError where it cannot be compiled, or a call fails."""
+        """Return the graph's results. Raises PycError if it cannot be compiled, or a call fails."""
         try:
             call = self._chosen(args)
         except PycError as error:
@@ -119,7 +119,10 @@ class InferenceCalls:
 
 
 def imported(gm: Any, frozen: Mapping[int, Any] = _NOTHING) -> CompiledGraph:
-    """The graph as a pyc module; `frozen` placeholders are constants. Raises UnsupportedModel."""
+    """Import the graph as a pyc module; `frozen` placeholders are constants.
+
+    Raises UnsupportedModel.
+    """
     # AOTAutograd compiles under its fake tensors; weights are real.
     with _disable_current_modes():
         return import_compiled(gm, _NAME, frozen)

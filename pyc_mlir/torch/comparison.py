@@ -54,7 +54,7 @@ class Comparison:
         return float(np.max([0.0, *(d.relative for d in self.differences)]))
 
     def agrees(self, tolerance: float = 1e-4) -> bool:
-        """Whether no result differs by more than that part of its largest value."""
+        """Return whether no result differs by more than that part of its largest value."""
         return bool(self.worst <= tolerance)
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ def compare(
 
 
 def _copied(leaf: Any) -> Any:
-    """A tensor of its own: a module may write its inputs."""
+    """Copy a tensor: a module may write its inputs."""
     return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 

@@ -1,4 +1,4 @@
-"""What `torch.compile(backend="pyc")` did in this process, as counts."""
+"""The counts of `torch.compile(backend="pyc")` in this process."""
 
 import threading
 from dataclasses import dataclass, fields
@@ -44,7 +44,7 @@ def count(name: str) -> None:
 
 
 def stats() -> TorchStats:
-    """The counts now."""
+    """Return the current counts."""
     from torch._dynamo.utils import counters  # pyright: ignore[reportMissingImports]
 
     with _LOCK:

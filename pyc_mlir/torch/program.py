@@ -71,7 +71,7 @@ class TorchProgram:
         self._donate = program.donatable(range(count - len(self.state), count))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's results. Raises PycError as a program's call, BAD_ARGUMENT for trees."""
+        """Return the module's results. Raises PycError as a program's call, or BAD_ARGUMENT."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._in_spec:
             leaves = self._reordered(args, kwargs)
@@ -87,7 +87,7 @@ class TorchProgram:
         return pytree.tree_unflatten(users, self._out_spec)
 
     def _reordered(self, args: Any, kwargs: Any) -> list[Any]:
-        """The leaves where keyword arguments come in another order than at the export."""
+        """Return the leaves of keyword arguments in another order than at the export."""
         from torch.export._tree_utils import (  # pyright: ignore[reportMissingImports]
             reorder_kwargs,
         )
@@ -115,10 +115,10 @@ class TorchProgram:
 
 
 def _on_host(value: Any) -> np.ndarray:
-    """A fresh result as numpy, without a copy on CPUs."""
+    """Return a fresh result as numpy, without a copy on CPUs."""
     return value.host() if isinstance(value, Array) else value
 
 
 def _is_tensor(argument: Any) -> bool:
-    """Whether a result of the signature is a tensor; else a constant."""
+    """Return whether a result of the signature is a tensor; else a constant."""
     return not hasattr(argument, "value")

@@ -14,7 +14,7 @@ _Tensor: Any = torch.Tensor
 
 
 def array_of(tensor: Any) -> np.ndarray:
-    """A CPU tensor's memory as an array. Raises PycError (UNSUPPORTED_DTYPE)."""
+    """Return a CPU tensor's memory as an array. Raises PycError (UNSUPPORTED_DTYPE)."""
     try:
         return tensor.numpy()
     except (TypeError, RuntimeError):
@@ -23,12 +23,12 @@ def array_of(tensor: Any) -> np.ndarray:
 
 
 def tensor_of(array: np.ndarray) -> Any:
-    """A fresh result's memory as a tensor."""
+    """Return a fresh result's memory as a tensor."""
     if array.dtype == _BF16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def arrays_of(tensors: Sequence[Any]) -> list[Any]:
-    """The arrays of tensors; what is no tensor as it is."""
+    """Return the arrays of tensors; other values unchanged."""
     return [array_of(t) if isinstance(t, _Tensor) else t for t in tensors]

@@ -46,7 +46,7 @@ class Arguments:
         self._shared: list[tuple[Any, int, Any]] = [(None, 0, None)] * len(sources)
 
     def __call__(self, args: Sequence[Any]) -> list[Array]:
-        """The arguments of one call. Raises PycError as `array_of`."""
+        """Return the arguments of one call. Raises PycError as `array_of`."""
         out: list[Any] = [None] * len(self._shared)
         for n, i in self._kept:
             tensor = args[i]
@@ -68,13 +68,13 @@ class Arguments:
 
 
 def _brought(tensor: Any, device: Device) -> Array:
-    """A tensor on the device: shared if it is large, else copied."""
+    """Return a tensor on the device: shared if it is large, else copied."""
     array = _shared(tensor, device) if tensor.nbytes >= _SHARED_BYTES else None
     return to_device(array_of(tensor), device) if array is None else array
 
 
 def _shared(tensor: Any, device: Device) -> Array | None:
-    """A tensor's memory as an array of the device; None where it has to be copied."""
+    """Return a tensor's memory as an array of the device; None if it has to be copied."""
     plain = tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj())
     if not plain or not device.is_cpu or tensor.data_ptr() % _ALIGNMENT:
         return None
@@ -85,13 +85,13 @@ def _shared(tensor: Any, device: Device) -> Array | None:
 
 
 class Watch:
-    """What frozen tensors were: by their numbers among a call's arguments."""
+    """The past state of frozen tensors, by their numbers among a call's arguments."""
 
     def __init__(self, tensors: Mapping[int, Any]) -> None:
         self._seen = [(i, t, t.data_ptr(), _version(t), *_sample(t)) for i, t in tensors.items()]
 
     def changed(self, args: Sequence[Any]) -> list[int]:
-        """The numbers of the tensors that are others now, or were written."""
+        """Return the numbers of the tensors that were replaced or written."""
         return [
             i
             for i, tensor, address, version, view, content in self._seen
@@ -108,7 +108,7 @@ def _version(tensor: Any) -> int:
 
 
 def _sample(tensor: Any) -> tuple[np.ndarray, bytes]:
-    """A view of some of the elements, and what they are now; of small tensors all."""
+    """Return a view of some of the elements, of small tensors all, and their current bytes."""
     extent = 1 + sum((d - 1) * s for d, s in zip(tensor.shape, tensor.stride(), strict=True))
     if tensor.numel() == 0:
         extent = 0

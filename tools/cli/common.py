@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def _options(self) -> Iterator[str]:
-        """The options of this parser and of its commands."""
+        """Yield the options of this parser and of its commands."""
         yield from self._option_string_actions
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
                     yield from command._option_string_actions
 
     def words(self) -> list[str]:
-        """What a shell may complete: options, and the names of commands and of choices."""
+        """Return the words that a shell may complete: options, names of commands and choices."""
         chosen = (c for action in self._actions for c in action.choices or ())
         return sorted({*self._options(), *map(str, chosen)})
 
@@ -133,7 +133,7 @@ def _run_tool(tool: str, work: Callable[[], int]) -> int:
 
 
 def refusal(error: Exception) -> PycError:
-    """An exception as a PycError: INTERNAL_ERROR for those that are no user's fault."""
+    """Return an exception as a PycError: INTERNAL_ERROR for those that are no user's fault."""
     if isinstance(error, PycError):
         return error
     if (memory := out_of_memory(error)) is not None:
@@ -176,7 +176,7 @@ def _run_guarded(
 
 
 def _crash(ended: Crash) -> PycError:
-    """What ended a child: a full disk ends the compiler like a fault of it."""
+    """Return the error for a child's crash: a full disk ends the compiler like a fault of it."""
     try:
         require_room()
     except PycError as error:
@@ -207,10 +207,10 @@ def write_text(path: str, text: str) -> None:
 
 
 def explain(tool: str, error: PycError) -> str:
-    """The message of an error: place, expected, got, remedy, and the reason code.
+    """Format the message of an error: place, expected, got, remedy, and the reason code.
 
-    A message of several lines shows source text: its code stands on the first line. One that
-    reads as a compiler's diagnostic already (``file:1:2: error: ...``) gets no prefix.
+    A message of several lines shows source text: its code stands on the first line. One that reads
+    as a compiler's diagnostic already (``file:1:2: error: ...``) gets no prefix.
     """
     first, newline, rest = for_display(error.message).partition("\n")
     prefix = "" if ": error: " in first else f"{tool}: error: "
@@ -218,7 +218,7 @@ def explain(tool: str, error: PycError) -> str:
 
 
 def bug_note(tool: str) -> str:
-    """The request to report a fault of ours."""
+    """Return the request to report a fault of ours."""
     return (
         f"{tool}: error: this is a fault of PyC, not of your input; please report it with the "
         "lines above and the command line"

@@ -45,7 +45,7 @@ from pyc_mlir.util.units import quantity
 
 @dataclass(frozen=True)
 class Output:
-    """What to write, what was decided, and (for a program) its summary."""
+    """The bytes to write, the decisions, and (for a program) its summary."""
 
     data: bytes
     records: tuple[Record, ...]
@@ -83,7 +83,7 @@ def _compiled(
     stdin: BinaryIO,
     began: float,
 ) -> Output:
-    """The options of the flags. Raises PycError."""
+    """Compile under the options of the flags. Raises PycError."""
     shapes = [InputShape.parse(text) for text in flags.input]
     if flags.replay is not None:
         return _replayed(flags, shapes, progress, stdin)
@@ -111,14 +111,14 @@ def _compiled(
 
 
 def _cache_asked(flags: argparse.Namespace) -> bool | str | None:
-    """What `choose` takes. A log has the places in the source, which only a compile knows."""
+    """Return the cache for `choose`; none for a log: only a compile knows places in the source."""
     if flags.cache_dir is not None:
         return flags.cache_dir
     return False if flags.cache is None and flags.log is not None else flags.cache
 
 
 def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
-    """A program with its log: the conditions first, what the cache did last."""
+    """Return a program with its log: the conditions first, the cache's event last."""
     data = to_bytes(artifact)
     events = () if artifact.cached is None else (artifact.cached.event,)
     checked = () if (check := check_of(artifact)) is None else (check.event,)
@@ -130,7 +130,7 @@ def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
 def _replayed(
     flags: argparse.Namespace, shapes: Sequence[InputShape], progress: Progress, stdin: BinaryIO
 ) -> Output:
-    """The program of a log or of another program, made again."""
+    """Make the program of a log or of another program again."""
     recorded = read_compile_log(flags.replay)
     with progress.stage(f"reading {flags.model}"):
         model = read_model(flags.model, stdin, recorded.has_islands)
@@ -165,7 +165,7 @@ def _to_phase(
 
 
 def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
-    """What was made and how to run it."""
+    """Summarize the program, and how to run it."""
     manifest, signature = artifact.manifest, artifact.signature
     constants = manifest["constants_bytes"]
     part = f" ({quantity(constants, 'B')} of it constants)" if constants else ""
@@ -209,7 +209,7 @@ def explored_line(artifact: Artifact) -> str:
 
 
 def contract_report(artifact: Artifact) -> str:
-    """A line for each clause of the contract; nothing without one."""
+    """Write a line for each clause of the contract; nothing without one."""
     verification = None if artifact.checks is None else artifact.checks.verification
     report = current_report(artifact, Counts(verification))
     return f"contract\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
@@ -235,14 +235,14 @@ def cache_line(record: CacheRecord) -> str:
 
 
 def run_command(path: str, signature: Signature) -> str:
-    """A command line that runs the program on random inputs; dynamic dimensions are small."""
+    """Return a command that runs the program on random inputs; dynamic dimensions are small."""
     shapes = {a.name: example(a, signature.ranges) for a in signature.inputs}
     inputs = (f" --input {name}={shape}=@seed:0" for name, shape in shapes.items())
     return f"pyc-run {path}{''.join(inputs)}"
 
 
 def iree_command(path: str, artifact: Artifact) -> str:
-    """The same for IREE's own tool, on ones."""
+    """Return a command of IREE's own tool that runs the program on ones."""
     manifest = artifact.manifest
     device = "local-task" if manifest["device"] == "local" else manifest["device"]
     signature = artifact.signature

@@ -133,7 +133,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_contract(arguments: argparse.Namespace) -> Contract:
-    """The contract that the flags and the file give.
+    """Return the contract that the flags and the file give.
 
     Raises PycError: BAD_ARGUMENT for malformed values, UNSUPPORTED_CLAUSE for unknown clauses,
     FILE_ACCESS for a file that cannot be read.

@@ -1,4 +1,4 @@
-"""Where the benchmark database of a user lies."""
+"""The place of a user's benchmark database."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ VARIABLE = "PYC_DB"
 
 
 def default_url(environment: Mapping[str, str]) -> str:
-    """What $PYC_DB names, else the user's own file, whose folder is made."""
+    """Return the value of $PYC_DB, else the user's own file, whose folder is made."""
     if given := environment.get(VARIABLE):
         return given
     base = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"

@@ -19,7 +19,7 @@ from pyc_mlir.tools.cli.database import VARIABLE, default_url
 
 
 def add_flags(parser: Parser) -> None:
-    """The flags of a command line."""
+    """Add the flags of a command line."""
     group = parser.add_argument_group("explore", "for --policy explore")
     group.add_argument(
         "--explore-budget",
@@ -53,7 +53,7 @@ def with_measured(
     options: Options,
     progress: Progress,
 ) -> Options:
-    """The options with what is measured now; the same without a budget.
+    """Return the options with fresh measurements; the same without a budget.
 
     Raises PycError as the database and a survey do.
     """

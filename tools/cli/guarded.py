@@ -38,10 +38,10 @@ class Crash:
 
 
 def limited_memory(crash: Crash) -> PycError | None:
-    """The error for a crash under a limit of memory, where most native code ends so; else None.
+    """Return the error of a crash under a limit of memory, if native code ends so; else None.
 
-    It ends by SIGABRT, SIGSEGV or an exit where an allocation fails, and reports it only on
-    standard error.
+    It ends by SIGABRT, SIGSEGV or an exit if an allocation fails, and reports it only on standard
+    error.
     """
     if not crash.is_native:
         return None
@@ -86,7 +86,7 @@ def run_guarded(work: Callable[[Callable[[int], None]], int]) -> int | Crash:
 
 
 def _wait(child: int, mask: Collection[int]) -> int:
-    """The child's wait status. A signal that ends this process ends the child before.
+    """Return the child's wait status. A signal that ends this process ends the child before.
 
     mask: the signals that are blocked from now on; those of `ENDING` and interrupts were until now.
     """

@@ -69,7 +69,7 @@ class InputShape:
 
 
 def read_model(text: str, stdin: BinaryIO, islands: bool = False) -> Any:
-    """The source that MODEL stands for: a function, MLIR text, or a path.
+    """Return the source that MODEL stands for: a function, MLIR text, or a path.
 
     islands: nodes of an ONNX model may become islands.
 
@@ -94,9 +94,9 @@ def _read_text(stdin: BinaryIO) -> str:
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
-    """The function `name` of a Python file, which is imported as `python` would run it.
+    """Return the function `name` of a Python file, which is imported as `python` would run it.
 
-    Raises PycError (FILE_ACCESS, BAD_MODEL); what the function raises while it is traced becomes
+    Raises PycError (FILE_ACCESS, BAD_MODEL); an error of the function while it is traced becomes
     UNTRACEABLE, with its place.
     """
     read_file(path, "a Python file")
@@ -130,7 +130,7 @@ def _import_file(path: Path) -> Any:
 
 
 def _with_code(function: Callable[..., Any], code: ReasonCode, expected: str) -> Callable[..., Any]:
-    """`function`, with errors of the user's code as PycError; our own faults pass."""
+    """Wrap `function`: errors of the user's code become PycError, our own faults pass."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ def _user_place(error: Exception) -> str | None:
 
 
 def with_shapes(source: Any, shapes: Sequence[InputShape]) -> tuple[Any, list[Any] | None]:
-    """The source and the `inputs` argument of `lower` with the given `shapes`.
+    """Return the source and the `inputs` argument of `lower` with the given `shapes`.
 
     Raises PycError: ARGUMENT_COUNT and BAD_ARGUMENT for inputs that the model does not have,
     ARGUMENT_SHAPE, ARGUMENT_DTYPE and DIMENSION_MISMATCH for shapes that do not fit it.
@@ -231,7 +231,7 @@ def _as_recorded(source: Any, recorded: Signature) -> tuple[Any, list[Any] | Non
 
 
 def _specs(function: Callable[..., Any], shapes: Sequence[InputShape]) -> list[Any]:
-    """The positional arguments of a trace: specs of what annotations and shapes give."""
+    """Return the positional arguments of a trace: specs from annotations and shapes."""
     parameters = [p for p in inspect.signature(function).parameters.values()]
     names = [p.name for p in parameters if p.kind in _POSITIONAL]
     annotated = annotated_specs(function)
@@ -300,8 +300,7 @@ def _list(names: Sequence[str]) -> str:
 def refine(
     declared: Sequence[SignatureEntry], given: Mapping[str, InputShape | None]
 ) -> list[SignatureEntry]:
-    """The arguments with the sizes given; a size given to a named dimension holds wherever the
-    name stands."""
+    """Return the arguments with the sizes given; a named dimension has its size everywhere."""
     sizes: dict[str, int] = {}
     merged = [_merge(argument, given[argument.name], sizes) for argument in declared]
     return [
@@ -313,7 +312,7 @@ def refine(
 def _merge(
     declared: SignatureEntry, given: InputShape | None, sizes: dict[str, int]
 ) -> SignatureEntry:
-    """`declared` with the sizes given for dynamic dimensions; those of named ones go to `sizes`."""
+    """Return `declared` with sizes for dynamic dimensions; those of named ones go to `sizes`."""
     if given is None:
         return declared
     if given.dtype is not None and given.dtype != declared.dtype:

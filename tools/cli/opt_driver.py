@@ -57,7 +57,7 @@ _LOCATED = re.compile(r'loc\("(?P<file>[^"]*)":(?P<line>\d+):(?P<column>\d+)\): 
 
 
 def listing(flags: OptFlags) -> str:
-    """What ``--list-passes`` and ``--show-dialects`` print."""
+    """Return the text of ``--list-passes`` and ``--show-dialects``."""
     context = new_context()
     return (
         opt_reports.pass_list(context) if flags.list_passes else opt_reports.dialect_list(context)
@@ -65,10 +65,10 @@ def listing(flags: OptFlags) -> str:
 
 
 def context_of(flags: OptFlags) -> PassContext:
-    """What the passes go by: the table's figures of a target, or measured ones.
+    """Return the context of the passes: a target's figures in the table, or measured ones.
 
-    Raises PycError: UNKNOWN_TARGET, and BAD_ARGUMENT for a mode that there is not and a calibration
-    that is damaged or of another CPU.
+    Raises PycError: UNKNOWN_TARGET, and BAD_ARGUMENT for an unknown mode and a calibration that is
+    damaged or of another CPU.
     """
     target = Target.named(flags.pyc_target)
     if flags.pyc_mode not in (UNPLANNED, *PLANNER_MODES):
@@ -101,7 +101,7 @@ class OptDriver:
 
     @property
     def name(self) -> str:
-        """What diagnostics call the input."""
+        """The input's name in diagnostics."""
         return "<stdin>" if self.flags.input == "-" else self.flags.input
 
     def run(self) -> ToolOutcome:
@@ -141,7 +141,7 @@ class OptDriver:
         return self._process(chunks, wanted, recipe)
 
     def _wanted(self, text: str) -> Pipeline:
-        """The pipeline of the flags or of the reproducer."""
+        """Return the pipeline of the flags or of the reproducer."""
         if self.flags.run_reproducer:
             stored = read_reproducer(text)
             if stored is None:
@@ -209,7 +209,7 @@ class _Part:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def process(self) -> bytes | None:
-        """The output, or None when something failed (or was not as the comments expect)."""
+        """Return the output; None if a step failed or the comments do not match."""
         flags = self.driver.flags
         context = new_context()
         context.allow_unregistered_dialects = flags.allow_unregistered_dialect
@@ -273,7 +273,7 @@ class _Part:
         return True
 
     def _rooted(self, module: "ir.Module | ir.OpView") -> Pipeline:
-        """The pipeline as it applies to the op that was read."""
+        """Return the pipeline as it applies to the op that was read."""
         name = module.operation.name
         if name == MODULE:
             return self.pipeline
@@ -344,7 +344,7 @@ class _Part:
         self.driver._say(diagnostics.render(self._placed(item), sources))
 
     def _placed(self, item: Diagnostic) -> Diagnostic:
-        """What is at no known place is at the beginning of this part of the file."""
+        """Place a diagnostic without a known place at the beginning of this part of the file."""
         position = item.position or Position(self.driver.name, self.chunk.line_offset + 1, 1)
         return replace(item, position=position, notes=tuple(map(self._placed, item.notes)))
 
@@ -356,7 +356,7 @@ class _Part:
 
 
 def _located(error: PycError, name: str) -> Diagnostic:
-    """A pass's refusal; passes start the message with the op's location where there is one.
+    """Return a pass's refusal as a diagnostic at the op's location, if the message has one.
 
     MLIR calls text without a file name "-"; for people that is `name`.
     """

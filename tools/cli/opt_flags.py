@@ -22,7 +22,7 @@ _BOOLEANS = {"": True, "true": True, "1": True, "false": False, "0": False}
 
 
 def _flag(default: Any, help: str, metavar: str = "", name: str = "", bare: Any = None) -> Any:
-    """A flag; `bare` is what it means without a value, where a value is optional."""
+    """Declare a flag; `bare` is its meaning without a value, if a value is optional."""
     metadata = {"help": help, "metavar": metavar, "name": name, "bare": bare}
     return field(default=default, metadata=metadata)
 
@@ -101,7 +101,7 @@ class OptFlags:
 
 @dataclass(frozen=True)
 class ToolOutcome:
-    """What a run ends with: the exit status, and the bytes for the output file."""
+    """The outcome of a run: the exit status, and the bytes for the output file."""
 
     status: int
     output: bytes
@@ -114,7 +114,7 @@ def _flags() -> dict[str, Field]:
 
 
 def flag_names() -> list[str]:
-    """The flags with long names, without dashes."""
+    """Return the flags with long names, without dashes."""
     return [name for name in _flags() if len(name) > 1]
 
 
@@ -152,7 +152,7 @@ def parse_flags(argv: Sequence[str]) -> OptFlags:
 
 
 def _default_value(spec: Field, hint: Any, name: str, rest: list[str]) -> str:
-    """The value of a flag without '='."""
+    """Return the value of a flag without '='."""
     if hint is bool:
         return ""
     if spec.metadata["bare"] is not None:
@@ -205,7 +205,7 @@ def _error(message: str) -> PycError:
 
 
 def help_text() -> str:
-    """What ``--help`` prints."""
+    """Write the text of ``--help``."""
     lines = [
         "usage: pyc-opt [flags] [passes] [FILE | -]",
         "",

@@ -13,7 +13,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 
 
 def read_range(text: str) -> tuple[str, Range]:
-    """A dimension and its range from ``NAME=LOW:HIGH``. Raises PycError (BAD_ARGUMENT)."""
+    """Read a dimension and its range from ``NAME=LOW:HIGH``. Raises PycError (BAD_ARGUMENT)."""
     name, _, ends = text.rpartition("=")
     match = re.fullmatch(r"(\d+):(\d+)", ends, re.ASCII)
     if not name or match is None:
@@ -35,7 +35,7 @@ _SWITCHES = ("check",)
 
 
 def flags_of_options() -> dict[str, str]:
-    """The flag of each option that has one, by the option's name."""
+    """Return the flag of each option that has one, by the option's name."""
     return {name: option.flag for name, option in texts().items() if option.flag}
 
 
@@ -75,7 +75,7 @@ def add_option_flags(parser: argparse.ArgumentParser) -> dict[str, argparse._Arg
 
 
 def read_options(arguments: argparse.Namespace, contract: Contract) -> CompileOptions:
-    """The options that the flags give. Raises PycError for malformed ones."""
+    """Read the options from the flags. Raises PycError for malformed ones."""
     given = {name: getattr(arguments, name) for name in flags_of_options()}
     given |= {name: read(given[name]) for name, read in _READ.items()}
     return CompileOptions(contract=contract, **given)

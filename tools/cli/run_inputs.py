@@ -112,7 +112,7 @@ def _check_name(name: str, value: str, by_name: dict[str, SignatureEntry]) -> No
 
 
 def _value(text: str) -> np.ndarray:
-    """The array that one argument stands for."""
+    """Return the array that one argument stands for."""
     match = _SPEC.match(text)
     if match is not None:
         shape = tuple(int(d) for d in match[1].split("x") if d)
@@ -131,7 +131,7 @@ def _value(text: str) -> np.ndarray:
 
 
 def _filled(shape: tuple[int, ...], dtype: np.dtype, text: str, where: str) -> np.ndarray:
-    """An array of `shape` from ``@seed:N``, one value, or all values in row-major order."""
+    """Make an array of `shape` from ``@seed:N``, one value, or all values in row-major order."""
     seed = _SEED.match(text)
     if seed is not None:
         return _random(shape, dtype, int(seed[1]))
@@ -159,7 +159,7 @@ def _random(shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
 
 
 def _load(path: Path) -> np.ndarray | dict[str, np.ndarray]:
-    """The array of an .npy file, or the arrays of an .npz file by name."""
+    """Read the array of an .npy file, or the arrays of an .npz file by name."""
     try:
         open_plain(path).close()  # numpy and zipfile would wait for a pipe
         if zipfile.is_zipfile(path):
@@ -173,7 +173,7 @@ def _load(path: Path) -> np.ndarray | dict[str, np.ndarray]:
 
 
 def _load_archive(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file. Raises ValueError for one that unpacks to far more."""
+    """Read the arrays of an .npz file. Raises ValueError for one that unpacks to far more."""
     with zipfile.ZipFile(path) as archive:
         whole = sum(entry.file_size for entry in archive.infolist())
     most = max(_UNPACKED_BYTES, _UNPACKED_TIMES * path.stat().st_size)

@@ -147,7 +147,7 @@ def measure_memory(artifact: Artifact, x: np.ndarray) -> DemoMemory:
 
 
 def onnx_reference(model: Path, x: np.ndarray) -> np.ndarray:
-    """The first output as onnx's own evaluator, written in numpy, computes it.
+    """Return the first output by onnx's own evaluator, written in numpy.
 
     Raises PycError (MISSING_DEPENDENCY) without onnx.
     """

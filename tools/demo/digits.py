@@ -27,12 +27,12 @@ class DigitImages:
     labels: np.ndarray
 
     def accuracy(self, scores: np.ndarray) -> float:
-        """The share of images whose highest score [n, 10] is their digit's."""
+        """Return the share of images whose highest score [n, 10] is their digit's."""
         return float(np.mean(np.argmax(scores, axis=1) == self.labels))
 
 
 def load_digits() -> tuple[DigitImages, DigitImages]:
-    """The images to train on (1,437) and those held out (360).
+    """Return the images to train on (1,437) and those held out (360).
 
     Raises PycError (MISSING_DEPENDENCY) without scikit-learn.
     """

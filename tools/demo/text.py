@@ -41,7 +41,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> st
 
 
 def heading(environment: Environment, iree: str) -> str:
-    """What this is and where it runs."""
+    """Write the demo's title, and the machine that it runs on."""
     return (
         "Handwritten digits: two trained models, compiled by PyC and by plain IREE\n"
         f"{environment.cpu}, {environment.cores} cores; PyC {environment.version}, IREE {iree}\n"
@@ -84,7 +84,7 @@ def _row(name: str, row: DemoRow) -> tuple[str, ...]:
 
 
 def decisions(found: Mapping[str, DemoComparison]) -> str:
-    """What was chosen where, and what was turned down."""
+    """Write the decisions: the choices by place, and the alternatives turned down."""
     rows = []
     for name, comparison in found.items():
         for d in comparison.decisions:
@@ -100,7 +100,7 @@ def decisions(found: Mapping[str, DemoComparison]) -> str:
 
 
 def how_to_see_all(model: Path, shape: Sequence[int]) -> str:
-    """The command that shows every decision with its place, costs and reasons."""
+    """Return the command that shows every decision with its place, costs and reasons."""
     path = model.relative_to(Path.cwd()) if model.is_relative_to(Path.cwd()) else model
     dims = "x".join(map(str, shape))
     return (

@@ -28,7 +28,7 @@ Weights = dict[str, np.ndarray]
 
 
 def im2col(x: np.ndarray) -> np.ndarray:
-    """The 3x3 neighbourhoods of x [n, c, h, w], zeros around: [n, h, w, c * 9]."""
+    """Return the 3x3 neighbourhoods of x [n, c, h, w], zeros around: [n, h, w, c * 9]."""
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
     n, c, h, w = x.shape
@@ -36,7 +36,7 @@ def im2col(x: np.ndarray) -> np.ndarray:
 
 
 def col2im(columns: np.ndarray, channels: int) -> np.ndarray:
-    """The adjoint of `im2col`: neighbourhoods added up where they overlap."""
+    """Apply the adjoint of `im2col`: add up neighbourhoods where they overlap."""
     n, h, w, _ = columns.shape
     patches = columns.reshape(n, h, w, channels, 3, 3)
     out = np.zeros((n, channels, h + 2, w + 2), columns.dtype)
@@ -61,7 +61,7 @@ class ConvLayer:
         return self.out
 
     def backward(self, gradient: np.ndarray, into: Weights) -> np.ndarray:
-        """The gradient of x; those of the weights go into `into`."""
+        """Return the gradient of x; those of the weights go into `into`."""
         kernel = self.weights[f"{self.name}.weight"]
         flat = (gradient * (self.out > 0)).transpose(0, 2, 3, 1)
         rows = flat.reshape(-1, len(kernel))
@@ -102,7 +102,7 @@ class Dense:
         return self.x @ self.weights[f"{self.name}.weight"] + self.weights[f"{self.name}.bias"]
 
     def backward(self, gradient: np.ndarray, into: Weights) -> np.ndarray:
-        """The gradient of x; those of the weights go into `into`."""
+        """Return the gradient of x; those of the weights go into `into`."""
         into[f"{self.name}.weight"] = self.x.T @ gradient
         into[f"{self.name}.bias"] = gradient.sum(0)
         return (gradient @ self.weights[f"{self.name}.weight"].T).reshape(self.shape)
@@ -180,7 +180,7 @@ def train_cnn(images: DigitImages) -> Weights:
 
 
 def cnn_model(images: DigitImages) -> onnx.ModelProto:
-    """The convolutional network as ONNX."""
+    """Make the convolutional network as ONNX."""
     pool: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
     conv: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
     nodes = []
@@ -218,7 +218,7 @@ def mlp_model(images: DigitImages) -> onnx.ModelProto:
 
 
 def digits_model(name: str, nodes: Sequence[onnx.NodeProto], weights: Weights) -> onnx.ModelProto:
-    """A checked model from `image` to `scores` with a dynamic batch."""
+    """Make a checked model from `image` to `scores` with a dynamic batch."""
     floats = onnx.TensorProto.FLOAT
     graph = helper.make_graph(
         nodes,
@@ -238,7 +238,7 @@ def digits_model(name: str, nodes: Sequence[onnx.NodeProto], weights: Weights) -
 
 
 def reference_accuracy(model: onnx.ModelProto, images: DigitImages) -> float:
-    """The accuracy as onnx's reference evaluator computes it."""
+    """Return the accuracy as onnx's reference evaluator computes it."""
     from onnx.reference import ReferenceEvaluator
 
     (scores,) = ReferenceEvaluator(model).run(None, {"image": images.pixels})

@@ -114,7 +114,11 @@ def _kind(op: type[OpDef]) -> str:
 
 def _line(function: Any) -> str:
     """Write a docstring on one line."""
-    text = " ".join((inspect.getdoc(function) or "").split()).removeprefix("Return ")
+    text = (
+        " ".join((inspect.getdoc(function) or "").split())
+        .removeprefix("Return ")
+        .removeprefix("Build ")
+    )
     return text[0].upper() + text[1:] if text.startswith(("the ", "one ", "a ", "each ")) else text
 
 

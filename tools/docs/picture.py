@@ -15,9 +15,9 @@ from pathlib import Path
 from pyc_mlir.artifact.artifact import read
 from pyc_mlir.artifact.memory_report import RegionReport, from_bytes
 from pyc_mlir.dialects.util.files import write_file
-from pyc_mlir.tools.explain import svg
+from pyc_mlir.tools.explain import charts
+from pyc_mlir.tools.page.document import STYLE
 
-_CSS = Path(svg.__file__).parent / "report" / "style.css"
 # Patterns of the page stand outside of the charts; here the fills do without.
 _FILLS = ".b.in-place { fill: var(--place-fill); } .b.again { fill: var(--again-fill); }"
 _SPACE = 12
@@ -26,9 +26,9 @@ _SPACE = 12
 def picture(region: RegionReport) -> str:
     """Both charts of a region, one above the other."""
     layout = region.layouts[region.chosen]
-    arena = svg.arena_chart(region, layout, layout.arena_bytes, layout.steps)
+    arena = charts.arena_chart(region, layout, layout.arena_bytes, layout.steps)
     placed, width, top = [], 0, _SPACE
-    for left, chart in ((0, _drawing(svg.live_chart(region))), (svg.AXIS, _drawing(arena))):
+    for left, chart in ((0, _drawing(charts.live_chart(region))), (charts.AXIS, _drawing(arena))):
         across, down = (
             int(float(v)) for v in re.findall(r'(?:width|height)="([\d.]+)"', chart)[:2]
         )
@@ -43,16 +43,15 @@ def picture(region: RegionReport) -> str:
 
 def _style() -> str:
     """Return the colours of the light theme, and the rules that the report has for its charts."""
-    css = _CSS.read_text("utf-8")
-    charts = css[css.index(".tick {") : css.index("#tip {")]
+    css = STYLE.read_text("utf-8")
+    charts = css[css.index(".tick {") : css.index("@media print")]
     return css[: css.index("@media")] + charts + _FILLS
 
 
 def _drawing(chart: str) -> str:
-    """Return the last SVG element of a chart, without data and tooltips."""
+    """Return the last SVG element of a chart, without tooltips."""
     drawing = chart[chart.rindex("<svg") : chart.rindex("</svg>") + len("</svg>")]
-    drawing = re.sub(r"<title>.*?</title>", "", drawing, flags=re.DOTALL)
-    return re.sub(r' data-[\w-]+="[^"]*"', "", drawing)
+    return re.sub(r"<title>.*?</title>", "", drawing, flags=re.DOTALL)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

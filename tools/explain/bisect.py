@@ -41,7 +41,7 @@ def _tell(line: str) -> None:
 
 
 def text(found: Bisection) -> str:
-    """The culprits with the decisions of both logs, and the number of compiles."""
+    """Write the culprits with the decisions of both logs, and the number of compiles."""
     several = len(found.culprits.changes) > 1
     head = "these decisions together" if several else "this decision"
     lines = [f"{head}, of {found.differing} that differ ({found.culprits.tests} programs tried)\n"]

@@ -32,9 +32,9 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 @dataclass(frozen=True)
 class ExplainedProgram:
-    """What is explained: the program's file, itself, its decisions and its memory report.
+    """A program to explain: its file, itself, its decisions and its memory report.
 
-    profile: where the time of a call goes, measured or predicted; None where neither is known.
+    profile: the times of a call, measured or predicted; None if neither is known.
     """
 
     name: str
@@ -52,12 +52,12 @@ class ExplainedProgram:
         sizes: Sequence[str] = (),
         measured: Profile | None = None,
     ) -> "ExplainedProgram":
-        """A log of the same compile stands in for the decisions: it has source locations.
+        """Collect a program's facts; a log of the same compile may replace the decisions.
 
-        sizes: ``batch=8``, for dynamic dimensions. measured: a profile of the program; without one
-        its time is that of the cost model. Raises PycError: BAD_ARTIFACT for a memory report that
-        cannot be read, BAD_ARGUMENT for sizes of what is no dynamic dimension and for a profile of
-        another program.
+        A log has source locations. sizes: ``batch=8``, for dynamic dimensions. measured: a profile
+        of the program; without one its time is that of the cost model. Raises PycError:
+        BAD_ARTIFACT for a memory report that cannot be read, BAD_ARGUMENT for sizes of names that
+        are no dynamic dimension and for a profile of another program.
         """
         report = from_bytes(artifact.memory, name) if artifact.memory else MemoryReport()
         decisions = tuple(artifact.decisions if log is None else log)
@@ -158,7 +158,7 @@ def _require_own(profile: Profile | None, artifact: Artifact, name: str) -> None
 def concerning(
     decisions: Sequence[Listed], text: str, report: MemoryReport | None = None
 ) -> tuple[Listed, ...]:
-    """The decisions about an op: its id, its name (``pyc.softmax``), its location, its dispatch.
+    """Return the decisions about an op: by id, name (``pyc.softmax``), location or dispatch.
 
     A name also stands in alternatives that take the op in, such as ``fuse:matmul+softmax``; a
     dispatch is one of the tasks of a region, whose plan was chosen.
@@ -250,7 +250,7 @@ class Story:
 
     @property
     def others(self) -> str:
-        """What else was planned, with its arena and predicted time; empty if nothing."""
+        """The other plans, with their arenas and predicted times; empty if there are none."""
         found = []
         for name, layout in self.region.layouts.items():
             if name not in (self.region.chosen, UNPLANNED):
@@ -271,9 +271,9 @@ class Story:
 
 
 def compared(region: RegionReport) -> list[str]:
-    """The two layouts to look at first: what was before, then what runs.
+    """Return the two layouts to look at first: the one before, then the one that runs.
 
-    Where IREE's own plan runs, the smallest of those that were turned down stands beside it.
+    If IREE's own plan runs, the smallest of those that were turned down stands beside it.
     """
     others = [name for name in region.layouts if name not in (region.chosen, UNPLANNED)]
     beside = [UNPLANNED] if region.chosen != UNPLANNED else []
@@ -283,7 +283,7 @@ def compared(region: RegionReport) -> list[str]:
 
 
 def role(region: RegionReport, name: str) -> str:
-    """What a layout is in its region: what was before, what runs after, what was turned down."""
+    """Return a layout's role in its region: before, after (it runs) or turned down."""
     if name == region.chosen:
         return "after" if region.before is not None and name != UNPLANNED else "runs"
     return "before" if name == UNPLANNED else "turned down"
@@ -298,12 +298,12 @@ def size(value: int | None) -> str:
 
 
 def unit_of(largest: int) -> tuple[int, str]:
-    """The unit in which `largest` bytes read well, for a whole table or axis."""
+    """Return the unit in which `largest` bytes read well, for a whole table or axis."""
     return next((u for u in _UNITS if largest >= u[0]), _UNITS[-1])
 
 
 def in_table(rows: Sequence[tuple[str, int | None]]) -> tuple[str, list[tuple[str, str]]]:
-    """The unit of a table of bytes, and its rows in that unit: MiB, or KiB for small programs."""
+    """Return the unit of a table of bytes, and its rows in that unit: MiB, or KiB."""
     largest = max((v for _, v in rows if v is not None), default=0)
     factor, unit = (2**20, "MiB") if largest >= 2**20 else (2**10, "KiB")
     return unit, [(name, _in_unit(value, factor)) for name, value in rows]
@@ -317,7 +317,7 @@ def _in_unit(value: int | None, factor: int) -> str:
 
 
 def cost_of(alternative: Alternative) -> list[tuple[str, str]]:
-    """The parts of a predicted cost that are not zero."""
+    """Return the parts of a predicted cost that are not zero."""
     cost = alternative.cost
     if cost is None:
         return []
@@ -331,7 +331,7 @@ def cost_of(alternative: Alternative) -> list[tuple[str, str]]:
 
 
 def rectangle_facts(region: RegionReport, layout: ArenaLayout, number: int) -> list[str]:
-    """What is known of one buffer, a fact a line."""
+    """Return the known facts of one buffer, a fact a line."""
     r = layout.rectangles[number]
     facts = [
         f"{r.buffer}{f' (copy {r.copy})' if r.copy else ''}",
@@ -350,12 +350,12 @@ def rectangle_facts(region: RegionReport, layout: ArenaLayout, number: int) -> l
 
 
 def task_name(region: RegionReport, task: int) -> str:
-    """A task with its number: many may be calls of one dispatch."""
+    """Return a task with its number: many may be calls of one dispatch."""
     return f"task {task}: {region.tasks[task].name}"
 
 
 def alive_at_peak(layout: ArenaLayout) -> tuple[int, list[int]]:
-    """The first step with the most live bytes, and the rectangles in it, largest first."""
+    """Return the first step with the most live bytes, and its rectangles, largest first."""
     if not layout.live_bytes:
         return 0, []
     step = layout.live_bytes.index(layout.peak_bytes)

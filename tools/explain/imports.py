@@ -38,7 +38,7 @@ def _report(flags: argparse.Namespace) -> ImportReport:
 
 
 def text(name: str, report: ImportReport) -> str:
-    """The report, then each break with its place, and each island."""
+    """Write the report, then each break with its place, and each island."""
     places = (report.name if b.place is None else f"{report.name}:{b.place}" for b in report.breaks)
     lines = [f"  {p}: {b}\n" for p, b in zip(places, report.breaks, strict=True)]
     lines += [f"  {island.op}: {island.why}\n" for island in report.islands]

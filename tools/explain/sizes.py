@@ -54,18 +54,18 @@ class ChosenSizes:
         return ", ".join(f"{name}={number}" for name, number in self.chosen.items())
 
     def readable(self, text: str) -> str:
-        """A text with the names of dimensions, or their chosen sizes, in its formulas."""
+        """Return a text with the names of dimensions, or their chosen sizes, in its formulas."""
         return _DIM.sub(lambda m: str(self._dim(m)), text).replace("util.align(", "align(")
 
     def bytes_of(self, formula: str) -> int | None:
-        """What a formula gives at the chosen sizes; None where one is missing or it is no sum."""
+        """Evaluate a formula at the chosen sizes; None if one is missing or it is no sum."""
         try:
             return _value(ast.parse(self.readable(formula), mode="eval").body)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return None
 
     def of(self, arguments: Sequence[SignatureEntry]) -> int | None:
-        """The bytes of arguments."""
+        """Return the bytes of arguments."""
         total = 0
         for a in arguments:
             shape = [
@@ -79,7 +79,7 @@ class ChosenSizes:
         return total
 
     def filled(self, decision: Decision) -> Decision:
-        """A decision whose evidence and reasons are `readable`."""
+        """Return a decision whose evidence and reasons are `readable`."""
         return replace(
             decision,
             evidence=tuple(map(self._filled, decision.evidence)),
@@ -103,7 +103,7 @@ class ChosenSizes:
 
 
 def _value(node: ast.expr) -> int:
-    """The value of sums, products and alignments of numbers. Raises ValueError for others."""
+    """Evaluate sums, products and alignments of numbers. Raises ValueError for others."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):

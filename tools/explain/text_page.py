@@ -79,14 +79,14 @@ def _filled(text: str) -> str:
 
 
 def _answer(subject: ExplainedProgram) -> str:
-    """Where the time goes, above all else."""
+    """Write the answer to where the time goes, above all else."""
     if subject.profile is None:
         return ""
     return f"{_filled(answer(subject.profile))}\n"
 
 
 def _time(subject: ExplainedProgram) -> str:
-    """What no generated kernel covers."""
+    """Write the ops that no generated kernel covers."""
     found = [] if subject.profile is None else uncovered(subject.profile)
     if subject.profile is None or not found:
         return ""
@@ -169,7 +169,7 @@ def _frontier(story: Story) -> str:
 
 
 def decision_text(decision: Listed, short: bool = False) -> str:
-    """A decision: site, alternatives with costs and reasons, evidence; `short` folds knobs."""
+    """Write a decision: site, alternatives with costs and reasons, evidence; or in short."""
     site, names = decision.site, ", ".join(decision.site.nodes)
     place = "" if short else place_of(decision)
     place = f"  at {place}" if place else ""

@@ -1,4 +1,4 @@
-"""Where the time of a call goes, and what no generated kernel covers, in words and as rows.
+"""The time of a call by dispatch, and the ops that no generated kernel covers, in words.
 
 Comes in: a measured or predicted `Profile`. Goes out: sentences, and a row for each group of ops
 whose code is IREE's, the longest first.
@@ -43,7 +43,7 @@ def answer(profile: Profile) -> str:
 
 
 def uncovered(profile: Profile) -> list[Uncovered]:
-    """What no kernel covers, by the groups that share dispatches, the longest first."""
+    """Return the ops that no kernel covers, by the groups that share dispatches, longest first."""
     found: dict[tuple[str, ...], list[ProfileRow]] = {}
     for row in profile.rows:
         if row.is_dispatch and not row.is_kernel:
@@ -53,7 +53,7 @@ def uncovered(profile: Profile) -> list[Uncovered]:
 
 
 def _joined(groups: tuple[str, ...], rows: list[ProfileRow]) -> Uncovered:
-    """The dispatches of the same groups; described by the largest one."""
+    """Merge the dispatches of the same groups; described by the largest one."""
     most = max(rows, key=lambda row: row.seconds)
     seconds, share = sum(r.seconds for r in rows), sum(r.share for r in rows)
     return Uncovered(most.computes, groups, most.locations, seconds, share, len(rows))

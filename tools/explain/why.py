@@ -9,7 +9,7 @@ from pyc_mlir.pipelines.choices.log import Event
 
 
 def code_named(name: str) -> ReasonCode:
-    """The reason code of a name, in any case. Raises PycError (BAD_ARGUMENT)."""
+    """Return the reason code of a name, in any case. Raises PycError (BAD_ARGUMENT)."""
     found = ReasonCode.__members__.get(name.upper())
     if found is None:
         raise PycError(
@@ -21,7 +21,7 @@ def code_named(name: str) -> ReasonCode:
 
 
 def why(recorded: CompileLog, code: ReasonCode) -> str:
-    """The code's row of the table, then each place with the words that hold the code."""
+    """Write the code's row of the table, then each place with the words that hold the code."""
     head = f"{code.name}: {code.meaning}\n  remedy: {code.remedy}\n"
     places = "".join((*_decisions(recorded, code), *_clauses(recorded, code)))
     return head + (places or f"  does not occur in {recorded.name}\n")

@@ -21,7 +21,7 @@ _LONGEST = 72
 
 
 def layer_of(decision: Decision) -> str:
-    """The layer that a decision is about.
+    """Return the layer that a decision is about.
 
     Of a node's path the part up to the first number: ``/encoder/layer.0`` of
     ``/encoder/layer.0/attention/MatMul``; without one, the folder of the path, or the node itself.
@@ -45,13 +45,13 @@ def by_layer(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
 
 
 def place_of(decision: Listed) -> str:
-    """The places in the source; empty if they only repeat the names of nodes."""
+    """Return the places in the source; empty if they only repeat the names of nodes."""
     site = decision.site
     return "" if site.location == site.without_paths.location else site.location
 
 
 def folded(reason: str) -> tuple[str, str]:
-    """A reason in short, and the whole of it where the short one leaves knobs out (else empty)."""
+    """Return a reason in short, and the whole if the short one leaves knobs out (else empty)."""
     match = _KNOBS.fullmatch(reason)
     if match is None or len(reason) <= _LONGEST:
         return reason, ""
@@ -60,7 +60,7 @@ def folded(reason: str) -> tuple[str, str]:
 
 
 def _top_level(text: str) -> str:
-    """The text without what stands in brackets."""
+    """Return the text without bracketed parts."""
     before = ""
     while before != text:
         before, text = text, re.sub(r"\([^()]*\)|\[[^\[\]]*\]", "", text)
@@ -68,7 +68,7 @@ def _top_level(text: str) -> str:
 
 
 def headline(subject: ExplainedProgram) -> str:
-    """What matters most, as one sentence."""
+    """Write the most important facts as one sentence."""
     sizes = subject.sizes
     after, before = subject.working_memory()
     if after is None:

@@ -97,7 +97,7 @@ def run_baselines(store: EvidenceStore, flags: argparse.Namespace) -> int:
 
 
 def implementation(store: EvidenceStore, beginning: str) -> Implementation:
-    """The recipe whose id begins so. Raises PycError (BAD_ARGUMENT)."""
+    """Return the recipe whose id begins so. Raises PycError (BAD_ARGUMENT)."""
     row = named(store, beginning)
     if not isinstance(row, Implementation):
         raise PycError(
@@ -108,14 +108,15 @@ def implementation(store: EvidenceStore, beginning: str) -> Implementation:
 
 
 def place(scope: Scope) -> str:
-    """A scope in words."""
+    """Write a scope in words."""
     return ", ".join(f"{k} {v[:_SHORT]}" for k, v in vars(scope).items() if v) or "everywhere"
 
 
 def place_of(store: EvidenceStore, flags: argparse.Namespace) -> Environments:
-    """This machine and toolchain, or the environment that `--env` names by its id's beginning.
+    """Return this machine and toolchain, or the environment that `--env` names.
 
-    Raises PycError (BAD_ARGUMENT) unless one environment has that id.
+    The value is the beginning of its id. Raises PycError (BAD_ARGUMENT) unless one environment has
+    it.
     """
     if not flags.env:
         return current_place()
@@ -137,7 +138,7 @@ def standing_lines(now: Standing) -> Iterator[str]:
 
 
 def outlook(store: EvidenceStore, candidate: Implementation) -> Iterator[str]:
-    """What stands between a recipe and both lanes, on this machine and toolchain."""
+    """Yield the obstacles between a recipe and both lanes, on this machine and toolchain."""
     here = current_place()
     places = [p for p in store.places().values() if p.id == here.id] or list(
         store.places().values()

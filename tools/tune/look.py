@@ -1,4 +1,4 @@
-"""What `pyc-tune ls`, `show` and `why` print."""
+"""The output of `pyc-tune ls`, `show` and `why`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _KINDS = (Graph, Implementation, Study, Session, Trace, Verdict)
 
 
 def listing(store: EvidenceStore) -> str:
-    """The counts of all tables, then the studies, then graphs with what was measured of them."""
+    """Write the counts of all tables, then the studies, then graphs with their measurements."""
     counts = store.counts()
     lines = [f"{store.url}\n", *(f"  {n:17} {counts[n]}\n" for n in counts if counts[n])]
     for study in store.find(Study):
@@ -40,7 +40,7 @@ def listing(store: EvidenceStore) -> str:
 
 
 def shown(store: EvidenceStore, beginning: str) -> str:
-    """A row as its fields, and for a graph or implementation what was measured of it."""
+    """Write a row as its fields, and for a graph or implementation its measurements."""
     row = named(store, beginning)
     lines = [f"{row.table}\n"]
     for name, value in vars(row).items():
@@ -106,7 +106,7 @@ def reasons(store: EvidenceStore, beginning: str) -> str:
 
 
 def named(store: EvidenceStore, beginning: str) -> Any:
-    """The one row whose id begins so. Raises PycError (BAD_ARGUMENT)."""
+    """Return the one row whose id begins so. Raises PycError (BAD_ARGUMENT)."""
     found = [row for kind in _KINDS for row in store.beginning_with(kind, beginning)]
     if len(found) != 1:
         raise _unknown(

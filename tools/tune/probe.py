@@ -73,7 +73,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def verdict(session: "ProbeSession", other: str) -> Judgement:
-    """Whether a program's samples differ from A's."""
+    """Judge whether a program's samples differ from A's."""
     pairs = zip(
         session.wall[other], session.wall["A"], session.cpu[other], session.cpu["A"], strict=True
     )
@@ -97,7 +97,7 @@ def summary(sessions: Sequence["ProbeSession"]) -> Iterator[str]:
 
 
 def report(sessions: Sequence["ProbeSession"], rounds: int, processes: int) -> "Report":
-    """The sessions as a report: verdicts with their intervals, and all samples in nanoseconds."""
+    """Make the report of the sessions: verdicts with intervals, all samples in nanoseconds."""
     from pyc_mlir.measure.environment import probe
     from pyc_mlir.measure.records import Report
 
@@ -132,7 +132,7 @@ def _records(session: "ProbeSession") -> "Iterator[Record]":
 
 
 def markdown(stored: "Report") -> str:
-    """A stored report as a table: how often which answer was given, and the ratios found."""
+    """Write a stored report as a table: the counts of each answer, and the ratios found."""
     lines = [
         "| program | against itself with | sessions | faster | slower | unclear | ratio |",
         "|---|---|---|---|---|---|---|",

@@ -26,7 +26,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of everything that surveys programs."""
+    """Add the options of everything that surveys programs."""
     parser.add_argument("--db", metavar="URL", default=argparse.SUPPRESS, help="the database")
     parser.add_argument(
         "--budget",
@@ -86,7 +86,7 @@ def survey(
 
 
 def plan_of(flags: argparse.Namespace) -> "SessionPlan":
-    """The plan of each session. Raises PycError (BAD_ARGUMENT)."""
+    """Return the plan of each session. Raises PycError (BAD_ARGUMENT)."""
     from pyc_mlir.lab.sessions.session import SessionPlan
 
     return SessionPlan(flags.rounds, flags.processes, threads=flags.threads, quiet=flags.quiet_only)

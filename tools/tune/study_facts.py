@@ -1,4 +1,4 @@
-"""What a study came to, as plain data: `StudyFacts` of a database's study.
+"""The facts of a study as plain data: `StudyFacts` of a database's study.
 
     trials, traces, predictions -> points of each graph -> charts and table (study_page.py)
 
@@ -72,7 +72,7 @@ class StudiedGraph:
         return median(known) if known else None
 
     def frontier(self) -> list[Point]:
-        """The points that no other one beats in seconds and bytes, quickest first."""
+        """Return the points that no other one beats in seconds and bytes, quickest first."""
         known = [p for p in self.measured if p.arena_bytes is not None]
         found: list[Point] = []
         for point in sorted(known, key=lambda p: (p.seconds, p.arena_bytes)):
@@ -112,7 +112,7 @@ def facts_of(store: EvidenceStore, study: Study) -> StudyFacts:
 
 
 def best_so_far(points: Sequence[Point]) -> list[tuple[int, float]]:
-    """The trials at which the least time fell, as (number, seconds)."""
+    """Return the trials at which the least time fell, as (number, seconds)."""
     found: list[tuple[int, float]] = []
     for point in points:
         if point.seconds and (not found or point.seconds < found[-1][1]):
@@ -133,11 +133,11 @@ class _Reader:
         self.clock = "cpu" if figures and all(f["cpu_p50"] for f in figures) else "wall"
 
     def graph_of(self, trial: StoredTrial) -> str:
-        """The graph that a trial is about: the study's own where it names none."""
+        """Return the graph that a trial is about: the study's own if it names none."""
         return str(trial.config.get("graph", self._study.graph_id))
 
     def points(self, trial: StoredTrial) -> Iterator[Point]:
-        """A point of each candidate; one without a time where the trial has no traces."""
+        """Yield a point for each candidate; one without a time if the trial has no traces."""
         stage, recipes = str(trial.config.get("stage", "")), trial.config.get("recipes")
         session = self._sessions.get(trial.trace_id or "")
         if session is None:
@@ -173,7 +173,7 @@ class _Reader:
         return found
 
     def _seconds(self, traces: Sequence[Trace]) -> float | None:
-        """The median over processes of a call's median."""
+        """Return the median over processes of a call's median."""
         name = "cpu_p50" if self.clock == "cpu" else "p50"
         known = [t.figures[name] for t in traces if t.status == OK and len(t.wall)]
         return median(known) if known else None
@@ -208,14 +208,14 @@ class _Reader:
 
 
 def _label(recipe: Mapping[str, Any]) -> str:
-    """A recipe in words: of one choice its name, else each with what it is for."""
+    """Write a recipe in words: of one choice its name, else each with its place."""
     if len(recipe) == 1 and isinstance(value := next(iter(recipe.values())), str):
         return value
     return ", ".join(f"{k}={v}" for k, v in sorted(recipe.items())) or "PyC's own choices"
 
 
 def _graph(row: Graph | None, name: str, points: Sequence[Point]) -> StudiedGraph:
-    """A graph with its points; operations and bytes where it is the work of a kernel."""
+    """Return a graph with its points; operations and bytes if it is the work of a kernel."""
     if row is None or row.kind != WORK:
         return StudiedGraph(name, f"program {name[:12]}", tuple(points))
     work = parse_work(row.text)

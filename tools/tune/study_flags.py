@@ -57,7 +57,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 def with_command(arguments: Sequence[str], commands: Sequence[str]) -> list[str]:
-    """The arguments with the command `tune` where they begin with no command: `pyc-tune MODEL`."""
+    """Insert the command `tune` if the arguments begin with no command: `pyc-tune MODEL`."""
     database = next(iter(arguments), "")
     start = 2 if database == "--db" else int(database.startswith("--db="))
     first = next(iter(arguments[start:]), "-h")

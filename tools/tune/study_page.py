@@ -1,16 +1,13 @@
-"""A study as one HTML page: charts, what they rest on, every trial. Nothing is fetched.
+"""A study as one HTML page: charts, what they rest on, every trial."""
 
-Style and script are those of `pyc-explain`'s page; without scripts everything is still shown.
-"""
-
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
 from typing import Any
 
 from pyc_mlir.pipelines.target.cost_model import CostModel
-from pyc_mlir.tools.explain.html_page import document
+from pyc_mlir.tools.page.document import document, facts, figure, section, wide
 from pyc_mlir.tools.tune.study_charts import frontier, prediction, progress, roofline
 from pyc_mlir.tools.tune.study_facts import Point, StudiedGraph, StudyFacts
+from pyc_mlir.util.html import Html, table, tag
 from pyc_mlir.util.units import quantity
 
 _HEAD = (
@@ -24,36 +21,29 @@ _EMPTY = {
 }
 
 
-def page(facts: StudyFacts, model: CostModel | None = None) -> str:
-    """The whole page. model: of the machine that was measured, for the roofs."""
-    name = f"Study {facts.study.id[:12]}"
-    parts = "".join(_part(graph, facts.clock, model) for graph in facts.graphs)
-    body = (
-        f"<main><header><h1>{name}</h1><p class='headline'>{escape(_headline(facts))}</p>"
-        f"{_setting(facts, model)}</header>{parts}</main>"
-        '<div id="tip" role="status" hidden></div>'
-    )
-    return document(name, body)
+def page(found: StudyFacts, model: CostModel | None = None) -> str:
+    """Write the whole page. model: of the machine that was measured, for the roofs."""
+    name = f"Study {found.study.id[:12]}"
+    headline = tag("p", _headline(found), class_="headline")
+    header = tag("header", tag("h1", name), headline, _setting(found, model))
+    return document(name, header, *(_part(graph, found.clock, model) for graph in found.graphs))
 
 
-def _part(graph: StudiedGraph, clock: str, model: CostModel | None) -> str:
-    """One graph: its best, four charts, every trial."""
+def _part(graph: StudiedGraph, clock: str, model: CostModel | None) -> Html:
+    """Write one graph: its best, four charts, every trial."""
     charts = (progress, frontier, lambda graph: roofline(graph, model), prediction)
-    figures = "".join(
-        f'<figure aria-label="{title}"><h3>{title}</h3>'
-        f"{(chart(graph) if graph.measured else '') or f'<p>{nothing}</p>'}</figure>"
-        for (title, nothing), chart in zip(_EMPTY.items(), charts, strict=True)
-    )
-    return (
-        f"<section><h2>{escape(graph.title)}</h2><p>{escape(_best(graph, clock))}</p>{figures}"
-        f'<div class="scroll" tabindex="0">{_table(graph.points)}</div></section>'
-    )
+    figures = []
+    for (title, nothing), chart in zip(_EMPTY.items(), charts, strict=True):
+        drawn = chart(graph) if graph.measured else ""
+        figures.append(figure(title, "" if drawn else nothing, wide(drawn)))
+    rows = table(_HEAD, [_cells(p) for p in graph.points])
+    return section(graph.title, tag("p", _best(graph, clock)), *figures, wide(rows))
 
 
-def _headline(facts: StudyFacts) -> str:
-    measured = any(graph.measured for graph in facts.graphs)
+def _headline(found: StudyFacts) -> str:
+    measured = any(graph.measured for graph in found.graphs)
     return (
-        f"{facts.trials} trials of {len(facts.graphs)} kernels or programs, {facts.failed} failed"
+        f"{found.trials} trials of {len(found.graphs)} kernels or programs, {found.failed} failed"
         + (
             ". The least of many measurements is too small by some luck: a verdict needs sessions "
             "of its own."
@@ -74,8 +64,8 @@ def _best(graph: StudiedGraph, clock: str) -> str:
     )
 
 
-def _setting(facts: StudyFacts, model: CostModel | None) -> str:
-    study, place = facts.study, facts.place
+def _setting(found: StudyFacts, model: CostModel | None) -> Html:
+    study, place = found.study, found.place
     rows = [
         ("strategy", f"{study.strategy}, seed {study.seed}"),
         ("objective", study.objective),
@@ -86,20 +76,11 @@ def _setting(facts: StudyFacts, model: CostModel | None) -> str:
         rows.append(("roofs", model.basis))
     if place is not None:
         rows.append(("measured on", f"{place.hardware}, {place.toolchain}, {place.context}"))
-    items = "".join(f"<div><dt>{n}</dt><dd>{escape(str(t))}</dd></div>" for n, t in rows)
-    return f'<dl class="facts">{items}</dl>'
-
-
-def _table(points: Sequence[Point]) -> str:
-    heads = "".join(f'<th scope="col">{h}</th>' for h in _HEAD)
-    lines = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(p)) + "</tr>" for p in points
-    )
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+    return facts(rows)
 
 
 def _limits(budget: Mapping[str, Any]) -> str:
-    """The limits of a budget; what else is noted there is for those that resume the study."""
+    """Write the limits of a budget; its other entries are for those that resume the study."""
     limits = ("effort", "seconds", "evaluations")
     return ", ".join(f"{k} {budget[k]}" for k in limits if budget.get(k) is not None) or "none"
 

@@ -99,7 +99,7 @@ def run_worker(url: str, flags: argparse.Namespace) -> int:
 
 
 def _open_job(store: EvidenceStore, url: str, measurer: LocalMeasurer) -> TrialJob | None:
-    """A study of machines like this one with open trials; works are measured by their texts."""
+    """Open a study of machines like this one with open trials; works are measured by text."""
     places = store.places()
     for study in store.find(Study, objective=WORKS):
         alike = (places[study.env_id].hardware, places[study.env_id].toolchain)
@@ -134,7 +134,7 @@ def _told(result: StudyResult, db: str | None) -> int:
 
 
 def result_lines(result: StudyResult, db: str = "") -> Iterator[str]:
-    """What a study came to, for people; `db`: the option that names its database."""
+    """Yield the outcome of a study, for people; `db`: the option that names its database."""
     short = result.study_id[:_SHORT]
     yield f"study {short}: {result.trials} trials in {result.seconds:.0f} s"
     yield f"; {result.left}: go on with `pyc-tune resume {short}{db}`\n" if result.left else "\n"

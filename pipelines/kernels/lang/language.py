@@ -108,7 +108,7 @@ class Memory:
         return (address % (4 * self._lanes)).equals(0)
 
     def load_as(self, kind: Any, *place: Place) -> Any:
-        """The MLIR vector of a type at a place, 0 in lanes that the mask excludes."""
+        """Load the MLIR vector of a type at a place, 0 in lanes that the mask excludes."""
         mask, at = self._find(place)
         if mask is None:
             return vector.load(kind, self._value, at)

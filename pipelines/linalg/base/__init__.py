@@ -1,1 +1,1 @@
-"""What all lowering rules use: sizes as monomials, the state of a conversion, structured ops."""
+"""The base of all lowering rules: sizes as monomials, the state of a conversion, structured ops."""

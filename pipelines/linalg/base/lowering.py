@@ -103,7 +103,7 @@ Emit = Callable[["Lowering", LoweredTensor], ir.Value]
 
 
 class Lowering:
-    """What rules share while one function is converted: index values, sizes, run-time checks."""
+    """The state that rules share while one function is converted: index values, sizes, checks."""
 
     def __init__(self, block: ir.Block, emit: Emit) -> None:
         """For a function's `block`. `emit` emits a pending tensor, with what is pending below it,

@@ -1,7 +1,7 @@
-"""What the ways of groups use over time: `Usage`, in bytes, and its price.
+"""The memory that ways of groups use over time: `Usage`, in bytes, and its price.
 
 Each way of a group uses bytes in several intervals, one or more for each node of the group. Ways of
-all groups are numbered through; times are those at which something begins or ends.
+all groups are numbered through; times are those at which an interval begins or ends.
 """
 
 from dataclasses import dataclass

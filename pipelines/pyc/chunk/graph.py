@@ -231,7 +231,7 @@ class ChunkGraph(BlockGraph):
 
 @dataclass(frozen=True)
 class ItemMemory:
-    """What one item of the program needs: `nbytes` in all, of the results of ops `live` and own."""
+    """The memory of one item of the program: `nbytes` in all, of results of ops `live` and own."""
 
     op: int
     region: Region | None

@@ -38,7 +38,7 @@ SURE = 0.2
 
 @dataclass(frozen=True)
 class ChunkLimits:
-    """What parts may cost, as a share of the region's time, and how many there may be."""
+    """The limits of parts: their cost as a share of the region's time, and their number."""
 
     slack: float
     parts: int
@@ -46,10 +46,10 @@ class ChunkLimits:
 
 @dataclass(frozen=True)
 class Preference:
-    """What a mode trades.
+    """The trade-off of a mode.
 
-    slack: added seconds that it accepts, as a share; 2% is below what the model can tell.
-    most_parts: code is generated for each part, since slices are fused with what reads them.
+    slack: added seconds that it accepts, as a share; 2% is below the model's resolution.
+    most_parts: code is generated for each part, since slices are fused with their readers.
     """
 
     slack: float
@@ -104,7 +104,7 @@ def plan(graph: ChunkGraph, target: Target, mode: str) -> tuple[ChunkRegion, ...
 
 @dataclass(frozen=True)
 class _Found:
-    """What a search ended with, and the bytes that the function then needs."""
+    """The outcome of a search, and the bytes that the function then needs."""
 
     candidates: tuple[ChunkRegion, ...]
     peak: int

@@ -1,4 +1,4 @@
-"""What `pyc-fuse` asks about the ops of a block, their users and shapes."""
+"""The view of a block that `pyc-fuse` reads: ops, their users and shapes."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -19,9 +19,9 @@ Guard = Callable[..., Any]
 
 @dataclass(frozen=True)
 class _Scores:
-    """What is under a softmax: the product of queries and keys, its factor, and what masks it.
+    """The scores under a softmax: the product of queries and keys, its factor, and its mask.
 
-    Scores stay where each of the conditions is what is said beside it.
+    Scores stay where each condition has the value beside it.
     """
 
     product: TermNode

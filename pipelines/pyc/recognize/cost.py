@@ -1,4 +1,4 @@
-"""What a composite is predicted to cost, and the ops that spell it out, by the one cost model."""
+"""The predicted cost of a composite, and the ops that spell it out, by the one cost model."""
 
 from collections.abc import Sequence
 

@@ -201,7 +201,7 @@ def _filters(op: ir.Operation) -> tuple[np.ndarray, np.ndarray] | None:
 
 @dataclass(frozen=True)
 class _Chain:
-    """What follows a product up to the quantized result: bias, bounds, scale and zero point."""
+    """The ops after a product up to the quantized result: bias, bounds, scale and zero point."""
 
     root: ir.Operation
     bias: np.ndarray
@@ -211,7 +211,7 @@ class _Chain:
 
 
 def _of_floats(op: ir.Operation) -> IntegerMatch | None:
-    """A product of dequantized values whose result alone is quantized."""
+    """Match a product of dequantized values whose result alone is quantized."""
     x = dequantized(op.operands[0])
     weights = _filters(op) if x is not None else None
     if x is None or weights is None or x.scale.size * x.zero.size != 1 or not _is_supported(op):

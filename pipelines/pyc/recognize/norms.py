@@ -21,7 +21,7 @@ _MADE = 4096
 
 @dataclass(frozen=True)
 class _Statistics:
-    """What a root says: the values it may normalize, from which axis on, and the epsilon."""
+    """The facts of a root: the values that it may normalize, the first axis, the epsilon."""
 
     values: tuple[TermNode, ...]
     axis: int

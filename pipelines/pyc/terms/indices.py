@@ -1,9 +1,9 @@
-"""Where ops that move elements read them: indices as digits of loop variables.
+"""The reads of ops that move elements: indices as digits of loop variables.
 
 A digit (v, d, n) is ``(v // d) % n``; an index is its digits, the most significant first, in a
 mixed radix: the position in a dimension whose size is the product of their sizes. () is 0. So a
 reshape is a change of digits, and one that undoes another gives the variable back. The size of a
-first digit may be None where it is dynamic.
+first digit may be None if it is dynamic.
 """
 
 from collections.abc import Hashable, Sequence

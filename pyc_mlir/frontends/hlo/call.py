@@ -46,7 +46,7 @@ class Call:
         return self._lift(index)
 
     def all(self) -> list[Any]:
-        """Every operand as a value of the builder."""
+        """Return every operand as a value of the builder."""
         return [self.x(i) for i in range(self.count)]
 
     def type(self, index: int = 0) -> TensorType:

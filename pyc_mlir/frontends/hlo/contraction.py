@@ -83,7 +83,7 @@ class Convolution:
 
 
 def convolution(b: Any, x: Any, weight: Any, c: Convolution, dtype: np.dtype) -> Any:
-    """XLA's convolution over one or two spatial dimensions as pyc.conv2d.
+    """Build XLA's convolution over one or two spatial dimensions as pyc.conv2d.
 
     NCHW images with OIHW weights and NHWC images with HWIO weights are taken as they are, others
     are transposed to NHWC. Dilated images get zeros between their elements.

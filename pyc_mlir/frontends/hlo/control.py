@@ -41,7 +41,7 @@ class Loops:
 
 
 def select_branch(call: Call) -> Any:
-    """Of operands 1, 2, ..., the results of branches, the one that operand 0 (i32) names.
+    """Select among operands 1, 2, ..., the results of branches, by operand 0 (i32).
 
     An index out of range names the last branch, as XLA's `case` does; jaxprs clamp it before.
     """

@@ -14,12 +14,12 @@ _F64, _F32, _I8 = DTYPES["f64"], DTYPES["f32"], DTYPES["i8"]
 
 
 def _direct(name: str) -> Pointwise:
-    """One pyc op."""
+    """Return the function that records one pyc op."""
     return lambda b, *xs: getattr(b, name)(*xs)
 
 
 def _logical(number: str, boolean: str) -> Pointwise:
-    """One pyc op for numbers, another one for booleans."""
+    """Return the function that records one pyc op for numbers, another one for booleans."""
     return lambda b, *xs: getattr(b, boolean if b.type_of(xs[0]).dtype == BOOL else number)(*xs)
 
 
@@ -92,7 +92,7 @@ def compare(b: Any, x: Any, y: Any, predicate: str) -> Any:
 
 
 def total_order_key(b: Any, x: Any) -> Any:
-    """Integers in the total order of floats: -NaN < -inf < ... < -0 < +0 < ... < inf < NaN.
+    """Return integers in the order of floats: -NaN < -inf < ... < -0 < +0 < ... < inf < NaN.
 
     The bits of a float as a signed integer are so for positive numbers; of negative ones, all bits
     but the sign are inverted.

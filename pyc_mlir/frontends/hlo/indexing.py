@@ -45,9 +45,9 @@ def with_vector_last(b: Any, indices: Any, axis: int) -> Any:
 def gather(
     call: Call, d: GatherDims, sizes: Sequence[int], mode: str = "clip", fill: Any = None
 ) -> Any:
-    """Slices of operand 0 of `sizes` at the indices (operand 1), which are clamped.
+    """Gather slices of operand 0 of `sizes` at the indices (operand 1), which are clamped.
 
-    mode: "fill" gives `fill` where a slice does not lie inside the operand.
+    mode: "fill" gives `fill` for a slice that does not lie inside the operand.
     """
     b, x, indices = call.b, call.x(0), b_indices(call)
     clamped = _clamped(
@@ -67,7 +67,7 @@ def gather(
 
 
 def _clamped(b: Any, indices: Any, dims: Sequence[Extent], sizes: Sequence[int]) -> Any:
-    """Index vectors such that slices of `sizes` lie within `dims`."""
+    """Clamp index vectors such that slices of `sizes` lie within `dims`."""
     least = np.zeros(len(dims) and 1, np.int64)
     if not any(isinstance(d, SymbolicSize) for d in dims):
         limits = [d - s for d, s in zip(dims, sizes, strict=True)]  # type: ignore[operator]
@@ -112,7 +112,7 @@ def _placed(b: Any, x: Any, axes: Sequence[int], rank: int) -> Any:
 
 
 def _taken(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) -> Any:
-    """One pyc.gather where one dimension is indexed by single entries; None for other forms."""
+    """Build one pyc.gather if one dimension is indexed by single entries; None for other forms."""
     dims = b.dims(x)
     if len(d.index_map) != 1 or d.batch:
         return None
@@ -138,7 +138,7 @@ def _taken(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) ->
 
 
 def _by_linear_index(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) -> Any:
-    """Elements of x in row-major order, gathered at start + offset of each dimension."""
+    """Gather elements of x in row-major order at start + offset of each dimension."""
     dims = b.dims(x)
     if any(isinstance(v, SymbolicSize) for v in dims):
         raise unsupported("a gather of several dimensions from a dynamic shape")
@@ -194,10 +194,10 @@ class ScatterDims:
 
 
 def scatter(call: Call, d: ScatterDims, op: str, clip: bool = False) -> Any:
-    """Operand 0 with the updates (operand 2) combined by `op` at the indices (operand 1).
+    """Combine operand 0 with the updates (operand 2) by `op` at the indices (operand 1).
 
-    Updates that do not lie inside are dropped, or moved inside where `clip`; for "set" the last
-    update wins.
+    Updates that do not lie inside are dropped, or moved inside if `clip`; for "set" the last update
+    wins.
     """
     b, x, updates = call.b, call.x(0), call.x(2)
     dims, given = call.dims(0), call.dims(2)
@@ -256,7 +256,7 @@ class _RowPlan:
         return tuple(1 if a in self.column_axes else n for a, n in enumerate(self.sizes))
 
     def gather(self, d: ScatterDims) -> GatherDims:
-        """Dimension numbers of the updates."""
+        """Return the dimension numbers of the updates."""
         return d.gather
 
     def combine(self, b: Any, x: Any, linear: Any, updates: Any, op: str) -> Any:

@@ -46,7 +46,7 @@ def reverse(b: Any, x: Any, axes: Sequence[int]) -> Any:
 def pad_edges(
     b: Any, x: Any, axis: int, low: int, high: int, value: float, interior: int = 0
 ) -> Any:
-    """XLA's pad of one dimension: `interior` values between elements, negative ends cut off."""
+    """Pad one dimension as XLA: `interior` values between elements, negative ends cut off."""
     rank = b.type_of(x).rank
     if interior:
         x = _interior(b, x, axis, interior, value)
@@ -60,7 +60,7 @@ def pad_edges(
 
 
 def _interior(b: Any, x: Any, axis: int, interior: int, value: float) -> Any:
-    """Each element is followed by `interior` values, except for the last one."""
+    """Insert `interior` values after each element, except for the last one."""
     dims = b.dims(x)
     size = dims[axis]
     if isinstance(size, SymbolicSize):
@@ -76,7 +76,7 @@ def _interior(b: Any, x: Any, axis: int, interior: int, value: float) -> Any:
 
 
 def pad(call: Call, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Any:
-    """XLA's pad; operand 1 is the value."""
+    """Pad as XLA; operand 1 is the value."""
     b, value = call.b, call.value(1)
     if value is not None:
         return _padded(b, call.x(0), low, high, interior, float(value))
@@ -156,7 +156,7 @@ def dynamic_update_slice(call: Call) -> Any:
 
 
 def select_n(call: Call) -> Any:
-    """Operand 1 + which, element by element; `which` (operand 0) is i1 or an integer."""
+    """Select operand 1 + which, element by element; `which` (operand 0) is i1 or an integer."""
     if call.type(0).dtype == BOOL:
         return call.pointwise(lambda b, which, no, yes: b.select(which, yes, no))
 

@@ -114,7 +114,7 @@ class HloWindow:
 
 
 def reduce_window(b: Any, x: Any, op: str, window: HloWindow) -> Any:
-    """Each window of x reduced by `op`; padding never counts.
+    """Reduce each window of x by `op`; padding never counts.
 
     Windows over one or two dimensions of floats are pooling, a window that ends at each position of
     a whole dimension is a running reduction, others are written out position by position.
@@ -170,7 +170,7 @@ def _sum_pool(b: Any, x: Any, kernel: tuple[int, int], parameters: dict[str, Any
 
 
 def _pooled(b: Any, x: Any, window: HloWindow, pool: Pool) -> Any:
-    """Pooling in NHWC or NCHW if x is so, else after a transpose and a reshape to rank 4."""
+    """Pool in NHWC or NCHW if x is so, else after a transpose and a reshape to rank 4."""
     dims = b.dims(x)
     rank, axes = len(dims), window.axes
     if not axes:
@@ -217,7 +217,7 @@ def padded(b: Any, x: Any, window: HloWindow, value: Any) -> Any:
 
 
 def _positions(b: Any, x: Any, window: HloWindow) -> list[Any]:
-    """For each position in a window, the elements of x that stand there in every window."""
+    """Return for each position in a window the elements of x at that position of every window."""
     count = int(np.prod(window.sizes))
     if count > _MAX_POSITIONS:
         raise unsupported(f"a window of {count} elements: expected at most {_MAX_POSITIONS}")

@@ -33,7 +33,7 @@ def _times(b: Any, x: Any, factor: Extent) -> Any:
 
 
 def along(b: Any, indices: Any, dims: Sequence[Extent], axis: int) -> Any:
-    """Linear indices into a tensor of shape `dims` of [i, indices[i, j], ...] for axis 1."""
+    """Return linear indices into a tensor of shape `dims`: [i, indices[i, j], ...] for axis 1."""
     linear = _times(b, wrapped(b, indices, dims[axis]), product(dims[axis + 1 :]))
     for other in range(len(dims)):
         if other != axis and b.dims(indices)[other] != 1:
@@ -59,7 +59,7 @@ def scatter_along(
 
 
 def _linear(b: Any, indices: Any, dims: Sequence[Extent]) -> Any:
-    """Linear indices into a tensor of shape `dims` from vectors of indices: [..., len(dims)]."""
+    """Return linear indices into a tensor of shape `dims` from index vectors [..., len(dims)]."""
     rank = b.type_of(indices).rank
     total = None
     for i, size in enumerate(dims):

@@ -20,11 +20,11 @@ MAX_KEPT = 300
 def suppressed(
     b: Any, edges: tuple[Any, Any, Any, Any], scores: Any, keep: int, overlap: float, least: Any
 ) -> tuple[Any, Any]:
-    """Boxes taken as i64 rows (image, class, box), [images * classes * keep, 3], and their number.
+    """Return taken boxes as i64 rows (image, class, box), [images * classes * keep, 3]; the count.
 
     edges: the lower and upper rows, then columns, of boxes, each [images, 1, boxes]. scores:
-    [images, classes, boxes]; those of boxes that are taken are greater than `least`, unless that
-    is None. overlap: the ratio of intersection to union above which a box is struck out. Rows after
+    [images, classes, boxes]; those of boxes that are taken are greater than `least`, unless that is
+    None. overlap: the ratio of intersection to union above which a box is struck out. Rows after
     those taken are -1. Raises PycError for more than MAX_KEPT.
     """
     if keep > MAX_KEPT:

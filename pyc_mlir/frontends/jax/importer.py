@@ -250,7 +250,7 @@ class _JaxprImporter:
         return SourceNode(name, equation.primitive.name, frame.start_line, where)
 
     def _parameters(self, p: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters with symbolic dimensions as sizes."""
+        """Return parameters with symbolic dimensions as sizes."""
         return {key: self._resolved(value) for key, value in p.items()}
 
     def _resolved(self, value: Any) -> Any:
@@ -421,7 +421,7 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def _numpy(dtype: Any) -> np.dtype:
-    """JAX's element type as numpy's; those of random keys have none."""
+    """Return JAX's element type as numpy's; those of random keys have none."""
     try:
         return np.dtype(dtype)
     except TypeError:

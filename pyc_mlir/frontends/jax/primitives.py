@@ -118,13 +118,13 @@ def round_(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("select_n")
 def select_n(call: Call, p: Mapping[str, Any]) -> Any:
-    """Operand 1 + which."""
+    """Select operand 1 + which."""
     return movement.select_n(call)
 
 
 @primitive("dot_general")
 def dot(call: Call, p: Mapping[str, Any]) -> Any:
-    """One matmul between transposes and reshapes."""
+    """Build one matmul between transposes and reshapes."""
     (contract, batch) = p["dimension_numbers"]
     wanted = p["preferred_element_type"]
     dtype = call.type(0).dtype if wanted is None else _dtype(wanted)
@@ -212,7 +212,7 @@ def stack(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("split")
 def split(call: Call, p: Mapping[str, Any]) -> Any:
-    """Consecutive pieces along `axis`."""
+    """Split into consecutive pieces along `axis`."""
     x, parts, start = call.x(), [], 0
     for size in p["sizes"]:
         parts.append(take(call.b, x, p["axis"], start, start + size))
@@ -247,7 +247,7 @@ def dynamic_update_slice(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("pad")
 def pad(call: Call, p: Mapping[str, Any]) -> Any:
-    """Values around and between the elements; negative pads cut."""
+    """Insert values around and between the elements; negative pads cut."""
     low, high, interior = zip(*p["padding_config"], strict=True) if call.dims() else ((), (), ())
     return movement.pad(call, _ints(low), _ints(high), _ints(interior))
 
@@ -260,7 +260,7 @@ def iota(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("gather")
 def gather_(call: Call, p: Mapping[str, Any]) -> Any:
-    """Slices at computed places."""
+    """Gather slices at computed places."""
     d = p["dimension_numbers"]
     dims = GatherDims(
         d.offset_dims,

@@ -46,7 +46,7 @@ COMBINERS = {
 
 
 def scalar(b: Any, op: ir.Operation, values: list[Any]) -> Any:
-    """One operation of a body on tensors. Raises PycError (UNSUPPORTED_OP)."""
+    """Build one operation of a body on tensors. Raises PycError (UNSUPPORTED_OP)."""
     name = op.name
     if name in _SAME:
         return POINTWISE[_SAME[name]](b, *values)

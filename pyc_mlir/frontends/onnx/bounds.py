@@ -62,7 +62,7 @@ _BYTES: Kind = (False, None)
 
 @cache
 def _table(kind: Descriptor) -> Table:
-    """Of a message's fields: whether it is text, and the message that it holds."""
+    """Return for each field of a message whether it is text, and the message that it holds."""
     return {
         f.number: (
             f.type == FieldDescriptor.TYPE_STRING,

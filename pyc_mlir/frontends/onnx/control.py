@@ -50,7 +50,7 @@ class Unroller:
         return out
 
     def _emit(self, site: SourceNode, operands: Sequence[Any], apply: Callable[..., Any]) -> Any:
-        """One value computed from others; MISSING when it cannot be."""
+        """Compute one value from others; MISSING if it cannot be."""
 
         def build(b: Any, lift: Callable[[int], Any]) -> Any:
             return apply(b, *(lift(i) for i in range(len(operands))))
@@ -73,7 +73,7 @@ class Unroller:
         return [self._select(site, operands[0], a, b) for a, b in zip(yes, no, strict=True)]
 
     def _select(self, site: SourceNode, condition: Any, yes: Any, no: Any) -> Any:
-        """One of two values of the same type."""
+        """Select one of two values of the same type."""
 
         def build(b: Any, c: Any, x: Any, y: Any) -> Any:
             if b.dims(x) != b.dims(y):
@@ -132,7 +132,7 @@ class Unroller:
     def _joined(
         self, site: SourceNode, rows: Sequence[Any], axis: int, backwards: bool = False
     ) -> Any:
-        """Results of steps along a new axis."""
+        """Stack results of steps along a new axis."""
 
         def build(b: Any, *values: Any) -> Any:
             rank = b.type_of(values[0]).rank + 1

@@ -210,7 +210,7 @@ class _Importer:
         return importer.node(site, operands, apply)
 
     def _count(self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]) -> Any:
-        """How many rows of the node's results count, None for all; MISSING if it mixes them."""
+        """Return the number of rows that count in the results, None for all; MISSING if mixed."""
         names = {name for inner in all_nodes([node]) for name in inner.input}
         bounded = [name in self.counts for name in node.input]
         if names.isdisjoint(self.counts):

@@ -22,9 +22,10 @@ NATIVE_ERRORS = (
 
 
 def shape_error(model: onnx.ModelProto) -> Exception | None:
-    """Why the nodes' types, attributes and shapes contradict each other; None if they do not.
+    """Return why the nodes' types, attributes and shapes contradict each other; else None.
 
-    Without onnx's propagation of data, for which a tensor of a terabyte is a list of as many sizes.
+    Data is not propagated as onnx does, for which a tensor of a terabyte is a list of as many
+    sizes.
     """
     error = _strict_error(model)
     if error is None:
@@ -65,7 +66,7 @@ def _with_sizes_of_resizes(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def _sizes(model: onnx.ModelProto, node: onnx.NodeProto, scales: np.ndarray) -> dict[int, int]:
-    """By axis, what a Resize makes of the sizes that are known; none of a malformed node."""
+    """Return by axis the result of a Resize of known sizes; none of a malformed node."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     del bare.graph.value_info[:]

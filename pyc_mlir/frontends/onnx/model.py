@@ -152,7 +152,7 @@ def _state_domains(model: onnx.ModelProto) -> None:
 def _refuse_undefined(
     model: onnx.ModelProto, source: ModelSource, opset: int, known_ops: set[str]
 ) -> None:
-    """Ops that ONNX itself lacks at this opset: the checker would stop at the first of them."""
+    """Refuse ops that ONNX itself lacks at this opset: the checker would stop at the first."""
     undefined = [is_default_domain(n) and not schema_of(n, opset) for n in model.graph.node]
     if not any(undefined):
         return
@@ -196,7 +196,7 @@ def _is_ranked(info: onnx.ValueInfoProto) -> bool:
 
 
 def _check_attributes(model: onnx.ModelProto, source: ModelSource, opset: int) -> None:
-    """Attributes have the type that ONNX gives them, which onnx's checker takes on trust."""
+    """Check that attributes have ONNX's types, which onnx's checker takes on trust."""
     for node in model.graph.node:
         schema = schema_of(node, opset)
         for attribute in node.attribute if schema else ():
@@ -256,7 +256,7 @@ def _state_coordinates(model: onnx.ModelProto) -> None:
 
 
 def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.ModelProto:
-    """Model-local functions, and ONNX's ops that the importer lacks but ONNX defines by others."""
+    """Inline local functions, and ONNX's ops that the importer lacks but ONNX defines by others."""
     if model.functions:
         model = with_functions_inlined(model)
     bodies, whole = set(), True
@@ -298,7 +298,7 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _state_types(model: onnx.ModelProto) -> None:
-    """Types of the initializers: onnx's inliner looks for them among those of other values."""
+    """State the initializers' types: onnx's inliner looks for them among other values' types."""
     declared_names = {i.name for i in (*model.graph.input, *model.graph.value_info)}
     for tensor in model.graph.initializer:
         if tensor.name not in declared_names:
@@ -309,7 +309,7 @@ def _state_types(model: onnx.ModelProto) -> None:
 def _inlined_one_by_one(
     model: onnx.ModelProto, opset: int, bodies: Container[tuple[str, str]]
 ) -> onnx.ModelProto:
-    """With functions of the model's own in place of ONNX's.
+    """Replace ONNX's functions by functions of the model's own.
 
     onnx's inliner reads the type of an optional input that is left out, and fails.
     """

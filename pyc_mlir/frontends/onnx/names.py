@@ -17,7 +17,7 @@ def is_default_domain(node: onnx.NodeProto) -> bool:
 
 
 def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
-    """ONNX's definition of the node's op at `opset`, or None."""
+    """Return ONNX's definition of the node's op at `opset`, or None."""
     if is_default_domain(node) and onnx.defs.has(node.op_type, opset, ""):
         return onnx.defs.get_schema(node.op_type, opset, "")
     return None

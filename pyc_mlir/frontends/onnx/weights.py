@@ -39,7 +39,7 @@ class ModelWeights:
     folder: Path | None
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Each of them. Raises ValueError or TypeError for what cannot be read, and OSError."""
+        """Yield each weight. Raises ValueError or TypeError for unreadable ones, and OSError."""
         for name, tensor in self.inner.items():
             yield name, onnx.numpy_helper.to_array(tensor)
         for name, (tensor, part) in self.outer.items():
@@ -141,7 +141,7 @@ def _dtype(tensor: onnx.TensorProto) -> np.dtype:
 
 
 def _nbytes(tensor: onnx.TensorProto) -> int:
-    """Bytes of the elements, by the type. Raises ValueError for sizes that no memory holds."""
+    """Return the bytes of the elements, by the type. Raises ValueError for impossible sizes."""
     if tensor.data_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
         if is_external(tensor):
             raise _wrong(tensor, "numbers in other files", "another element type")

@@ -87,7 +87,7 @@ def _is_sane(shape: Sequence[int]) -> bool:
 
 
 def _work(node: onnx.NodeProto, shapes: Shapes, opset: int) -> int | None:
-    """Operations of a node; None where a shape that decides is not known."""
+    """Count the operations of a node; None if a shape that decides is not known."""
     kind = family(node, opset)
     if kind in _MOVING:
         return 0

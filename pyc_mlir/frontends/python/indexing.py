@@ -73,7 +73,7 @@ def _of_dynamic_bounds(x: TracedArray, entries: Sequence[Any]) -> tuple[TracedAr
 
 
 def _part(x: TracedArray, entry: slice, axis: int) -> tuple[TracedArray, slice]:
-    """One axis of `_of_dynamic_bounds`."""
+    """Take one axis of `_of_dynamic_bounds`."""
     size, start, stop = x.shape[axis], entry.start, entry.stop
     if isinstance(stop, DynamicDim):
         stop = _plain_bound(size, stop)
@@ -173,7 +173,7 @@ def _expand(x: TracedArray, key: tuple[Any, ...]) -> list[Any]:
 
 
 def _check_advanced(entries: Sequence[Any]) -> None:
-    """One array, and integers beside it, as otherwise numpy moves the dimensions to the front."""
+    """Require one array, with integers beside it only: numpy would move dimensions."""
     arrays = [i for i, e in enumerate(entries) if _is_array(e)]
     fixed = [i for i, e in enumerate(entries) if _is_array(e) or is_int(e)]
     apart = bool(fixed) and fixed[-1] - fixed[0] >= len(fixed)
@@ -230,7 +230,7 @@ def _bound(value: Any) -> int:
 
 
 def index_array(x: TracedArray, indices: Any, axis: int) -> TracedArray:
-    """Integer indices into `axis` of x as a traced array; constants are checked here."""
+    """Return integer indices into `axis` of x as a traced array; constants are checked here."""
     if isinstance(indices, TracedArray):
         if indices.dtype == BOOL:
             raise untraceable(

@@ -140,7 +140,7 @@ class JitFunction:
     def trace_call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> ir.Module:
-        """As `trace`, of this function or this one bound to an instance."""
+        """Trace as `trace` does, of this function or this one bound to an instance."""
         bound = bind(function, args, kwargs)
         bound.arguments = self._specs(dict(bound.arguments))
         return trace_bound(function, bound).module
@@ -150,7 +150,7 @@ class JitFunction:
         return f"jit({_title(self._function)}, {info.size} programs, {info.hits} hits)"
 
     def cache_info(self) -> CacheInfo:
-        """How often programs were found and made."""
+        """Return the numbers of programs found and made."""
         return CacheInfo(self._hits, self._misses, len(self._programs))
 
     def cache_clear(self) -> None:
@@ -237,11 +237,11 @@ class JitMethod:
         update_wrapper(self, self._bound)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `JitFunction`'s, without `self`."""
+        """Call as `JitFunction` does, without `self`."""
         return self._jitted.call(self._bound, self._instance, args, kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> ir.Module:
-        """As `JitFunction.trace`, without `self`."""
+        """Trace as `JitFunction.trace` does, without `self`."""
         return self._jitted.trace_call(self._bound, args, kwargs)
 
     def __repr__(self) -> str:

@@ -48,13 +48,13 @@ def first_traced(values: Sequence[Any]) -> Tracer:
 
 
 def entries_of(x: TracedArray) -> list[int]:
-    """Reshape's entries that leave x as it is."""
+    """Return the entries of a reshape that leaves x as it is."""
     return [copied(i) if d is None else d for i, d in enumerate(x.type.shape)]
 
 
 @implements(np.reshape)
 def reshape(x: TracedArray, /, shape: ShapeLike, order: str = "C") -> TracedArray:
-    """Dimensions of x pass through under their symbols; another symbol takes the place of -1."""
+    """Reshape; dimensions of x pass through as their symbols, another symbol becomes -1."""
     if order != "C":
         raise untraceable(f"np.reshape: expected order 'C', got {order!r}", "transpose first")
     wanted = as_shape(shape)
@@ -405,7 +405,7 @@ def _result_type(*arrays_and_dtypes: Any) -> np.dtype:
 
 @implements(np.broadcast_arrays)
 def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]:
-    """All of the shape of their sum."""
+    """Broadcast all to the shape of their sum."""
     b = first_traced(args)
     arrays = [b.lift(a, result_dtype(a)) for a in args]
     whole = _zeros(arrays[0])
@@ -423,9 +423,7 @@ def _zeros(x: TracedArray) -> TracedArray:
 def _meshgrid(
     *xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy"
 ) -> tuple[TracedArray, ...]:
-    """One array for each vector, which varies along an axis of its own; "xy" exchanges the first
-    two axes.
-    """
+    """Make an array for each vector, which varies along its own axis; "xy" swaps the first two."""
     if indexing not in ("xy", "ij"):
         raise bad(f"np.meshgrid: expected indexing 'xy' or 'ij', got {indexing!r}")
     b, rank = first_traced(xi), len(xi)

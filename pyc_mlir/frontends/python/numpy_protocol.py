@@ -227,7 +227,7 @@ def call_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: A
 
 
 def _as_operand(value: Any) -> Any:
-    """Traced arrays, dimensions and Python numbers as they are; anything else as an array."""
+    """Return traced arrays, dimensions and Python numbers unchanged; anything else as an array."""
     known = hasattr(value, "dtype") or isinstance(value, (DynamicDim, bool, int, float))
     return value if known else np.asarray(value)
 

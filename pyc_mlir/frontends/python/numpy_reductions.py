@@ -61,7 +61,7 @@ def _prod(
 def _mean(
     a: TracedArray, /, axis: Axes = None, dtype: Any = None, *, keepdims: bool = False
 ) -> TracedArray:
-    """Integers give f64."""
+    """Build the mean; integers give f64."""
     wanted = np.dtype(dtype) if dtype else a.dtype if is_float(a.dtype) else _F64
     lifted = a.tracer.lift(a, wanted)
     return a.tracer.reduce_mean(lifted, axes=axes_of(a, axis), keepdims=bool(keepdims))
@@ -95,7 +95,7 @@ def _ptp(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> Any
 
 
 def _logical(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray:
-    """Over i8; the identities of max and min for no elements read as false and true."""
+    """Reduce over i8; the identities of max and min for no elements read as false and true."""
     b = x.tracer
     bits = b.cast(truth(b, x), dtype=_I8)
     found = getattr(b, op)(bits, axes=axes_of(x, axis), keepdims=bool(keepdims))
@@ -249,7 +249,7 @@ def _outer(a: Any, b: Any) -> Any:
 
 @implements(np.tensordot)
 def _tensordot(a: Any, b: Any, axes: int | Sequence[Any] = 2) -> Any:
-    """As an einsum: contracted axes share a letter."""
+    """Build an einsum: contracted axes share a letter."""
     ranks = np.ndim(a), np.ndim(b)
     if is_int(axes):
         pairs = [range(ranks[0] - axes, ranks[0]), range(axes)]  # type: ignore[operator]
@@ -359,7 +359,7 @@ def _grouped(
 
 
 def _merge(b: Tracer, x: TracedArray, start: int, number: int) -> TracedArray:
-    """Dimensions [start, start + number) as one; size 1 for none."""
+    """Merge dimensions [start, start + number) into one; size 1 for none."""
     if number == 1:
         return x
     shape = x.type.shape
@@ -443,7 +443,7 @@ def _cumulative_prod(
 def _argsort(
     a: TracedArray, axis: int | None = -1, kind: str | None = None, *, stable: bool | None = None
 ) -> TracedArray:
-    """Equal elements keep their order, whatever `kind` says."""
+    """Build the order; equal elements keep theirs for each `kind`."""
     x, place = _along(a, axis)
     return a.tracer.argsort(x, axis=place)
 
@@ -485,7 +485,7 @@ def take_along_axis(arr: TracedArray, indices: Any, axis: int | None = -1) -> Tr
 def _diff(
     a: TracedArray, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None
 ) -> TracedArray:
-    """Differences of neighbours, `n` times; of booleans, where they differ."""
+    """Build differences of neighbours, `n` times; for booleans, whether they differ."""
     if not is_int(n) or n < 0:
         raise bad(f"np.diff: expected a number of times >= 0, got {n!r}")
     if prepend is not None or append is not None:

@@ -121,13 +121,13 @@ def _positive(b: Tracer, x: TracedArray) -> TracedArray:
 
 @handles(np.floor_divide)
 def _floor_divide(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """Python's floor division; 0 for integers divided by 0."""
+    """Divide as Python's floor division; 0 for integers divided by 0."""
     return divisions.floor_divide(b, x, y)
 
 
 @handles(np.remainder)
 def _remainder(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """Python's remainder, with the sign of the divisor; x % 0 = 0 for integers."""
+    """Build Python's remainder, with the sign of the divisor; x % 0 = 0 for integers."""
     return _divmod(b, x, y)[1]
 
 
@@ -143,7 +143,7 @@ def _divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, Tra
 
 @handles(np.fmod)
 def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """With the sign of the dividend; 0 for integers divided by 0."""
+    """Build the remainder with the sign of the dividend; 0 for integers divided by 0."""
     rest = b.rem(x, y)
     if is_float(x.dtype):
         return rest
@@ -177,7 +177,7 @@ def _trunc(b: Tracer, x: TracedArray) -> TracedArray:
 
 @handles(np.power)
 def _power(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """As numpy: scalar exponents 2, 1/2, 1 and -1 are done without pow."""
+    """Raise as numpy: scalar exponents 2, 1/2, 1 and -1 are done without pow."""
     exponent = y.literal
     if not is_float(x.dtype):
         return _integer_power(b, x, exponent)
@@ -198,7 +198,7 @@ def _half_root(b: Tracer, x: TracedArray) -> TracedArray:
 
 
 def _integer_power(b: Tracer, x: TracedArray, exponent: Any) -> TracedArray:
-    """By repeated squaring, as the exponent is known."""
+    """Raise by repeated squaring, as the exponent is known."""
     if exponent is None:
         raise untraceable(
             "an integer power needs an exponent that is a Python number",

@@ -166,7 +166,7 @@ def annotated_specs(function: Callable[..., Any]) -> dict[str, TensorSpec]:
 
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Each leaf with its path: dict keys and positions joined by dots, in the tree's order."""
+    """Yield each leaf with its path: dict keys and positions joined by dots, in order."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from leaves(value, (*path, str(key)))
@@ -194,7 +194,7 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def result_names(tree: Any) -> list[str]:
-    """Names for a function's results: the paths of their leaves; ``out`` where a path has none.
+    """Name a function's results by the paths of their leaves; ``out`` if a path has no name.
 
     ``out`` for a single array, ``out0`` and ``out1`` for a pair, ``logits`` for a dict's entry.
     """

@@ -136,7 +136,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
             return numpy_protocol.FUNCTIONS[operator.getitem](self, key)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        """As numpy's arrays: a copy."""
+        """Copy, as numpy's arrays do."""
         return np.copy(self)
 
     def __len__(self) -> int:

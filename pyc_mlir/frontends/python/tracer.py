@@ -146,7 +146,7 @@ class Tracer(Builder):
             )
 
     def lift(self, operand: Any, dtype: np.dtype) -> TracedArray:
-        """Any operand as a traced array of `dtype`; constants are converted here and now."""
+        """Return an operand as a traced array of `dtype`; constants are converted here."""
         if isinstance(operand, TracedArray):
             same = operand.type.dtype == dtype
             return operand if same else self.cast(operand, dtype=self._supported(dtype))

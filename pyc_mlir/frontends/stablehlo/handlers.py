@@ -101,7 +101,7 @@ def identity(call: Call, op: StablehloOp) -> Any:
 
 @handles("dot_general")
 def dot(call: Call, op: StablehloOp) -> Any:
-    """One matmul between transposes and reshapes."""
+    """Build one matmul between transposes and reshapes."""
     d = op.numbers("dot_dimension_numbers", "DotDimensionNumbers")
     dims = DotDims(
         tuple(d.lhs_contracting_dimensions),
@@ -165,7 +165,7 @@ def _extents(call: Call, index: int) -> tuple[Extent, ...]:
 
 @handles("dynamic_broadcast_in_dim")
 def dynamic_broadcast_in_dim(call: Call, op: StablehloOp) -> Any:
-    """As broadcast_in_dim, into the shape that operand 1 holds."""
+    """Broadcast as broadcast_in_dim, into the shape that operand 1 holds."""
     dims = op.ints("broadcast_dimensions")
     return movement.broadcast_in_dim(call.b, call.x(), _extents(call, 1), dims)
 
@@ -221,7 +221,7 @@ def dynamic_update_slice(call: Call, op: StablehloOp) -> Any:
 
 @handles("pad")
 def pad(call: Call, op: StablehloOp) -> Any:
-    """Values around and between the elements; negative pads cut."""
+    """Insert values around and between the elements; negative pads cut."""
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
     return movement.pad(call, *(op.ints(n) for n in names))
 
@@ -234,14 +234,14 @@ def iota(call: Call, op: StablehloOp) -> Any:
 
 @handles("dynamic_iota")
 def dynamic_iota(call: Call, op: StablehloOp) -> Any:
-    """As iota, in the shape that operand 0 holds."""
+    """Build an iota of the shape that operand 0 holds."""
     shape = _extents(call, 0)
     return movement.iota(call.b, shape, op.integer("iota_dimension"), op.type().dtype)
 
 
 @handles("gather")
 def gather_(call: Call, op: StablehloOp) -> Any:
-    """Slices at computed places, which are clamped."""
+    """Gather slices at computed places, which are clamped."""
     d = op.numbers("dimension_numbers", "GatherDimensionNumbers")
     dims = GatherDims(
         tuple(d.offset_dims),

@@ -66,7 +66,7 @@ class StablehloOp:
         return self.attributes[f"region {index}"]
 
     def regions(self) -> list[Any]:
-        """Every region."""
+        """Return every region."""
         return [self.region(i) for i in range(len(self.operation.regions))]
 
     def integer(self, name: str, default: int = 0) -> int:
@@ -79,7 +79,7 @@ class StablehloOp:
         return str(attribute).strip('@"') if name == "decomposition" else _text(attribute)
 
     def ints(self, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
-        """Integers, of an array attribute of either kind."""
+        """Return the integers of an array attribute of either kind."""
         if not self.has(name):
             return tuple(default)
         attribute = self.attributes[name]
@@ -88,7 +88,7 @@ class StablehloOp:
         return tuple(int(v) for v in np.asarray(ir.DenseIntElementsAttr(attribute)).reshape(-1))
 
     def flags(self, name: str, default: Sequence[bool] = ()) -> tuple[bool, ...]:
-        """Booleans."""
+        """Return booleans."""
         if not self.has(name):
             return tuple(default)
         attribute = self.attributes[name]
@@ -112,7 +112,7 @@ class StablehloOp:
         return getattr(stablehlo, kinds[name])(self.attributes[name]).value
 
     def numbers(self, name: str, kind: str) -> Any:
-        """Dimension numbers, as the bindings of StableHLO hold them."""
+        """Return dimension numbers, as the bindings of StableHLO hold them."""
         return getattr(stablehlo, kind)(self.attributes[name])
 
 

@@ -56,7 +56,7 @@ def _known_combiner(op: StablehloOp) -> str:
 def reduce(
     state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
-    """Reductions over whole dimensions; of a pair of operands argmax and argmin."""
+    """Reduce whole dimensions; a pair of operands becomes argmax or argmin."""
     axes, half = op.ints("dimensions"), len(operands) // 2
     if half == 2:
         return _arg_extreme(state, op, operands, axes)
@@ -131,7 +131,7 @@ def _keeps(state: Any, op: StablehloOp) -> bool | None:
 def reduce_window(
     state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
-    """Reductions over windows."""
+    """Reduce windows."""
     if len(operands) != 2:
         raise unsupported("windows over several operands at once: expected one")
     name = _known_combiner(op)
@@ -219,7 +219,7 @@ def sort_(
 
 
 def _direction(state: Any, op: StablehloOp) -> tuple[bool, bool]:
-    """Return if a sort puts larger elements first, and if it is by the total order of floats.
+    """Return whether a sort puts larger elements first, and whether by floats' total order.
 
     Behind JAX's canonical zeros and NaNs, the total order is that of numbers with NaN last. Raises
     PycError for other orders.

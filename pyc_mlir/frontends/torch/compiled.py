@@ -92,7 +92,7 @@ class _Import:
         return CompiledGraph(module, tuple(sources), tuple(self.results))
 
     def _lengths(self, sized: set[str]) -> list[_Added]:
-        """Arguments for the numbers that the graph has as sizes and that no argument has."""
+        """Return arguments for the graph's sizes that no argument has."""
         used: set[Any] = set()
         for node in self._calls():
             found = node.meta["val"]
@@ -173,7 +173,7 @@ class _Import:
         return emitted
 
     def _size(self, size: Any) -> Callable[[Sequence[Any]], Any]:
-        """How to compute a symbolic number from a call's arguments."""
+        """Return the function that computes a symbolic number from a call's arguments."""
         from torch.utils._sympy.interp import sympy_interp  # pyright: ignore[reportMissingImports]
         from torch.utils._sympy.reference import (  # pyright: ignore[reportMissingImports]
             PythonReferenceAnalysis,

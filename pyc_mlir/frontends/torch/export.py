@@ -249,7 +249,7 @@ def _decomposed(program: Any, name: str, names: Mapping[str, str]) -> TorchModel
 
 
 def _leaf_names(program: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the leaves of inputs and results: their paths, joined by dots."""
+    """Return the names of the leaves of inputs and results: their paths, joined by dots."""
     from torch.utils._pytree import (  # pyright: ignore[reportMissingImports]
         tree_flatten_with_path,
         tree_unflatten,
@@ -271,7 +271,7 @@ def _leaf_names(program: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _key(key: Any) -> str:
-    """One step of a path: a position, a key or an attribute."""
+    """Return one step of a path: a position, a key or an attribute."""
     for attribute in ("idx", "key", "name"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

@@ -59,7 +59,7 @@ class _Import:
         return module
 
     def _weights(self) -> dict[str, np.ndarray]:
-        """Parameters and buffers that the program only reads, by the names of their placeholders.
+        """Return the parameters and buffers that the program only reads, by placeholder.
 
         Raises PycError (UNSUPPORTED_DTYPE), naming the parameter.
         """

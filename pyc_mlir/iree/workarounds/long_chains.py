@@ -51,7 +51,7 @@ class _Parts:
 
 
 def part_long_chains(module: Any) -> int:
-    """Part chains of elementwise ops of `module`; the number of barriers."""
+    """Part chains of elementwise ops of `module`; return the number of barriers."""
     return sum(_part(block) for op in module.regions[0].blocks[0] for block in blocks_of(op))
 
 

@@ -30,7 +30,7 @@ def _computes(op: Any) -> bool:
 
 
 def _part(op: Any) -> int:
-    """Barriers in front of what `op` reads; their number."""
+    """Insert barriers in front of the operands of `op`; return their number."""
     inputs = len(op.operands) - (len(op.results) if op.name.startswith("linalg.") else 0)
     computed = [
         i

@@ -55,7 +55,7 @@ def _narrow(block: Any) -> int:
 
 
 def _part(op: Any, read: dict[Any, frozenset[Any]]) -> int:
-    """Barriers in front of `op`, and what its results are made of."""
+    """Insert barriers in front of `op`; return their number and the sources of its results."""
     tensors = [(i, v) for i, v in enumerate(op.operands) if isinstance(v.type, ir.RankedTensorType)]
     parts = {i: read.get(v, frozenset({v})) for i, v in tensors}
     inserted = 0

@@ -128,16 +128,6 @@ def test_the_map_names_every_folder():
     assert not {folder for folder in folders if f"`{folder}/`" not in text}
 
 
-def test_first_lines_of_modules_are_statements():
-    wrong = [
-        path
-        for path, tree in sources().items()
-        if (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("``; did", "").count("? ")
-        or (ast.get_docstring(tree) or "").partition("\n\n")[0].endswith("?")
-    ]
-    assert not wrong, "a docstring begins with a statement, not with a question: " + str(wrong)
-
-
 def test_the_checks_see_what_is_not_there():
     known = {"pyc_mlir/iree/kernels.py", "tools/docs/pages.py"}
     text = "kernels.py, `iree/kernels.py`, pages.py, docs/kernels.py, `absent.py`, file.py"

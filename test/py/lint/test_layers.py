@@ -50,7 +50,7 @@ FOLDERS = (
     *under("pyc_mlir", "cache", "worker", "", "torch", "jax", "debug", "calibrate"),
     *under("pyc_mlir/lab", "evidence", "evidence/database", "simulation", "explore", "sessions"),
     *under("pyc_mlir/lab", "survey", "tune", "tune/studies", "lanes", ""),
-    *under("tools", "cli", "doctor", "explain", "tune"),
+    *under("tools", "cli", "page", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
     *under("tools/bench", "zoo", "compile", "evidence", "tune", "predict", ""),
     *under("tools", "demo", "docs", ""),

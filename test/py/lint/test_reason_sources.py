@@ -17,7 +17,7 @@ OWN_FILES = (
     "pyc_mlir/runtime/plans.py",
     "pyc_mlir/util/source_files.py",
     "pipelines/target/target.py",
-    "tools/explain/html_page.py",
+    "tools/page/document.py",
     "tools/docs/",
     "tools/demo/train.py",
 )

@@ -18,9 +18,9 @@ from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.pipelines.memory.picture import layout_of_slices
 from pyc_mlir.tools.explain import text_page as explain_text
-from pyc_mlir.tools.explain.axes import Scale
-from pyc_mlir.tools.explain.facts import ExplainedProgram
+from pyc_mlir.tools.explain.facts import ExplainedProgram, size
 from pyc_mlir.tools.explain.html_page import page
+from pyc_mlir.tools.page.svg import Scale
 
 EVIL = """</script><script>alert("1")</script><b a='x'>&amp;\x85"""
 ACCOUNT = {"constants": 2048, "inputs": 3 * MIB, "transients": 12 * MIB, "outputs": None}
@@ -111,7 +111,7 @@ def subject(*regions, decisions=(FUSE,), name: str = "model.vmfb") -> ExplainedP
 class Page(HTMLParser):
     """Checks that tags nest; collects text, tags and attributes."""
 
-    VOID = ("meta", "input")
+    VOID = ("meta",)
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -134,7 +134,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] not in ("script", "style"):
+        if self.open and self.open[-1] != "style":
             self.text += data
 
     def having(self, kind: str) -> list[dict[str, str | None]]:
@@ -229,8 +229,7 @@ def test_plans_of_several_modes():
     found = Page(page(subject(several)))
     assert "2 more that were turned down" in found.text
     assert len(found.having("arena")) == 4 and len(found.having("live")) == 1
-    (chart,) = found.having("live")
-    assert list(json.loads(chart["data-series"] or "")) == ["before: iree", "after: planned"]
+    assert "before: iree" in found.text and "after: planned" in found.text
 
 
 def test_slices_and_regions_without_layouts():
@@ -278,10 +277,9 @@ def test_page_draws_every_buffer_and_marks_them():
     assert len(found.having("again")) - len(found.having("name")) <= again + keys
     widths = [float(a["width"] or 0) for a in found.having("b")]
     assert min(widths) > 0
-    (chart,) = found.having("live")
-    series = json.loads(chart["data-series"] or "")
-    assert series["after: planned"]["live"] == list(after.live_bytes)
-    assert sum("(recomputed)" in r for r in series["after: planned"]["runs"]) == again
+    said = re.findall(r"after: (\S+ \S+) while (.*)", found.text)
+    assert [text for text, _ in said] == [size(live) for live in after.live_bytes]
+    assert sum("(recomputed)" in runs for _, runs in said) == again
     assert len(found.having("point")) == len(region.frontier)
 
 
@@ -297,11 +295,8 @@ def test_names_are_escaped():
         subject(replace(region, tasks=tasks, layouts=layouts), decisions=(evil,), name=EVIL)
     )
     found = Page(text)
-    assert [t for t, _ in found.tags].count("script") == 1
-    assert "<b a=" not in text and "alert" not in text.rpartition("<script>")[2]
+    assert "<script" not in text and "<b a=" not in text
     assert found.text.count('<script>alert("1")</script>') > 10
-    (chart,) = found.having("live")
-    assert EVIL in json.loads(chart["data-series"] or "")["after: planned"]["runs"]
 
 
 def test_two_thousand_buffers_stay_readable():

@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def iree_flags(workload: BenchWorkload) -> tuple[str, ...]:
-    """What PyC tells IREE, with the fusion setting that its compile of the workload ends with."""
+    """Return IREE's flags of a PyC compile, with the fusion setting that the workload ends with."""
     options = make_options()
     decisions = build(workload.source, workload.inputs, options).decisions
     fusion = next((SETTINGS[d.chosen] for d in decisions if d.site.pass_name == SITE), ())
@@ -59,7 +59,7 @@ def iree_flags(workload: BenchWorkload) -> tuple[str, ...]:
 def compiles(
     workload: BenchWorkload, flags: Sequence[str], folder: Path
 ) -> Mapping[str, Callable[[], object]]:
-    """The candidates: each call is one whole compile. `folder` takes the command line's files."""
+    """Return the candidates: each call is one whole compile. `folder` takes the tools' files."""
     options, plain = make_options(), plain_options()
     text = emit(workload.source, workload.inputs, plain, "linalg")[0]
     source, out = folder / "in.mlir", folder / "out.vmfb"
@@ -74,7 +74,7 @@ def compiles(
 
 
 def compile_records(name: str, timings: Mapping[str, Timing], flags: Sequence[str]) -> list[Record]:
-    """The times, and how many times as long PyC took as each of the others, round by round."""
+    """Return the times, and PyC's time over each other's, round by round."""
     times = timing_records(name, timings, flags=list(flags))
     for row in times:
         row["metric"] = "compile"
@@ -88,7 +88,7 @@ def compile_records(name: str, timings: Mapping[str, Timing], flags: Sequence[st
 
 
 def command(name: str = "iree-compile") -> Path:
-    """A command line that is installed beside this Python. Raises PycError when there is none."""
+    """Return a command that is installed beside this Python. Raises PycError if there is none."""
     found = Path(sys.executable).with_name(name)
     if not found.is_file():
         raise PycError(

@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def measured(name: str, source: Any, inputs: Sequence[Any] | None, rounds: int) -> Sequence[Record]:
-    """The times of one program, their ratio, and the outcome of its check."""
+    """Measure the times of one program, their ratio, and the outcome of its check."""
     last: dict[str, Artifact] = {}
 
     def compiled(candidate: str) -> None:
@@ -83,7 +83,7 @@ def _details(check: SelfCheck) -> Mapping[str, Any]:
 
 
 def summary(records: Sequence[Record]) -> Sequence[Record]:
-    """The geometric mean of the ratios, and the percentage of the programs that were checked."""
+    """Return the geometric mean of the ratios, and the percentage of the programs checked."""
     ratios = [r["value"] for r in records if r["unit"] == "times"]
     done = [bool(r["value"]) for r in records if r["metric"] == "compared"]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

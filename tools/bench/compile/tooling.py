@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def layers(ops: int) -> str:
-    """A module of that many ops: a chain of layers on 16x16 matrices."""
+    """Make a module of that many ops: a chain of layers on 16x16 matrices."""
     body = "".join(_LAYER.format(i=i, next=i + 1) for i in range(ops // _OPS_A_LAYER))
     head = "func.func @main(%x0: T, %w: T, %bias: tensor<16xf32>) -> T {\n"
     text = f"{head}{body}  return %x{ops // _OPS_A_LAYER} : T\n}}\n"

@@ -19,7 +19,7 @@ SUITE = "works"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Times of the CPU workloads and of each of their kernels' works, into the database."""
+    """Time the CPU workloads and each of their kernels' works, into the database."""
     parser = cli.Parser(f"pyc-bench {SUITE}", run.__doc__ or "")
     profile.add_options(parser)
     parser.add_argument(

@@ -38,7 +38,7 @@ WRITERS = 8
 
 @dataclass(frozen=True)
 class Killed:
-    """What a run came to.
+    """The counts of a run.
 
     kills: of writers. acknowledged, lost: rows. damaged: rows whose contents do not fit their ids.
     twice: trials whose trace came from a lease that another worker had.

@@ -108,7 +108,7 @@ def _candidates(workload: BenchWorkload, threads: int) -> dict[str, Settings]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The measuring process: records as JSON on stdout."""
+    """Run the measuring process: records as JSON on stdout."""
     parser = argparse.ArgumentParser(__name__)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--rounds", type=int, required=True)

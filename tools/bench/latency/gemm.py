@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def sustained(size: tuple[int, int, int], threads: int, bench: SuiteRun) -> list[Record]:
-    """The records of one product. Raises PycError (WRONG_RESULT)."""
+    """Measure the records of one product. Raises PycError (WRONG_RESULT)."""
     name = f"gemm + bias + gelu {'x'.join(map(str, size))}; {threads} thread{'s' * (threads > 1)}"
     workload, device = gemm_gelu(name, *size), default_device(threads)
     prepared = pyc(workload, make_options(), device)

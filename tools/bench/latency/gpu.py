@@ -30,7 +30,7 @@ Build = Callable[[], BenchWorkload]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The models and op cases on this machine's CUDA GPU: correctness against numpy, latency."""
+    """Run the models and op cases on this machine's CUDA GPU: errors against numpy, latency."""
     bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     device = Device("cuda")
     target = target_for(compute_capability())
@@ -52,7 +52,7 @@ def cases(quick: bool) -> Iterator[Build]:
 def measure(
     builds: Sequence[Build], options: Options, device: Device, bench: SuiteRun
 ) -> list[Record]:
-    """Records of all cases: latency and error, or the reason of a failure."""
+    """Measure all cases: latency and error, or the reason of a failure."""
     records = []
     for i, build in enumerate(builds, 1):
         workload = build()
@@ -77,7 +77,7 @@ def _measure_one(
 
 
 def target_for(capability: tuple[int, int]) -> str:
-    """The target of a GPU: its own, or sm_80's for newer ones.
+    """Return the target of a GPU: its own, or sm_80's for newer ones.
 
     Raises PycError (UNKNOWN_TARGET) for a GPU that is older than all targets.
     """

@@ -73,7 +73,7 @@ class Layer:
         return 4 * (self.size**2 * self.channels + self.outputs**2 * self.filters)
 
     def workload(self) -> BenchWorkload:
-        """The layer as a program, with its bias and relu; poolings have none."""
+        """Return the layer as a program, with its bias and relu; poolings have none."""
         shape = (1, self.size, self.size, self.channels)
         window = {"strides": (self.stride,) * 2, "pads": (self.kernel // 2,) * 4, "layout": "NHWC"}
         if self.kind == POOL:
@@ -136,7 +136,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def measured(layer: Layer, threads: int, requested: SuiteRun) -> list[Record]:
-    """The records of one layer. Raises PycError (WRONG_RESULT)."""
+    """Measure the records of one layer. Raises PycError (WRONG_RESULT)."""
     name = f"{layer.name}; {threads} thread{'s' * (threads > 1)}"
     workload = layer.workload()
     prepared = pyc(workload, make_options(), default_device(threads))
@@ -166,7 +166,7 @@ def measured(layer: Layer, threads: int, requested: SuiteRun) -> list[Record]:
 
 @contextmanager
 def _peak(layer: Layer, threads: int, requested: SuiteRun) -> Iterator[PeakProbe]:
-    """What the layer is measured against; its amount is of all threads."""
+    """Yield the peak that the layer is measured against; its amount is of all threads."""
     if layer.kind == CONV:
         iterations = _QUICK_ITERATIONS if requested.quick else _ITERATIONS
         (probe,) = fma_probes([default_device(1)], 1, iterations)

@@ -36,7 +36,7 @@ class CallOverhead:
 
     @property
     def overhead_seconds(self) -> float:
-        """What guards, statistics and arrays cost."""
+        """The cost of guards, statistics and arrays."""
         return self.program_seconds - self.bare_seconds
 
 
@@ -52,7 +52,7 @@ def measure_call_overhead(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """What a call through Program costs above IREE's bare invoke: two arguments, local-sync."""
+    """Measure a call's cost through Program above IREE's bare invoke: two arguments, local-sync."""
     bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     device = Device("local-sync")
     numbers = np.arange(_ELEMENTS, dtype=np.float32)

@@ -85,7 +85,7 @@ def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:
 
 
 def specialized(workload: BenchWorkload) -> PeerGraph:
-    """The program at the sizes of its inputs, unless it is compiled for dynamic ones."""
+    """Return the program at the sizes of its inputs, unless it is compiled for dynamic ones."""
     graph = read_graph(workload.source, workload.specs)
     if workload.types is not None:
         return graph
@@ -132,7 +132,7 @@ def compare(
 
 
 def _wrong(answer: Mapping[str, Any], tolerance: float) -> bool:
-    """True for results that are not those of the program: such a system has no latency."""
+    """Return True for wrong results: such a system has no latency."""
     return not answer["max_error"] <= tolerance
 
 
@@ -182,7 +182,7 @@ class PeerProcess:
         return self.ready.calls
 
     def answer(self) -> dict[str, Any]:
-        """What it says when it is prepared; a process that died has failed."""
+        """Return the process's message once it is prepared; a process that died has failed."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         return json.loads(line) if line else {FAILED: f"ended with status {self._process.wait()}"}

@@ -139,20 +139,20 @@ def _peers(text: str) -> tuple[str, ...]:
 
 
 def _names(suite: str, only: Sequence[str] | None) -> list[str]:
-    """The call of nothing first, so that a run that is looked at early has it."""
+    """Return the workloads, the empty call first: an interrupted run has it then."""
     kinds = SUITES[suite]
     named = [n for n, row in ROWS.items() if row.kind in kinds and (only is None or n in only)]
     return sorted(named, key=lambda name: name != CALL)
 
 
 def _complete(found: Mapping[str, list[Record]], threads: Sequence[int]) -> dict[str, list[Record]]:
-    """The workloads that PyC ran with every number of threads; others are tried again."""
+    """Return the workloads that PyC ran with every number of threads; others are tried again."""
     ran = {name: {r["threads"] for r in rows if r["system"] == PYC} for name, rows in found.items()}
     return {name: rows for name, rows in found.items() if ran[name] >= set(threads)}
 
 
 def fma_and_copies(threads: int, bench: SuiteRun) -> Peaks:
-    """The machine's peaks on that many threads, measured now. Raises PycError."""
+    """Measure the machine's peaks on that many threads now. Raises PycError."""
     iterations = _QUICK_ITERATIONS if bench.quick else _ITERATIONS
     found = in_own_process(threads, iterations, dict(os.environ))
     note(f"{threads} threads: {found.flops / 1e9:.0f} GFLOP/s, {found.bandwidth / 1e9:.1f} GB/s")
@@ -162,7 +162,7 @@ def fma_and_copies(threads: int, bench: SuiteRun) -> Peaks:
 def _measured(
     name: str, threads: int, systems: Sequence[str], bench: SuiteRun, peaks: Peaks
 ) -> list[Record]:
-    """The records of one workload with that many threads."""
+    """Measure the records of one workload with that many threads."""
     how = RoundSettings(bench.rounds, bench.min_seconds, threads, bench.quick, dict(os.environ))
     try:
         work, found = measure(make(name, bench.quick), name, systems, how)
@@ -185,7 +185,7 @@ def records_of(
 
 
 def metric(threads: int) -> str:
-    """What a record measures; it tells apart what differs in the number of threads only."""
+    """Return the metric of a record; it tells apart records of different numbers of threads."""
     return f"latency, {threads} thread{'s' * (threads > 1)}"
 
 

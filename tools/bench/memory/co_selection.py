@@ -98,7 +98,7 @@ class Sized:
     def measured(
         self, share: float, runs: int, rounds: int, min_seconds: float
     ) -> Iterator[Record]:
-        """The records at one budget. Raises PycError when a program does not compile or run."""
+        """Yield the records at one budget. Raises PycError if a program does not compile or run."""
         budget = int(self.small + share * (_needed(self.free) - self.small))
         made = {
             ALONE: built(self.case, budget),
@@ -149,14 +149,14 @@ def _ratio(name: str, timings: Mapping[str, Timing], number: int, error: float) 
 
 
 def built(case: SuiteCase, budget: int | None, policy: str = DEFAULT) -> Artifact:
-    """The workload's artifact. Raises as `build`."""
+    """Build the workload's artifact. Raises as `build`."""
     contract = Contract(memory_budget_bytes=budget)
     options = make_options(contract=contract, policy=policy)
     return build(case.source, case.specs, options)
 
 
 def smallest(case: SuiteCase) -> int:
-    """The bytes that kernels chosen alone need in their smallest way."""
+    """Return the least bytes that kernels chosen alone need."""
     try:
         return _needed(built(case, 1))
     except BudgetNotKept as refused:

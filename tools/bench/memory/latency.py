@@ -43,7 +43,7 @@ def time_all(
     min_seconds: float,
     clock: str = "wall",
 ) -> dict[int, dict[str, Timing]]:
-    """Timings by number of threads and name, on one of CLOCKS. Raises PycError (RUNTIME_FAILED)."""
+    """Return timings by number of threads and name, on a clock of CLOCKS. Raises RUNTIME_FAILED."""
     stems = {name: _digest(artifact) for name, artifact in pyc.items()}
     stems |= {name: _BARE + _digest(artifact) for name, artifact in iree.items()}
     with tempfile.TemporaryDirectory(prefix="pyc-bench-") as name:
@@ -76,7 +76,7 @@ def _in_own_process(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The measuring process: samples as JSON on stdout."""
+    """Run the measuring process: samples as JSON on stdout."""
     parser = argparse.ArgumentParser(__name__)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--rounds", type=int, required=True)

@@ -110,7 +110,7 @@ def _iree_settings(fusion: str) -> Iterator[tuple[str, str, str]]:
 
 
 def compile_iree(lowered: Lowered, target: Target, fusion: str, partitioning: str) -> bytes:
-    """The vmfb by IREE alone, under PyC's flags. Raises PycError as `compile_module`."""
+    """Compile the vmfb by IREE alone, under PyC's flags. Raises PycError as `compile_module`."""
     flags = SETTINGS[fusion]
     with opened(lowered.code, target, flags, locations=lowered.locations) as session:
         text = f'#stream.partitioning_config<"{partitioning}">'
@@ -148,7 +148,7 @@ def _needed(problem: PlanningProblem, task: PlannedTask) -> int:
 
 
 def same_bits(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
-    """Whether two programs gave the same, bit by bit."""
+    """Return whether two programs gave the same results, bit by bit."""
     return len(a) == len(b) and all(
         x.shape == y.shape and x.dtype == y.dtype and x.tobytes() == y.tobytes()
         for x, y in zip(a, b, strict=True)

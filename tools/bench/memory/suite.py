@@ -105,7 +105,7 @@ class Partial:
         self._settings = {"rounds": bench.rounds, "quick": bench.quick, **settings}
 
     def load(self) -> dict[str, list[Record]]:
-        """Records by workload; none where the file is of other settings or another environment.
+        """Read records by workload; none if the file is of other settings or another environment.
 
         Failures are forgotten, so that they are tried again.
         """
@@ -128,10 +128,10 @@ class Partial:
 
 
 def in_own_process(name: str, bench: SuiteRun, threads: Sequence[int]) -> list[Record]:
-    """The records of one workload, or the reason why there are none.
+    """Measure the records of one workload, or the reason why there are none.
 
-    A process of its own: what one workload leaves behind does not weigh on the next, and a program
-    that ends the process ends no other measurement.
+    The process is its own, so that the state that one workload leaves does not affect the next, and
+    a program that ends the process ends no other measurement.
     """
     command = [sys.executable, "-m", __name__, name, f"--rounds={bench.rounds}"]
     command += [f"--min-seconds={bench.min_seconds}", *(f"--threads={t}" for t in threads)]
@@ -144,7 +144,7 @@ def in_own_process(name: str, bench: SuiteRun, threads: Sequence[int]) -> list[R
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The measuring process: records as JSON on the last line of stdout."""
+    """Run the measuring process: records as JSON on the last line of stdout."""
     parser = argparse.ArgumentParser(__name__)
     parser.add_argument("name", choices=WORKLOADS)
     parser.add_argument("--rounds", type=int, required=True)
@@ -226,7 +226,7 @@ def _mode_record(
 
 
 def _beside(case: SuiteCase, programs: Programs) -> dict[str, Any]:
-    """What the peak does not count."""
+    """Return the bytes that the peak does not count."""
     manifest = programs.pyc[UNPLANNED].artifact.manifest
     return {"constant_bytes": manifest["constants_bytes"], "input_bytes": case.input_bytes}
 

@@ -46,7 +46,7 @@ def read_csv(path: Path) -> Intervals:
 
 
 def nested(count: int, random: np.random.Generator) -> Intervals:
-    """A training step: half of the results wait for their backward task."""
+    """Make a training step: half of the results wait for their backward task."""
     end = 2 * count
     lower = np.sort(random.integers(0, count, count))
     waits = random.random(count) < 0.5
@@ -73,7 +73,7 @@ def mixed(count: int, random: np.random.Generator) -> Intervals:
 
 
 def cut(count: int, random: np.random.Generator, height: int = 1 << 14) -> Intervals:
-    """A full arena of `height` x 64 bytes, cut along lives or bytes into `count` pieces."""
+    """Cut a full arena of `height` x 64 bytes along lives or bytes into `count` pieces."""
     pieces = [(0, 4 * count, height)]
     while len(pieces) < count:
         at = int(random.choice(len(pieces), p=_areas(pieces)))
@@ -132,7 +132,7 @@ INSTANCES: Mapping[str, Callable[[int, np.random.Generator], Intervals]] = {
 
 
 def _areas(pieces: list[tuple[int, int, int]]) -> Ints:
-    """The share of each piece in the whole; what cannot be cut has none."""
+    """Return the share of each piece in the whole; pieces that cannot be cut have none."""
     areas = np.array([(up - lo) * n if (up - lo) * n > 1 else 0 for lo, up, n in pieces], float)
     return areas / areas.sum()
 

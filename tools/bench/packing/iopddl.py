@@ -33,7 +33,7 @@ _MICRO = 1e6
 
 @dataclass(frozen=True)
 class KnownBest:
-    """What is known of an instance: seconds that it may take, the contest's best cost."""
+    """The known facts of an instance: the seconds that it may take, the contest's best cost."""
 
     timeout: float = _TIMEOUT
     best: float | None = None
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def instances(path: Path) -> list[Path]:
-    """The instances at a path, by size. Raises PycError (FILE_ACCESS) where there are none."""
+    """Return the instances at a path, by size. Raises PycError (FILE_ACCESS) if there are none."""
     found = [path] if path.is_file() else [*path.glob("*.json.gz"), *path.glob("*.json")]
     if not found:
         raise PycError(
@@ -72,12 +72,12 @@ def instances(path: Path) -> list[Path]:
 
 
 def name_of(path: Path) -> str:
-    """The name of an instance: ``B`` of ``asplos-2025-iopddl-B.json.gz``."""
+    """Return the name of an instance: ``B`` of ``asplos-2025-iopddl-B.json.gz``."""
     return path.name.partition(".")[0].rpartition("-")[2]
 
 
 def best_known(folder: Path) -> Mapping[str, KnownBest]:
-    """The rows of a folder's `best_known.csv` by instance; none where it has no such file."""
+    """Read the rows of a folder's `best_known.csv` by instance; none without such a file."""
     path = folder / "best_known.csv"
     if not path.exists():
         return {}
@@ -90,7 +90,7 @@ def best_known(folder: Path) -> Mapping[str, KnownBest]:
 
 
 def measured(path: Path, known: KnownBest, share: float) -> Iterator[Record]:
-    """The records of one instance."""
+    """Yield the records of one instance."""
     name, data = name_of(path), read_file(path, "an instance")
     begin = time.process_time()
     problem = from_contest(gzip.decompress(data) if path.suffix == ".gz" else data)

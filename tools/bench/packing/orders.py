@@ -32,7 +32,7 @@ METRIC, TIME = "above the bound", "processor time"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The packer against each of its greedy orders on made families, under several time limits."""
+    """Compare the packer with each of its greedy orders on made families, under time limits."""
     parser = Parser(SUITE)
     parser.add_argument(
         "--sizes", type=int, nargs="+", metavar="N", help=f"numbers of buffers; default: {SIZES}"
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def compared(name: str, intervals: Intervals, limits: Sequence[float]) -> Iterator[Record]:
-    """The best greedy order's arena and the packer's. Raises PycError where an order is better."""
+    """Yield the arenas of the best greedy order and the packer. Raises if the order wins."""
     arenas, seconds = greedy_arenas(intervals)
     best = min(arenas, key=lambda order: arenas[order])
     bound = intervals.lower_bound
@@ -86,7 +86,7 @@ def compared(name: str, intervals: Intervals, limits: Sequence[float]) -> Iterat
 
 
 def greedy_arenas(intervals: Intervals) -> tuple[Mapping[str, int], Mapping[str, float]]:
-    """The arena in bytes of each greedy order, placed to its end, and its processor time."""
+    """Return each greedy order's arena in bytes, placed to its end, and its processor time."""
     arenas, seconds = {}, {}
     for name, order, best_fit in orders(intervals):
         start = time.process_time()

@@ -79,7 +79,7 @@ def _peak(artifact: Artifact, inputs: Sequence[np.ndarray]) -> int:
 
 
 def plain_iree(workload: BenchWorkload, threads: int) -> Settings:
-    """The linalg that PyC emits, compiled and called by IREE alone, under all settings.
+    """Compile and call the linalg that PyC emits by IREE alone, under all settings.
 
     A setting under which IREE fails is left out and noted.
     """
@@ -100,7 +100,7 @@ def plain_settings(
     compiles: Mapping[str, tuple[str, ...]] = IREE_COMPILES,
     on: Mapping[str, Device] | None = None,
 ) -> Named:
-    """The same of a program that has been lowered; the first one is IREE's own default at O3.
+    """Yield the settings of a lowered program; the first one is IREE's own default at O3.
 
     `on` are the devices to try, by the names that settings have for them; else all.
     """
@@ -128,7 +128,7 @@ def devices_for(threads: int) -> dict[str, Device]:
 
 
 def _kinds(threads: int) -> tuple[str, str]:
-    """The device for that many threads first."""
+    """Return the kinds of devices, the one for that many threads first."""
     return ("local-sync", "local-task") if threads == 1 else ("local-task", "local-sync")
 
 
@@ -147,9 +147,9 @@ def _plain_program(
 
 
 def onnxruntime(workload: BenchWorkload, threads: int) -> Settings:
-    """The workload's ONNX model under onnxruntime's CPU provider.
+    """Prepare the workload's ONNX model under onnxruntime's CPU provider.
 
-    Raises PycError (MISSING_DEPENDENCY) where it is not installed.
+    Raises PycError (MISSING_DEPENDENCY) if it is not installed.
     """
     model = workload.onnx() if workload.onnx is not None else b""
     try:

@@ -40,7 +40,7 @@ class PeerGraph:
     results: tuple[int, ...]
 
     def build(self, builder: Builder, arguments: Sequence[Any], constant: Any = None) -> list[Any]:
-        """The results as values of `builder`; `constant` makes its constants of arrays.
+        """Return the results as values of `builder`; `constant` makes its constants of arrays.
 
         Raises PycError (UNSUPPORTED_OP) for an op that the builder has no rule for.
         """
@@ -54,15 +54,15 @@ class PeerGraph:
 
 @dataclass(frozen=True)
 class LeastWork:
-    """What a program does at least: operations, and bytes that must cross the memory bus once."""
+    """The least work of a program: operations, and bytes that must cross the memory bus once."""
 
     flops: int
     bytes: int
 
     def seconds(self, peak_flops: float, bandwidth: float) -> float:
-        """The roofline (Williams et al., 2009): no program of this work takes less time.
+        """Return the roofline (Williams et al., 2009): no program of this work takes less time.
 
-        Where everything stays in caches, the bandwidth of memory is no bound: then it may.
+        If everything stays in caches, the bandwidth of memory is no bound: then it may take less.
         """
         return max(self.flops / peak_flops, self.bytes / bandwidth)
 

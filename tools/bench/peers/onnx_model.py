@@ -29,7 +29,7 @@ _MASKED = np.finfo(np.float32).min
 
 
 def onnx_model(graph: PeerGraph) -> bytes:
-    """A checked model x0, x1, ... -> y0, y1, ...; unknown sizes are named dimensions.
+    """Make a checked model x0, x1, ... -> y0, y1, ...; unknown sizes are named dimensions.
 
     Raises PycError (UNSUPPORTED_OP). Needs the package `onnx`.
     """
@@ -83,12 +83,12 @@ class OnnxBuilder(Recorder):
         return name
 
     def constant(self, value: np.ndarray) -> Value:
-        """An initializer."""
+        """Add an initializer."""
         array = np.asarray(value)
         return Value(self.stored(array), TensorType(array.shape, array.dtype))
 
     def stored(self, value: Any) -> str:
-        """The name of an initializer."""
+        """Store an initializer and return its name."""
         from onnx import numpy_helper
 
         name = f"c{len(self.constants)}"
@@ -97,7 +97,7 @@ class OnnxBuilder(Recorder):
         return name
 
     def rename(self, value: Value, name: str) -> Value:
-        """The value under a name of the model's own."""
+        """Give the value a name of the model's own."""
         from onnx import helper
 
         self.nodes.append(helper.make_node("Identity", [value.handle], [name], name))

@@ -30,7 +30,7 @@ class Spent:
         return Spent(time.perf_counter(), sum(u.ru_utime + u.ru_stime for u in used))
 
     def since(self, start: "Spent") -> "Spent":
-        """What was spent from `start` on."""
+        """Return the time spent since `start`."""
         return Spent(self.seconds - start.seconds, self.cpu_seconds - start.cpu_seconds)
 
 

@@ -13,7 +13,7 @@ from pyc_mlir.dialects.types import TensorType
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """What the other system calls a value, and its type."""
+    """A value of the other system, and its type."""
 
     handle: Any
     type: TensorType
@@ -30,7 +30,7 @@ class Recorder(Builder):
 
     @abstractmethod
     def constant(self, value: Any) -> Value:
-        """An array that is part of the program."""
+        """Record an array that is part of the program."""
 
     def emit(self, op: type[OpDef], operands: Sequence[Value], params: dict[str, Any]) -> Value:
         """One op. Raises PycError (UNSUPPORTED_OP)."""
@@ -48,5 +48,5 @@ class Recorder(Builder):
         return made
 
     def type_of(self, value: Value) -> TensorType:
-        """The type that was inferred when the value was recorded."""
+        """Return the type that was inferred when the value was recorded."""
         return value.type

@@ -31,7 +31,7 @@ IREE = "iree"
 
 @dataclass(frozen=True)
 class SystemTask:
-    """What a process of one system is given: where the program lies, and how many threads."""
+    """The task of a system's process: the program's folder, and the number of threads."""
 
     name: str
     folder: Path
@@ -39,12 +39,12 @@ class SystemTask:
     tiny: bool
 
     def inputs(self) -> list[np.ndarray]:
-        """The arguments of the call."""
+        """Read the arguments of the call."""
         with np.load(self.folder / "inputs.npz", allow_pickle=False) as stored:
             return [stored[f"arr_{i}"] for i in range(len(stored.files))]
 
     def unpickle(self, name: str) -> Any:
-        """The graph (``graph``) or IREE's input (``linalg``)."""
+        """Read the graph (``graph``) or IREE's input (``linalg``)."""
         return pickle.loads((self.folder / name).read_bytes())
 
 
@@ -186,7 +186,7 @@ def _torch(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
 
 
 def torch_prepared(module: Any, inputs: Sequence[np.ndarray]) -> PreparedWorkload:
-    """A module, compiled or not, called in inference mode; it gives a tensor or several."""
+    """Prepare a module, compiled or not, called in inference mode; it gives a tensor or several."""
     import torch  # pyright: ignore[reportMissingImports]
 
     tensors = [torch.from_numpy(a) for a in inputs]

@@ -24,7 +24,7 @@ _PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def torch_module(graph: PeerGraph) -> Any:
-    """A `torch.fx.GraphModule` that takes and returns tensors. Raises PycError (UNSUPPORTED_OP)."""
+    """Make a `torch.fx.GraphModule` from tensors to tensors. Raises PycError (UNSUPPORTED_OP)."""
     import torch  # pyright: ignore[reportMissingImports]
 
     builder = TorchBuilder(torch)
@@ -44,11 +44,11 @@ class TorchBuilder(Recorder):
         self.rules["add"] = self._add
 
     def argument(self, index: int, type_: TensorType) -> Value:
-        """The argument of that position."""
+        """Return the argument of that position."""
         return self._value(self.graph.placeholder(f"x{index}"), type_)
 
     def constant(self, value: np.ndarray) -> Value:
-        """A parameter where gradients could exist, else a buffer."""
+        """Record a parameter if gradients could exist, else a buffer."""
         array = np.array(value, order="C")
         tensor, name = self.torch.from_numpy(array), f"c{len(list(self.graph.nodes))}"
         if tensor.is_floating_point():
@@ -59,7 +59,7 @@ class TorchBuilder(Recorder):
         return self._value(self.graph.get_attr(name), TensorType(array.shape, array.dtype))
 
     def finish(self, results: Sequence[Value]) -> Any:
-        """The module that returns `results` as a tuple, row by row: a view computes nothing."""
+        """Return the module that gives `results` as a tuple, row by row: views compute nothing."""
         handles = (r.handle for r in results)
         self.graph.output(
             tuple((h.contiguous() if h.node.target == "permute" else h).node for h in handles)
@@ -71,7 +71,7 @@ class TorchBuilder(Recorder):
         return Value(self.torch.fx.Proxy(node, self.tracer), type_)
 
     def _add(self, out: TensorType, x: Value, y: Value) -> Any:
-        """A product of matrices and a bias are one call."""
+        """Add; a product of matrices and a bias become one call."""
         node = x.handle.node
         if node.target is self.torch.matmul and (x.type.rank, y.type.rank) == (2, 1):
             left, right = (self.torch.fx.Proxy(a, self.tracer) for a in node.args)
@@ -152,7 +152,7 @@ def _iota(torch: Any, out: TensorType, axis: int, dtype: np.dtype) -> Any:
 
 
 def _convolution(functional: Any, x: Value, w: Value, p: Mapping[str, Any]) -> Any:
-    """Padding of both sides may differ, which torch's own takes as a pad before."""
+    """Convolve; padding that differs between sides becomes a pad before torch's own operator."""
     channels_last = p["layout"] == "NHWC"
     data = x.handle.permute(0, 3, 1, 2) if channels_last else x.handle
     weight = w.handle.permute(3, 2, 0, 1) if channels_last else w.handle

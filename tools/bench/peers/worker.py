@@ -119,9 +119,9 @@ def prepare(
 
 
 def _cold_start(left: Named) -> tuple[str, PreparedWorkload, dict[str, Any]]:
-    """The first setting, called once, and the fields of `Ready` that this gives.
+    """Call the first setting once; return it with the fields of `Ready` that this gives.
 
-    Raises PycError (TARGET_COMPILE_FAILED) where there is none.
+    Raises PycError (TARGET_COMPILE_FAILED) if there is none.
     """
     before = _resident_bytes("VmRSS")
     _reset_peak()  # it counts from here, or where that is forbidden from the start
@@ -169,7 +169,7 @@ def _give_back() -> None:
 
 
 def check(prepared: PreparedWorkload, folder: Path) -> float:
-    """The largest error against the float64 results in `folder`."""
+    """Return the largest error against the float64 results in `folder`."""
     from pyc_mlir.tools.bench.workloads.workloads import relative_error
 
     with np.load(folder / "expected.npz", allow_pickle=False) as stored:
@@ -193,7 +193,7 @@ def _seconds(call: Callable[[], object], calls: int) -> float:
 
 
 def _resident_bytes(field: str) -> int:
-    """A field of this process's memory: ``VmRSS`` (now) or ``VmHWM`` (its peak)."""
+    """Return a field of this process's memory: ``VmRSS`` (now) or ``VmHWM`` (its peak)."""
     return next(kib * 1024 for name, kib in _memory() if name == field)
 
 

@@ -78,7 +78,7 @@ def temporary_memory(case: SuiteCase) -> XlaMemory | None:
 
 
 def evaluate(case: SuiteCase) -> list[np.ndarray]:
-    """The results of the program as jax computes them: the same function, run."""
+    """Compute the program's results by jax: the same function, run."""
     return [np.asarray(r) for r in _function(case)(case.arrays, _constants(case))]
 
 
@@ -106,7 +106,7 @@ class JaxBuilder(Builder):
         return made
 
     def type_of(self, value: Any) -> TensorType:
-        """The type of an array, traced or not."""
+        """Return the type of an array, traced or not."""
         return TensorType(tuple(value.shape), np.dtype(value.dtype))
 
 
@@ -205,7 +205,7 @@ def _operations(case: SuiteCase, visit: Callable[[Any], Any]) -> Any:
 
 
 def _constants(case: SuiteCase) -> list[np.ndarray]:
-    """The large constants in the program's order."""
+    """Return the large constants in the program's order."""
 
     def visit(block: Any) -> list[np.ndarray]:
         found = [op.operation for op in block.operations]
@@ -215,7 +215,7 @@ def _constants(case: SuiteCase) -> list[np.ndarray]:
 
 
 def _function(case: SuiteCase) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """The program as a function of (arguments, large constants)."""
+    """Return the program as a function of (arguments, large constants)."""
 
     def run(arrays: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         return _operations(case, lambda block: _run(block, arrays, constants))

@@ -67,7 +67,7 @@ def _predicted(program: PricedProgram) -> Mapping[str, Mapping[str, float]]:
 def _rows(
     work: WantedWork, costs: Mapping[str, float], measurer: Measurer, plan: SessionPlan
 ) -> Iterator[ObservedChoice]:
-    """The choices of one work; those that gave no time are left out."""
+    """Yield the choices of one work; those that gave no time are left out."""
     subject = subject_of_work(work.graph.text)
     candidates = [MeasuredChoice(choice_recipe(name), name) for name in work.choices]
     for result in measurer.measure(subject, candidates, plan).results:
@@ -110,7 +110,7 @@ def _ways(
 
 
 def _flips(decisions: Sequence[Decision]) -> Mapping[str, Mapping[str, str]]:
-    """The other choice at one kernel, for the kernels of most predicted seconds."""
+    """Return the other choice at one kernel, for the kernels of most predicted seconds."""
     found = {}
     several = [d for d in decisions if len(d.alternatives) > 1]
     for number, d in enumerate(sorted(several, key=lambda d: -_cost(d))[:MOST_FLIPS]):

@@ -1,4 +1,4 @@
-"""What the suite `predict` measured: rows of work, and programs under several recipes, as records.
+"""The measurements of the suite `predict`: rows of work, and programs under several recipes.
 
 Comes in: records of a stored report, or numbers of a session. Goes out: `Observed`, from which
 every figure of the suite is computed again, and `PricedProgram` programs for the simulator.
@@ -87,16 +87,16 @@ class Observed:
         return found
 
     def works_of(self, program: str) -> frozenset[str]:
-        """The works of a program's kernels."""
+        """Return the works of a program's kernels."""
         return frozenset(work for way in self.programs[program] for work, _ in way.kernels)
 
     def wisdom(self, without: Iterable[str] = ()) -> Wisdom:
-        """The rows as wisdom, those of some works left out."""
+        """Return the rows as wisdom, those of some works left out."""
         left_out = set(without)
         return Wisdom.of([r.wisdom for r in self.rows if r.work not in left_out], {})
 
     def priced(self, way: ObservedRecipe) -> PricedProgram:
-        """A program as numbers; its kernels' sites are their places."""
+        """Return a program as numbers; its kernels' sites are their places."""
         kernels = tuple(
             PricedSite(Site(SELECT, str(i), work=work), choice, self.costs[work])
             for i, (work, choice) in enumerate(way.kernels)
@@ -105,7 +105,7 @@ class Observed:
         return PricedProgram("", kernels, (), (), frozenset(), way.other, Account(), target)
 
     def to_records(self) -> list[Record]:
-        """The records of a report."""
+        """Return the records of a report."""
         found = [record(NOTHING, CALL, "CPU time", "s", self.call_seconds)]
         for r in self.rows:
             found.append(
@@ -125,7 +125,7 @@ class Observed:
 
     @staticmethod
     def of_records(records: Sequence[Mapping[str, Any]]) -> "Observed":
-        """What `to_records` gave; other records are passed over."""
+        """Read the records of `to_records`; other records are passed over."""
         rows, ways, call = [], [], 0.0
         for r in records:
             if r["workload"] == NOTHING:

@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
 def compared(
     program: BenchWorkload, wisdom: Wisdom, measurer: "Measurer", plan: "SessionPlan"
 ) -> Iterator[Record]:
-    """A record for each policy; the quickest combination stands for exhaustive search."""
+    """Yield a record for each policy; the quickest combination stands for exhaustive search."""
     from pyc_mlir.lab.sessions.session import MeasuredChoice
     from pyc_mlir.lab.sessions.subjects import subject_of_program
 
@@ -90,7 +90,7 @@ def compared(
 
 
 def recipes(program: BenchWorkload, wisdom: Wisdom) -> Mapping[str, Mapping[str, str]]:
-    """What each policy chooses for a program, as {site: choice}."""
+    """Return each policy's choices for a program, as {site: choice}."""
     from pyc_mlir.compilation.lower import lower
     from pyc_mlir.compilation.options import make_options
     from pyc_mlir.lab.explore.programs import explore

@@ -80,5 +80,5 @@ def programs(quick: bool = False) -> list[BenchWorkload]:
 
 
 def nothing() -> BenchWorkload:
-    """A call that computes next to nothing."""
+    """Make a call that computes next to nothing."""
     return case(NOTHING, lambda x: nn.relu(x), (1, 16))

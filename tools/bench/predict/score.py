@@ -79,7 +79,7 @@ def scores(observed: Observed, known: str) -> Scores:
 
 
 def all_residuals(observed: Observed) -> Residuals:
-    """What all programs and works say, for estimates of others."""
+    """Return the residuals of all programs and works, for estimates of others."""
     call = observed.call_seconds
     nothing = [Residual(HERE.environment, CALL, NOTHING, call, call)] if call else []
     return Residuals.of([*nothing, *_known(observed, ROWS_KNOWN, "", _Made()).rows])
@@ -108,7 +108,7 @@ def _known(observed: Observed, known: str, left_out: str, made: _Made) -> Residu
 
 
 def _hidden(observed: Observed, known: str, *programs: str) -> frozenset[str]:
-    """The works whose rows may not be used for these programs."""
+    """Return the works whose rows may not be used for these programs."""
     if known == ROWS_KNOWN:
         return frozenset()
     return frozenset(work for name in programs if name for work in observed.works_of(name))
@@ -152,7 +152,7 @@ def _of_program(observed: Observed, name: str, estimates: Sequence[Estimate]) ->
 
 
 def _scale(estimate: Estimate) -> float:
-    """The expected deviation that an interval was made with."""
+    """Return the expected deviation that an interval was made with."""
     return max(np.log(estimate.hi / estimate.seconds) / estimate.width.deviations, 1e-3)
 
 

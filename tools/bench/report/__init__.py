@@ -1,1 +1,1 @@
-"""What suites share, and their reports as tables and pages."""
+"""The common part of suites, and their reports as tables and pages."""

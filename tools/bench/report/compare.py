@@ -58,7 +58,7 @@ class CompareRow:
 def compare(
     before: Sequence[Report], after: Sequence[Report], alpha: float = ALPHA, reference: str = ""
 ) -> list[CompareRow]:
-    """The rows in seconds that both sides hold, in the order of the last run.
+    """Compare the rows in seconds that both sides hold, in the order of the last run.
 
     alpha: the error of each interval. reference: the system to divide by; empty takes the first of
     `REFERENCES`, else any other, that all sessions have.
@@ -154,9 +154,9 @@ def _interval(logs: Sequence[Sequence[tuple[float, float]]], alpha: float) -> tu
 
 
 def load_baseline(name: str) -> list[Report]:
-    """The reports of a file, or of a baseline in the user's database.
+    """Read the reports of a file, or of a baseline in the user's database.
 
-    Raises PycError: FILE_ACCESS and BAD_ARGUMENT for what is neither.
+    Raises PycError: FILE_ACCESS and BAD_ARGUMENT for a name that is neither.
     """
     if Path(name).is_file() or name.endswith(".json"):
         return [Report.load(name)]
@@ -168,7 +168,7 @@ def load_baseline(name: str) -> list[Report]:
 
 
 def lines(rows: Sequence[CompareRow], baseline: str) -> Iterator[str]:
-    """The comparison as text: every row, then the counts."""
+    """Yield the comparison as text: every row, then the counts."""
     yield from (f"{row}\n" for row in rows)
     counts = ", ".join(f"{sum(r.answer is a for r in rows)} {a.value}" for a in VerdictKind)
     yield f"{len(rows)} rows against {baseline}: {counts}\n"

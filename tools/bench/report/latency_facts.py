@@ -30,7 +30,7 @@ class WorkloadFacts:
         return min(seconds, key=seconds.__getitem__) if seconds else None
 
     def ratio(self, system: str, to: str | None = None) -> float | None:
-        """The system's time over that of `to`, which is the best peer by default."""
+        """Return the system's time over that of `to`, which is the best peer by default."""
         base = self.best_peer if to is None else to
         if base is None or base not in self.systems or system not in self.systems:
             return None
@@ -45,7 +45,7 @@ class WorkloadFacts:
 
 
 def results(records: Sequence[Record]) -> list[WorkloadFacts]:
-    """The results in the records' order."""
+    """Return the results in the records' order."""
     found: dict[tuple[str, int], dict[str, Record]] = {}
     for row in records:
         if "median_seconds" in row:

@@ -1,10 +1,6 @@
-"""The report of the suite `latency` as one HTML page: ratios as bars, rooflines, all numbers.
-
-Nothing is fetched from outside and nothing runs: pictures are SVG, the style stands in the page.
-"""
+"""The report of the suite `latency` as one HTML page: ratios as bars, rooflines, all numbers."""
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools.bench.report.latency_facts import (
@@ -15,26 +11,14 @@ from pyc_mlir.tools.bench.report.latency_facts import (
     results,
     systems_of,
 )
-from pyc_mlir.tools.bench.report.latency_svg import bar_chart, legend, roofline_chart
+from pyc_mlir.tools.bench.report.latency_svg import bar_chart, kind_of, roofline_chart
 from pyc_mlir.tools.bench.report.latency_table import GOAL_CLASSES
 from pyc_mlir.tools.bench.report.table import environment_line
+from pyc_mlir.tools.page.document import document, section, wide
+from pyc_mlir.tools.page.svg import legend
+from pyc_mlir.util.html import Html, table, tag
 from pyc_mlir.util.units import quantity
 
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:68rem;margin:2rem auto;padding:0 1rem;
-color:#1c2430;background:#fff}
-h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}
-table{border-collapse:collapse;font-size:13px;width:100%}
-th,td{text-align:right;padding:.25rem .5rem;border-bottom:1px solid #e3e7ec}
-th:first-child,td:first-child{text-align:left}
-td{white-space:nowrap}
-td.ahead{color:#0b6b3a;font-weight:600}td.behind{color:#a4262c}
-svg{width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:#1c2430}
-svg .faint{fill:#66707c}svg .grid{stroke:#e3e7ec}svg .one{stroke:#1c2430;stroke-dasharray:4 3}
-svg .roof{stroke:#1c2430;fill:none;stroke-width:1.5}
-.key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .35em 0 1em}
-.wide{overflow-x:auto}p.small{color:#66707c;font-size:13px}
-"""
 _RATIOS = (
     "Each bar is a system's time over that of the best peer (the dashed line at 1, on a "
     "logarithmic scale): shorter is quicker. Point at a bar for its numbers."
@@ -48,75 +32,59 @@ _ROOFS = (
 
 
 def page(report: Report) -> str:
-    """The whole page. Ends in a newline."""
+    """Write the whole page. Ends in a newline."""
     found = results(report.records)
     threads = list(dict.fromkeys(r.threads for r in found))
-    body = "".join(part for t in threads for part in _section(report, found, t))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>PyC: latency on this '
-        f"CPU</title><style>{_STYLE}</style></head><body>\n<h1>Latency of a call, PyC and its peers"
-        f'</h1>\n<p class="small">{escape(environment_line(report))}</p>\n{_means(found)}{body}'
-        "</body></html>\n"
+    return document(
+        "PyC: latency on this CPU",
+        tag("h1", "Latency of a call, PyC and its peers"),
+        tag("p", environment_line(report), class_="note"),
+        _means(found),
+        *(part for t in threads for part in _sections(report, found, t)),
     )
 
 
-def _means(found: Sequence[WorkloadFacts]) -> str:
+def _means(found: Sequence[WorkloadFacts]) -> Html:
     rows = [
-        (title, str(t), str(m.members), m.mean, f"{m.worst:.2f} ({m.worst_workload})")
+        (title, str(t), str(m.members), _ratio(m.mean), f"{m.worst:.2f} ({m.worst_workload})")
         for title, t, m in means(found, groups(found, GOAL_CLASSES))
     ]
     if not rows:
-        return ""
-    cells = "".join(
-        f"<tr><td>{escape(title)}</td><td>{t}</td><td>{n}</td>{_ratio(value)}"
-        f"<td>{escape(worst)}</td></tr>"
-        for title, t, n, value, worst in rows
-    )
-    return (
-        "<h2>PyC's time over the best peer's: geometric means</h2><table><tr><th>workloads</th>"
-        f"<th>threads</th><th>number</th><th>mean</th><th>worst</th></tr>{cells}</table>\n"
-    )
+        return Html()
+    head = ("workloads", "threads", "number", "mean", "worst")
+    title = "PyC's time over the best peer's: geometric means"
+    return section(title, wide(table(head, rows)))
 
 
-def _section(report: Report, found: Sequence[WorkloadFacts], threads: int) -> Iterator[str]:
-    """Everything about one number of threads."""
+def _sections(report: Report, found: Sequence[WorkloadFacts], threads: int) -> Iterator[Html]:
+    """Write everything about one number of threads."""
     shown = [r for r in found if r.threads == threads]
     systems = systems_of(shown)
     words = f"{threads} thread{'s' * (threads > 1)}"
-    yield f"<h2>Against the best peer, {words}</h2><p>{_RATIOS}</p><p>{legend(systems)}</p>"
-    yield bar_chart(shown, systems)
+    keys = legend((kind_of(s, systems), s) for s in systems)
+    bars = wide(bar_chart(shown, systems))
+    yield section(f"Against the best peer, {words}", tag("p", _RATIOS), keys, bars)
     peaks = report.settings.get("peaks", {}).get(str(threads))
     if peaks is not None:
-        yield f"<h2>Rooflines, {words}</h2><p>{_ROOFS}</p>"
         # A call of nothing computes nothing: it would only stretch the axes.
         computing = [r for r in shown if r.kind != "call"]
-        yield roofline_chart(computing, peaks["flops"], peaks["bandwidth"])
-    yield f'<h2>Numbers, {words}</h2><div class="wide">{_numbers(shown, systems)}</div>\n'
-
-
-def _numbers(found: Sequence[WorkloadFacts], systems: Sequence[str]) -> str:
-    head = "".join(f"<th>{escape(s)}</th>" for s in systems)
-    rows = "".join(
-        f"<tr><td>{escape(r.workload)}</td>{''.join(_time(r, s) for s in systems)}"
-        f"{_ratio(r.ratio(PYC))}<td>{_roof(r)}</td></tr>"
-        for r in found
-    )
-    return (
-        f"<table><tr><th>workload</th>{head}<th>pyc / best peer</th><th>of the roof</th></tr>"
-        f"{rows}</table>"
-    )
+        roofs = roofline_chart(computing, peaks["flops"], peaks["bandwidth"])
+        yield section(f"Rooflines, {words}", tag("p", _ROOFS), wide(roofs))
+    head = ("workload", *systems, "pyc / best peer", "of the roof")
+    rows = [
+        (r.workload, *(_time(r, s) for s in systems), _ratio(r.ratio(PYC)), _roof(r)) for r in shown
+    ]
+    yield section(f"Numbers, {words}", wide(table(head, rows)))
 
 
 def _time(result: WorkloadFacts, system: str) -> str:
     row = result.systems.get(system)
-    return "<td></td>" if row is None else f"<td>{quantity(row['median_seconds'], 's')}</td>"
+    return "" if row is None else quantity(row["median_seconds"], "s")
 
 
 def _ratio(value: float | None) -> str:
-    if value is None:
-        return "<td></td>"
-    kind = "ahead" if value <= 1 else "behind"
-    return f'<td class="{kind}">{value:.2f}</td>'
+    kind = "ahead" if value is not None and value <= 1 else "behind"
+    return "" if value is None else tag("td", f"{value:.2f}", class_=kind)
 
 
 def _roof(result: WorkloadFacts) -> str:

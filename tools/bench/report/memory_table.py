@@ -86,7 +86,7 @@ def _latency_rows(workload: _Workload, threads: str) -> Iterator[Iterable[str]]:
 
 
 def _ratios(threads: Sequence[str]) -> dict[str, Ratio]:
-    """What is averaged: column -> ratio of one workload, None where there is none."""
+    """Return the ratios to average: column -> ratio of one workload, None if it has none."""
     found = {f"{mode} / iree": _against_iree(mode) for mode in _MODES}
     found["memory_first / balanced"] = lambda modes: _quotient(
         modes["memory_first"]["peak_bytes"], modes[_BALANCED]["peak_bytes"]
@@ -123,7 +123,7 @@ def _mean_rows(found: Sequence[_Workload], means: Mapping[str, Ratio]) -> Iterat
 
 
 def _mean(members: Sequence[_Workload], ratio: Ratio) -> float | None:
-    """The geometric mean of a ratio over the workloads that have it."""
+    """Return the geometric mean of a ratio over the workloads that have it."""
     logs = [math.log(value) for w in members if (value := ratio(w.modes))]
     return math.exp(sum(logs) / len(logs)) if logs else None
 

@@ -10,7 +10,7 @@ _FIGURES, _CALL, _KERNEL = "predict", "call", "kernel"
 
 
 def markdown(report: Report) -> str:
-    """The whole report; in parentheses 90 % intervals over programs. Ends in a newline."""
+    """Write the whole report; in parentheses 90 % intervals over programs. Ends in a newline."""
     lines = [environment_line(report), "", *_figures(report.records), "", *_programs(report)]
     return "\n".join(lines) + "\n"
 

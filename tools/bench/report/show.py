@@ -17,5 +17,5 @@ TABLES: Mapping[str, Callable[[Report], str]] = {
 
 
 def markdown(report: Report) -> str:
-    """The whole report. Ends in a newline."""
+    """Write the whole report. Ends in a newline."""
     return TABLES.get(report.suite, table.markdown)(report)

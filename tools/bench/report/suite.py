@@ -26,7 +26,7 @@ QUICK_ROUNDS = 2
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """What a suite was asked for: rounds, how much, the report's file, what to compare with."""
+    """The request of a suite: rounds, amount, the report's file, the report to compare with."""
 
     suite: str
     rounds: int

@@ -13,7 +13,7 @@ _BASE = "pyc"
 
 
 def cell(record: Record) -> str:
-    """The value of a record, with its 10th to 90th percentile where it has them."""
+    """Format the value of a record, with its 10th to 90th percentile if it has them."""
     text = quantity(record["value"], record["unit"])
     if "p10" not in record or "p90" not in record:
         return text
@@ -22,7 +22,7 @@ def cell(record: Record) -> str:
 
 
 def markdown(report: Report) -> str:
-    """The whole report: a line on the environment, then the table. Ends in a newline."""
+    """Write the whole report: a line on the environment, then the table. Ends in a newline."""
     candidates = list(dict.fromkeys(r["candidate"] for r in report.records))
     values = {(r["workload"], r["metric"], r["candidate"]): r for r in report.records}
     rows = dict.fromkeys((r["workload"], r["metric"]) for r in report.records)
@@ -63,18 +63,18 @@ def table_row(*cells: str) -> str:
 
 
 def rows_table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table; '' where there are no rows."""
+    """Write a Markdown table; '' if there are no rows."""
     lines = [table_row(*head), "|---" * len(head) + "|", *(table_row(*row) for row in rows)]
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
 def times(value: float | None) -> str:
-    """A ratio: 0.85 is ``0.85x``; '' for None."""
+    """Format a ratio: 0.85 is ``0.85x``; '' for None."""
     return "" if value is None else f"{value:.3g}x"
 
 
 def seconds_cell(row: Record) -> str:
-    """A latency record's median and its 10th to 90th percentile."""
+    """Format a latency record's median and its 10th to 90th percentile."""
     texts = [quantity(row[f"{k}_seconds"], "s") for k in ("median", "p10", "p90")]
     return f"{texts[0]} ({texts[1]} to {texts[2]})"
 

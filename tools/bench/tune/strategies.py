@@ -69,7 +69,7 @@ class Published:
         return [least / min(costs) if costs else 0.0 for costs in found]
 
     def known(self, sisters: Sequence["Published"]) -> tuple[Config, ...]:
-        """The best configurations of the same kernel on other devices, as far as they are here."""
+        """Return the best configurations of the same kernel on the other devices here."""
         found: list[Config] = []
         for other in sisters:
             if other.kernel == self.kernel and other.name != self.name:
@@ -122,7 +122,7 @@ def _records(
 
 
 def _record(workload: str, name: str, count: int, shares: np.ndarray) -> Record:
-    """The mean over seeds with its 95 % interval by Student's t."""
+    """Record the mean over seeds with its 95 % interval by Student's t."""
     mean, half, seeds = float(shares.mean()), 0.0, len(shares)
     if seeds > 1:
         half = student(0.975, seeds - 1) * float(shares.std(ddof=1)) / sqrt(seeds)
@@ -141,7 +141,7 @@ def _record(workload: str, name: str, count: int, shares: np.ndarray) -> Record:
 
 
 def _means(made: Sequence[Record]) -> Iterator[Record]:
-    """The mean over spaces, seed by seed, of each strategy that every space has."""
+    """Yield the mean over spaces, seed by seed, of each strategy that every space has."""
     spaces = {r["workload"] for r in made}
     for key in dict.fromkeys((r["candidate"], r["metric"]) for r in made):
         rows = [r for r in made if (r["candidate"], r["metric"]) == key]

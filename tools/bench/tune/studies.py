@@ -76,7 +76,7 @@ def _awake(number: int) -> int:
 
 
 def subject_of(graph: Graph) -> MeasuredProgram:
-    """What a simulated measurer needs of a work."""
+    """Return the part of a work that a simulated measurer needs."""
     return MeasuredProgram(graph, Workload(graph.graph_id))
 
 

@@ -36,7 +36,7 @@ def mlp(widths: Sequence[int]) -> Block:
 
 
 def convolution(channels: int, layout: str) -> Block:
-    """A 3x3 convolution that keeps [1, size, size, channels], or the same in NCHW."""
+    """Make a 3x3 convolution that keeps [1, size, size, channels], or the same in NCHW."""
     weight = _window(SeededWeights(), channels, layout)
     return lambda x: nn.conv2d(x, weight, pads=1, layout=layout)
 

@@ -32,7 +32,7 @@ class SuiteCase:
 
     @property
     def specs(self) -> tuple[Any, ...]:
-        """What the compiler is given for the arguments: trees for functions, else a flat list."""
+        """The compiler's specs for the arguments: trees for functions, else a flat list."""
         return self.inputs if callable(self.source) else tuple(self.arrays)
 
     @property
@@ -41,17 +41,17 @@ class SuiteCase:
         return sum(array.nbytes for array in self.arrays)
 
     def reference(self) -> list[np.ndarray]:
-        """The results in float64, by the function itself. Only where the source is a function."""
+        """Compute the results in float64 by the function itself; other sources have none."""
         assert callable(self.source), f"{self.name}: only a function is its own reference"
         wide = map_leaves(lambda a: a.astype(np.float64), self.inputs)
         return [np.asarray(result) for _, result in leaves(self.source(*wide))]
 
     def workload(self) -> BenchWorkload:
-        """The same with flat arguments, for whatever measures a `BenchWorkload`."""
+        """Return the case with flat arguments, as a `BenchWorkload` to measure."""
         return BenchWorkload(self.name, self.source, tuple(self.arrays), self.reference)
 
     def named(self, name: str) -> "SuiteCase":
-        """The same under another name."""
+        """Return the case under another name."""
         return replace(self, name=name)
 
 
@@ -62,7 +62,7 @@ class SeededWeights:
         self._rng = np.random.default_rng(seed)
 
     def activations(self, *shape: int) -> np.ndarray:
-        """Normal with deviation 1."""
+        """Draw from the normal distribution of deviation 1."""
         return self._rng.normal(0, 1, shape).astype(np.float32)
 
     def matrix(self, rows: int, columns: int, gain: float = 1.0) -> np.ndarray:
@@ -80,7 +80,7 @@ class SeededWeights:
 
 
 def stacked(layers: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """The layers one after another, as a function of x."""
+    """Compose the layers one after another, as a function of x."""
 
     def run(x: Any) -> Any:
         for layer in layers:

@@ -49,7 +49,7 @@ def _mlp(weights: Sequence[Any], biases: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 def demo(kind: str, batch: int) -> SuiteCase:
-    """A demo model (`mlp` or `cnn`), its batch given."""
+    """Make a demo model (`mlp` or `cnn`) of the given batch."""
     workload = digits(kind, batch)
     return SuiteCase(f"digits {kind}", "chain", workload.source, workload.inputs)
 

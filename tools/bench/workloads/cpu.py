@@ -38,13 +38,13 @@ class CpuWorkload:
 
 
 def make(name: str, tiny: bool = False) -> BenchWorkload:
-    """The workload of that name, at its tiny sizes for tests."""
+    """Make the workload of that name, at its tiny sizes for tests."""
     row = ROWS[name]
     return row.make(name, *(row.tiny if tiny else row.sizes))
 
 
 def case(name: str, function: Any, *shapes: tuple[int, ...], types: Any = None) -> BenchWorkload:
-    """`function` on seeded arguments of those shapes; on float64 arrays it is the reference."""
+    """Call `function` on seeded arguments of those shapes; its reference runs in float64."""
     draw = SeededWeights(_SEED)
     inputs = tuple(draw.activations(*shape) for shape in shapes)
 
@@ -61,7 +61,7 @@ def _gemm(name: str, m: int, k: int, n: int) -> BenchWorkload:
 
 
 def gemm_gelu(name: str, m: int, k: int, n: int) -> BenchWorkload:
-    """The product of x [m, k] with weights [k, n], a bias and gelu behind it."""
+    """Make the product of x [m, k] with weights [k, n], then a bias and gelu."""
     draw = SeededWeights()
     weight, bias = draw.matrix(k, n), draw.vector(n)
     return case(name, lambda x: nn.gelu(x @ weight + bias), (m, k))

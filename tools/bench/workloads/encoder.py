@@ -58,7 +58,7 @@ def encoder_weights(shape: EncoderShape, seed: int = 0) -> Weights:
 
 
 def encoder_block(shape: EncoderShape, w: Weights) -> Callable[[Any], Any]:
-    """The block as a function of x [seq, width], in numpy style."""
+    """Return the block as a function of x [seq, width], in numpy style."""
 
     def linear(x: Any, name: str) -> Any:
         return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
@@ -107,7 +107,7 @@ class _Nodes:
 
 
 def encoder_onnx(shape: EncoderShape, w: Weights) -> bytes:
-    """The block as a checked ONNX model: `x` -> `y`. Needs the package `onnx`."""
+    """Return the block as a checked ONNX model: `x` -> `y`. Needs the package `onnx`."""
     import onnx
     from onnx import helper, numpy_helper
 

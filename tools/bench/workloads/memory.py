@@ -93,6 +93,6 @@ PRESSED: Mapping[str, MemoryEntry] = {
 
 
 def make(name: str, quick: bool) -> SuiteCase:
-    """The workload `name`, tiny if `quick`."""
+    """Make the workload `name`, tiny if `quick`."""
     entry = WORKLOADS[name]
     return (entry.tiny if quick else entry.full)().named(name)

@@ -32,7 +32,7 @@ class OpCase:
     positive: bool = False
 
     def workload(self, name: str) -> BenchWorkload:
-        """The case on seeded arguments."""
+        """Return the case on seeded arguments."""
         rng = np.random.default_rng(0)
         arrays = [rng.normal(0, 1, shape) for shape in self.shapes]
         if self.positive:
@@ -98,5 +98,5 @@ SMALLEST = "add"
 
 
 def op_workload(name: str) -> BenchWorkload:
-    """The workload of a row of OPS."""
+    """Return the workload of a row of OPS."""
     return OPS[name].workload(name)

@@ -38,7 +38,7 @@ class _Step:
 
 
 def layered(shape: Layered) -> SuiteCase:
-    """The graph; results are the sums of the rows of what no operation reads."""
+    """Make the graph; results are the sums of the rows of unread operations."""
     draw = SeededWeights(shape.seed)
     xs = tuple(draw.activations(shape.rows, c) for c in shape.columns)
     weights = {(a, b): draw.matrix(a, b) for a in shape.columns for b in shape.columns}

@@ -41,7 +41,10 @@ def mlp_step(shape: Perceptron) -> SuiteCase:
 
 
 def mlp_gradients(x: Any, target: Any, w: Named) -> dict[str, Any]:
-    """The loss -sum(target * log softmax(logits)) / rows and its gradients; target is one-hot."""
+    """Return the loss -sum(target * log softmax(logits)) / rows and its gradients.
+
+    The target is one-hot.
+    """
     last, rows = len(w) // 2 - 1, x.shape[0]
     inputs = [x]
     for i in range(last):
@@ -70,9 +73,9 @@ def encoder_step(shape: EncoderShape) -> SuiteCase:
 
 
 def encoder_gradients(shape: EncoderShape, x: Any, target: Any, w: Named) -> dict[str, Any]:
-    """The loss, and its gradients by x and by every weight but the key's bias.
+    """Return the loss, and its gradients by x and by every weight but the key's bias.
 
-    That one is zero: what all keys share changes no softmax.
+    That one is zero: a term that all keys share changes no softmax.
     """
     found: dict[str, Any] = {}
     scale = 1 / math.sqrt(shape.depth)
@@ -126,7 +129,7 @@ def _standardized(x: Any) -> tuple[Any, Any]:
 
 
 def _norm_back(g: Any, hat: Any, inverse: Any, scale: Any, name: str, found: dict[str, Any]) -> Any:
-    """The gradient by layernorm's operand; those by its scale and bias go to `found`."""
+    """Return the gradient by layernorm's operand; those by its scale and bias go to `found`."""
     found[f"{name}.scale"] = np.sum(g * hat, axis=0)
     found[f"{name}.bias"] = np.sum(g, axis=0)
     g = g * scale

@@ -182,7 +182,7 @@ class ResidualBlocks:
 
 
 def residual(shape: ResidualBlocks) -> SuiteCase:
-    """The first stages of ResNet-10, without the first layers."""
+    """Make the first stages of ResNet-10, without the first layers."""
     draw, steps, before = SeededWeights(8), [], shape.channels[0]
     for channels in shape.channels:
         for number in range(shape.blocks):

@@ -48,11 +48,11 @@ class BenchWorkload:
 
     @property
     def specs(self) -> tuple[Any, ...]:
-        """What a program is compiled for: `types`, else the inputs themselves."""
+        """The specs that a program is compiled for: `types`, else the inputs themselves."""
         return self.inputs if self.types is None else self.types
 
     def check(self, results: Sequence[np.ndarray], candidate: str) -> float:
-        """The largest relative error of `results`.
+        """Return the largest relative error of `results`.
 
         Raises PycError (WRONG_RESULT) above the tolerance: a wrong program has no latency.
         """
@@ -87,7 +87,7 @@ def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]
 
 
 def encoder(name: str, shape: EncoderShape) -> BenchWorkload:
-    """An encoder block on one seeded sequence."""
+    """Make an encoder block on one seeded sequence."""
     weights = encoder_weights(shape)
     x = np.random.default_rng(1).normal(0, 1, (shape.seq, shape.width)).astype(np.float32)
     wide = {key: w.astype(np.float64) for key, w in weights.items()}
@@ -101,7 +101,7 @@ def encoder(name: str, shape: EncoderShape) -> BenchWorkload:
 
 
 def digits(kind: str, batch: int) -> BenchWorkload:
-    """A demo model (`mlp` or `cnn`) on seeded images of 16 grey values."""
+    """Make a demo model (`mlp` or `cnn`) on seeded images of 16 grey values."""
     with as_file(files(_MODELS) / "models" / f"digits_{kind}.onnx") as found:
         path = Path(found)
     grey = np.random.default_rng(batch).integers(0, 17, (batch, 1, 8, 8)) / 16

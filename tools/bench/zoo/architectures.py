@@ -77,7 +77,7 @@ def _records(name: str, facts: dict[str, Any]) -> list[Record]:
 
 
 def _in_child(catalogue: Path, name: str, static: bool, limit: float) -> dict[str, Any]:
-    """What a process of its own finds out; a crash or too long a run is a finding too."""
+    """Run a process of its own and return its findings, a crash or a timeout among them."""
     command = [sys.executable, "-m", "pyc_mlir.tools.pyc_bench", SUITE, str(catalogue)]
     command += ["--worker", name, *(["--static"] if static else [])]
     try:
@@ -92,7 +92,7 @@ def _in_child(catalogue: Path, name: str, static: bool, limit: float) -> dict[st
 
 
 def _zoo(catalogue: Path) -> dict[str, Any]:
-    """The table ``ZOO`` of a Python file. Raises PycError (BAD_ARGUMENT) without one."""
+    """Read the table ``ZOO`` of a Python file. Raises PycError (BAD_ARGUMENT) without one."""
     spec = importlib.util.spec_from_file_location("catalogue", catalogue)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -105,7 +105,7 @@ def _zoo(catalogue: Path) -> dict[str, Any]:
 
 
 def measured(catalogue: Path, name: str, dynamic: bool) -> dict[str, Any]:
-    """The facts of one architecture, as far as it comes."""
+    """Return the facts of one architecture, as far as it comes."""
     import torch  # pyright: ignore[reportMissingImports]
 
     warnings.filterwarnings("ignore")
@@ -151,7 +151,7 @@ def _tried(module: Any, args: Any, kwargs: Any, dynamic: bool) -> dict[str, Any]
 
 
 def _named(value: Any) -> Any:
-    """A spec with the batch named, and the length of token ids."""
+    """Return a spec with the batch named, and the length of token ids."""
     import torch  # pyright: ignore[reportMissingImports]
 
     from pyc_mlir.frontends.python.specs import TensorSpec
@@ -166,7 +166,7 @@ def _named(value: Any) -> Any:
 
 
 def _resized(args: Any, run: int) -> tuple[Any, ...]:
-    """The arguments at other sizes of the named dimensions."""
+    """Return the arguments at other sizes of the named dimensions."""
     import torch  # pyright: ignore[reportMissingImports]
 
     out = []

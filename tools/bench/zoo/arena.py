@@ -1,10 +1,10 @@
-"""What onnxruntime's arena has in use during a call, by onnxruntime's own statistics.
+"""The bytes in use in onnxruntime's arena during a call, by onnxruntime's own statistics.
 
-Its Python package does not tell them, its C interface does (`AllocatorGetStats`, since 1.23).
-The interface is a table of functions to which releases only append, so positions stay; they are
-those of ``OrtApi`` in onnxruntime_c_api.h.
-In use are whole chunks: the arena grows in powers of two and splits a chunk only where that leaves
-much (bfc_arena.cc), so that the figure may be up to twice what tensors need.
+Its Python package does not tell them, its C interface does (`AllocatorGetStats`, since 1.23). The
+interface is a table of functions to which releases only append, so positions stay; they are those
+of ``OrtApi`` in onnxruntime_c_api.h. In use are whole chunks: the arena grows in powers of two and
+splits a chunk only if that leaves much (bfc_arena.cc), so that the figure may be up to twice what
+tensors need.
 """
 
 import ctypes
@@ -43,12 +43,12 @@ class _Interface:
         self._table = ctypes.cast(get(_VERSION), POINTER(c_void_p))
 
     def function(self, name: str, result: Any) -> Any:
-        """The function of that name; arguments are converted as ctypes does."""
+        """Return the function of that name; arguments are converted as ctypes does."""
         address = self._table[_POSITIONS[name]]
         return ctypes.CFUNCTYPE(result)(address or 0)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """A function that answers with a status. Raises PycError (RUNTIME_FAILED)."""
+        """Call a function that answers with a status. Raises PycError (RUNTIME_FAILED)."""
         status = self.function(name, c_void_p)(*arguments)
         if status:
             text = self.function("GetErrorMessage", c_char_p)(c_void_p(status))
@@ -57,23 +57,23 @@ class _Interface:
             )
 
     def made(self, name: str, *arguments: Any) -> c_void_p:
-        """What a function writes to its last argument."""
+        """Return the value that a function writes to its last argument."""
         pointer = c_void_p()
         self.call(name, *arguments, byref(pointer))
         return pointer
 
     def kept(self, stack: ExitStack, kind: str, name: str, *arguments: Any) -> c_void_p:
-        """The same; it is released at the end of `stack`."""
+        """Return the same value; it is released at the end of `stack`."""
         pointer = self.made(name, *arguments)
         stack.callback(self.function(f"Release{kind}", None), pointer)
         return pointer
 
 
 def peak_bytes(model: Path, inputs: Sequence[np.ndarray], threads: int) -> int:
-    """The most bytes that two runs had in use above what the session had before them.
+    """Return the most bytes that two runs had in use above the session's before them.
 
     Results are among them, inputs and weights are not. Raises ModuleNotFoundError without
-    onnxruntime, and PycError (RUNTIME_FAILED) for what it refuses.
+    onnxruntime, and PycError (RUNTIME_FAILED) for a model that it refuses.
     """
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
@@ -99,7 +99,7 @@ def peak_bytes(model: Path, inputs: Sequence[np.ndarray], threads: int) -> int:
 def _names(
     ort: Any, model: Path, inputs: Sequence[np.ndarray]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The arrays by the inputs' names, and the results' names."""
+    """Return the arrays by the inputs' names, and the results' names."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -126,7 +126,7 @@ def _run(
 
 
 def _value(api: _Interface, kept: ExitStack, info: c_void_p, array: np.ndarray) -> c_void_p:
-    """The array as onnxruntime's value, without a copy."""
+    """Return the array as onnxruntime's value, without a copy."""
     shape = (c_int64 * array.ndim)(*array.shape)
     size, element = c_size_t(array.nbytes), c_int(_ELEMENTS[array.dtype.name])
     data = c_void_p(array.ctypes.data)

@@ -27,7 +27,7 @@ _MIN_SPREAD = 1e-3
 
 
 def stem(name: str, batch: int = 1, opset: int = OPSET) -> str:
-    """The name of a model's files without their endings."""
+    """Return the name of a model's files without their endings."""
     return name + (f".b{batch}" if batch != 1 else "") + (f".opset{opset}" * (opset != OPSET))
 
 
@@ -53,7 +53,7 @@ def export(network: Network, batch: int, opset: int, folder: Path) -> Path:
 
 
 def _answers(module: Any, arguments: Sequence[Any]) -> dict[str, np.ndarray]:
-    """Inputs and answers by name. Raises PycError (WRONG_RESULT) where the answers say nothing."""
+    """Return inputs and answers by name. Raises PycError (WRONG_RESULT) for unusable answers."""
     single = module(*arguments).numpy()
     wide = [a.double() if a.is_floating_point() else a for a in arguments]
     double = module.double()(*wide).numpy()

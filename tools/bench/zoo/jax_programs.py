@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _record(name: str, road: str, row: dict[str, Any]) -> Record:
-    """A row as a stored record; of what was not compared the value is 0, and `why` says more."""
+    """Return a row as a stored record; a row not compared has the value 0 and says `why`."""
     if "why" in row:
         return record(name, road, row["metric"], "programs", 0, why=row["why"])
     return record(
@@ -59,7 +59,7 @@ def _store(path: Path, made: Record) -> None:
 
 
 def zoo_of(path: Path) -> dict[str, Callable[[], Any]]:
-    """The table `ZOO` of a Python file."""
+    """Read the table `ZOO` of a Python file."""
     found = importlib.util.spec_from_file_location("zoo", path)
     assert found is not None and found.loader is not None, path
     module = importlib.util.module_from_spec(found)
@@ -68,7 +68,7 @@ def zoo_of(path: Path) -> dict[str, Callable[[], Any]]:
 
 
 def _rows(make: Callable[[], Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A row for each road; of a program that JAX itself cannot make, its error."""
+    """Yield a row for each road; for a program that JAX itself cannot make, its error."""
     import jax  # pyright: ignore[reportMissingImports]
 
     try:
@@ -138,7 +138,7 @@ def _compared(
 
 
 def _difference(mine: Any, theirs: Any) -> float:
-    """The largest difference relative to the largest value; of integers 0 or 1."""
+    """Return the largest difference relative to the largest value; of integers 0 or 1."""
     a, b = np.asarray(mine), np.asarray(theirs)
     if a.shape != b.shape or a.dtype != b.dtype:
         return float("inf")

@@ -115,7 +115,7 @@ def _store(path: Path, name: str, rows: Sequence[Record]) -> None:
 
 
 def _mean(records: Sequence[Record], candidate: str) -> float | None:
-    """The geometric mean of a candidate's bytes over XLA's, of programs that both made."""
+    """Return the geometric mean of a candidate's bytes over XLA's, of programs that both made."""
     xla = {r["workload"]: r["value"] for r in records if r["candidate"] == "xla"}
     own = {r["workload"]: r["value"] for r in records if r["candidate"] == candidate}
     ratios = [own[n] / xla[n] for n in own if own[n] and xla.get(n)]

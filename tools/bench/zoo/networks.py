@@ -40,7 +40,7 @@ class Network:
 
 
 def make(network: Network) -> Any:
-    """The module in evaluation mode with seeded weights: the same ones for every batch size.
+    """Make the module in evaluation mode with seeded weights, the same for every batch size.
 
     Batch norms take their statistics from one forward pass over random images, as the defaults (0
     and 1) would let the activations of deep residual networks grow from block to block.
@@ -111,7 +111,7 @@ def _timm(name: str) -> Callable[[], Any]:
 
 
 def _transformers(model: str, config: str, result: str, **sizes: Any) -> Callable[[], Any]:
-    """A model of a configuration class that gives its one tensor `result`, without a cache."""
+    """Make a model of a configuration class that gives its tensor `result`, without a cache."""
 
     def build() -> Any:
         import torch  # pyright: ignore[reportMissingImports]
@@ -135,11 +135,11 @@ def _transformers(model: str, config: str, result: str, **sizes: Any) -> Callabl
 
 
 def _unet(widths: Sequence[int], classes: int) -> Callable[[], Any]:
-    """The U-Net of Ronneberger et al. (2015) with padded convolutions and batch norms.
+    """Make the U-Net of Ronneberger et al. (2015) with padded convolutions and batch norms.
 
-    Each level: twice (3x3 convolution, batch norm, relu), `widths` channels; max pooling 2x2 on
-    the way down; on the way up a 2x2 transposed convolution of stride 2, whose result is
-    concatenated behind the level's own; a 1x1 convolution to `classes` maps at the end.
+    Each level: twice (3x3 convolution, batch norm, relu), `widths` channels; max pooling 2x2 on the
+    way down; on the way up a 2x2 transposed convolution of stride 2, whose result is concatenated
+    behind the level's own; a 1x1 convolution to `classes` maps at the end.
     """
 
     def build() -> Any:

@@ -61,7 +61,7 @@ class Graph:
         return self.op("Add", product, self.normal(outputs, scale=0.1))
 
     def model(self, shape: Sequence[int], result: str) -> Any:
-        """The model whose input ``x`` has this shape."""
+        """Make the model whose input ``x`` has this shape."""
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
         y = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
         graph = helper.make_graph(self.nodes, "network", [x], [y], self.weights)

@@ -133,7 +133,7 @@ def _some(text: str, known: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _folder(known: argparse.Namespace) -> Path:
-    """Where the models lie. Raises PycError (BAD_ARGUMENT) where nothing names a folder."""
+    """Return the models' folder. Raises PycError (BAD_ARGUMENT) if nothing names one."""
     named = known.folder or os.environ.get(VARIABLE)
     folder = Path(named) if named else default_folder(os.environ) / SUITE
     folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def _folder(known: argparse.Namespace) -> Path:
 
 
 def _part(known: argparse.Namespace) -> Path | None:
-    """The report's file of a run of a part, which is no result that is published."""
+    """Return the report's file for a partial run, whose results are not published."""
     whole = (None, tuple(SYSTEMS), THREADS, BATCHES, OPSET)
     given = (known.models, known.systems, known.threads, known.batch, known.opset)
     part = known.quick or known.rounds or given != whole
@@ -151,7 +151,7 @@ def _part(known: argparse.Namespace) -> Path | None:
 def complete(
     found: Mapping[str, Sequence[Record]], systems: Sequence[str]
 ) -> dict[ZooRow, list[Record]]:
-    """The rows in which every system has a record; `Partial` forgets those of failures."""
+    """Return the rows in which every system has a record; `Partial` forgets those of failures."""
     rows: dict[ZooRow, list[Record]] = {}
     for records in found.values():
         for record in records:
@@ -163,7 +163,7 @@ def complete(
 def measured(
     row: ZooRow, systems: Sequence[str], bench: SuiteRun, models: "Models"
 ) -> list[Record]:
-    """The records of one row; where it cannot be measured at all, the failure of each system."""
+    """Measure the records of one row; if that is impossible, the failure of each system."""
     kind = NETWORKS[row.network].kind
     how = RoundSettings(bench.rounds, bench.min_seconds, row.threads, bench.quick, dict(os.environ),
               worker=_WORKER)  # fmt: skip
@@ -192,9 +192,9 @@ class Models:
     opset: int = OPSET
 
     def path(self, network: str, batch: int) -> Path:
-        """The model's file, exported first where it is missing.
+        """Return the model's file, exported first if it is missing.
 
-        Raises PycError (MISSING_DEPENDENCY) where that fails; its reason is on stderr.
+        Raises PycError (MISSING_DEPENDENCY) if that fails; its reason is on stderr.
         """
         path = self.folder / f"{stem(network, batch, self.opset)}.onnx"
         if path.is_file() and path.with_suffix(".npz").is_file():

@@ -99,7 +99,7 @@ class ByteConv(DirectConv):
         filters: int,
         **others: Any,
     ) -> "ByteConv":
-        """The knobs for a target's registers and cores; `others` are further fields."""
+        """Return the knobs for a target's registers and cores; `others` are further fields."""
         form = best_dot(target)
         made = ByteConv(images, *axes, channels, filters, form=form)
         lanes = target.vector_bytes // 4
@@ -129,7 +129,7 @@ class ByteConv(DirectConv):
         return self.shifted or (self.signed and self.form == VNNI)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands x, w, [zero], [sums], [bias], the epilogue's, y."""
+        """Return the kernel `name`: operands x, w, [zero], [sums], [bias], the epilogue's, y."""
         sums = TapSums(self.rows, self.columns, self.channels, self.filters)
         taken = [
             Operand("x", (self.images, self.rows.dim, self.columns.dim, self.channels), dtype="i8"),
@@ -165,7 +165,7 @@ class ByteConv(DirectConv):
 
 
 def _zero_point(k: Build, zero: Memory | None, more: int) -> IntVector:
-    """The zero point in each lane, and what bytes are stored larger by."""
+    """Return the zero point in each lane, plus the number that bytes are stored larger by."""
     constant = IntVector.of(more, k.lanes)
     if zero is None:
         return constant
@@ -236,7 +236,7 @@ class DirectBytes(Direct):
         self._finish(panel, row, start, width, floats)
 
     def _offset(self, row: ConvRow, met: list[Any], at: Any) -> Any:
-        """What is added to the sums of a pixel: the bias, less the zero point's share."""
+        """Return the addend of a pixel's sums: the bias, less the zero point's share."""
         kind = int_vector(self.k.lanes)
         offset = None if self.bias is None else IntVector(self.bias.load_as(kind, at))
         if self.sums_of_taps is None:
@@ -311,7 +311,7 @@ def _run_key(met: list[Any]) -> Any:
 
 
 def _number(ranges: TapRanges, first: Index, end: Index) -> Index:
-    """The number of the run of taps from `first` to before `end`."""
+    """Return the number of the run of taps from `first` to before `end`."""
     if ranges.count == 1:
         return Index.of(0)
     return first * ranges.ends + (end - ranges.least)

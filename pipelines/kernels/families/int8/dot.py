@@ -36,7 +36,7 @@ class IntVector:
 
     @staticmethod
     def of(number: int, lanes: int) -> "IntVector":
-        """A constant in each lane."""
+        """Return a constant in each lane."""
         element = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
         kind = int_vector(lanes)
         return IntVector(arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, element)))
@@ -51,7 +51,7 @@ class IntVector:
         return IntVector(arith.muli(self.value, other.value))
 
     def to_float(self) -> Vector:
-        """The numbers as f32, rounded above 2^24."""
+        """Return the numbers as f32, rounded above 2^24."""
         lanes = ir.VectorType(self.value.type).shape[0]
         kind = ir.VectorType.get([lanes], ir.F32Type.get())
         return Vector(arith.sitofp(kind, self.value))
@@ -120,7 +120,7 @@ class Dot:
         return total
 
     def _pairs(self, a: Any, b: Any) -> IntVector:
-        """The sums of two products of 16-bit numbers in each lane."""
+        """Return the sums of two products of 16-bit numbers in each lane."""
         lanes = self.k.lanes
         if self.form == MADD:
             return IntVector(self._call([a, b]))

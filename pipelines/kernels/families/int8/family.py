@@ -34,7 +34,7 @@ _BYTES = (DTYPES["i8"], DTYPES["ui8"])
 
 
 def refusal(knobs: ByteConv, target: Target) -> str:
-    """The target must have the instruction, and a register tile must fit."""
+    """Return the reason against knobs: no such instruction, or a tile beyond the registers."""
     if reason := refuse_narrow(target):
         return reason
     if not has_dot(target, knobs.form):
@@ -63,7 +63,7 @@ def cost(knobs: ByteConv, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: ByteConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The result by numpy's integers, and the error that what follows the sums may have."""
+    """Compute the result by numpy's integers, and the error allowed to the ops after the sums."""
     x, packed, *rest = arrays
     x = x.view(np.int8 if knobs.signed else np.uint8).astype(np.int64)
     knobs = replace(knobs, columns=replace(knobs.columns, size=x.shape[2], name=""))
@@ -134,7 +134,7 @@ def _arrays(knobs: ByteConv, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
-    """A product or convolution with constant weights and as much of what follows as fits."""
+    """Match a product or convolution with constant weights and the ops after it that fit."""
     node = work.nodes[0]
     if node.name not in ("integer_matmul", "integer_conv2d") or refuse_narrow(target):
         return []
@@ -204,7 +204,7 @@ def _images(work: Work, shape: Any) -> tuple[Any, tuple[ConvAxis, ConvAxis]] | N
 
 
 def _bias(work: Work, filters: int) -> tuple[int | None, int]:
-    """The constant vector of i32 that is added to the sums, and the next op."""
+    """Return the constant vector of i32 that is added to the sums, and the next op."""
     node = work.nodes[1] if len(work.nodes) > 1 else None
     own = work.number_of(0)
     if node is None or node.name != "add" or node.operands[0] != own:
@@ -219,7 +219,7 @@ def _bias(work: Work, filters: int) -> tuple[int | None, int]:
 def _after(
     work: Work, first: int, view: MatrixView
 ) -> tuple[str, int, Pointwise, tuple[Feed, ...]]:
-    """The result's type, how many ops are covered, and the program behind the cast to f32."""
+    """Return the result's type, the number of covered ops, and the program behind the cast."""
     nodes = work.nodes
     own = work.number_of(first - 1)
     start = first + 1

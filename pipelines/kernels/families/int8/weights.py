@@ -101,7 +101,7 @@ class TapRanges:
         return (self.most + 1) * self.ends
 
     def runs(self) -> list[range]:
-        """The runs of taps in the order of their numbers."""
+        """Return the runs of taps in the order of their numbers."""
         ends = range(self.least, self.kernel + 1)
         return [range(first, end) for first in range(self.most + 1) for end in ends]
 

@@ -27,7 +27,7 @@ def bit_cast(n: OnnxNode) -> Any:
 
 @node("Mod")
 def modulo(n: OnnxNode) -> Any:
-    """Remainder of the divisor's sign (fmod=0, integers), or of the dividend's (fmod=1)."""
+    """Build the remainder of the divisor's sign (fmod=0, integers) or the dividend's (fmod=1)."""
     b, lhs, rhs = n.b, n.x(0), n.x(1)
     return b.rem(lhs, rhs) if n.attr("fmod", 0) else divisions.remainder(b, lhs, rhs)
 

@@ -96,7 +96,7 @@ def _dynamic_range(n: OnnxNode) -> Any:
 
 @node("EyeLike")
 def eye_like(n: OnnxNode) -> Any:
-    """Ones where column = row + k, of the shape of x."""
+    """Build ones at column = row + k, of the shape of x."""
     b = n.b
     dtype = pyc_dtype(n.attr("dtype")) if n.attr("dtype") else n.type().dtype
     shifted = b.add(b.iota_like(n.x(), 0), np.array(n.attr("k", 0), np.int64))

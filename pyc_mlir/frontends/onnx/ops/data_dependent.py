@@ -22,7 +22,7 @@ _MAX_ELEMENTS = 1 << 14
 
 @node("NonMaxSuppression")
 def non_max_suppression(n: OnnxNode) -> Any:
-    """Rows (image, class, box) of boxes that overlap with no better one, and how many there are."""
+    """Build the rows (image, class, box) of boxes that overlap with no better one; their number."""
     known = all(isinstance(o, np.ndarray) for o in n.operands if o is not None)
     return by_reference(n) if known else boxes_left(n)
 

@@ -26,7 +26,7 @@ _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 @node(*_SAME)
 def same(n: OnnxNode) -> Any:
-    """One pyc op."""
+    """Build one pyc op."""
     return getattr(n.b, _SAME[n.op])(*n.all())
 
 
@@ -126,7 +126,7 @@ def power(n: OnnxNode) -> Any:
 
 
 def _integer_power(n: OnnxNode) -> Any:
-    """Products by repeated squaring; the exponent is a small constant, the same everywhere."""
+    """Multiply by repeated squaring; the exponent is a small constant, the same everywhere."""
     exponent = n.scalar(1, "exponent of an integer base")
     if exponent != int(exponent) or not 0 <= exponent <= 64:
         raise unsupported(f"exponent {exponent} of an integer base: expected 0, 1, ..., 64")
@@ -140,7 +140,7 @@ def _integer_power(n: OnnxNode) -> Any:
 
 
 def _power_of_integers(n: OnnxNode) -> Any:
-    """By way of f64, which is exact up to 2^53."""
+    """Raise by way of f64, which is exact up to 2^53."""
     lhs, rhs = (n.b.cast(n.x(i), dtype=DTYPES["f64"]) for i in (0, 1))
     out = n.b.pow(lhs, rhs)
     if is_integer(n.type(1).dtype):
@@ -161,7 +161,7 @@ def cast_like(n: OnnxNode) -> Any:
 
 
 def cast_to(n: OnnxNode, dtype: np.dtype) -> Any:
-    """Input 0 as `dtype`; nothing to do if it has that type."""
+    """Return input 0 as `dtype`; nothing to do if it has that type."""
     if n.type(0).dtype == dtype:
         return n.x(0)
     return n.b.cast(n.x(0), dtype=dtype)

@@ -47,7 +47,7 @@ def dropout(n: OnnxNode) -> Any:
 
 @node("Transpose")
 def transpose(n: OnnxNode) -> Any:
-    """Dimension d of out is dimension perm[d] of x; reversed by default."""
+    """Make dimension perm[d] of x dimension d of out; reversed by default."""
     rank = n.type().rank
     permutation = tuple(n.attr("perm", range(rank)[::-1]))
     return n.b.transpose(n.x(), permutation=permutation)
@@ -126,7 +126,7 @@ def concat(n: OnnxNode) -> Any:
 
 @node("Split")
 def split_node(n: OnnxNode) -> Any:
-    """Consecutive pieces along `axis`: of given sizes, or equal (the last one smaller)."""
+    """Split into consecutive pieces along `axis`: of given sizes, or equal (the last smaller)."""
     axis = n.attr("axis", 0) % n.type().rank
     sizes = n.ints(1, "split") if n.has(1) else _equal_parts(n, n.type().shape[axis])
     bounds = np.cumsum([0, *sizes])
@@ -190,7 +190,7 @@ def _stop(value: int, step: int) -> int:
 
 @node("Pad")
 def pad(n: OnnxNode) -> Any:
-    """Constant pads by pyc.pad (negative ones cut); other modes gather known indices."""
+    """Pad by pyc.pad (negative pads cut) for constants; other modes gather known indices."""
     rank = n.type().rank
     pads = n.ints(1, "pads")
     axes = n.ints(3, "axes") if n.has(3) else tuple(range(rank))
@@ -269,7 +269,7 @@ def one_hot(n: OnnxNode) -> Any:
 
 @node("DepthToSpace")
 def depth_to_space(n: OnnxNode) -> Any:
-    """Blocks of channels become blocks of pixels, in DCR or CRD order."""
+    """Move blocks of channels to blocks of pixels, in DCR or CRD order."""
     b, block = n.b, n.attr("blocksize")
     rows_first = n.attr("mode", "DCR") == "DCR"
     parts = (block, block, -1) if rows_first else (-1, block, block)
@@ -289,7 +289,7 @@ def _channels(n: OnnxNode, parts: tuple[int, ...]) -> tuple[int, ...]:
 
 @node("SpaceToDepth")
 def space_to_depth(n: OnnxNode) -> Any:
-    """Blocks of pixels become blocks of channels."""
+    """Move blocks of pixels to blocks of channels."""
     b, block = n.b, n.attr("blocksize")
     x = n.x()
     for axis in (3, 2):

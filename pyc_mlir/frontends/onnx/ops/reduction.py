@@ -24,14 +24,14 @@ def axes_of(n: OnnxNode) -> tuple[int, ...]:
 
 
 def _reduce(n: OnnxNode, op: str, x: Any, axes: tuple[int, ...]) -> Any:
-    """One pyc reduction with the node's `keepdims`; nothing to do without axes."""
+    """Build one pyc reduction with the node's `keepdims`; nothing to do without axes."""
     keepdims = bool(n.attr("keepdims", 1))
     return getattr(n.b, op)(x, axes=axes, keepdims=keepdims) if axes else x
 
 
 @node("ReduceSum", "ReduceProd")
 def reduce_plain(n: OnnxNode) -> Any:
-    """One pyc reduction."""
+    """Build one pyc reduction."""
     return _reduce(
         n, {"ReduceSum": "reduce_sum", "ReduceProd": "reduce_prod"}[n.op], n.x(), axes_of(n)
     )
@@ -39,7 +39,7 @@ def reduce_plain(n: OnnxNode) -> Any:
 
 @node("ReduceMax", "ReduceMin")
 def reduce_extreme(n: OnnxNode) -> Any:
-    """One pyc reduction; i1 goes by way of i8."""
+    """Build one pyc reduction; i1 goes by way of i8."""
     op = {"ReduceMax": "reduce_max", "ReduceMin": "reduce_min"}[n.op]
     if n.type().dtype != BOOL:
         return _reduce(n, op, n.x(), axes_of(n))

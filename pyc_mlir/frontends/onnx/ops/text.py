@@ -17,9 +17,9 @@ _MAX_COMPARED = 1 << 20
 
 @node("TfIdfVectorizer")
 def tf_idf(n: OnnxNode) -> Any:
-    """How often each sequence of the pool occurs in a row of tokens, with gaps of up to a number.
+    """Count the occurrences of the pool's sequences in a row of tokens, with bounded gaps.
 
-    Mode IDF: its weight where it occurs; TFIDF: its weight as often.
+    Mode IDF: its weight if it occurs; TFIDF: its weight for each occurrence.
     """
     b, mode = n.b, n.attr("mode")
     least, most, gap = (

@@ -157,7 +157,7 @@ class OnnxNode:
         return index < len(self.proto.output) and bool(self.proto.output[index])
 
     def x(self, index: int = 0) -> Any:
-        """Input `index` as a value of the builder. Raises PycError (BAD_MODEL) if it is missing."""
+        """Return input `index` as a builder's value. Raises PycError (BAD_MODEL) if missing."""
         if not self.has(index):
             raise PycError(ReasonCode.BAD_MODEL, f"expected an input {index}, got none")
         return self._lift(index)
@@ -172,7 +172,7 @@ class OnnxNode:
                 raise unsupported(f"input {index}: expected at most {index} inputs")
 
     def all(self) -> list[Any]:
-        """Every input as a value of the builder."""
+        """Return every input as a value of the builder."""
         return [self.x(i) for i in range(self.count)]
 
     def type(self, index: int = 0) -> TensorType:

@@ -107,7 +107,7 @@ def _linear(distance: np.ndarray) -> np.ndarray:
 
 
 def _cubic(distance: np.ndarray, n: OnnxNode) -> np.ndarray:
-    """Cubic convolution. Keys, 1981."""
+    """Weigh by cubic convolution. Keys, 1981."""
     a, d = n.attr("cubic_coeff_a", -0.75), distance
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a

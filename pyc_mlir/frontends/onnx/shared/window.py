@@ -89,7 +89,7 @@ def window(n: OnnxNode, kernel: Sequence[int]) -> OnnxWindow:
 
 
 def spatial_sizes(n: OnnxNode, why: str) -> tuple[int, ...]:
-    """Height and width (and the depth before them) of input 0, which must be static."""
+    """Return height and width (and the depth before them) of input 0, which must be static."""
     shape = n.type(0).shape[2:]
     if None in shape:
         raise unsupported(f"{why} with dynamic spatial dimensions: expected static ones")

@@ -10,7 +10,7 @@ from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 @aten("relu.default", "silu.default")
 def same(n: AtenCall) -> Any:
-    """One pyc op."""
+    """Build one pyc op."""
     return getattr(n.b, n.op)(n.x())
 
 

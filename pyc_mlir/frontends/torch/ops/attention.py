@@ -48,7 +48,7 @@ def attention(n: AtenCall) -> Any:
 
 
 def _repeated(b: Any, x: Any, query: tuple[int | None, ...]) -> Any:
-    """Each head as often in a row as there are query heads for it."""
+    """Repeat each head once for each of its query heads."""
     dims = b.dims(x)
     if len(dims) < 3 or dims[-3] == query[-3] or dims[-3] == 1:
         return x
@@ -101,7 +101,7 @@ def _scores(b: Any, query: Any, key: Any, mask: Any, scale: float, causal: bool)
 def _with_sums(
     b: Any, query: Any, key: Any, value: Any, mask: Any, scale: float, causal: bool
 ) -> tuple[Any, Any]:
-    """Attention, and the log of each row's sum of exponentials, which the gradient needs."""
+    """Build attention, and the log of each row's sum of exponentials, which the gradient needs."""
     scores = _scores(b, query, key, mask, scale, causal)
     axis = b.type_of(scores).rank - 1
     top = b.reduce_max(scores, axes=(axis,), keepdims=True)

@@ -52,7 +52,7 @@ def conv2d(b: Any, x: Any, weight: Any, window: Window, groups: int) -> Any:
 
 
 def _transposed(n: AtenCall) -> Any:
-    """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space."""
+    """Build one pyc.conv2d whose filters are the phases of the result, and a depth-to-space."""
     b, rank = n.b, n.rank("input") - 2
     if rank not in (1, 2):
         raise unsupported(f"a transposed convolution over {rank} dimensions: expected 1 or 2")

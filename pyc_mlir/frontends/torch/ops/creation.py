@@ -16,7 +16,7 @@ from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
       "new_empty_strided.default", "empty_permuted.default", "fill.Scalar",
       "fill.Tensor")  # fmt: skip
 def full(n: AtenCall) -> Any:
-    """One value everywhere; 0 where torch leaves the elements open (`empty`)."""
+    """Fill with one value; 0 for torch's undefined elements (`empty`)."""
     if n.op in ("full", "full_like", "new_full", "fill"):
         name = "value" if n.op == "fill" else "fill_value"
         value = n.x(name, n.dtype)
@@ -59,7 +59,7 @@ def linspace(n: AtenCall) -> Any:
 
 @aten("eye.default", "eye.m")
 def eye(n: AtenCall) -> Any:
-    """Ones where row and column agree."""
+    """Build ones at equal rows and columns."""
     b, (rows, columns) = n.b, n.out_dims
     row = b.reshape(vector(b, rows), shape=(-1, 1))
     column = b.reshape(vector(b, columns), shape=(1, -1))
@@ -71,5 +71,5 @@ def eye(n: AtenCall) -> Any:
       "bernoulli.p", "multinomial.default", "normal_functional.default",
       "uniform.default")  # fmt: skip
 def random(n: AtenCall) -> Any:
-    """Refused: a program gives the same result for the same inputs."""
+    """Refuse: a program gives the same result for the same inputs."""
     raise unsupported("random numbers: expected a model without; pass them in as an argument")

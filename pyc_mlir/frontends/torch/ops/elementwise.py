@@ -23,7 +23,7 @@ _PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 
 @aten(*(f"{name}.default" for name in _FLOAT_OPS))
 def float_op(n: AtenCall) -> Any:
-    """One pyc op, in the floating-point type of the result."""
+    """Build one pyc op, in the floating-point type of the result."""
     return getattr(n.b, n.op)(n.x("self", n.dtype))
 
 
@@ -74,7 +74,7 @@ def sign_bit(n: AtenCall) -> Any:
 
 @aten(*(f"{name}.default" for name in _ROUNDINGS))
 def rounding(n: AtenCall) -> Any:
-    """One pyc op; integers stay."""
+    """Build one pyc op; integers stay."""
     x = n.x()
     return getattr(n.b, n.op)(x) if is_float(n.dtype) else x
 
@@ -260,7 +260,7 @@ def _power(b: Any, x: Any, exponent: int) -> Any:
 
 
 def _integer_power(n: AtenCall) -> Any:
-    """By repeated squaring over the bits of the exponent, wrapping as torch; 0 for negative ones.
+    """Raise by repeated squaring over the exponent's bits, wrapping as torch; 0 for negative ones.
 
     Of a negative exponent, bases 1 and -1 have whole powers.
     """
@@ -306,7 +306,7 @@ def is_infinite(n: AtenCall) -> Any:
 
 @aten("logical_and.default", "logical_or.default", "logical_xor.default", "logical_not.default")
 def logical(n: AtenCall) -> Any:
-    """Logic of ``x != 0``."""
+    """Build the logic of ``x != 0``."""
     b = n.b
     x = n.x("self", BOOL)
     if n.op == "logical_not":

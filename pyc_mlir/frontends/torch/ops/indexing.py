@@ -22,7 +22,7 @@ from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 @aten("embedding.default")
 def embedding(n: AtenCall) -> Any:
-    """Rows of the weights."""
+    """Gather rows of the weights."""
     return n.b.gather(n.x("weight"), n.x("indices"), axis=0)
 
 
@@ -149,7 +149,7 @@ def write_diagonal(n: AtenCall) -> Any:
 
 
 def diagonal_places(rows: int, columns: int, offset: int) -> np.ndarray:
-    """Linear indices of a diagonal of a matrix; `offset` columns above the main one, or below."""
+    """Return linear indices of a matrix's diagonal, `offset` columns above the main one."""
     count = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
     return np.arange(count) * (columns + 1) + max(offset, 0) - min(offset, 0) * columns
 

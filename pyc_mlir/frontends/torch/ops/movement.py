@@ -129,7 +129,7 @@ def stack(n: AtenCall) -> Any:
 @aten("split.Tensor", "split_with_sizes.default", "split.sizes", "unbind.int",
       "chunk.default", "tensor_split.sections")  # fmt: skip
 def pieces(n: AtenCall) -> Any:
-    """Consecutive pieces along `dim`, of the sizes of the results; unbind drops the dimension."""
+    """Split into consecutive pieces along `dim`, of the results' sizes; unbind drops `dim`."""
     axis = n.axis("dim", 0)
     if n.op == "unbind":
         parts = [take(n.b, n.x(), axis, i, i + 1) for i in range(len(n.results))]
@@ -142,7 +142,7 @@ def pieces(n: AtenCall) -> Any:
 
 
 def _dynamic_pieces(n: AtenCall, axis: int, sizes: list[Extent]) -> tuple[Any, ...]:
-    """Pieces of which the last may be dynamic."""
+    """Split into pieces of which the last may be dynamic."""
     if any(isinstance(s, SymbolicSize) for s in sizes[:-1]):
         raise unsupported("pieces of dynamic sizes: expected static ones before the last")
     bounds = np.cumsum([0, *(int(s) for s in sizes[:-1])])  # pyright: ignore[reportArgumentType]
@@ -279,7 +279,7 @@ def diagonal(n: AtenCall) -> Any:
 
 @aten("unfold.default")
 def unfold(n: AtenCall) -> Any:
-    """Windows of `size` every `step` along `dimension`, their elements as the last dimension."""
+    """Gather windows of `size` every `step` along `dimension`, elements as the last dimension."""
     b, x = n.b, n.x()
     axis, size, step = n.axis("dimension"), n.static("size"), n.static("step")
     length = n.type().shape[axis]

@@ -69,7 +69,7 @@ def batch_norm(n: AtenCall) -> Any:
 
 @aten("group_norm.default", "native_group_norm.default")
 def group_norm(n: AtenCall) -> Any:
-    """Each group of channels of each sample by itself. Wu and He, 2018."""
+    """Normalize each group of channels of each sample by itself. Wu and He, 2018."""
     b, x = n.b, n.x("input")
     dims, dtype = b.dims(x), b.type_of(x).dtype
     groups = n.static("num_groups") if n.op == "group_norm" else n.static("group")

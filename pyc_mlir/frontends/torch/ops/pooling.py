@@ -106,7 +106,7 @@ def _positions(b: Any, x: Any, window: tuple[Any, ...]) -> Any:
 
 
 def taps_of(b: Any, x: Any, window: tuple[Any, ...], value: float) -> list[Any]:
-    """For each position of the kernel [1, n, c, oh, ow], what it reads of x."""
+    """Return for each position of the kernel its reads of x, [1, n, c, oh, ow]."""
     kernel, strides, low, high, dilations = window
     x = b.pad(x, low=(0, 0, *low), high=(0, 0, *high), value=value)
     sizes = [
@@ -127,7 +127,7 @@ def taps_of(b: Any, x: Any, window: tuple[Any, ...], value: float) -> list[Any]:
 
 @aten("max_pool2d_with_indices_backward.default")
 def max_pool_backward(n: AtenCall) -> Any:
-    """Each gradient goes to the position of its maximum: a sum over the kernel's positions."""
+    """Send each gradient to the position of its maximum: a sum over the kernel's positions."""
     b, grad, indices = n.b, n.x("grad_output"), n.x("indices")
     pool = _Pool(n, 2)
     dims = n.type("self").shape
@@ -211,7 +211,7 @@ def adaptive_avg_pool(n: AtenCall) -> Any:
 
 
 def _adapted(b: Any, x: Any, axis: int, parts: int | None) -> Any:
-    """Along one axis: a mean, a mean of equal parts, or a product with a matrix of weights."""
+    """Average along one axis: a mean, a mean of equal parts, or a product with a weight matrix."""
     size = b.type_of(x).shape[axis]
     if parts is None or parts == size:
         return x

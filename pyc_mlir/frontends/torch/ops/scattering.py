@@ -148,7 +148,7 @@ def masked_scatter(n: AtenCall) -> Any:
 
 @aten("histc.default")
 def histogram(n: AtenCall) -> Any:
-    """How many elements lie in each of `bins` equal parts of [min, max]; none outside of it.
+    """Count the elements in each of `bins` equal parts of [min, max]; none outside of it.
 
     Of min = max, the least and the greatest element, or one to each side where those are equal.
     """
@@ -176,7 +176,7 @@ def histogram(n: AtenCall) -> Any:
 
 @aten("sort.default", "sort.stable", "topk.default", "argsort.default", "argsort.stable")
 def sort(n: AtenCall) -> Any:
-    """Values and their indices in order; equal ones keep theirs, NaN is the greatest."""
+    """Sort values and their indices; equal ones keep their order, NaN is the greatest."""
     b, x = n.b, n.x()
     if n.rank() == 0:
         index = b.constant(np.zeros((), np.int64))
@@ -248,7 +248,7 @@ def _median(n: AtenCall, x: Any, axis: int) -> tuple[Any, Any]:
 
 @aten("searchsorted.Tensor", "searchsorted.Scalar", "bucketize.Tensor", "bucketize.Scalar")
 def search(n: AtenCall) -> Any:
-    """How many elements of the sorted last dimension are below each value (right: or equal).
+    """Count the elements of the sorted last dimension below each value (right: or equal).
 
     Counted, not searched for: the sequences that programs search are short.
     """

@@ -111,7 +111,7 @@ class AtenCall:
         return default if value is None else value
 
     def static(self, name: str, default: Any = None) -> Any:
-        """As `arg`, for what must not depend on a dynamic dimension."""
+        """Return an argument as `arg` does, which must not depend on a dynamic dimension."""
         value = self.arg(name, default)
         entries = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(e, (SymbolicSize, Ref)) for e in entries):
@@ -165,7 +165,7 @@ class AtenCall:
         return int(self.static(name, default)) % rank
 
     def axes(self, name: str = "dim") -> tuple[int, ...]:
-        """Axes of `self` counted from 0; all where none are named."""
+        """Return axes of `self` counted from 0; all if none are named."""
         rank = self.rank()
         given = self.static(name)
         if given is None or given == []:
@@ -174,7 +174,7 @@ class AtenCall:
         return tuple(sorted({int(a) % max(rank, 1) for a in listed})) if rank else ()
 
     def common(self, *names: str) -> list[Any]:
-        """Arguments in the element type that torch promotes them to."""
+        """Return arguments in the element type that torch promotes them to."""
         dtype = self.common_dtype(*names)
         return [self.x(name, dtype) for name in names]
 

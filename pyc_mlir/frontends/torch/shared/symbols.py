@@ -1,4 +1,4 @@
-"""torch's symbolic sizes (sympy expressions) as the frame's sizes, under the user's names.
+"""torch's symbolic sizes (sympy expressions) as the importers' sizes, under the user's names.
 
 A product of symbols is a `SymbolicSize`. Any other expression, such as ``s + 1`` or ``(s - 1)//2 +
 1``, is an atom of its own, named as it is written. The builder gets a function that computes it at

@@ -90,7 +90,7 @@ def max_places(n: OnnxNode, x: Any, w: OnnxWindow, pooled: Sequence[int]) -> Any
 
 @node("MaxUnpool")
 def max_unpool(n: OnnxNode) -> Any:
-    """Maxima put back at their places, 0 elsewhere; a larger `output_shape` pads with 0."""
+    """Put maxima back at their places, 0 elsewhere; a larger `output_shape` pads with 0."""
     b, shape = n.b, n.type().shape
     rank = len(shape) - 2
     if None in shape:

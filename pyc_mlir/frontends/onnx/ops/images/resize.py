@@ -140,7 +140,7 @@ def _kept_ratio(
 def _images(
     b: Any, x: Any, spatial: Sequence[int], targets: dict[int, ResampledAxis], **how: str
 ) -> Any:
-    """Height and width at once. A scale that is result / x is not stated."""
+    """Resize height and width at once. A scale that is result / x is not stated."""
     sizes, scales, stated = [], [], False
     for axis in spatial:
         size = b.type_of(x).shape[axis]

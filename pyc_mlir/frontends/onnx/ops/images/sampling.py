@@ -94,7 +94,7 @@ def read_at(b: Any, rows: Any, axes: "Sequence[Sequence[Tap]]", sizes: Sequence[
 
 
 def _placed(b: Any, u: Any, size: int, aligned: bool) -> Any:
-    """Coordinates in [-1, 1] as places of elements."""
+    """Return coordinates in [-1, 1] as places of elements."""
     one, half = b.scalar(1, u), b.scalar(0.5, u)
     if aligned:
         return b.mul(b.mul(b.add(u, one), half), b.scalar(size - 1, u))

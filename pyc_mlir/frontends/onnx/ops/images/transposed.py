@@ -1,4 +1,4 @@
-"""ConvTranspose: pads, output shapes and `auto_pad` become the axes of the frame's composition."""
+"""ConvTranspose: pads, output shapes and `auto_pad` become the axes of a transposed convolution."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,7 +28,7 @@ from pyc_mlir.frontends.onnx.shared.window import (
 
 @node("ConvTranspose")
 def conv_transpose(n: OnnxNode) -> Any:
-    """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space.
+    """Build one pyc.conv2d whose filters are the phases of the result, and a depth-to-space.
 
     Over volumes a convolution of x with zeros between its elements.
     """
@@ -95,7 +95,7 @@ def _no_pads(n: OnnxNode, kernel: Sequence[int]) -> OnnxWindow:
 def _crops(
     n: OnnxNode, w: OnnxWindow, extra: tuple[int, ...]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """How much of the full result falls away at the start and the end of each axis."""
+    """Return the elements of the full result to crop at the start and the end of each axis."""
     shape = n.attr("output_shape")
     mode = n.attr("auto_pad", "NOTSET")
     if shape is None and mode in ("NOTSET", "VALID"):

@@ -55,7 +55,7 @@ def attention(n: OnnxNode) -> Any:
 
 
 def _scores(b: Any, query: Any, key: Any, scale: float, cap: float) -> Any:
-    """Products of queries and keys, passed through cap * tanh(score / cap) where there is one."""
+    """Build products of queries and keys, through cap * tanh(score / cap) if there is one."""
     scores = b.matmul(b.mul(query, b.scalar(scale, query)), swap_last(b, key))
     if not cap:
         return scores
@@ -105,7 +105,7 @@ def _heads(n: OnnxNode, index: int, attribute: str) -> Any:
 
 
 def _cached(n: OnnxNode, index: int, past: int) -> Any:
-    """Keys or values, after those of the cache."""
+    """Return keys or values, after those of the cache."""
     fresh = _heads(n, index, "kv_num_heads")
     return n.b.concat(n.x(past), fresh, axis=2) if n.has(past) else fresh
 
@@ -119,7 +119,7 @@ def _groups(b: Any, query: Any, key: Any) -> int:
 
 
 def repeated(b: Any, x: Any, groups: int) -> Any:
-    """Each head `groups` times in a row."""
+    """Repeat each head `groups` times in a row."""
     if groups == 1:
         return x
     batch, heads, length, depth = b.dims(x)

@@ -39,7 +39,7 @@ _MAX_DETERMINANT = 4
 
 @node("Det")
 def determinant(n: OnnxNode) -> Any:
-    """Of matrices of up to 4 rows, by cofactors."""
+    """Build determinants of matrices of up to 4 rows, by cofactors."""
     size, rank = n.type().shape[-1], n.type().rank
     if size is None or size != n.type().shape[-2] or not 0 < size <= _MAX_DETERMINANT:
         raise unsupported(f"matrices of {size} rows: expected 1 to {_MAX_DETERMINANT}, static")

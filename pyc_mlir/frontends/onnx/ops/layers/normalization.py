@@ -92,14 +92,14 @@ def rms_norm(n: OnnxNode) -> Any:
 
 @node("InstanceNormalization")
 def instance_norm(n: OnnxNode) -> Any:
-    """Each channel of each sample by itself, then scale and bias by channel."""
+    """Normalize each channel of each sample by itself, then scale and bias by channel."""
     out, _, _ = normalized(n, n.x(), range(2, n.type().rank))
     return _by_channel(n, out)
 
 
 @node("GroupNormalization")
 def group_norm(n: OnnxNode) -> Any:
-    """Each group of channels of each sample by itself. Wu and He, 2018.
+    """Normalize each group of channels of each sample by itself. Wu and He, 2018.
 
     Scale and bias have an entry for each channel (before opset 21 the op was deprecated).
     """

@@ -13,13 +13,13 @@ _DOMAIN = "ai.onnx.preview.training"
 
 
 def _tensors(n: OnnxNode, kinds: int) -> list[tuple[Any, ...]]:
-    """For each weight: itself, its gradient and its states."""
+    """Return for each weight itself, its gradient and its states."""
     count = (n.count - 2) // kinds
     return [tuple(n.x(2 + k * count + i) for k in range(kinds)) for i in range(count)]
 
 
 def _ordered(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """All new weights, then all first states, ..."""
+    """Return all new weights, then all first states, ..."""
     return tuple(r for kind in zip(*results, strict=True) for r in kind)
 
 

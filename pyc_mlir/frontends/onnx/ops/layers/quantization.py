@@ -37,7 +37,7 @@ def _spread(n: OnnxNode, value: Any) -> Any:
 
 
 def rounded_to(b: Any, x: Any, zero_point: Any, dtype: np.dtype) -> Any:
-    """Floats x as `dtype`: rounded to nearest even, shifted by a zero point, saturated."""
+    """Convert floats to `dtype`: round to nearest even, shift by a zero point, saturate."""
     out = b.round(x)
     if zero_point is not None:
         out = b.add(out, b.cast(zero_point, dtype=b.type_of(x).dtype))

@@ -42,7 +42,7 @@ class _Direction:
     activations: Sequence[Activation]
 
     def part(self, index: int, width: int, place: int) -> Any:
-        """Columns [place * width, (place + 1) * width) of an input [directions, columns]."""
+        """Return columns [place * width, (place + 1) * width) of an input [directions, columns]."""
         b = self.n.b
         rows = take(b, self.n.x(index), 0, self.number, self.number + 1)
         return take(b, rows, 1, place * width, (place + 1) * width)
@@ -52,7 +52,7 @@ class _Direction:
         return take(self.n.b, x, 1, place * self.hidden, (place + 1) * self.hidden)
 
     def matrix(self, index: int) -> Any:
-        """W or R of this direction, transposed: [columns, gates * hidden]."""
+        """Return W or R of this direction, transposed: [columns, gates * hidden]."""
         b = self.n.b
         one = take(b, self.n.x(index), 0, self.number, self.number + 1)
         return swap_last(b, b.squeeze(one, 0))
@@ -147,7 +147,7 @@ def _rnn_step(d: _Direction) -> Step:
 
 
 def _recurrent(n: OnnxNode, step_of: Callable[[_Direction], Step], given: Sequence[Any]) -> Any:
-    """Y of all steps, and the last states: [length, directions, batch, hidden], [directions, ...].
+    """Build Y of all steps [length, directions, batch, hidden], and last states [directions, ...].
 
     given: the first states, [directions, batch, hidden] or None for zeros.
     """
@@ -231,7 +231,7 @@ def _apply(b: Any, name: str, x: Any) -> Any:
 def _results(
     n: OnnxNode, made: Sequence[tuple[list[Any], Sequence[Any]]], batch_first: bool
 ) -> tuple[Any, ...]:
-    """Y and the last states of all directions; None for outputs that the node omits."""
+    """Return Y and the last states of all directions; None for outputs that the node omits."""
     b = n.b
     out: list[Any] = [None]
     if n.wants(0):

@@ -180,7 +180,7 @@ def attention(n: OnnxNode) -> Any:
 
 
 def attended(n: OnnxNode, packed: Any, *, mask: int, past: int, bias: int | None) -> Any:
-    """Attention over one projection to queries, keys and values; the arguments are inputs."""
+    """Build attention over one projection to queries, keys and values, all of them inputs."""
     b, heads = n.b, n.stated("num_heads")
     if n.attr("do_rotary", 0) or n.attr("past_present_share_buffer", 0):
         raise unsupported("do_rotary, past_present_share_buffer: expected 0")

@@ -8,7 +8,7 @@ from pyc_mlir.frontends.importing.shaping import expand_to, merge, take
 
 
 def unpacked(b: Any, x: Any, bits: int) -> Any:
-    """Bytes as numbers of `bits` bits along the last axis, the lowest first."""
+    """Unpack bytes into numbers of `bits` bits along the last axis, the lowest first."""
     if bits == 8:
         return x
     low = b.and_(x, b.constant(np.array(15, np.uint8)))
@@ -24,7 +24,7 @@ def take_last(b: Any, x: Any, count: int) -> Any:
 
 
 def in_blocks(b: Any, x: Any, block: int, depth: int) -> Any:
-    """Each entry of the last axis `block` times in a row, `depth` in all."""
+    """Repeat each entry of the last axis `block` times in a row, `depth` in all."""
     rank = b.type_of(x).rank
     wide = expand_to(b, b.expand_dims(x, rank), (*b.dims(x), block))
     return take_last(b, merge(b, wide, rank - 1), depth)

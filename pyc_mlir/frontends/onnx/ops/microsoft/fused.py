@@ -76,7 +76,7 @@ def embed_layer_norm(n: OnnxNode) -> Any:
 
 @contrib("GatherBlockQuantized")
 def gather_quantized_blocks(n: OnnxNode) -> Any:
-    """Rows of a table of 4 or 8 bits, taken at `indices`: (x - zero point) * scale by blocks.
+    """Gather rows of a table of 4 or 8 bits at `indices`: (x - zero point) * scale by blocks.
 
     data: ui8 [rows, ...], two numbers of 4 bits a byte; the rows alone leave their packed form.
     """

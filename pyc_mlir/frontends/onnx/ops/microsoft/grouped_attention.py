@@ -92,7 +92,7 @@ def _turned(n: OnnxNode, x: Any, past: Any) -> Any:
 
 
 def _places(n: OnnxNode, new: Extent) -> Extent:
-    """How many places the resulting cache has. Raises unsupported where that is not known."""
+    """Return the number of places of the resulting cache. Raises unsupported if it is unknown."""
     total = n.extents(6, "total_sequence_length")
     if len(total) != 1:
         raise PycError(ReasonCode.BAD_MODEL, "`total_sequence_length`: expected one element")
@@ -145,7 +145,7 @@ def _long(length: SymbolicSize) -> Any:
 
 
 def _attended(n: OnnxNode, query: Any, key: Any, value: Any, past: Any) -> Any:
-    """Attention of queries to the keys that they may see, by place, with caps and sinks."""
+    """Build attention of queries to the keys that they may see, by place, with caps and sinks."""
     b = n.b
     scale, cap = scale_of(n, query), n.attr("softcap", 0.0)
     bias = n.x(10) if n.has(10) else None

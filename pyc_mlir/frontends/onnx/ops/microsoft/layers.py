@@ -109,7 +109,7 @@ def matmul_of_few_bits(n: OnnxNode) -> Any:
 
 @contrib("RotaryEmbedding")
 def rotary_embedding(n: OnnxNode) -> Any:
-    """Pairs of each head turned by the angles of their positions. Su et al., 2021.
+    """Turn pairs of each head by the angles of their positions. Su et al., 2021.
 
     x: [batch, length, hidden] or [batch, heads, length, depth]; cos, sin: [positions, depth / 2].
     """

@@ -134,7 +134,7 @@ def qlinear_softmax(n: OnnxNode) -> Any:
 
 @contrib("QLinearConcat")
 def qlinear_concat(n: OnnxNode) -> Any:
-    """Quantized tensors in a row along `axis`, all by the scale and zero point of the first two."""
+    """Join quantized tensors along `axis`, all by the scale and zero point of the first inputs."""
     if n.count < 3 or (n.count - 2) % 3:
         raise PycError(ReasonCode.BAD_MODEL, "expected inputs in threes after the first two")
     axis = n.stated("axis") % n.type(2).rank
@@ -167,7 +167,7 @@ def qlinear_average(n: OnnxNode) -> Any:
 
 @contrib("QAttention")
 def qattention(n: OnnxNode) -> Any:
-    """Attention over the product of quantized x and weights, plus a bias in f32."""
+    """Build attention over the product of quantized x and weights, plus a bias in f32."""
     b = n.b
     whole = b.matmul(
         _less(b, n.x(0), n.x(6) if n.has(6) else None),
