@@ -23,7 +23,7 @@ from reason_table import (
 from stream_programs import branches
 
 import pyc_mlir
-from pyc_mlir import Contract, Service, Targets
+from pyc_mlir import Contract, Program, Service, Targets
 from pyc_mlir.api import build
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.compile_key import Identity
@@ -232,6 +232,10 @@ def _(here: Here) -> Codes:
 # Programs in service
 
 
+def tanh() -> Program:
+    return pyc_mlir.compile(small, [spec(np.float32, X.shape)])
+
+
 def service_codes(service: Service) -> Codes:
     """The codes of the log of a service."""
     own = {*ReasonCode.__members__}
@@ -240,15 +244,15 @@ def service_codes(service: Service) -> Codes:
 
 @provokes(ReasonCode.BUILD_SWAPPED)
 def _(here: Here) -> Codes:
-    with Service(small()) as service:
-        service.swap(small())
+    with Service(tanh()) as service:
+        service.swap(tanh())
         return service_codes(service)
 
 
 @provokes(ReasonCode.TARGET_MISSED)
 def _(here: Here) -> Codes:
     targets = Targets(p50_seconds=1e-9, window=1, actions=())
-    with Service(small(), targets=targets) as service:
+    with Service(tanh(), targets=targets) as service:
         service(X)
         return {ReasonCode[r.code] for r in service.health().reasons}
 
@@ -256,7 +260,7 @@ def _(here: Here) -> Codes:
 @provokes(ReasonCode.SERVICE_REFUSING)
 def _(here: Here) -> Codes:
     targets = Targets(p50_seconds=1e-9, window=1, actions=["refuse"])
-    with Service(small(), targets=targets) as service:
+    with Service(tanh(), targets=targets) as service:
         service(X)
         return reported(lambda: service(X))
 
@@ -264,7 +268,7 @@ def _(here: Here) -> Codes:
 @provokes(ReasonCode.CALL_HANGS)
 def _(here: Here) -> Codes:
     free = threading.Event()
-    program = small()
+    program = tanh()
     run = program._serving.run
     here.patch.setattr(program._serving, "run", lambda a: (free.wait(10), run(a))[1])
     with Service(program, hang_seconds=0.01) as service:
