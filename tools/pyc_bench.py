@@ -1,5 +1,6 @@
 """pyc-bench: run a benchmark suite, or show what one stored.
 
+    pyc-bench model.onnx             one's own model under PyC and the peers that are installed
     pyc-bench env                    this machine's fingerprint
     pyc-bench table REPORT.json      a stored report as Markdown
     pyc-bench compile --quick        a suite, only to see that it works
@@ -20,6 +21,7 @@ from pyc_mlir.tools.cli import common as cli
 
 TOOL = "pyc-bench"
 SUITES: dict[str, str] = {
+    "model": "pyc_mlir.tools.bench.model.suite:run",
     "env": "pyc_mlir.tools.bench.report.commands:show_environment",
     "table": "pyc_mlir.tools.bench.report.commands:show_table",
     "compare": "pyc_mlir.tools.bench.report.compare:run",
@@ -92,10 +94,17 @@ def _run(arguments: Sequence[str]) -> int:
         named = rest and not rest[0].startswith("-")
         suite = rest.pop(0) if named else load_baseline(arguments[1])[0].suite
         arguments = [suite, *again, *rest]
+    if arguments and is_model(arguments[0]):
+        arguments = ["model", *arguments]
     known = make_parser(with_suites=arguments[:1] in (["-h"], ["--help"])).parse_args(arguments)
     # What is measured is compiled; suites that measure the cache have folders of their own.
     os.environ["PYC_CACHE"] = "0"
     return load(SUITES[known.suite])(known.arguments)
+
+
+def is_model(word: str) -> bool:
+    """Return whether a word of the command line names a model, not a suite."""
+    return word not in SUITES and (word.endswith((".onnx", ".mlir")) or ".py:" in word)
 
 
 def make_parser(with_suites: bool = False) -> argparse.ArgumentParser:

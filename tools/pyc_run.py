@@ -80,10 +80,12 @@ def _called(flags: argparse.Namespace, program: "Program") -> int:
     from pyc_mlir.runtime.program import serving
 
     try:
-        arrays = run_inputs.read_inputs(flags.input, program.signature.inputs)
+        arrays, drawn = run_inputs.inputs_or_drawn(flags.input, program.signature.inputs)
     except PycError as error:
         serving(program).log.refused(error)
         raise
+    if drawn:
+        print(f"{TOOL}: no --input: random numbers, as by {drawn}", file=sys.stderr)
     values = flat(program(*arrays))
     named = dict(zip(result_names(program.signature.outputs), values, strict=True))
     if flags.output is None:

@@ -6,6 +6,8 @@ inputs.npz                   arrays by the names of inputs, or all inputs in the
 2x3xf32=@seed:7              random numbers: floats from N(0, 1), integers 0 to 9, booleans
 2x3xf32                      zeros
 NAME=...                     any of these, for the input NAME
+
+Without any --input a program of known sizes is called with random numbers.
 """
 
 import re
@@ -13,7 +15,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +45,12 @@ _NO_ARRAYS = (
 )
 
 
-def read_inputs(texts: Sequence[str], inputs: Sequence[SignatureEntry]) -> list[np.ndarray]:
-    """One array per input.
+def read_inputs(
+    texts: Sequence[str],
+    inputs: Sequence[SignatureEntry],
+    defaults: Sequence[np.ndarray] | None = None,
+) -> list[np.ndarray]:
+    """Read one array per input; `defaults` are those of inputs that are not named.
 
     Raises PycError: ARGUMENT_COUNT when inputs are missing or too many, BAD_ARGUMENT for text and
     files that give no array. Whether an array fits its input is the program's to check.
@@ -62,10 +68,49 @@ def read_inputs(texts: Sequence[str], inputs: Sequence[SignatureEntry]) -> list[
             _check_name(name, value, by_name)
             unnamed.append(_value(text))
     left = [a.name for a in inputs if a.name not in found]
+    if defaults is not None and not unnamed:
+        found = {a.name: d for a, d in zip(inputs, defaults, strict=True)} | found
+        left = []
     if len(left) != len(unnamed):
         raise _wrong_count(inputs, len(found) + len(unnamed))
     found.update(zip(left, unnamed, strict=True))
     return [_as_declared(found[a.name], a) for a in inputs]
+
+
+def seeded_inputs(
+    inputs: Sequence[SignatureEntry], sizes: Mapping[str, int], seed: int
+) -> list[np.ndarray]:
+    """Draw one array per input as `@seed:N` does, N counted up from `seed`.
+
+    Raises PycError (BAD_ARGUMENT) for a dynamic dimension that `sizes` does not have.
+    """
+    arrays = []
+    for number, argument in enumerate(inputs):
+        missing = [name for name in argument.dynamic.values() if name not in sizes]
+        if missing:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"input `{argument.name}`: expected a size for each dynamic dimension, "
+                f"got none for `{missing[0]}`",
+                remedy=f"give it with `--dim {missing[0]}=N`",
+            )
+        known = {axis: sizes[name] for axis, name in argument.dynamic.items()}
+        shape = (d if isinstance(d, int) else known[i] for i, d in enumerate(argument.shape))
+        arrays.append(_random(tuple(shape), argument.dtype, seed + number))
+    return arrays
+
+
+def inputs_or_drawn(
+    texts: Sequence[str], inputs: Sequence[SignatureEntry]
+) -> tuple[list[np.ndarray], str]:
+    """Read the inputs, or without `texts` draw those of known sizes; the flags that repeat that.
+
+    Raises PycError as `read_inputs`.
+    """
+    if texts or not inputs or any(a.static_shape is None for a in inputs):
+        return read_inputs(texts, inputs), ""
+    seeds = (f"--input {a.name}={example(a)}=@seed:{n}" for n, a in enumerate(inputs))
+    return seeded_inputs(inputs, {}, 0), " ".join(seeds)
 
 
 def example(argument: SignatureEntry, ranges: Ranges | None = None) -> str:

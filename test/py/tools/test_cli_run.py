@@ -69,6 +69,17 @@ def test_array_files_and_seeds(program, capsys):
     np.testing.assert_array_equal(np.load("r.npy"), ramp(5) + drawn)
 
 
+def test_without_inputs_known_sizes_are_filled_at_random(program, capsys):
+    artifact.write(add_artifact((4,)), "four.vmfb")
+    assert pyc_run.main(["four.vmfb", "--output", "r.npy"]) == 0
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "no --input: random numbers" in line
+    flags = line.rpartition("as by ")[2].split()
+    assert flags == ["--input", "a=4xf32=@seed:0", "--input", "b=4xf32=@seed:1"]
+    ran(capsys, "four.vmfb", *flags, "--output", "again.npy")
+    np.testing.assert_array_equal(np.load("r.npy"), np.load("again.npy"))
+
+
 def test_bf16_survives_numpys_files(program, capsys):
     artifact.write(add_artifact((2,), "bf16"), "bf16.vmfb")
     np.save("x.npy", np.array([1, 2], ml_dtypes.bfloat16))

@@ -69,13 +69,18 @@ def store(workload: BenchWorkload, folder: Path) -> LeastWork:
     graph = specialized(workload)
     np.savez(folder / "inputs.npz", *workload.inputs)
     np.savez(folder / "expected.npz", *workload.expected)
-    (folder / "graph").write_bytes(pickle.dumps(graph))
+    store_graph(graph, folder)
     store_linalg(workload.source, workload.specs, folder)
     try:
         (folder / "model.onnx").write_bytes(onnx_model(graph))
     except ModuleNotFoundError as error:
         note(f"no ONNX models without the package `{error.name}`")
     return count_work(graph, workload.inputs)
+
+
+def store_graph(graph: PeerGraph, folder: Path) -> None:
+    """Write what torch and jax build their programs of."""
+    (folder / "graph").write_bytes(pickle.dumps(graph))
 
 
 def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:

@@ -40,13 +40,15 @@ class PreparedWorkload:
 
     `peak_bytes` measures what a call needs beside inputs and constants, results included, by the
     system's own account; None where a system has none. `compiled` is what its compile took, where
-    more than that is done until it is ready.
+    more than that is done until it is ready. `account` are the bytes that the program says it
+    needs, by purpose.
     """
 
     call: Callable[[], object]
     results: Callable[[], Sequence[np.ndarray]]
     peak_bytes: Callable[[], int] | None = None
     compiled: Spent | None = None
+    account: Mapping[str, int | None] | None = None
 
 
 Settings = Mapping[str, PreparedWorkload]

@@ -115,21 +115,40 @@ def digits(kind: str, batch: int) -> BenchWorkload:
     )
 
 
-def evaluate_wide(model: bytes, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
-    """Run an ONNX model of f32 in float64 by ONNX's reference evaluator (numpy)."""
+def evaluate_wide(model: bytes | Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Run an ONNX model in float64 by ONNX's reference evaluator (numpy): float32 becomes float64.
+
+    Weights, constants and casts of the main graph are widened. Raises what ONNX raises.
+    """
     import onnx
-    from onnx import numpy_helper
+    from onnx import TensorProto
     from onnx.reference import ReferenceEvaluator
 
-    wide = onnx.load_from_string(model)
+    wide = onnx.load(model) if isinstance(model, Path) else onnx.load_from_string(model)
     for tensor in wide.graph.initializer:
-        array = numpy_helper.to_array(tensor)
-        if array.dtype == np.float32:
-            tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float64), tensor.name))
+        _widen(tensor)
+    for node in wide.graph.node:
+        for attribute in node.attribute:
+            _widen(attribute.t)
+            if (node.op_type, attribute.name, attribute.i) == ("Cast", "to", TensorProto.FLOAT):
+                attribute.i = TensorProto.DOUBLE
     for value in (*wide.graph.input, *wide.graph.output):
-        value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    feeds = {name: array.astype(np.float64) for name, array in inputs.items()}
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    feeds = {
+        name: array.astype(np.float64) if array.dtype == np.float32 else array
+        for name, array in inputs.items()
+    }
     return [np.asarray(r) for r in ReferenceEvaluator(wide).run(None, feeds)]
+
+
+def _widen(tensor: Any) -> None:
+    """Make a `TensorProto` of float32 one of float64, in place."""
+    from onnx import TensorProto, numpy_helper
+
+    if tensor.data_type == TensorProto.FLOAT:
+        array = numpy_helper.to_array(tensor).astype(np.float64)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
 ENCODER = "encoder block, seq 128"
