@@ -410,6 +410,36 @@ class ReasonCode(Enum):
         "swap in another build, or wait until the service tries again",
         "a compared call that differs under `fallbacks=()`",
     )
+    SERVER_BUSY = ReasonRow(
+        "a server has as many requests waiting as it allows, or it ends",
+        "more requests than the model answers",
+        "send the request again later, add workers, or raise `--queue`",
+        "`pyc-serve --queue 1` and three requests at once",
+    )
+    DEADLINE_PASSED = ReasonRow(
+        "a request was not there, or not answered, within its time",
+        "a queue that is long for the timeout, or a client that sends slowly",
+        "allow more time, or send fewer requests at once",
+        "the parameter `timeout` of 1 microsecond behind a long call",
+    )
+    REQUEST_TOO_LARGE = ReasonRow(
+        "a request has more bytes than the server takes",
+        "large tensors, or a mistake in a size",
+        "send less at once, or raise `--max-request-bytes`",
+        "`pyc-serve --max-request-bytes 1KiB` and a request of 2 KiB",
+    )
+    UNKNOWN_MODEL = ReasonRow(
+        "a request names a model or a version that the server does not have",
+        "a misspelt name, or a version that another build replaced",
+        "`POST /v2/repository/index` lists the models; leave the version out",
+        "`/v2/models/none/infer`",
+    )
+    UNAUTHORIZED = ReasonRow(
+        "a request does not carry the server's token",
+        "a client without the token, or with an old one",
+        "send it as `Authorization: Bearer TOKEN`",
+        "a request without a token to `pyc-serve --token-file`",
+    )
     OUTPUT_OVERLAP = ReasonRow(
         "memory given for an output is also an input's or another output's",
         "one array, or views of one, in two places of a call",

@@ -2,23 +2,26 @@
 
 import argparse
 import os
+import re
+import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.tools.cli.common import parse_bytes
+from pyc_mlir.tools.cli.common import Parser, run_tool
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 TOKEN = "PYC_SERVE_TOKEN"
+_SIZE = re.compile(r"(\d{1,12})(?:([KMG])iB)?")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
-        prog="pyc-serve",
-        description="Serve compiled programs over HTTP, by the open inference protocol v2.",
+    made = Parser(
+        "pyc-serve", "Serve compiled programs over HTTP, by the open inference protocol v2."
     )
     made.add_argument(
         "models", nargs="+", metavar="[NAME=]MODEL.vmfb", help="a program; its name in addresses"
@@ -63,13 +66,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal ends it; 1 where it cannot begin, 2 for wrong usage."""
-    args = parser().parse_args(argv)
-    try:
-        return _serve(args)
-    except PycError as error:
-        print(f"pyc-serve: {error}", file=sys.stderr)
-        return 1
+    """Serve until a signal ends it. Returns 1 where it cannot begin."""
+    return run_tool("pyc-serve", lambda: _serve(parser().parse_args(argv)))
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -80,8 +78,8 @@ def _serve(args: argparse.Namespace) -> int:
     from pyc_mlir.service.telemetry import JsonLines
 
     token = _token(args)
-    limits = Limits(parse_bytes("--max-request-bytes", args.max_request_bytes), token=token)
-    budget = args.memory_budget and parse_bytes("--memory-budget", args.memory_budget)
+    limits = Limits(_bytes("--max-request-bytes", args.max_request_bytes), token=token)
+    budget = args.memory_budget and _bytes("--memory-budget", args.memory_budget)
     targets = None if args.p99 is None else Targets(p99_seconds=args.p99)
     settings = [
         ModelSettings(
@@ -112,12 +110,23 @@ def _serve(args: argparse.Namespace) -> int:
     host, port = listener.getsockname()[:2]
     names = ", ".join(models)
     print(f"pyc-serve: {names} at http://{host}:{port}/v2, live page at /", flush=True)
+    # The server ends its calls first, then raises the signal again.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         if telemetry is not None:
             telemetry.close()
     return 0
+
+
+def _bytes(flag: str, text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, where=flag, expected="bytes, as in 64MiB", got=repr(text)
+        )
+    return int(found[1]) << (10 * ("", "K", "M", "G").index(found[2] or ""))
 
 
 def _uvicorn() -> Any:
@@ -174,8 +183,6 @@ def _named(text: str) -> tuple[str, Path]:
 
 def _listener(host: str, port: int) -> Any:
     """Bind first: a port in use ends the server before it loads models."""
-    import socket
-
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

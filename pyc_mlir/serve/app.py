@@ -11,7 +11,7 @@ Errors are ``{"error": "...", "code": "..."}`` with a status by their reason cod
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +69,7 @@ def application(models: Mapping[str, Model], limits: Limits) -> Any:
     server = _Server(models, limits)
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> Any:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         for model in models.values():
             model.start(loop)
@@ -79,7 +79,8 @@ def application(models: Mapping[str, Model], limits: Limits) -> Any:
         for model in models.values():
             await asyncio.to_thread(model.close)
 
-    app = Starlette(routes=server.routes(), lifespan=lifespan)
+    handlers = {PycError: _told, Exception: _told}
+    app = Starlette(routes=server.routes(), lifespan=lifespan, exception_handlers=handlers)
     return server.guarded(app)
 
 
@@ -116,30 +117,16 @@ class _Server:
         return found
 
     def guarded(self, app: Any) -> Any:
-        """Return the application behind the token, with errors as the protocol writes them."""
+        """Return the application behind the token."""
 
         async def guard(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-                return
-            started = False
-
-            async def sent(message: Mapping[str, Any]) -> None:
-                nonlocal started
-                started = True
-                await send(message)
-
-            try:
-                self._require_token(scope)
-                await app(scope, receive, sent)
-            except PycError as error:
-                if started:
-                    raise
-                await _refused(error)(scope, receive, send)
-            except Exception as error:  # noqa: BLE001  (a client gets an answer)
-                if started:
-                    raise
-                await _refused(internal_error(error))(scope, receive, send)
+            if scope["type"] == "http":
+                try:
+                    self._require_token(scope)
+                except PycError as error:
+                    await _refused(error)(scope, receive, send)
+                    return
+            await app(scope, receive, send)
 
         return guard
 
@@ -176,8 +163,10 @@ class _Server:
         model = self.model(request.path_params)
         ready = self.ready and _serves(model)
         health = model.service.health()
-        body = {"name": model.name, "ready": ready, "health": health.state}
-        return JSONResponse(body | {"reasons": list(map(str, health.reasons))}, 200 if ready else 503)
+        body: dict[str, Any] = {"name": model.name, "ready": ready, "health": health.state}
+        return JSONResponse(
+            body | {"reasons": list(map(str, health.reasons))}, 200 if ready else 503
+        )
 
     async def _server(self, request: Request) -> Response:
         extensions = ["binary_tensor_data", "model_repository", "statistics"]
@@ -195,13 +184,15 @@ class _Server:
         return JSONResponse({"model_stats": [_triton(m) for m in self.models.values()]})
 
     async def _index(self, request: Request) -> Response:
-        models = self.models.values()
-        return JSONResponse(
-            [
-                {"name": m.name, "version": m.version, "state": "READY" if _serves(m) else "UNAVAILABLE"}
-                for m in models
-            ]
-        )
+        found = [
+            {
+                "name": m.name,
+                "version": m.version,
+                "state": "READY" if _serves(m) else "UNAVAILABLE",
+            }
+            for m in self.models.values()
+        ]
+        return JSONResponse(found)
 
     async def _load(self, request: Request) -> Response:
         """Put the file of a model in place as a new build."""
@@ -260,8 +251,9 @@ class _Infer:
             body = await self._body(headers, receive)
             if body is None:
                 return
-            length = headers.get(HEADER_LENGTH.encode())
-            request = read_request(body, None if length is None else length.decode("latin-1"), model.signature)
+            given = headers.get(HEADER_LENGTH.encode())
+            length = None if given is None else given.decode("latin-1")
+            request = read_request(body, length, model.signature)
             results = await _unless_gone(
                 model.infer(request.inputs, request.timeout_seconds), receive
             )
@@ -366,6 +358,11 @@ def _refused(error: PycError) -> Response:
     return JSONResponse({"error": error.message, "code": error.code.name}, status, headers)
 
 
+async def _told(request: Request, error: Exception) -> Response:
+    """Answer an error as the protocol writes it."""
+    return _refused(error if isinstance(error, PycError) else internal_error(error))
+
+
 def _too_large(got: int, most: int) -> PycError:
     return PycError(
         ReasonCode.REQUEST_TOO_LARGE,
@@ -374,5 +371,3 @@ def _too_large(got: int, most: int) -> PycError:
         got=f"{got}",
         remedy="send less at once, or start the server with a larger `--max-request-bytes`",
     )
-
-

@@ -155,7 +155,9 @@ class Batcher:
         try:
             if len(together) == 1:
                 return [flat(self._call(*together[0].inputs))]
-            inputs = [np.concatenate(parts) for parts in zip(*(w.inputs for w in together), strict=True)]
+            inputs = [
+                np.concatenate(parts) for parts in zip(*(w.inputs for w in together), strict=True)
+            ]
             results = flat(self._call(*inputs))
         except PycError as error:
             # One request's mistake is not the others': each alone.
@@ -163,8 +165,8 @@ class Batcher:
         except Exception as error:  # noqa: BLE001  (a worker must answer)
             return [internal_error(error)] * len(together)
         ends = np.cumsum([w.rows for w in together])
-        parts = [np.split(r, ends[:-1]) for r in results]
-        return [list(each) for each in zip(*parts, strict=True)]
+        shares = [np.split(r, ends[:-1]) for r in results]
+        return [list(each) for each in zip(*shares, strict=True)]
 
     def _alone(self, waiting: Waiting) -> Outcome:
         (outcome,) = self._answers([waiting])

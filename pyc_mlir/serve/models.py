@@ -1,4 +1,4 @@
-"""The models of a server: each a service, its queue and its numbers; all within one memory budget."""
+"""The models of a server: a service, a queue and numbers each, one memory budget for all."""
 
 import asyncio
 import os

@@ -96,5 +96,6 @@ PAGE = (
 _HASH = b64encode(sha256(_SCRIPT.encode()).digest()).decode()
 # The page runs its own script alone and asks nobody but its server.
 POLICY = (
-    f"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'"
+    "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
+    f"script-src 'sha256-{_HASH}'"
 )

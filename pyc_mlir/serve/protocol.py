@@ -107,9 +107,7 @@ def _in_order(arrays: Mapping[str, np.ndarray], signature: Signature) -> list[np
     return [arrays[n] for n in names]
 
 
-def _array(
-    name: str, tensor: Mapping[str, Any], rest: memoryview
-) -> tuple[np.ndarray, memoryview]:
+def _array(name: str, tensor: Mapping[str, Any], rest: memoryview) -> tuple[np.ndarray, memoryview]:
     """Return a tensor, and the binary data that is left for those after it."""
     kind = tensor.get("datatype")
     dtype = _DTYPES.get(kind) if isinstance(kind, str) else None

@@ -228,7 +228,10 @@ class Service:
         health = self.health().state
         build, done = self._build, self._comparisons
         stats = build.program.stats()
-        memory = {"constants": stats.account.constants or 0, "arenas": stats.arena_bytes}
+        memory = {
+            "constants": build.program.artifact.account.constants or 0,
+            "arenas": stats.arena_bytes,
+        }
         with self._lock:
             return Snapshot(
                 name=self.name,
