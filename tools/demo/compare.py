@@ -136,7 +136,7 @@ def _measure(
 
 
 def measure_memory(artifact: Artifact, x: np.ndarray) -> DemoMemory:
-    """Memory of one call with `x` on the device, from the statistics of a fresh device."""
+    """Measure one call with `x` on the device, by the statistics of a fresh device."""
     device = Device("local-sync")
     program = Program(artifact, device)
     array = to_device(x, device)

@@ -26,7 +26,7 @@ _DECISIONS_LEGEND = """
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """Columns two blanks apart; the first `left` flush left, the others flush right."""
+    """Write columns two blanks apart; the first `left` flush left, the others flush right."""
     cells = [header, *rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
 
@@ -49,7 +49,7 @@ def heading(environment: Environment, iree: str) -> str:
 
 
 def accuracy(found: Mapping[str, DemoComparison], images: DigitImages) -> str:
-    """Right answers of PyC's programs beside those of onnx's reference evaluator."""
+    """Write right answers of PyC's programs beside those of onnx's reference evaluator."""
     rows = []
     for name, c in found.items():
         shares = [f"{100 * images.accuracy(scores):.2f}%" for scores in (c.scores, c.reference)]
@@ -61,7 +61,7 @@ def accuracy(found: Mapping[str, DemoComparison], images: DigitImages) -> str:
 
 
 def latency_and_memory(found: Mapping[str, DemoComparison], rounds: int) -> str:
-    """One row per model and batch size, and what the columns mean."""
+    """Write one row per model and batch size, and the meaning of the columns."""
     rows = [_row(name, row) for name, c in found.items() for row in c.rows]
     header = ("model", "images", "PyC", "IREE", "PyC/IREE", "guarded")
     memory = ("peak PyC", "IREE", "transients PyC", "IREE")
