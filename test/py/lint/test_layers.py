@@ -38,7 +38,9 @@ FOLDERS = (
     *under("pipelines/pyc", "", "canonicalize", "terms", "recognize", "fuse", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
-    *under("pyc_mlir", "util/captures", "util", "measure", "artifact", "profile", "runtime"),
+    *under(
+        "pyc_mlir", "util/captures", "util", "measure", "artifact", "profile", "runtime", "service"
+    ),
     *under("pyc_mlir/frontends", "python", "importing", "islands", "onnx/shared"),
     *under("pyc_mlir/frontends/onnx/ops", "layers", "images", "microsoft", ""),
     *under("pyc_mlir/frontends", "onnx", "torch/shared", "torch/ops", "torch"),
