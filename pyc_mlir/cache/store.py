@@ -98,7 +98,7 @@ class CacheStore:
         return self.root / "entries" / name
 
     def read(self, name: str, key: bytes) -> StoredEntry:
-        """Find the program under a key, verified. A damaged entry is removed, which the event says."""
+        """Find the verified program under a key. A damaged entry is removed with an event."""
         path = self.path(name)
         try:
             folder = os.open(path, _NO_FOLLOW | os.O_DIRECTORY)

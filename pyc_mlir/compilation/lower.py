@@ -152,7 +152,7 @@ def _is_raised(source: Loaded, options: Options) -> bool:
 
 
 def _choose_raised(choices: Choices, unraised: Sequence[GraphBreak], can: bool) -> str:
-    """Choose where a program enters: first as raised, since PyC's fusion, kernels and plan need that."""
+    """Choose where a program enters; raised comes first: fusion, kernels and plan need that."""
     alternatives = (
         (Alternative(_RAISED), Alternative(_AS_IT_IS)) if can else (Alternative(_AS_IT_IS),)
     )
@@ -282,8 +282,8 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
 
 
 @contextmanager
-def optimized(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
-    """Yield the program after the pyc passes and the choice of kernels, and what was decided.
+def imported(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
+    """Yield the program as the front end made it, at the sizes of `inputs`, before any pass.
 
     One that enters at IREE has no module. Raises as `lower`.
     """
@@ -297,21 +297,37 @@ def optimized(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
         with loaded.module.context, ir.Location.unknown():
             _refine(loaded.module, job.shapes, passes)
             declare_ranges(entry_function(loaded.module), options.ranges)
-            _identified(entry_function(loaded.module), options, passes)
-            _optimize(loaded.module, options, passes)
             yield loaded, passes
 
 
+@contextmanager
+def optimized(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
+    """Yield the program after the pyc passes and the choice of kernels, and what was decided.
+
+    As `imported`.
+    """
+    with imported(job) as (made, passes):
+        if made.module is not None:
+            _identified(entry_function(made.module), job.options, passes)
+            _optimize(made.module, job.options, passes)
+        yield made, passes
+
+
+# What `emit` gives: before the pyc passes, after them, and as IREE gets it.
+IMPORTED, PYC, LINALG = EMITTED = ("imported", "pyc", "linalg")
+
+
 def emit(job: Job, stage: str) -> tuple[str, tuple[Decision, ...]]:
-    """Return the program as text after the pyc passes (``pyc``) or as ``linalg``, and the log.
+    """Return the program as text at one of the stages `EMITTED`, and what was decided.
 
     Constants are complete. A module that enters at IREE has no ``pyc`` stage, and bytecode is no
     text: PycError (BAD_ARGUMENT). Raises as `lower`.
     """
-    with optimized(job) as (made, context):
+    made_at = imported if stage == IMPORTED else optimized
+    with made_at(job) as (made, context):
         if made.module is None:
             return _foreign_text(made, stage), context.choices.log
-        if stage == "linalg":
+        if stage == LINALG:
             run_pipeline(made.module, TO_LINALG, context)
             _drop_argument_attributes(made.module)
         return str(made.module), context.choices.log
@@ -377,7 +393,7 @@ def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportRep
 
 
 def _foreign_text(source: Loaded, stage: str) -> str:
-    if stage == "pyc":
+    if stage == PYC:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"{source.name}: expected a pyc program, got one that enters at IREE; ask for linalg",

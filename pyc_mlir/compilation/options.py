@@ -31,6 +31,8 @@ from pyc_mlir.pipelines.choices.contract import (
 )
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES, load_policy, planner_modes
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
+from pyc_mlir.pipelines.driver.pipeline_text import AnchorNode, Node, parse_pipeline
+from pyc_mlir.pipelines.driver.registry import BUILT_IN, PASSES
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
@@ -44,6 +46,8 @@ HIGH_LEVEL = (
     "pyc-canonicalize,pyc-fuse"
 )
 
+# What stands for them in the option `passes`.
+_OWN_PASSES = "default"
 
 # The pass at whose sites memory plans are chosen.
 PLANS = "plan-memory"
@@ -129,8 +133,28 @@ def _require_named_parts(options: Options, overrides: Iterable[str]) -> None:
         if names_file(flag):
             name = flag.partition("=")[0]
             raise conflict(strict, f"the IREE flag `{name}`", "what a file holds is in no log")
+    for name in _pass_names(parse_pipeline(options.passes).root):
+        if name not in BUILT_IN and name in PASSES:
+            raise conflict(strict, f"the pass `{name}`", "what a plugin does is in no log")
     for name in overrides:
         raise conflict(strict, f"the variable `{name}`", "what code it has take part is in no log")
+
+
+def _pass_names(node: Node) -> set[str]:
+    if isinstance(node, AnchorNode):
+        return set().union(*map(_pass_names, node.children))
+    return {node.name}
+
+
+def passes_of(text: str) -> str:
+    """Return the pipeline that the option `passes` asks for; empty is PyC's own.
+
+    Raises PycError (INVALID_PIPELINE).
+    """
+    if not text:
+        return HIGH_LEVEL
+    nodes = map(str, parse_pipeline(text).root.children)
+    return ",".join(HIGH_LEVEL if node == _OWN_PASSES else node for node in nodes)
 
 
 _CHECK_SWITCH = "PYC_CHECK"
@@ -189,6 +213,7 @@ def resolve(
         iree_flags=tuple(given.iree_flags),
         ranges={name: checked_range(name, ends) for name, ends in (given.dims or {}).items()},
         node_names=given.node_names,
+        passes=passes_of(given.passes),
         islands=given.islands,
         check=checks_itself(given.check, environment),
     )

@@ -38,7 +38,6 @@ from pyc_mlir.frontends.sources import (
     Source,
 )
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
-from pyc_mlir.pipelines.choices.evidence import FORMS
 from pyc_mlir.pipelines.choices.policies import Preset, load_policy
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
 from pyc_mlir.worker.protocol import Blob, Frame
@@ -182,7 +181,7 @@ _WISDOM = {Wisdom: Form(lambda w: w.to_bytes().decode(), lambda d: Wisdom.from_b
 
 
 def _policy_form(ask: Callable[[str], Policy] = load_policy) -> Forms:
-    return {**FORMS, Policy: Form(_policy_json, lambda data: _policy(data, ask))}
+    return {Policy: Form(_policy_json, lambda data: _policy(data, ask))}
 
 
 def _is_registered(policy: Policy) -> bool:

@@ -25,6 +25,7 @@ from pyc_mlir.compilation.stages import at_stage
 from pyc_mlir.dialects.errors import PycError, out_of_memory
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.frontends.sources import Loaded, allow_bytecode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.worker.answer import FAULT, artifact_frame, error_frame
@@ -46,13 +47,13 @@ class ParentsPolicy:
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
         """Return the parent's answer."""
-        question = Decision(site, "", tuple(alternatives), self.name).to_json()
+        question = to_data(Decision(site, "", tuple(alternatives), self.name))
         self.channel.send(Frame({"kind": "prefer", "question": question}))
         return str(self.channel.receive().header["name"])
 
     def variants(self, site: Site) -> Sequence[str]:
         """Return the parent's answer."""
-        question = Decision(site, "", (), self.name).to_json()
+        question = to_data(Decision(site, "", (), self.name))
         self.channel.send(Frame({"kind": "variants", "question": question}))
         return [str(name) for name in self.channel.receive().header["names"]]
 

@@ -149,7 +149,7 @@ def _with_code(function: Callable[..., Any], code: ReasonCode, expected: str) ->
 
 
 def _user_place(error: Exception) -> str | None:
-    """File and line of the user's code that `error` comes from; None where it is our code's."""
+    """Return file and line of the user's code that `error` comes from; None for our code."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     frames = [
@@ -192,7 +192,7 @@ def with_shapes_of(
 ) -> tuple[Source, list[Any] | None]:
     """Do as `with_shapes`, by a recorded signature where no `shapes` are given.
 
-    What the model declares itself is left to it, so that it is compiled as it was.
+    The model's own declarations stay, so that it is compiled as it was.
 
     Raises PycError: REPLAY_MISMATCH for a model that does not take the recorded inputs.
     """

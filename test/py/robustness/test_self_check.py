@@ -22,6 +22,7 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
@@ -77,7 +78,7 @@ def test_the_program_is_compared_and_its_bytes_are_the_same():
     assert check_of(without).unchecked is Unchecked.OFF
     assert to_bytes(made) == to_bytes(without)
     assert made.checks is not None and made.checks.expected is None, "not kept"
-    assert SelfCheck.from_json(check.to_json()) == check
+    assert from_data(SelfCheck, to_data(check)) == check
 
 
 def test_dynamic_dimensions_have_several_sizes():

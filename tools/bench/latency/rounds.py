@@ -194,7 +194,7 @@ class PeerProcess:
         return json.loads(line) if line else {FAILED: f"ended with status {self._process.wait()}"}
 
     def ask(self, calls: int) -> float:
-        """Seconds of that many calls. Raises PycError (RUNTIME_FAILED) where it died."""
+        """Return seconds of that many calls. Raises PycError (RUNTIME_FAILED) if it died."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(BrokenPipeError):
             print(calls, file=self._process.stdin, flush=True)

@@ -125,7 +125,7 @@ def compile_iree(lowered: Lowered, target: Target, fusion: str, partitioning: st
 
 
 def task_bound(lowered: Lowered, target: Target, fusion: str) -> int:
-    """Bytes of transients that every order needs, recomputation or not: those of the largest task.
+    """Return the bytes of transients that every order needs: those of the largest task.
 
     A task's operands and results exist at once, but for a result that takes over an operand.
     """

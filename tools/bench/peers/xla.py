@@ -29,7 +29,7 @@ _NUMPY = {
     "minimum": "minimum", "pow": "power", "neg": "negative", "abs": "abs", "floor": "floor",
     "ceil": "ceil", "round": "round", "exp": "exp", "log": "log", "sin": "sin", "cos": "cos",
     "sqrt": "sqrt", "tanh": "tanh", "select": "where", "matmul": "matmul", "and": "bitwise_and",
-    "or": "bitwise_or", "not": "bitwise_not",
+    "or": "bitwise_or", "xor": "bitwise_xor", "not": "bitwise_not",
 }  # fmt: skip
 _LAX = {"rsqrt": "rsqrt", "erf": "erf"}
 _REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod"}
@@ -60,7 +60,7 @@ _NO_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 def temporary_memory(case: SuiteCase) -> XlaMemory | None:
-    """XLA's transients for the program of `case`; None where jax is not installed.
+    """Return XLA's transients for the program of `case`; None if jax is not installed.
 
     Raises PycError (UNSUPPORTED_OP) for an op that `JaxBuilder` has no rule for.
     """
@@ -91,7 +91,7 @@ class JaxBuilder(Builder):
         self.rules = _rules(jax)
 
     def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> Any:
-        """One op by its rule, else by its decomposition."""
+        """Record one op by its rule, else by its decomposition."""
         out = op.infer(*(self.type_of(v) for v in operands), **params)
         rule = self.rules.get(op.name)
         if rule is not None:

@@ -58,7 +58,7 @@ def observe(
 
 
 def _predicted(program: PricedProgram) -> Mapping[str, Mapping[str, float]]:
-    """Predicted seconds on one thread by work and choice."""
+    """Return predicted seconds on one thread by work and choice."""
     return {
         site.site.work: {name: on_threads(cost, program, 1) for name, cost in site.costs.items()}
         for site in program.kernels
@@ -147,6 +147,6 @@ def _seconds(result: ChoiceResult) -> float | None:
 
 
 def _medians(result: ChoiceResult) -> list[float]:
-    """CPU seconds of each process, else those of the clock."""
+    """Return CPU seconds of each process, else those of the clock."""
     cpu = [replace(result, processes=(p,)).seconds() for p in result.processes]
     return [seconds for seconds in cpu if seconds is not None]

@@ -32,7 +32,7 @@ _ROUNDS, _BUDGET, _QUICK_BUDGET = 20, 600.0, 20.0
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Programs by `fastest`, `explore` and exhaustive search, against `heuristic`."""
+    """Compare programs by `fastest`, `explore` and exhaustive search with `heuristic`."""
     # The measuring library compiles, and the list of suites is shown without it.
     from pyc_mlir.lab.evidence.database.exchange import export_wisdom
     from pyc_mlir.lab.evidence.database.store import EvidenceStore
