@@ -134,7 +134,7 @@ class NothingToFind(ValueError):
 
 
 def find_culprits(changes: Sequence[Change], is_bad: Test[Change]) -> Culprits[Change]:
-    """Return the changes that make it bad. Raises NothingToFind, where it is good with all."""
+    """Return the changes that make it bad. Raises NothingToFind unless none is good, all bad."""
     search = _Search(tuple(changes), is_bad)
     for applied, wanted in (("none", False), ("all", True)):
         answer = search.ask(search.changes if wanted else ())
