@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from pyc_mlir.artifact.signature import Ranges
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -231,7 +231,7 @@ class CompileOptions:
                     f"{type(value).__name__}",
                 )
 
-    def with_overrides(self, **overrides: Any) -> "CompileOptions":
+    def with_overrides(self, **overrides: Unpack["CompileOverrides"]) -> "CompileOptions":
         """Return these options with some changed. Raises TypeError for an unknown option."""
         known = texts()
         for name in overrides:
@@ -254,6 +254,28 @@ class CompileOptions:
     def from_data(data: Mapping[str, Any]) -> "CompileOptions":
         """Read what `to_data` wrote. Raises ValueError or PycError, with the option first."""
         return from_data(CompileOptions, data, "compile options", _FORMS)
+
+
+class CompileOverrides(TypedDict, total=False):
+    """The options by name, as functions take single ones; a test compares it with the fields."""
+
+    target: str | Target
+    contract: Contract | None
+    policy: str | Policy | None
+    planner_mode: str
+    also_modes: Sequence[str]
+    kernels: str
+    calibration: str | Path | Calibration | None
+    wisdom: str | Path | Wisdom | None
+    require_evidence: bool
+    recipe: str | Path | Recipe | None
+    check: bool | None
+    dims: Ranges | None
+    node_names: bool
+    islands: bool
+    passes: str
+    dump_phases: str | Path | None
+    iree_flags: Sequence[str]
 
 
 def _no_policy(policy: Any) -> Any:
