@@ -165,21 +165,15 @@ def _foreign(source: Loaded, options: Options) -> Lowered:
     entry = read_entry(source.foreign, source.name)
     choices = context_of(options).choices
     _choose_raised(choices, source.unraised, can=source.module is not None)
-    decisions = choices.log
-    signature, code = entry.signature.with_ranges(options.ranges), source.foreign
-    imported = ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised)
+    code = source.foreign
     return Lowered(
         code,
         entry.name,
-        signature,
-        "",
-        None,
-        decisions,
-        {},
-        "",
+        entry.signature.with_ranges(options.ranges),
+        decisions=choices.log,
         constant_work=entry.constant_work,
         reference=code,
-        imported=imported,
+        imported=ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised),
     )
 
 

@@ -59,7 +59,8 @@ def declare_ranges(function: ir.Operation, ranges: Ranges) -> None:
 
     Raises PycError (BAD_ARGUMENT) for names that its arguments lack, and for what is no range.
     """
-    _write(function, signature_of(function).with_ranges(ranges).ranges)
+    if ranges:
+        _write(function, signature_of(function).with_ranges(ranges).ranges)
 
 
 def drop_settled_ranges(function: ir.Operation) -> None:
