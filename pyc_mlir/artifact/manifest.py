@@ -22,7 +22,11 @@ from pyc_mlir.pipelines.choices.contract_report import ContractReport
 # The entries that an artifact may have: with the plain ABI, and with memory of the caller.
 MAIN, ARENA = "main", "main$arena"
 # Fields that a manifest may lack.
-CALIBRATION, CONTRACT_REPORT = "calibration", "contract_report"
+CALIBRATION, CONTRACT_REPORT, FORMULAS = "calibration", "contract_report", "formulas"
+# The account of a program, and that of its dispatches by IREE's own plan.
+MEMORY, BY_IREE = "memory", "memory_by_iree"
+# Among the formulas: of the outputs alone.
+OUTPUTS = "outputs"
 IMPORTED = "imported"
 # `Target.device` of the programs that can be run.
 DEVICES = ("local", "cuda", "vulkan", "hip")
@@ -122,10 +126,6 @@ def _device(value: Any) -> None:
     _require(_is_text(value) and value in DEVICES, f"one of {', '.join(DEVICES)}")
 
 
-def _count(value: Any) -> None:
-    _require(_is_count(value), f"a whole number from 0 to {_MOST}")
-
-
 def _seconds(value: Any) -> None:
     known = type(value) is float and math.isfinite(value) and value >= 0
     _require(value is None or known, "seconds or null")
@@ -179,6 +179,12 @@ def _memory(value: Any) -> None:
     _require(isinstance(value, dict), "bytes of each part")
     Account.from_json(value)
     _require(all(v is None or _is_count(v) for v in value.values()), f"bytes up to {_MOST}")
+
+
+def _formulas(value: Any) -> None:
+    _require(isinstance(value, dict) and set(value) == {MEMORY, BY_IREE, OUTPUTS}, "all formulas")
+    for sums in value.values():
+        _texts(sums)
 
 
 def _options(value: Any) -> None:
@@ -238,12 +244,12 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
     "device": _device,
     "features": _texts,
     "signature": _signature,
-    "constants_bytes": _count,
     "contract": _contract,
     "versions": _named_texts,
     "graph_id": _text,
     "entries": _entries,
-    "memory": _memory,
+    MEMORY: _memory,
+    BY_IREE: _memory,
     "seconds": _seconds,
     "options": _options,
     IMPORTED: _imported,
@@ -252,4 +258,5 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 _OPTIONAL: Mapping[str, Callable[[Any], None]] = {
     CALIBRATION: _calibration,
     CONTRACT_REPORT: _contract_report,
+    FORMULAS: _formulas,
 }

@@ -52,6 +52,7 @@ from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
+from pyc_mlir.iree.memory.needs import account_of, formulas_of, reference_of, require_kept
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Reason
@@ -225,9 +226,9 @@ def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Fai
     choices, lowered, options = begun.choices, begun.lowered, begun.options
     arena = _recorded(begun, made, setting, failures)
     choices.require_recipe_used(lowered.graph_id)
-    account = _account(lowered, options, arena)
-    _require_kept(account, options.contract, arena)
-    manifest = _manifest(begun, made.vmfb, arena, account)
+    account = account_of(lowered.signature, arena, options.contract, options.target.device)
+    require_kept(account, options.contract, arena)
+    manifest = _manifest(begun, made, arena, account)
     memory = report_bytes(made.memory) if made.memory.regions else b""
     samples = begun.samples
     return Artifact(
@@ -279,7 +280,8 @@ def plan_only(lowered: Lowered, options: Options) -> Planned:
     made = begun.request.plan(begun.setting)
     arena = _recorded(begun, made, begun.setting)
     memory = report_bytes(made.memory) if made.memory.regions else b""
-    account = _account(lowered, begun.options, arena)
+    device = options.target.device
+    account = account_of(lowered.signature, arena, options.contract, device)
     return Planned(begun.choices.log, account, memory, made.added_seconds)
 
 
@@ -349,18 +351,20 @@ class _Rival:
         return self.program.planned(self.options).fits
 
 
-def _manifest(begun: Begun, vmfb: bytes, arena: ArenaEntry, account: Account) -> dict[str, Any]:
-    lowered, options = begun.lowered, begun.options
+def _manifest(begun: Begun, made: Generated, arena: ArenaEntry, account: Account) -> dict[str, Any]:
+    lowered, options, vmfb = begun.lowered, begun.options, made.vmfb
+    by_iree = made.reference or arena.main
     facts = _facts(begun, account)
     return make_manifest(
         options.target,
         lowered.signature,
         lowered.graph_id,
-        lowered.constants_bytes,
+        account,
         options.contract,
         entry=lowered.entry,
         arena_entry="" if read_facts(vmfb, arena.name) is None else arena.name,
-        account=account,
+        reference=reference_of(account, lowered.constants_bytes, by_iree),
+        formulas=formulas_of(arena, by_iree, options.contract, options.target.device),
         modes=_modes(vmfb, options, arena),
         seconds=lowered.seconds,
         calibration=options.calibration,
@@ -399,46 +403,6 @@ def _modes(vmfb: bytes, options: Options, arena: ArenaEntry) -> dict[str, Mode]:
         if facts is not None:
             found[name] = Mode(mode, facts.arena_bytes)
     return found
-
-
-def _account(lowered: Lowered, options: Options, arena: ArenaEntry) -> Account:
-    """What a program needs, of the entry that a Program takes (program.py)."""
-    account = Account.of(lowered.signature, arena.constants_bytes)
-    contract = options.contract
-    by_arena = options.target.device == "local" or contract.memory_budget_bytes is not None
-    in_arena = arena.twin is not None and by_arena
-    called = arena.twin if in_arena else arena.main
-    needed = None if called is None else called.largest
-    outputs = None if arena.outputs is None else arena.outputs.largest
-    if needed is None or outputs is None:
-        return account
-    arenas = 0 if arena.twin is None else arena.arena_bytes.largest or 0
-    transients = max(arenas, needed - outputs)
-    if contract.max_concurrency > 1:
-        # Another call's outputs may be there before this one's are.
-        call = arena.calls[arena.name if in_arena else arena.function]
-        transients = max(transients, call.beside_outputs + (arenas if in_arena else 0))
-    return replace(account, outputs=outputs, transients=transients)
-
-
-def _require_kept(account: Account, contract: Contract, arena: ArenaEntry) -> None:
-    """Raise PycError (BUDGET_NOT_FOUND) unless what was made keeps the budget, every mode of it.
-
-    Plans were chosen by the same figures, before IREE's last passes over them.
-    """
-    if contract.memory_budget_bytes is None:
-        return
-    modes = [None if m is None else m.largest for m in arena.in_modes.values()]
-    beside = [None if m is None else m - (account.outputs or 0) for m in modes]
-    largest = [account.transients, *beside]
-    known = [size for size in largest if size is not None]
-    total = replace(account, transients=max(known, default=0)).total(contract.max_concurrency)
-    if len(known) < len(largest) or total is None or total > contract.memory_budget_bytes:
-        raise PycError(
-            ReasonCode.BUDGET_NOT_FOUND,
-            f"memory budget: expected at most {contract.memory_budget_bytes} bytes, got a program "
-            f"that needs {total} ({account}); raise the budget, or leave further modes out",
-        )
 
 
 def _budget(lowered: Lowered, contract: Contract) -> ByteBudget | None:

@@ -13,6 +13,7 @@ from pyc_mlir.artifact.memory_report import MemoryReport
 from pyc_mlir.compilation.plan_memory import Planning, PlanRequest
 from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.memory.arena_choice import ArenaEntry
+from pyc_mlir.iree.memory.call_memory import CallBytes
 from pyc_mlir.iree.memory.range_checks import assert_ranges
 from pyc_mlir.iree.memory.versions import iree_alone, to_async
 from pyc_mlir.iree.workarounds.unfused import unfuse
@@ -62,7 +63,8 @@ class Generated:
     """What a compile under one setting gives: the vmfb, its entries, and its memory plans.
 
     `arena` is what came of the second entry. `decisions` and `memory` are those of the plans;
-    `added_seconds` is what the plans are predicted to cost above the preferred ones.
+    `added_seconds` is what the plans are predicted to cost above the preferred ones. `reference`
+    is what a call of the plain entry needs by IREE's own plan; None where nothing was planned.
     """
 
     vmfb: bytes
@@ -70,6 +72,7 @@ class Generated:
     decisions: tuple[Decision, ...] = ()
     memory: MemoryReport = field(default_factory=MemoryReport)
     added_seconds: float = 0.0
+    reference: CallBytes | None = None
 
 
 @dataclass(frozen=True)
@@ -122,5 +125,7 @@ class Request:
                 vmfb = session.vmfb()
         if planning is None:
             return Generated(vmfb, arena)
+        function = "main" if arena is None else arena.function
+        reference = planning.reference.get(function)
         made = planning.decisions, planning.report, planning.added_seconds
-        return Generated(vmfb, arena, *made)
+        return Generated(vmfb, arena, *made, reference)

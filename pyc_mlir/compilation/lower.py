@@ -78,7 +78,8 @@ class Lowered:
     entry: str
     signature: Signature
     graph_id: str
-    constants_bytes: int
+    # Of its constants before kernels lay them out; None where IREE reads the program as it came.
+    constants_bytes: int | None
     decisions: tuple[Decision, ...]
     locations: dict[str, str]
     pyc_text: str
@@ -177,7 +178,7 @@ def _foreign(source: Source, options: Options) -> Lowered:
         entry.name,
         signature,
         "",
-        0,
+        None,
         decisions,
         {},
         "",
@@ -219,7 +220,7 @@ def _lower_pyc(
         large_resource_limit=_READABLE_ELEMENTS,
         use_local_scope=True,
     )
-    constants = constant_bytes(module)
+    constants = constant_bytes(module, options.target.alignment)
     mixes = _mixes_rows(function)
     known = constant_work(module)
     seconds = predicted_seconds(module, options.target)
@@ -459,10 +460,13 @@ def _mixes_rows(function: ir.Operation) -> bool:
     return "attention" in kinds or {"contraction", "row"} <= kinds
 
 
-def constant_bytes(module: ir.Module) -> int:
-    """Bytes of all constants of a pyc module."""
+def constant_bytes(module: ir.Module, alignment: int) -> int:
+    """Return the bytes of all constants of a pyc module that have to be stored, each aligned."""
     ops = [op for f in functions_of(module) for op in pyc_ops(f.regions[0].blocks[0])]
-    return sum(array_of(op.attributes["value"]).nbytes for op in ops if op.name == "pyc.constant")
+    arrays = (array_of(op.attributes["value"]) for op in ops if op.name == "pyc.constant")
+    # A repeated element, whose view has no strides, is computed in place.
+    stored = (a.nbytes for a in arrays if any(a.strides))
+    return sum(-(-size // alignment) * alignment for size in stored)
 
 
 def _readable(location: ir.Location) -> str:

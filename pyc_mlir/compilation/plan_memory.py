@@ -19,6 +19,7 @@ from typing import Any
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, Shares, SmallestProgram, squeeze
+from pyc_mlir.iree.memory.call_memory import CallBytes
 from pyc_mlir.iree.memory.shares import arena_bytes, shares_of
 from pyc_mlir.iree.memory.versions import Comparison, Version, carry_out, finish, regions_of
 from pyc_mlir.iree.session import CompileError, IreeSession
@@ -134,9 +135,10 @@ class _Offer:
 
 @dataclass
 class Planning:
-    """Plans one module; `decisions`, `report` and `added_seconds` are those of the last run.
+    """Plans one module; `decisions` and what follows them are those of the last run.
 
     added_seconds: by which the chosen plans of one function are slower than the preferred ones.
+    reference: by function, what a call of it needs by IREE's own plan.
     """
 
     target: Target
@@ -146,11 +148,13 @@ class Planning:
     decisions: tuple[Decision, ...] = ()
     report: MemoryReport = field(default_factory=MemoryReport)
     added_seconds: float = 0.0
+    reference: Mapping[str, CallBytes | None] = field(default_factory=dict)
 
     def run(self, session: IreeSession) -> None:
         """Take the session's module from `to_async` to the end of phase `stream`."""
         start = session.module
         reference = self._carried(session, start, {})
+        self.reference = {name: reference.needed(name) for name in reference.calls}
         answers = Choices(self.request.policy, self.request.recipe)
         every: list[StreamRegion] = []
         regions: list[StreamRegion] = []

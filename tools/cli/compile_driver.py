@@ -168,14 +168,14 @@ def _to_phase(
 def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
     """Summarize the program, and how to run it."""
     manifest, signature = artifact.manifest, artifact.signature
-    constants = manifest["constants_bytes"]
+    constants = artifact.account.constants
     part = f" ({quantity(constants, 'B')} of it constants)" if constants else ""
     place = "program.vmfb" if path == "-" else path
     used = coverage(artifact.decisions)
     rows = [
         ("inputs", _arguments(signature.inputs)),
         ("outputs", _arguments(signature.outputs)),
-        *([("memory", memory)] if (memory := memory_line(artifact)) else []),
+        ("memory", artifact.memory_line),
         *([("cache", cache_line(artifact.cached))] if artifact.cached else []),
         *([("self-check", str(check))] if (check := check_of(artifact)) else []),
         ("decisions", f"{len(artifact.decisions)} (-v shows them, --log FILE writes them)"),
@@ -214,20 +214,6 @@ def contract_report(artifact: Artifact) -> str:
     verification = None if artifact.checks is None else artifact.checks.verification
     report = current_report(artifact, Counts(verification))
     return f"contract\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
-
-
-def memory_line(artifact: Artifact) -> str:
-    """``49 MB in all: constants 36 MB, inputs ...``; nothing where a part depends on the call."""
-    account = artifact.account
-    concurrency = artifact.manifest["contract"]["max_concurrency"]
-    total = account.total(concurrency)
-    if total is None:
-        return ""
-    parts = [
-        f"{name} {quantity(bytes_, 'B')}" for name, bytes_ in account.to_json().items() if bytes_
-    ]
-    calls = f" with arenas for {concurrency} calls" if concurrency > 1 else ""
-    return f"{quantity(total, 'B')} in all{calls}: {', '.join(parts)}"
 
 
 def cache_line(record: CacheRecord) -> str:

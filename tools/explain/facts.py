@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.manifest import BY_IREE, MEMORY
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
-from pyc_mlir.pipelines.choices.evidence import PlanBytes
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
 from pyc_mlir.profile.build import placed, predict
@@ -26,6 +26,7 @@ _PARTS = {
     "inputs": "inputs",
     "transients": "transients (the arena)",
     "outputs": "outputs",
+    "workspace": "workspace (beside the arena)",
 }
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
@@ -95,47 +96,16 @@ class ExplainedProgram:
         return f"{quantity(seconds, 's')} a call on one core (cost model{rests}; not measured)"
 
     def account(self) -> list[tuple[str, int | None]]:
-        """Rows (what, bytes or None if only a call determines them) of one call at a time.
+        """Rows (part, bytes or None if only a call determines them) of one call at a time."""
+        account = self.sizes.account(self.artifact)
+        parts = account.to_json()
+        rows = [(label, parts[name]) for name, label in _PARTS.items()]
+        return [*rows, ("total", account.total())]
 
-        The constants alone, if the manifest has no more.
-        """
-        manifest = self.artifact.manifest
-        account = manifest.get("memory")
-        if account is None:
-            return [("constants", manifest["constants_bytes"])]
-        if self.sizes.chosen:
-            signature = self.artifact.signature
-            account = {
-                **account,
-                "inputs": self.sizes.of(signature.inputs),
-                "outputs": self.sizes.of(signature.outputs),
-                "transients": self.working_memory()[0],
-            }
-        parts = [account[name] for name in _PARTS]
-        rows = [(label, account[name]) for name, label in _PARTS.items()]
-        return [*rows, ("total", None if None in parts else sum(parts))]
-
-    def working_memory(self) -> tuple[int | None, int | None]:
-        """Bytes of the arena of one call, and under IREE's plan; None where not known."""
-        total, iree = 0, 0
-        for story in self.stories():
-            chosen, reference = self._arenas(story)
-            if chosen is None or reference is None:
-                return None, None
-            total, iree = total + chosen, iree + reference
-        return (total, iree) if self.report.regions else (None, None)
-
-    def _arenas(self, story: "Story") -> tuple[int | None, int | None]:
-        """As `working_memory`, of one region; by its formulas at the chosen sizes."""
-        region, evidence = story.region, story.decision.evidence if story.decision else ()
-        offers = [e for e in evidence if isinstance(e, PlanBytes)]
-        plans = next((p for p in offers if p.plan == region.chosen), offers[0] if offers else None)
-        if plans is not None and (self.sizes.chosen or region.after is None):
-            reference = self.sizes.bytes_of(plans.reference)
-            own = reference if region.chosen == UNPLANNED else self.sizes.bytes_of(plans.nbytes)
-            return own, reference
-        after, before = region.after, region.before or region.after
-        return (after.arena_bytes, before.arena_bytes) if after and before else (None, None)
+    def memory(self) -> tuple[int | None, int | None]:
+        """Bytes of all parts, and the same by IREE's own plan with the model's weights."""
+        mine, theirs = (self.sizes.account(self.artifact, part) for part in (MEMORY, BY_IREE))
+        return mine.total(), theirs.total()
 
     def stories(self) -> list["Story"]:
         """One for each region whose memory was planned, or left to IREE as it is."""

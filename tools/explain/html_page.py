@@ -29,7 +29,7 @@ from pyc_mlir.tools.explain.facts import (
     task_name,
 )
 from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
-from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of
+from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of, unplanned
 from pyc_mlir.tools.page.document import document, facts, figure, section, wide
 from pyc_mlir.tools.page.document import folded as folded_away
 from pyc_mlir.tools.page.svg import legend
@@ -52,7 +52,6 @@ _HOW_TO_READ = (
     "as wide as it is alive, as high as it is large, at its offset in the arena. Empty space is "
     "memory that nothing uses then. Point at a rectangle to see what it is."
 )
-_NO_REPORT = "This program holds no memory report: compile it with a planner mode to have one."
 
 
 def page(subject: ExplainedProgram) -> str:
@@ -80,7 +79,7 @@ def _overview(subject: ExplainedProgram) -> Html:
     unit, rows = in_table(subject.account())
     clauses = [(c.clause, c.state) for c in subject.artifact.contract_report.clauses]
     parts = [
-        tag("div", *(tiles or [tag("p", _NO_REPORT, class_="note")]), class_="tiles"),
+        tag("div", *(tiles or [tag("p", unplanned(subject), class_="note")]), class_="tiles"),
         table(("memory of one call", unit), rows, class_="account"),
         *([table(("contract", "as compiled"), clauses)] if clauses else []),
     ]

@@ -16,7 +16,7 @@ from pyc_mlir.tools.explain.facts import (
     size,
 )
 from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
-from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of
+from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of, unplanned
 from pyc_mlir.util.units import quantity
 
 # Levels of a cell, from empty to full: for terminals with Unicode, and for those without.
@@ -24,7 +24,6 @@ BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " #"
 _WIDTH, _HEIGHT = 64, 6
 _FIRST = 12
 _INDENT = "  "
-_WITHOUT_REPORT = "no memory report in this program: compile it with a planner mode to have one\n"
 
 
 def overview(subject: ExplainedProgram, levels: str = BLOCKS) -> str:
@@ -39,7 +38,7 @@ def overview(subject: ExplainedProgram, levels: str = BLOCKS) -> str:
         _account(subject),
         _contract_report(subject),
         *(_region(story, levels) for story in subject.stories()),
-        _WITHOUT_REPORT if not subject.stories() else "",
+        f"{unplanned(subject)}\n" if not subject.stories() else "",
         f"decisions by layer, `>` marks the choice\n{_by_layer(shown)}{more}",
     ]
     return _plain("\n".join(p for p in parts if p), levels)

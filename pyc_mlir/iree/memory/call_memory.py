@@ -7,7 +7,7 @@ for it, and those that the host makes after having waited for it. Never too smal
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -36,6 +36,11 @@ class CallBytes:
     """Sums of bytes, the largest of which is the peak of one call."""
 
     sums: tuple[ByteSize, ...] = (ByteSize(),)
+
+    @staticmethod
+    def of(sums: Iterable[ByteSize]) -> "CallBytes":
+        """Return the peak of these sums, without those that are below another one."""
+        return CallBytes(_largest([ByteSize(), *sums]))
 
     def __add__(self, more: ByteSize) -> "CallBytes":
         return CallBytes(tuple(size + more for size in self.sums))
@@ -134,8 +139,8 @@ def call_bytes(function: Any, sized: Sized = size_of) -> CallBytes | None:
     ops = _straight(function)
     if ops is None:
         return None
-    sums = [sum((sized(op.operands[0]) for op in live), ByteSize()) for live in _live_sets(ops)]
-    return CallBytes(_largest([ByteSize(), *sums]))
+    live_sets = _live_sets(ops)
+    return CallBytes.of(sum((sized(op.operands[0]) for op in s), ByteSize()) for s in live_sets)
 
 
 def _outputs(function: Any) -> dict[Any, Any] | None:

@@ -16,6 +16,7 @@ from pyc_mlir.iree.memory.arena_entry import note_donations
 from pyc_mlir.iree.memory.call_memory import (
     ARENA,
     CallAllocations,
+    CallBytes,
     Sized,
     buffer_number,
     read_call,
@@ -112,6 +113,15 @@ class Version:
             compared(mine.total, theirs.total)
             for mine, theirs in zip(self.regions, other.regions, strict=True)
         )
+
+    def needed(self, function: str) -> CallBytes | None:
+        """Return what a call of a function allocates; None where control flow decides."""
+        moments = self.calls[function].moments
+        if moments is None:
+            return None
+        arenas = ((self.arenas[region] for region in m.arenas) for m in moments)
+        pairs = zip(moments, arenas, strict=True)
+        return CallBytes.of(sum(sizes, m.fixed + m.results) for m, sizes in pairs)
 
 
 def to_async(session: IreeSession) -> None:

@@ -65,7 +65,7 @@ class CompileOutcome:
         arenas = [e["arena_bytes"] for e in manifest["entries"].values() if "arena_bytes" in e]
         return {
             "arena_bytes": arenas[0] if arenas else None,
-            "constant_bytes": int(manifest["constants_bytes"]),
+            "constant_bytes": self.artifact.account.constants,
         }
 
     def predicted(self, threads: int) -> Estimate | None:

@@ -76,7 +76,7 @@ RUN_PATH = (
 COMPILERS = ("torch_mlir", "iree.compiler")
 MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12
 # Lines of dialects/, pipelines/, pyc_mlir/ and tools/ together.
-MAX_PRODUCT = 113_900
+MAX_PRODUCT = 114_300
 
 
 @dataclass

@@ -60,6 +60,8 @@ class Programs:
     iree: Mapping[str, Built]
     fusion: str
     task_bound: int
+    # Bytes of the constants that plain IREE is given.
+    iree_constants: int | None = None
 
     @property
     def same_kernels(self) -> list[str]:
@@ -99,7 +101,7 @@ def build_all(case: SuiteCase, clock: Clock = time.perf_counter) -> Programs:
             break
         iree[name] = Built(Artifact(vmfb, manifest), clock() - start)
     bound = min(task_bound(form, options.target, fusion) for form in forms.values())
-    return Programs(pyc, iree, fusion, bound)
+    return Programs(pyc, iree, fusion, bound, lowered.constants_bytes)
 
 
 def _iree_settings(fusion: str) -> Iterator[tuple[str, str, str]]:

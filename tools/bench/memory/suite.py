@@ -9,6 +9,7 @@ Each workload of `workloads.memory` gives one record per planner mode, with the 
     lower_bound_bytes    what no packing of the planned order goes below, results included; where
                          IREE's order was kept, what the largest task needs in any order
     constant_bytes, input_bytes, total_bytes     beside the peak, and all together
+    iree_total_bytes                             the same of plain IREE
     iree_peak_bytes      the least of IREE's partitionings at O3; `iree_peaks` has all of them
     xla_temp_bytes       XLA's temporary memory (results not included), null without jax. XLA hands
                          products and what follows them to a library that need not store what lies
@@ -176,8 +177,8 @@ def measure(
     theirs = {name: programs.iree[name].artifact for name in programs.same_kernels}
     timings = time_all(ours, theirs, case.arrays, threads, rounds, min_seconds)
     shared = {
-        **_beside(case, programs),
-        **_iree_fields(programs, iree),
+        "input_bytes": case.input_bytes,
+        **_iree_fields(case, programs, iree),
         **_xla_fields(temporary_memory(case)),
         "unplanned_peak_bytes": pyc[UNPLANNED].peak_bytes,
     }
@@ -195,6 +196,7 @@ def _mode_record(
     shared: Mapping[str, Any],
 ) -> Record:
     found, built = pyc[mode], programs.pyc[mode]
+    constants = built.artifact.account.constants or 0
     bits = same_bits(found.results, pyc[UNPLANNED].results)
     error = error_against(found.results, expected.results)
     latency = {str(t): _latency(mode, programs, timings[t]) for t in timings}
@@ -213,7 +215,8 @@ def _mode_record(
         "transient_bytes": found.transient_bytes,
         "output_bytes": found.output_bytes,
         "lower_bound_bytes": found.output_bytes + lower_bound(built.artifact, programs.task_bound),
-        "total_bytes": found.peak_bytes + shared["constant_bytes"] + shared["input_bytes"],
+        "constant_bytes": constants,
+        "total_bytes": found.peak_bytes + constants + shared["input_bytes"],
         **shared,
         "median_seconds": first["seconds"]["median"],
         "iree_median_seconds": first["iree_seconds"]["median"],
@@ -225,17 +228,14 @@ def _mode_record(
     }
 
 
-def _beside(case: SuiteCase, programs: Programs) -> dict[str, Any]:
-    """Return the bytes that the peak does not count."""
-    manifest = programs.pyc[UNPLANNED].artifact.manifest
-    return {"constant_bytes": manifest["constants_bytes"], "input_bytes": case.input_bytes}
-
-
-def _iree_fields(programs: Programs, iree: Mapping[str, Footprint]) -> dict[str, Any]:
+def _iree_fields(
+    case: SuiteCase, programs: Programs, iree: Mapping[str, Footprint]
+) -> dict[str, Any]:
     peaks = {name: found.peak_bytes for name, found in iree.items()}
     best = min(peaks, key=peaks.__getitem__)
     return {
         "iree_peak_bytes": peaks[best],
+        "iree_total_bytes": peaks[best] + (programs.iree_constants or 0) + case.input_bytes,
         "iree_transient_bytes": iree[best].transient_bytes,
         "iree_setting": best,
         "iree_peaks": peaks,
