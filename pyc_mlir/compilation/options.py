@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, runtime_checkable
+from typing import Any, ParamSpec
 
 from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.artifact.manifest import ReplayOptions
@@ -38,7 +38,6 @@ from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import env_overrides
-from pyc_mlir.util.logs import Stage
 
 HIGH_LEVEL = (
     "pyc-canonicalize{keep-bytes=true},pyc-infer-shapes,pyc-recognize,"
@@ -52,6 +51,8 @@ _OWN_PASSES = "default"
 
 # The pass at whose sites memory plans are chosen.
 PLANS = "plan-memory"
+# The method of a policy that prepares compiles (`PreparesCompile` in job.py).
+PREPARE = "prepare"
 _PATH = re.compile(r"[/\\]")
 
 
@@ -117,7 +118,7 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
             "contract clause `determinism`: expected a CPU target, got "
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
-    if contract.is_strict and isinstance(options.policy, PreparesCompile):
+    if contract.is_strict and hasattr(options.policy, PREPARE):
         policy = f"the policy `{options.policy.name}`"
         raise conflict(f"determinism={STRICT!r}", policy, "compile by a recipe that it found")
     if contract.is_strict:
@@ -271,17 +272,6 @@ def _as_recorded(options: Options, recorded: ReplayOptions) -> Options:
     known["passes"] = recorded.passes or HIGH_LEVEL
     known["iree_flags"] = options.iree_flags or recorded.iree_flags
     return replace(options, **known)
-
-
-@runtime_checkable
-class PreparesCompile(Protocol):
-    """A policy that looks at the whole program before it is compiled."""
-
-    def prepare(
-        self, source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage
-    ) -> Options:
-        """Return the options to compile with; `stage` is a context manager around each step."""
-        ...
 
 
 P = ParamSpec("P")

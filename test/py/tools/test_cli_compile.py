@@ -261,7 +261,7 @@ def test_log_is_a_recipe_that_gives_the_same_program(folder):
     compiled(model, "-o", "b.vmfb", "--recipe", "a.jsonl", "--log", "b.jsonl")
     assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
     assert Path("a.vmfb").read_bytes() == Path("b.vmfb").read_bytes()
-    kinds = [json.loads(line)["record"] for line in Path("a.jsonl").read_text().splitlines()]
+    kinds = [json.loads(line)["kind"] for line in Path("a.jsonl").read_text().splitlines()]
     assert kinds[0] == "conditions" and kinds[-1] == "event", "the last is the self-check"
     assert kinds.count("decision") == len(read("a.vmfb").decisions) == len(kinds) - 2
 

@@ -96,7 +96,7 @@ def _title(result: WorkloadFacts) -> str:
 
 
 def _ordered(result: WorkloadFacts) -> list[str]:
-    """PyC first, then its peers from the quickest on."""
+    """Order PyC first, then its peers from the quickest on."""
     seconds = {name: row["median_seconds"] for name, row in result.systems.items()}
     return sorted(seconds, key=lambda name: (name != PYC, seconds[name]))
 
