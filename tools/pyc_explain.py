@@ -16,6 +16,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log, recipe_at
 from pyc_mlir.debug.diff import diff
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.lab.simulation.comparison import comparison
 from pyc_mlir.lab.simulation.residuals import Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
@@ -290,9 +291,9 @@ def as_json(subject: ExplainedProgram) -> str:
     data = {
         "schema": SCHEMA_VERSION,
         "manifest": dict(subject.artifact.manifest),
-        "decisions": [d.to_json() for d in subject.decisions],
+        "decisions": to_data(subject.decisions),
         "memory": memory_report.to_json(subject.report) if subject.artifact.memory else None,
-        "time": None if subject.profile is None else subject.profile.to_json(),
+        "time": to_data(subject.profile),
     }
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 

@@ -132,14 +132,16 @@ class Contract:
                 f"{', '.join(self.allowed_targets)}, got target {target!r}",
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return every clause as plain JSON data, in the order of the fields."""
-        values = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in values}
-
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Contract":
-        """Read what `to_json` wrote. Raises PycError (UNSUPPORTED_CLAUSE) for unknown clauses."""
+    def of(data: Mapping[str, Any]) -> "Contract":
+        """Return the contract of clauses by name, with lists for tuples.
+
+        Raises PycError: UNSUPPORTED_CLAUSE for unknown clauses, BAD_ARGUMENT for impossible ones.
+        """
+        if not isinstance(data, Mapping):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, f"contract: expected clauses by name, got {data!r:.80}"
+            )
         unknown = sorted(set(data) - {f.name for f in fields(Contract)})
         if unknown:
             raise PycError(

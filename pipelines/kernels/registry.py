@@ -33,6 +33,7 @@ BUILT_IN = {
     "gemv": "pyc_mlir.pipelines.kernels.families.gemv",
     "packing": "pyc_mlir.pipelines.kernels.families.packing",
     "int8": "pyc_mlir.pipelines.kernels.families.int8.family",
+    "int8_depthwise": "pyc_mlir.pipelines.kernels.families.int8.depthwise",
     "conv": "pyc_mlir.pipelines.kernels.families.conv.convolution",
     "winograd": "pyc_mlir.pipelines.kernels.families.conv.winograd",
     "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",

@@ -17,7 +17,8 @@ from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import SelfCheck
 from pyc_mlir.cache.cache import choose
-from pyc_mlir.compilation.lower import emit, lower
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.lower import EMITTED, IMPORTED, emit, lower
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
@@ -89,7 +90,7 @@ def _compiled(
         return _replayed(flags, shapes, progress, stdin)
     given = read_options(flags, contract)
     options = resolve(given)
-    makes_text = flags.emit in ("pyc", "linalg") or flags.compile_to
+    makes_text = flags.emit in EMITTED or flags.compile_to
     if makes_text and options.contract.max_compile_seconds is not None:
         raise uncheckable("max_compile_seconds", "a program to be made", "text")
     if guarded.in_child:
@@ -97,9 +98,10 @@ def _compiled(
     with progress.stage(f"reading {flags.model}"):
         model = read_model(flags.model, stdin, options.islands)
         source, inputs = with_shapes(model, shapes)
-    if flags.emit in ("pyc", "linalg"):
-        with progress.stage(f"PyC lowers to {flags.emit}"):
-            text, decisions = emit(source, inputs, options, flags.emit)
+    if flags.emit in EMITTED:
+        done = "PyC imports" if flags.emit == IMPORTED else f"PyC lowers to {flags.emit}"
+        with progress.stage(done):
+            text, decisions = emit(Job.of(source, inputs, options), flags.emit)
         return Output(text.encode(), decisions)
     if flags.compile_to:
         return _to_phase(flags.compile_to, source, inputs, options, progress)
@@ -151,7 +153,7 @@ def _to_phase(
 ) -> Output:
     """Write IREE's IR at a phase."""
     with progress.stage("PyC lowers to linalg"):
-        lowered = lower(source, inputs, options)
+        lowered = lower(Job.of(source, inputs, options))
     with progress.stage(f"IREE compiles for {options.target.name} to phase {phase}"):
         data = compile_module(
             lowered.code,

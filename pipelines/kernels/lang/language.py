@@ -115,6 +115,14 @@ class Memory:
         zero = arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, _zero(kind)))
         return vector.maskedload(kind, self._value, at, mask.value, zero)
 
+    def store_as(self, value: Any, *place: Place, mask: Mask | None = None) -> None:
+        """Write an MLIR vector at a place, the lanes of the mask alone where there is one."""
+        _, at = self._find(place)
+        if mask is None:
+            vector.store(value, self._value, at)
+        else:
+            vector.maskedstore(self._value, at, mask.value, value)
+
     def number(self, *place: IndexLike) -> Scalar:
         """Load one number."""
         return Scalar(memref.load(self._value, self._find(place)[1]))

@@ -46,6 +46,7 @@ INTEGER_OPS = {
     "abs": "math.absi",
     "and": "arith.andi",
     "or": "arith.ori",
+    "xor": "arith.xori",
 }
 # What differs for integers without a sign.
 UNSIGNED_OPS = {**INTEGER_OPS, "maximum": "arith.maxui", "minimum": "arith.minui"}

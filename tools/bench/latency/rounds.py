@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
@@ -85,7 +86,7 @@ def store_graph(graph: PeerGraph, folder: Path) -> None:
 
 def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:
     """Write what plain IREE compiles. Raises PycError as the front ends do."""
-    lowered = lower(source, specs, plain_options())
+    lowered = lower(Job.of(source, specs, plain_options()))
     (folder / "linalg").write_bytes(pickle.dumps(lowered))
 
 

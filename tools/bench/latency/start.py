@@ -25,6 +25,7 @@ import numpy as np
 import pyc_mlir
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import write
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -86,7 +87,7 @@ def prepare(name: str, folder: Path) -> None:
     write(artifact, folder / _SAVED)
     program = pyc_mlir.compile(source, [x], cache=folder / _CACHE)
     np.save(folder / _EXPECTED, program(x), allow_pickle=False)
-    lowered = lower(source, [x], plain_options())
+    lowered = lower(Job.of(source, [x], plain_options()))
     (folder / _PLAIN).write_bytes(_plain_code(lowered.code))
     (folder / _ENTRY).write_text(lowered.entry)
 

@@ -18,6 +18,7 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.signature import flat
 from pyc_mlir.compilation.generate import SETTINGS as FUSION
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
 from pyc_mlir.compilation.plan_memory import UNPLANNED
@@ -83,7 +84,7 @@ def plain_iree(workload: BenchWorkload, threads: int) -> Settings:
 
     A setting under which IREE fails is left out and noted.
     """
-    lowered = lower(workload.source, workload.specs, plain_options())
+    lowered = lower(Job.of(workload.source, workload.specs, plain_options()))
     return dict(plain_settings(workload.name, lowered, workload.inputs, threads))
 
 
