@@ -54,7 +54,7 @@ _OPEN = ("/v2/health/live", "/v2/health/ready")
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may take: bytes of its body, and seconds until the whole body is there.
+    """The limits of a request: bytes of its body, and seconds until the whole body is there.
 
     token: what clients must send as ``Authorization: Bearer``; "" for none.
     """

@@ -1,4 +1,4 @@
-"""What a service counts, with stable names.
+"""The metrics of a service, with stable names.
 
     pyc_calls_total                      calls that answered
     pyc_call_failures_total{code}        calls that ended by a fault of the program or the machine
