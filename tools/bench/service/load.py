@@ -20,7 +20,7 @@ _PAUSE = 0.02
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent: a body to an address, by so many connections for some seconds."""
+    """A body to an address, by so many connections for some seconds."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Answers:
-    """What came back: requests that were answered a second, their seconds, and refusals.
+    """The answers: how many a second, after how many seconds, and refusals.
 
     refused_p99: seconds until a request was refused, 0 without one. failed: other statuses.
     """
