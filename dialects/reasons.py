@@ -308,6 +308,18 @@ class ReasonCode(Enum):
         "measure again here with `pyc-tune`; such rows are candidates, no answers",
         "a wisdom file of another machine",
     )
+    WISDOM_UNUSED = ReasonRow(
+        "no row of the wisdom that a compile was given answers a choice of the program",
+        "rows of other programs or other machines, or measured by another toolchain",
+        "measure the program here with `pyc-tune`, and export again",
+        "`--wisdom` with the rows of another model",
+    )
+    NO_KERNEL = ReasonRow(
+        "no kernel of PyC's covers operations that take much of the predicted time of a call",
+        "a type, size or operation that no kernel family has, or a CPU without AVX2",
+        "none needed: IREE's code computes them; `pyc-explain` lists them",
+        "a large matrix product in f64",
+    )
     DATABASE_UNUSABLE = ReasonRow(
         "a benchmark database cannot be used",
         "a missing package, a network file system, a server that is away, a newer schema",
