@@ -506,17 +506,6 @@ class ReasonCode(Enum):
         """The statement that the code makes."""
         return self.value.meaning
 
-    @property
-    def cause(self) -> str:
-        """The cause of such an error."""
-        return self.value.cause
-
-    @property
-    def remedy(self) -> str:
-        """The way out for a user."""
-        return self.value.remedy
-
-    @property
-    def example(self) -> str:
-        """A case of it."""
-        return self.value.example
+    cause = property(lambda self: self.value.cause, doc="What leads to it.")
+    remedy = property(lambda self: self.value.remedy, doc="The way out for a user.")
+    example = property(lambda self: self.value.example, doc="A case of it.")
