@@ -25,12 +25,12 @@ from pyc_mlir.compilation.build import build_here
 from pyc_mlir.compilation.compile_options import CompileOptions, documentation
 from pyc_mlir.compilation.contract_check import check_cached
 from pyc_mlir.compilation.job import Job, PreparesCompile
-from pyc_mlir.compilation.notices import notices
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.compilation.reference.own_function import OwnFunction, agreement, own_function
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
+from pyc_mlir.notices import notices
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger, warn

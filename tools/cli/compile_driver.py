@@ -19,13 +19,13 @@ from pyc_mlir.artifact.verification import SelfCheck
 from pyc_mlir.cache.cache import choose
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import EMITTED, IMPORTED, emit, lower
-from pyc_mlir.compilation.notices import notices
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lab.explore.policy import Explore
+from pyc_mlir.notices import notices
 from pyc_mlir.pipelines.choices.choices import Coverage, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
 from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds

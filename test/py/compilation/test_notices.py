@@ -9,9 +9,9 @@ from wisdoms import reversed_wisdom
 
 from pyc_mlir import nn
 from pyc_mlir.api import build
-from pyc_mlir.compilation.notices import notices
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.notices import notices
 from pyc_mlir.pipelines.choices.log import Event, events_of, read_log
 from pyc_mlir.tools import pyc_compile
 
@@ -43,7 +43,7 @@ def test_wisdom_without_a_row_that_fits():
         options = make_options(policy="fastest", wisdom=wisdom)
         (event,) = left_out(source, [X], options)
         assert (event.name, event.before) == ("wisdom", wisdom.label)
-        assert event.reasons[0].code == ReasonCode.WISDOM_UNUSED.name
+        assert event.reasons[0].code == ReasonCode.NO_EVIDENCE.name
 
 
 @pytest.mark.parametrize(

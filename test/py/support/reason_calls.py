@@ -32,14 +32,14 @@ import pyc_mlir
 from pyc_mlir import Contract, Device, Recipe, nn
 from pyc_mlir.api import build
 from pyc_mlir.compilation import plan_memory as planned
-from pyc_mlir.compilation.notices import notices
-from pyc_mlir.compilation.options import Options, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import current_place, probe
 from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.measure.records import Report, compare
+from pyc_mlir.notices import notices
 from pyc_mlir.pipelines.choices.choices import coverage
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
@@ -313,21 +313,11 @@ def _(here: Here) -> Codes:
     return {code for code in ReasonCode if f" {code.name}: " in output_text}
 
 
-def _left_out(source: Any, inputs: Any, options: Options) -> Codes:
-    events = notices(build(source, inputs, options), options)
-    return {ReasonCode[reason.code] for event in events for reason in event.reasons}
-
-
-@provokes(ReasonCode.WISDOM_UNUSED)
-def _(here: Here) -> Codes:
-    wisdom = reversed_wisdom(build(nn.softmax, [X], make_options()).decisions)
-    return _left_out(nn.silu, [X], make_options(policy="fastest", wisdom=wisdom))
-
-
 @provokes(ReasonCode.NO_KERNEL)
 def _(here: Here) -> Codes:
-    wide = np.ones((512, 512))
-    return _left_out(lambda x: x @ x, [wide], make_options(check=False))
+    options = make_options(check=False)
+    events = notices(build(lambda x: x @ x, [np.ones((512, 512))], options), options)
+    return {ReasonCode[reason.code] for event in events for reason in event.reasons}
 
 
 @provokes(ReasonCode.DATABASE_UNUSABLE)

@@ -75,7 +75,7 @@ def _wisdom(made: Artifact, options: Options) -> Iterator[Event]:
     rows = len(policy.wisdom.rows)
     yield _notice(
         "wisdom",
-        ReasonCode.WISDOM_UNUSED,
+        ReasonCode.NO_EVIDENCE,
         f"wisdom: expected a row for one of the program's choices, measured on this machine, got "
         f"{rows} row{'s' * (rows > 1)} of other works or machines; all choices are predicted: "
         "measure this program with `pyc-tune`",
