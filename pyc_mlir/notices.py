@@ -1,4 +1,4 @@
-"""What a compile could not do of what it was asked, as events of its log with reason codes.
+"""The parts of a request that a compile could not fulfil, as events of its log with codes.
 
 Comes in: a finished artifact and its options. Goes out: an `Event` for each option that had no
 effect, and for operations that take much of a call and that no kernel of PyC's covers.
