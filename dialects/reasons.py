@@ -489,12 +489,3 @@ class ReasonCode(Enum):
         "install the named extra",
         "an ONNX model without the package onnx",
     )
-
-    @property
-    def meaning(self) -> str:
-        """The statement that the code makes."""
-        return self.value.meaning
-
-    cause = property(lambda self: self.value.cause, doc="What leads to it.")
-    remedy = property(lambda self: self.value.remedy, doc="The way out for a user.")
-    example = property(lambda self: self.value.example, doc="A case of it.")
