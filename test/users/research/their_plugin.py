@@ -38,7 +38,7 @@ class Plain:
     name = "plain"
 
     def prefer(self, site, alternatives):
-        return next((a for a in alternatives if a.name == "keep"), alternatives[0])
+        return next((a.name for a in alternatives if a.name == "keep"), alternatives[0].name)
 
 
 FAMILY = replace(rows.FAMILY, name="theirs")
