@@ -19,10 +19,10 @@ LIMIT_SECONDS = 20 * 60
 class Slice:
     """A part of the tests.
 
-    tests: folders and files below test/py/, `../lit` or `../users`. sources: the folders and files, from the
-    root, whose changes it is for. part: (K, N) takes each N-th test of them, from the K-th on.
-    dist: how pytest-xdist deals tests out: `loadfile`, or `load` where few files have most of the
-    work.
+    tests: folders and files below test/py/, `../lit` or `../users`. sources: the folders and files,
+    from the root, whose changes it is for. part: (K, N) takes each N-th test of them, from the K-th
+    on. dist: how pytest-xdist deals tests out: `loadfile`, or `load` where few files have most of
+    the work.
     """
 
     name: str
