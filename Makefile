@@ -82,8 +82,8 @@ typing:
 	@mkdir -p build/typing/pyc_mlir
 	@ln -sfn $(addprefix ../../../,dialects pipelines tools \
 	  $(filter-out %/__pycache__,$(wildcard pyc_mlir/*))) build/typing/pyc_mlir/
-	@rm -rf $(addprefix build/typing/,torch jax sqlalchemy)
-	@for name in torch jax jax/numpy sqlalchemy sqlalchemy/dialects sqlalchemy/schema; do \
+	@rm -rf $(addprefix build/typing/,torch jax sqlalchemy distributed)
+	@for name in torch jax jax/numpy sqlalchemy sqlalchemy/dialects sqlalchemy/schema distributed; do \
 	  ls -d $(VENV)/lib/python*/site-packages/$${name%%/*} >/dev/null 2>&1 || { \
 	    mkdir -p build/typing/$$name; \
 	    printf 'from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n' \
