@@ -312,6 +312,17 @@ def _integer_products() -> Iterator[Case]:
         yield case("integer_conv2d", x, w, zero, layout="NHWC", **params)
     for dtype, shape in (("ui8", (3, 4)), ("i8", (2, 3, 4)), ("ui8", (0, 4))):
         yield case("integer_matmul", Operand(dtype, shape, "bytes"), Operand("i8", (4, 5)), zero)
+    # Bits of each number, bytes of a block, blocks, depth: the last block may be cut.
+    for count, held, blocks, depth in (
+        (4, 8, 2, 32),
+        (4, 8, 3, 40),
+        (8, 16, 1, 16),
+        (8, 16, 2, 24),
+    ):
+        packed, point = (Operand("ui8", s, "bytes") for s in ((5, blocks, held), (5, blocks)))
+        x, scale = Operand("f32", (2, 3, depth)), Operand("f32", (5, blocks), "small")
+        operands = (x, packed, scale, point)
+        yield case("block_matmul", *operands, dynamic=False, bits=count)
 
 
 POOLINGS: tuple[tuple[Shape, dict[str, Any]], ...] = (
