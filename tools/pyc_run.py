@@ -179,13 +179,13 @@ def make_device(flags: argparse.Namespace) -> Any:
 
 
 def result_names(outputs: Sequence[SignatureEntry]) -> list[str]:
-    """Names of the results, different from each other: a name that repeats gets its position."""
+    """Return different names of the results: a name that repeats gets its position."""
     names = [a.name for a in outputs]
     return [n if names.count(n) == 1 and n else f"{n or 'result'}{i}" for i, n in enumerate(names)]
 
 
 def shown(results: dict[str, np.ndarray]) -> str:
-    """Results for people: name, type, and the elements, the middle of large arrays left out."""
+    """Format results: name, type, and the elements, the middle of large arrays left out."""
     lines = []
     for name, array in results.items():
         type_ = "x".join([*map(str, array.shape), dtype_name(array.dtype)])
@@ -231,22 +231,33 @@ def latency(
     return f"latency of {calls} calls, arrays on the device: median {median}, p10 {p10}, p90 {p90}"
 
 
+def _allocated(stats: "ProgramStats", program: "Program") -> list[tuple[str, str]]:
+    """Return what the device counts; it leaves out constants in the file.
+
+    Nothing on local-task, whose statistics leave out the transients too.
+    """
+    from pyc_mlir.util.units import quantity
+
+    if program.device.kind == "local-task":
+        return []
+    peak, live = (
+        quantity(size, "B")
+        for size in (stats.device_memory.peak_bytes, stats.device_memory.live_bytes)
+    )
+    return [("on the device", f"{peak} at the peak, {live} now, without mapped constants")]
+
+
 def statistics(stats: "ProgramStats", program: "Program") -> str:
     """Write the program's statistics, a fact a line."""
     from pyc_mlir.util.units import quantity
 
-    memory = stats.memory
-    # local-task keeps transients in a pool that its statistics leave out.
-    partial = " (without transients; local-sync counts all)"
-    aside = partial if program.device.kind == "local-task" else ""
     rows = [
         ("device", repr(program.device)),
         ("calls", str(stats.calls)),
         ("time in calls", quantity(stats.seconds_total, "s")),
-        ("peak memory", quantity(memory.peak_bytes, "B") + aside),
-        ("live memory", quantity(memory.live_bytes, "B")),
         ("program", quantity(stats.artifact_bytes, "B")),
-        ("constants", quantity(stats.constants_bytes, "B")),
+        ("memory", program.artifact.memory_line),
+        *_allocated(stats, program),
     ]
     rows += [("runtime", stats.other_runtime)] if stats.other_runtime else []
     rows += [("contract", str(clause)) for clause in stats.contract.clauses]

@@ -128,7 +128,7 @@ class Families(Mapping[str, Family]):
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    """Third parties' families. Raises PycError (BAD_ARGUMENT) where two families share a name."""
+    """Return third parties' families. Raises PycError (BAD_ARGUMENT) for a name given twice."""
     found: dict[str, EntryPoint] = {}
     for plugin in registered(ENTRY_POINT_GROUP):
         other = BUILT_IN.get(plugin.name) or getattr(found.get(plugin.name), "value", plugin.value)

@@ -18,7 +18,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,21 @@ from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.artifact.manifest import (
     ARENA,
+    BY_IREE,
     CALIBRATION,
     CONTRACT_REPORT,
+    FORMULAS,
     IMPORTED,
     MAIN,
+    MEMORY,
     check_manifest,
+    report_of,
 )
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file_by, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.choices.choices import Decision
@@ -51,7 +56,7 @@ from pyc_mlir.util.pages import read_file_large
 from pyc_mlir.util.units import quantity
 from pyc_mlir.util.versions import installed_version
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _FOLDER = "pyc/"
 _MANIFEST = "pyc/manifest.json"
 _DECISIONS = "pyc/decisions.jsonl"
@@ -105,14 +110,14 @@ class Artifact:
             "target": str(manifest.get("target", "none")),
             "graph": str(manifest.get("graph_id") or "none"),
             "size": quantity(len(self.vmfb), "B"),
-            "constants": quantity(manifest.get("constants_bytes", 0), "B"),
+            "memory": self.memory_line,
             "decisions": str(len(self.decisions)),
         }
 
     @property
     def contract_report(self) -> ContractReport:
         """What the compile says of each clause of the contract."""
-        return ContractReport.from_json(self.manifest.get(CONTRACT_REPORT, ()))
+        return report_of(self.manifest)
 
     @property
     def signature(self) -> Signature:
@@ -126,8 +131,19 @@ class Artifact:
 
     @property
     def account(self) -> Account:
-        """The device memory that the program needs."""
-        return Account.from_json(self.manifest["memory"])
+        """The memory that the program needs."""
+        return Account.from_json(self.manifest[MEMORY])
+
+    @property
+    def memory_line(self) -> str:
+        """The account in words, with scratch for as many calls as the contract lets overlap."""
+        contract = Contract.of(self.manifest["contract"])
+        return self.account.described(contract.max_concurrency)
+
+    @property
+    def reference(self) -> Account:
+        """The memory of the same dispatches by IREE's own plan, weights as the model has them."""
+        return Account.from_json(self.manifest[BY_IREE])
 
 
 @dataclass(frozen=True)
@@ -142,12 +158,13 @@ def make_manifest(
     target: Target,
     signature: Signature,
     graph_id: str,
-    constants_bytes: int = 0,
+    account: Account | None = None,
     contract: Contract | None = None,
     versions: Mapping[str, str] | None = None,
     entry: str = "main",
     arena_entry: str = "",
-    account: Account | None = None,
+    reference: Account | None = None,
+    formulas: Mapping[str, Sequence[str]] | None = None,
     modes: Mapping[str, Mode] | None = None,
     seconds: float | None = None,
     calibration: Calibration | None = None,
@@ -160,7 +177,9 @@ def make_manifest(
     `modes` says in which mode each function with an arena was planned; those besides
     `arena_entry` are entries of their own, ``main$arena.<mode>``.
     `arena_entry` is the function that takes memory from its caller, if there is one. `account`
-    defaults to what the signature says, `versions` to those of the installed packages. `seconds`
+    defaults to what the signature says, `reference` (`Artifact.reference`) to `account`, `versions`
+    to those of the installed packages. `formulas` say what a call allocates by each of both, where
+    that depends on its sizes: the largest of several sums. `seconds`
     are predicted for a call on one core. A `calibration` that it was compiled with is named, with
     the hash of its content. `contract_report` has the status of each clause. `options` are the
     other requested options, `imported` is how much of the program PyC compiles.
@@ -172,9 +191,12 @@ def make_manifest(
         entries[ARENA] = {"function": arena_entry, **asdict(first)}
         for function, mode in known.items():
             entries[f"{ARENA}.{mode.mode}"] = {"function": function, **asdict(mode)}
+    needed = account or Account.of(signature)
     named: dict[str, Any] = {} if calibration is None else {CALIBRATION: _named(calibration)}
     if contract_report is not None and contract_report.clauses:
-        named[CONTRACT_REPORT] = contract_report.unmeasured().to_json()
+        named[CONTRACT_REPORT] = to_data(contract_report.unmeasured().clauses)
+    if formulas:
+        named[FORMULAS] = {name: list(sums) for name, sums in formulas.items()}
     return {
         "schema": SCHEMA_VERSION,
         **named,
@@ -182,14 +204,14 @@ def make_manifest(
         "device": target.device,
         "features": sorted(target.needs),
         "signature": signature.to_json(),
-        "constants_bytes": constants_bytes,
-        "contract": (Contract() if contract is None else contract).to_json(),
+        "contract": to_data(contract or Contract()),
         "versions": dict(installed_versions() if versions is None else versions),
         "graph_id": graph_id,
         "entries": entries,
         "seconds": seconds,
         "options": dict(options or {}),
-        "memory": (account or Account.of(signature, constants_bytes)).to_json(),
+        MEMORY: needed.to_json(),
+        BY_IREE: (reference or needed).to_json(),
         IMPORTED: (imported or ImportReport()).to_json(),
     }
 
@@ -242,7 +264,8 @@ def _unplaced(decision: Decision, named: bool) -> dict[str, Any]:
     named: with the names of the model's nodes.
     """
     location = decision.site.without_paths.location if named else ""
-    return {**decision.to_json(), "location": location, "measured": {}}
+    site = replace(decision.site, location=location)
+    return to_data(replace(decision, site=site, measured={}))
 
 
 def write(artifact: Artifact, path: str | Path) -> None:
@@ -365,7 +388,7 @@ def _check_samples(data: bytes, manifest: Mapping[str, Any], name: str) -> None:
     """Raise PycError (BAD_ARTIFACT) unless samples can be read, and are there."""
     try:
         Samples.from_bytes(data, Signature.from_json(manifest["signature"]))
-        if not data and Contract.from_json(manifest["contract"]).compares:
+        if not data and Contract.of(manifest["contract"]).compares:
             raise ValueError("no samples beside a clause `max_error`")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _bad(name, "samples of this version", str(error)) from None
@@ -373,8 +396,8 @@ def _check_samples(data: bytes, manifest: Mapping[str, Any], name: str) -> None:
 
 def _read_decisions(data: bytes, name: str) -> tuple[Decision, ...]:
     try:
-        return tuple(Decision.from_json(parse_json(line)) for line in data.splitlines())
-    except (PycError, ValueError, KeyError, OverflowError, TypeError, AttributeError) as error:
+        return tuple(from_data(Decision, parse_json(line)) for line in data.splitlines())
+    except ValueError as error:
         raise _bad(name, "a log of decisions", str(error)) from None
 
 

@@ -59,9 +59,7 @@ def _memory(contract: Contract, facts: Facts) -> ClauseReport:
     requested = contract.memory_budget_bytes
     needed = facts.account.total(contract.max_concurrency)
     evidence = "a plan within it was made for every region" if needed is None else ""
-    several = contract.max_concurrency > 1
-    arenas = f", with arenas for {contract.max_concurrency} calls" if several else ""
-    evidence = evidence or f"{needed} bytes are needed by one call{arenas}"
+    evidence = evidence or f"{needed} bytes: {facts.account.described(contract.max_concurrency)}"
     return ClauseReport("memory_budget_bytes", requested, Status.PROVEN, (Note(evidence),))
 
 
@@ -191,8 +189,9 @@ def _taken(clause: ClauseReport, counts: Counts) -> ClauseReport:
 
 def latency(clause: ClauseReport, seconds: Sequence[float]) -> ClauseReport:
     """The clause as so many calls show it: their median against the goal."""
-    median = statistics.median(seconds)
-    kept = median <= clause.requested
+    median, goal = statistics.median(seconds), clause.requested
+    assert isinstance(goal, float | int), "a goal is a number of seconds"
+    kept = median <= goal
     return replace(
         clause,
         status=Status.CHECKED if kept else Status.BROKEN,

@@ -15,14 +15,18 @@ from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.artifact.signature import Ranges, Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.dialects.util.codec import from_data
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport
 
 # The entries that an artifact may have: with the plain ABI, and with memory of the caller.
 MAIN, ARENA = "main", "main$arena"
 # Fields that a manifest may lack.
-CALIBRATION, CONTRACT_REPORT = "calibration", "contract_report"
+CALIBRATION, CONTRACT_REPORT, FORMULAS = "calibration", "contract_report", "formulas"
+# The account of a program, and that of its dispatches by IREE's own plan.
+MEMORY, BY_IREE = "memory", "memory_by_iree"
+# Among the formulas: of the outputs alone.
+OUTPUTS = "outputs"
 IMPORTED = "imported"
 # `Target.device` of the programs that can be run.
 DEVICES = ("local", "cuda", "vulkan", "hip")
@@ -74,6 +78,12 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
     _check_contract_report(manifest)
 
 
+def report_of(manifest: Mapping[str, Any]) -> ContractReport:
+    """Return the contract report of a manifest."""
+    clauses = manifest.get(CONTRACT_REPORT, [])
+    return ContractReport(from_data(tuple[ClauseReport, ...], clauses, CONTRACT_REPORT))
+
+
 def check_conditions(conditions: Mapping[str, Any]) -> None:
     """As `check_manifest`, for those fields that a log repeats; null stands for one left out."""
     for name, value in conditions.items():
@@ -122,10 +132,6 @@ def _device(value: Any) -> None:
     _require(_is_text(value) and value in DEVICES, f"one of {', '.join(DEVICES)}")
 
 
-def _count(value: Any) -> None:
-    _require(_is_count(value), f"a whole number from 0 to {_MOST}")
-
-
 def _seconds(value: Any) -> None:
     known = type(value) is float and math.isfinite(value) and value >= 0
     _require(value is None or known, "seconds or null")
@@ -151,7 +157,7 @@ def _argument(argument: SignatureEntry) -> None:
 
 def _contract(value: Any) -> None:
     _require(isinstance(value, dict), "clauses by name")
-    clauses = Contract.from_json(value).to_json()
+    clauses = to_data(Contract.of(value))
     _require(
         all(clauses[name] == given for name, given in value.items()),
         "sizes in bytes, times in seconds",
@@ -181,6 +187,12 @@ def _memory(value: Any) -> None:
     _require(all(v is None or _is_count(v) for v in value.values()), f"bytes up to {_MOST}")
 
 
+def _formulas(value: Any) -> None:
+    _require(isinstance(value, dict) and set(value) == {MEMORY, BY_IREE, OUTPUTS}, "all formulas")
+    for sums in value.values():
+        _texts(sums)
+
+
 def _options(value: Any) -> None:
     # A manifest made by hand may leave all of them out.
     if value == {}:
@@ -203,12 +215,8 @@ def _calibration(value: Any) -> None:
 
 
 def _contract_report(value: Any) -> None:
-    _require(isinstance(value, list) and all(isinstance(c, dict) for c in value), "a list")
-    for clause in value:
-        _require(_is_text(clause["code"]), "the name of a code")
-        _require(all(map(_is_count, (clause.get("done", 0), clause.get("of", 0)))), "counts")
-        _require(isinstance(clause["measured"], dict), "numbers by name")
-    ContractReport.from_json(value)
+    for clause in from_data(tuple[ClauseReport, ...], value, "contract_report"):
+        _require(all(map(_is_count, (clause.done, clause.of))), "counts")
 
 
 def _imported(value: Any) -> None:
@@ -221,8 +229,8 @@ def _checksums(value: Any) -> None:
 
 def _check_contract_report(manifest: Mapping[str, Any]) -> None:
     """The report has the contract's clauses, each once, with the requested values."""
-    given = Contract.from_json(manifest["contract"]).given()
-    clauses = ContractReport.from_json(manifest.get(CONTRACT_REPORT, ())).clauses
+    given = Contract.of(manifest["contract"]).given()
+    clauses = report_of(manifest).clauses
     for clause in clauses:
         if clause.clause not in given or clause.requested != given[clause.clause]:
             raise ValueError(
@@ -238,12 +246,12 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
     "device": _device,
     "features": _texts,
     "signature": _signature,
-    "constants_bytes": _count,
     "contract": _contract,
     "versions": _named_texts,
     "graph_id": _text,
     "entries": _entries,
-    "memory": _memory,
+    MEMORY: _memory,
+    BY_IREE: _memory,
     "seconds": _seconds,
     "options": _options,
     IMPORTED: _imported,
@@ -252,4 +260,5 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 _OPTIONAL: Mapping[str, Callable[[Any], None]] = {
     CALIBRATION: _calibration,
     CONTRACT_REPORT: _contract_report,
+    FORMULAS: _formulas,
 }

@@ -17,20 +17,20 @@ from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.resources import as_resource, resource_array, resource_key
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.frontends.sources import Source
+from pyc_mlir.frontends.sources import Loaded
 
 _RESOURCE = re.compile(r'dense_resource<("[^"]*"|[^>]+)>')
 
 
-def program_part(source: Source) -> dict[str, Any]:
-    """The program's part of a key. Raises Unkeyed for constants that cannot be read."""
+def program_part(source: Loaded) -> dict[str, Any]:
+    """Return the program's part of a key. Raises Unkeyed for constants that cannot be read."""
     if source.module is None:
         return {"enters": "iree", "graph": sha256(source.foreign), "constants": ""}
     return {"enters": "pyc", **module_digests(source.module)}
 
 
 def module_digests(module: ir.Module) -> dict[str, str]:
-    """``graph`` and ``constants`` of a module, SHA-256 in hex. Raises Unkeyed."""
+    """Return ``graph`` and ``constants`` of a module, SHA-256 in hex. Raises Unkeyed."""
     # No blob is printed: the limit of 0 characters elides each.
     text = module.operation.get_asm(enable_debug_info=False, large_resource_limit=0)
     order: dict[str, int] = {}
@@ -52,12 +52,12 @@ def module_digests(module: ir.Module) -> dict[str, str]:
 
 
 def _foreign_ops() -> list[str]:
-    """Ops whose meaning is not in PyC's own source."""
+    """Return the ops whose meaning is not in PyC's own source."""
     return sorted(n for n, d in OPS.items() if not d.__module__.startswith("pyc_mlir."))
 
 
 def _resources(module: ir.Module) -> dict[str, str]:
-    """The digest of each resource that an op has as an attribute, by name. Raises Unkeyed."""
+    """Return the digest of each resource that an op has as an attribute. Raises Unkeyed."""
     found: dict[str, str] = {}
 
     def visit(op: ir.Operation) -> ir.WalkResult:

@@ -24,17 +24,17 @@ from pyc_mlir.cache.files import file_digest, sha256
 from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.frontends.onnx.model_files import inside
+from pyc_mlir.frontends.sources import MlirFile, OnnxFile, Source
 from pyc_mlir.util.versions import installed_version
 
 # Longer than the steps in which file systems count time.
 SETTLED_SECONDS = 2.0
-_KINDS = (".onnx", ".mlir")
 _PARTS = ("enters", "graph", "constants")
 
 
 @dataclass(frozen=True)
 class FileState:
-    """What tells that a file is still the one that was read."""
+    """The state of a file that tells whether it is still the one that was read."""
 
     path: str
     device: int
@@ -45,7 +45,7 @@ class FileState:
 
     @staticmethod
     def of(path: Path) -> "FileState":
-        """The state now. Raises OSError."""
+        """Return the state now. Raises OSError."""
         found = os.stat(path)
         return FileState(
             os.path.realpath(path),
@@ -57,7 +57,7 @@ class FileState:
         )
 
     def settled(self, now: float) -> bool:
-        """True unless the file may have changed since, or may yet, within one step of its times."""
+        """Return True unless the file may have changed since, or may yet, within one time step."""
         return max(self.modified_ns, self.changed_ns) <= (now - SETTLED_SECONDS) * 1e9
 
     @property
@@ -74,7 +74,7 @@ class Contents:
     digests: tuple[str, ...]
 
     def unchanged(self) -> bool:
-        """True while all files are what they were."""
+        """Return True while all files are what they were."""
         try:
             return all(FileState.of(Path(s.path)) == s for s in self.states)
         except OSError:
@@ -96,8 +96,8 @@ class Sources:
         self._clock = clock
         self._known: dict[str, str] = {}
 
-    def contents(self, source: Any, read: bool = True) -> Contents | None:
-        """The digests of a model's files; None for what is no settled file.
+    def contents(self, source: Source, read: bool = True) -> Contents | None:
+        """Return the digests of a model's files; None for what is no settled file.
 
         read: whether the files may be read here; else None for those that no memo tells of.
         """
@@ -115,7 +115,7 @@ class Sources:
         return found if found.unchanged() else None
 
     def known(self, contents: Contents, identity: Identity) -> Mapping[str, str] | None:
-        """The program's part of the key, where files of these contents were imported before."""
+        """Return the program's part of the key, if files of these contents were imported before."""
         found = _read(self._store.read_memo(_memo_name(contents, identity)))
         return found if set(found) == set(_PARTS) else None
 
@@ -128,7 +128,7 @@ class Sources:
         self._note(self._store.write_memo(name, json.dumps(found).encode()))
 
     def _weights(self, path: Path, read: bool) -> list[Path]:
-        """The files beside a model that hold weights of it. Raises OSError, ValueError."""
+        """Return the files beside a model that hold weights of it. Raises OSError, ValueError."""
         if path.suffix != ".onnx":
             return []
         state = FileState.of(path)
@@ -143,7 +143,7 @@ class Sources:
         return [inside(path.resolve().parent, name) for name in names]
 
     def _digest(self, state: FileState, read: bool) -> str:
-        """The digest of a file's content, by its identity where that is known.
+        """Return the digest of a file's content, by its identity where that is known.
 
         Raises OSError, ValueError.
         """
@@ -159,17 +159,22 @@ class Sources:
         return known
 
 
-def _model_path(source: Any) -> Path | None:
-    if not isinstance(source, str | os.PathLike):
-        return None
+def _model_path(source: Source) -> Path | None:
+    match source:
+        # Memos do not tell imports with islands from those without.
+        case OnnxFile(path, islands=False):
+            found = path
+        case MlirFile(path) if path.suffix == ".mlir":
+            found = path
+        case _:
+            return None
     with contextlib.suppress(OSError, ValueError):
-        path = Path(source)
-        return path if path.suffix in _KINDS and path.is_file() else None
+        return found if found.is_file() else None
     return None
 
 
 def _external_names(path: Path) -> list[str]:
-    """The files that an ONNX model keeps weights in. Raises ValueError for what is no model."""
+    """Return the files that an ONNX model keeps weights in. Raises ValueError for no model."""
     if importlib.util.find_spec("onnx") is None:
         raise ValueError("no onnx")
     from pyc_mlir.dialects.errors import PycError
@@ -184,7 +189,7 @@ def _external_names(path: Path) -> list[str]:
 
 
 def _memo_name(contents: Contents, identity: Identity) -> str:
-    """Imports depend on the importer: PyC's source, the packages' versions."""
+    """Name a memo; imports depend on the importer: PyC's source, the packages' versions."""
     versions = dict(identity.versions)
     with contextlib.suppress(PackageNotFoundError):
         versions["onnx"] = installed_version("onnx")

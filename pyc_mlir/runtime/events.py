@@ -99,27 +99,28 @@ class ProgramStats:
     """The statistics of a program.
 
     Times are seconds of whole calls, guards and conversions included; the median is that of
-    the last 1,024 calls; memory is that of the whole device.
+    the last 1,024 calls.
 
-    `account` is what the program needs by its manifest, `arena_bytes` what its arenas hold now,
-    and `arena_waits` counts the calls that found all arenas in use. `mode` names the plan in use,
-    `mode_switches` counts the changes of it, and `switches` are the latest. `contract` tells of
-    each clause; `comparisons` counts calls that were compared with the reference (which is no part
-    of their times), `wrong_results` samples and calls that differed, and `fallbacks` are those that
-    were taken. `imported` is how much of the program PyC compiles, `cache` what the compile cache
-    did for it, if it was asked, `check` how it compared with its references when this process
-    compiled it. `other_runtime` says which release of IREE's runtime the program
-    was compiled for, if this is another one (RUNTIME_DIFFERS)."""
+    `memory` is what the program needs by its manifest; `device_memory` counts what everybody has
+    allocated on the device, without constants that lie in the file. `arena_bytes` are what the
+    program's arenas hold now, and `arena_waits` counts the calls that found all arenas in use.
+    `mode` names the plan in use, `mode_switches` counts the changes of it, and `switches` are the
+    latest. `contract` tells of each clause; `comparisons` counts calls that were compared with the
+    reference (which is no part of their times), `wrong_results` samples and calls that differed,
+    and `fallbacks` are those that were taken. `imported` is how much of the program PyC compiles,
+    `cache` what the compile cache did for it, if it was asked, `check` how it compared with its
+    references when this process compiled it. `other_runtime` says which release of IREE's runtime
+    the program was compiled for, if this is another one (RUNTIME_DIFFERS).
+    """
 
     calls: int
     guard_failures: int
     seconds_total: float
     seconds_last: float | None
     seconds_median: float | None
-    memory: "MemoryStatistics"
+    memory: Account
+    device_memory: "MemoryStatistics"
     artifact_bytes: int
-    constants_bytes: int
-    account: Account
     arena_bytes: int
     arena_waits: int
     mode: str
@@ -138,7 +139,7 @@ class ProgramStats:
         return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return the HTML for notebooks."""
         return facts_table("ProgramStats", self._shown())
 
     def _shown(self) -> dict[str, str]:
@@ -149,8 +150,8 @@ class ProgramStats:
             "median": "none" if median is None else quantity(median, "s"),
             "guard failures": str(self.guard_failures),
             "artifact": quantity(self.artifact_bytes, "B"),
-            "constants": quantity(self.constants_bytes, "B"),
-            "scratch": quantity(self.arena_bytes, "B"),
+            "memory": str(self.memory),
+            "arenas held": quantity(self.arena_bytes, "B"),
         }
         if self.mode:
             shown["mode"] = self.mode

@@ -58,7 +58,6 @@ from pyc_mlir.runtime.outputs import (
 )
 from pyc_mlir.runtime.plans import PlannedMode, Run, Serving
 from pyc_mlir.util.html import facts_table
-from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
     from pyc_mlir.pipelines.target.calibration import Calibration
@@ -113,7 +112,7 @@ class Program:
         self.artifact = artifact
         self.signature = artifact.signature
         self._results = decode(self.signature.results, len(self.signature.outputs))
-        contract = Contract.from_json(manifest["contract"])
+        contract = Contract.of(manifest["contract"])
         # A budget counts what a call holds, not what an allocator keeps of earlier ones.
         recycles = contract.memory_budget_bytes is None
         self.device = device or Device.default_for(
@@ -393,8 +392,7 @@ class Program:
             "outputs": _few([f"{a.name}: {a}" for a in self.signature.outputs]),
             "device": repr(self.device),
             "mode": self.mode or "none",
-            "constants": quantity(stats.constants_bytes, "B"),
-            "scratch": quantity(stats.arena_bytes, "B"),
+            "memory": self.artifact.memory_line,
             "calls": str(stats.calls),
         }
         return facts_table("Program", rows)
@@ -419,10 +417,9 @@ class Program:
             seconds_total=total,
             seconds_last=recent[-1] if recent else None,
             seconds_median=statistics.median(recent) if recent else None,
-            memory=self.device.memory(),
+            memory=self.artifact.account,
+            device_memory=self.device.memory(),
             artifact_bytes=len(self.artifact.vmfb),
-            constants_bytes=self.artifact.manifest["constants_bytes"],
-            account=self.artifact.account,
             arena_bytes=self._serving.pool.bytes,
             arena_waits=self._serving.pool.waits,
             mode=self.mode,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.pipelines.choices.choices import Decision, NamesVariants, Policy
 from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker import process
@@ -60,12 +61,12 @@ class WorkerAttempt:
 
     @property
     def done(self) -> bool:
-        """Whether all was answered, or nothing more will be."""
+        """The state in which all was answered, or nothing more will be."""
         return self.error is not None or (self._current is None and not self._waiting)
 
     @property
     def doing(self) -> str:
-        """What the worker does now."""
+        """The step that the worker does now."""
         if self._current is None:
             return "a worker process starts"
         return self.worker.doing or "the model is read"
@@ -97,11 +98,11 @@ class WorkerAttempt:
             if header["begins"]:
                 self._open.enter_context(self._stage(header["title"]))
         elif kind == "prefer":
-            question = Decision.from_json(header["question"])
+            question = from_data(Decision, header["question"])
             name = self._policy.prefer(question.site, question.alternatives)
             self.worker.channel.send(Frame({"name": name}))
         elif kind == "variants":
-            site = Decision.from_json(header["question"]).site
+            site = from_data(Decision, header["question"]).site
             policy = self._policy
             names = list(policy.variants(site)) if isinstance(policy, NamesVariants) else []
             self.worker.channel.send(Frame({"names": names}))
@@ -110,7 +111,7 @@ class WorkerAttempt:
         self._next()
 
     def _ended(self, kind: str, frame: Frame) -> None:
-        """The answer to the current request."""
+        """Take the answer to the current request."""
         self._current = None
         if kind == REFUSED:
             self.error = error_of(frame)

@@ -1,7 +1,8 @@
 """The facts of a program that the text and the page both show.
 
 Comes in: an artifact, perhaps the log of its compile. Goes out: `ExplainedProgram`, and for each
-region a `Story`: sizes before and after, and sentences. Nothing here knows a terminal or a browser.
+region its `RegionFacts`: sizes before and after, and sentences. Nothing here knows a terminal or a
+browser.
 """
 
 import re
@@ -9,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.manifest import BY_IREE, MEMORY
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
-from pyc_mlir.pipelines.choices.evidence import PlanBytes
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
 from pyc_mlir.profile.build import placed, predict
@@ -26,6 +27,7 @@ _PARTS = {
     "inputs": "inputs",
     "transients": "transients (the arena)",
     "outputs": "outputs",
+    "workspace": "workspace (beside the arena)",
 }
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
@@ -68,12 +70,12 @@ class ExplainedProgram:
         return ExplainedProgram(name, artifact, shown, report, chosen, profile)
 
     def matching(self, text: str) -> "ExplainedProgram":
-        """With only those decisions that concern `text` (see `concerning`)."""
+        """Keep only those decisions that concern `text` (see `concerning`)."""
         found = concerning(self.decisions, text, self.report)
         return replace(self, decisions=found)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Rows for the head: what it is, for what it was compiled, by what."""
+        """Return rows for the head: the program, its target and its versions."""
         manifest = self.artifact.manifest
         versions = ", ".join(f"{n} {v}" for n, v in sorted(manifest["versions"].items()))
         return [
@@ -95,53 +97,22 @@ class ExplainedProgram:
         return f"{quantity(seconds, 's')} a call on one core (cost model{rests}; not measured)"
 
     def account(self) -> list[tuple[str, int | None]]:
-        """Rows (what, bytes or None if only a call determines them) of one call at a time.
+        """Return rows (part, bytes or None if only a call determines them) of one call."""
+        account = self.sizes.account(self.artifact)
+        parts = account.to_json()
+        rows = [(label, parts[name]) for name, label in _PARTS.items()]
+        return [*rows, ("total", account.total())]
 
-        The constants alone, if the manifest has no more.
-        """
-        manifest = self.artifact.manifest
-        account = manifest.get("memory")
-        if account is None:
-            return [("constants", manifest["constants_bytes"])]
-        if self.sizes.chosen:
-            signature = self.artifact.signature
-            account = {
-                **account,
-                "inputs": self.sizes.of(signature.inputs),
-                "outputs": self.sizes.of(signature.outputs),
-                "transients": self.working_memory()[0],
-            }
-        parts = [account[name] for name in _PARTS]
-        rows = [(label, account[name]) for name, label in _PARTS.items()]
-        return [*rows, ("total", None if None in parts else sum(parts))]
+    def memory(self) -> tuple[int | None, int | None]:
+        """Return all parts' bytes, and the same by IREE's own plan with the model's weights."""
+        mine, theirs = (self.sizes.account(self.artifact, part) for part in (MEMORY, BY_IREE))
+        return mine.total(), theirs.total()
 
-    def working_memory(self) -> tuple[int | None, int | None]:
-        """Bytes of the arena of one call, and under IREE's plan; None where not known."""
-        total, iree = 0, 0
-        for story in self.stories():
-            chosen, reference = self._arenas(story)
-            if chosen is None or reference is None:
-                return None, None
-            total, iree = total + chosen, iree + reference
-        return (total, iree) if self.report.regions else (None, None)
-
-    def _arenas(self, story: "Story") -> tuple[int | None, int | None]:
-        """As `working_memory`, of one region; by its formulas at the chosen sizes."""
-        region, evidence = story.region, story.decision.evidence if story.decision else ()
-        offers = [e for e in evidence if isinstance(e, PlanBytes)]
-        plans = next((p for p in offers if p.plan == region.chosen), offers[0] if offers else None)
-        if plans is not None and (self.sizes.chosen or region.after is None):
-            reference = self.sizes.bytes_of(plans.reference)
-            own = reference if region.chosen == UNPLANNED else self.sizes.bytes_of(plans.nbytes)
-            return own, reference
-        after, before = region.after, region.before or region.after
-        return (after.arena_bytes, before.arena_bytes) if after and before else (None, None)
-
-    def stories(self) -> list["Story"]:
-        """One for each region whose memory was planned, or left to IREE as it is."""
+    def regions(self) -> list["RegionFacts"]:
+        """Return the facts of each region whose memory was planned, or left to IREE as it is."""
         every = (*self.artifact.decisions, *self.decisions)
         found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
-        return [Story(r, found.get(r.name)) for r in self.report.regions if r.chosen]
+        return [RegionFacts(r, found.get(r.name)) for r in self.report.regions if r.chosen]
 
 
 def _require_own(profile: Profile | None, artifact: Artifact, name: str) -> None:
@@ -180,7 +151,7 @@ def _has_task(region: RegionReport, text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Story:
+class RegionFacts:
     """One region: its memory before and after planning, and the decisions about it."""
 
     region: RegionReport
@@ -259,7 +230,7 @@ class Story:
         return ", ".join(found)
 
     def rows(self) -> list[tuple[str, str]]:
-        """All of it, as rows."""
+        """Return all facts as rows."""
         return [
             ("runs with", self.why),
             *([("turned down", self.others)] if self.others else []),
@@ -290,7 +261,7 @@ def role(region: RegionReport, name: str) -> str:
 
 
 def size(value: int | None) -> str:
-    """Bytes with a unit, three digits or more."""
+    """Format bytes with a unit, three digits or more."""
     if value is None:
         return "known at run time"
     factor, name = unit_of(value)

@@ -19,7 +19,7 @@ from pyc_mlir.tools.explain.charts import (
 )
 from pyc_mlir.tools.explain.facts import (
     ExplainedProgram,
-    Story,
+    RegionFacts,
     alive_at_peak,
     compared,
     cost_of,
@@ -29,7 +29,7 @@ from pyc_mlir.tools.explain.facts import (
     task_name,
 )
 from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
-from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of
+from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of, unplanned
 from pyc_mlir.tools.page.document import document, facts, figure, section, wide
 from pyc_mlir.tools.page.document import folded as folded_away
 from pyc_mlir.tools.page.svg import legend
@@ -52,7 +52,6 @@ _HOW_TO_READ = (
     "as wide as it is alive, as high as it is large, at its offset in the arena. Empty space is "
     "memory that nothing uses then. Point at a rectangle to see what it is."
 )
-_NO_REPORT = "This program holds no memory report: compile it with a planner mode to have one."
 
 
 def page(subject: ExplainedProgram) -> str:
@@ -69,18 +68,18 @@ def page(subject: ExplainedProgram) -> str:
         header,
         _time(subject.profile),
         _overview(subject),
-        *(_region(story) for story in subject.stories()),
+        *(_region(found) for found in subject.regions()),
         _decisions(subject.decisions),
     )
 
 
 def _overview(subject: ExplainedProgram) -> Html:
     """Write one tile a region, and the account of a call."""
-    tiles = [_tile(story) for story in subject.stories()]
+    tiles = [_tile(found) for found in subject.regions()]
     unit, rows = in_table(subject.account())
     clauses = [(c.clause, c.state) for c in subject.artifact.contract_report.clauses]
     parts = [
-        tag("div", *(tiles or [tag("p", _NO_REPORT, class_="note")]), class_="tiles"),
+        tag("div", *(tiles or [tag("p", unplanned(subject), class_="note")]), class_="tiles"),
         table(("memory of one call", unit), rows, class_="account"),
         *([table(("contract", "as compiled"), clauses)] if clauses else []),
     ]
@@ -101,8 +100,8 @@ def _time(profile: Profile | None) -> Html:
     return section("Where the time goes", *parts, every, id_="time")
 
 
-def _tile(story: Story) -> Html:
-    before, after = story.region.before, story.region.after
+def _tile(found: RegionFacts) -> Html:
+    before, after = found.region.before, found.region.after
     if after is None:
         return Html()
     saved = "nothing to compare with"
@@ -114,17 +113,17 @@ def _tile(story: Story) -> Html:
         saved = f"{abs(share):.0%} {way} than {size(before.arena_bytes)} before"
     return tag(
         "a",
-        tag("span", f"arena of region {story.region.name}"),
+        tag("span", f"arena of region {found.region.name}"),
         tag("b", size(after.arena_bytes)),
         tag("span", saved),
         class_="tile",
-        href=f"#{story.region.name}",
+        href=f"#{found.region.name}",
     )
 
 
-def _region(story: Story) -> Html:
-    region = story.region
-    parts = [facts(story.rows())]
+def _region(found: RegionFacts) -> Html:
+    region = found.region
+    parts = [facts(found.rows())]
     if any(layout.steps for layout in region.layouts.values()):
         parts += [_live(region), _arenas(region)]
     if region.frontier:

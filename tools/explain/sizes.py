@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from pyc_mlir.artifact.account import Account
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.manifest import FORMULAS, MEMORY, OUTPUTS
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
@@ -77,6 +80,27 @@ class ChosenSizes:
                 return None
             total += a.dtype.itemsize * math.prod(known)
         return total
+
+    def account(self, artifact: Artifact, part: str = MEMORY) -> Account:
+        """Return the account of a call of the chosen sizes, by PyC's plan or by IREE's own.
+
+        part: MEMORY or BY_IREE, as the manifest has them.
+        """
+        known = Account.from_json(artifact.manifest[part])
+        if not self.chosen:
+            return known
+        formulas = artifact.manifest.get(FORMULAS, {})
+        inputs, outputs = self.of(artifact.signature.inputs), self._largest(formulas.get(OUTPUTS))
+        needed = self._largest(formulas.get(part))
+        if needed is None or outputs is None:
+            return Account(known.constants, inputs, None, outputs, None)
+        return Account(known.constants, inputs, max(0, needed - outputs), outputs, 0)
+
+    def _largest(self, formulas: Sequence[str] | None) -> int | None:
+        """Return the largest of some formulas; None where one cannot be told."""
+        sizes = [self.bytes_of(formula) for formula in formulas or ()]
+        known = [size for size in sizes if size is not None]
+        return max(known) if known and len(known) == len(sizes) else None
 
     def filled(self, decision: Decision) -> Decision:
         """Return a decision whose evidence and reasons are `readable`."""

@@ -36,7 +36,7 @@ def layer_of(decision: Decision) -> str:
 
 
 def by_layer(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
-    """Decisions by their layers, in the order in which these come first; the whole comes last."""
+    """Group decisions by layer, in the order in which these come first; the whole comes last."""
     found: dict[str, list[Decision]] = {}
     for decision in decisions:
         found.setdefault(layer_of(decision), []).append(decision)
@@ -68,20 +68,29 @@ def _top_level(text: str) -> str:
 
 
 def headline(subject: ExplainedProgram) -> str:
-    """Write the most important facts as one sentence."""
+    """Return what matters most, as one sentence: the memory of a call, all parts of it."""
     sizes = subject.sizes
-    after, before = subject.working_memory()
-    if after is None:
+    mine, theirs = subject.memory()
+    if mine is None:
         missing = [name for name in sizes.names if name not in sizes.chosen]
-        if not missing or not subject.report.regions:
-            return "no memory report: the working memory is not known"
+        if not missing:
+            return "the memory of a call is known when it runs"
         flags = " ".join(f"--size {name}=8" for name in missing)
-        return f"working memory depends on {', '.join(missing)}; {flags} shows it for one size"
+        return (
+            f"the memory of a call depends on {', '.join(missing)}; {flags} shows it for one size"
+        )
     at = f" for {sizes}" if sizes.chosen else " for the largest sizes" if sizes.names else ""
-    head = f"{size(after)} of working memory{at}"
-    if before is None:
+    head = f"a call needs {size(mine)} of memory{at}"
+    if theirs is None:
         return head
-    share = round(100 * (1 - after / max(before, 1)))
+    share = round(100 * (1 - mine / max(theirs, 1)))
     if share == 0:
-        return f"{head}, {'as much as' if after == before else 'within 1 % of'} IREE's plan"
-    return f"{head}, {abs(share)} % {'less' if share > 0 else 'more'} than IREE's plan"
+        return f"{head}, as much as by IREE's plan{'' if mine == theirs else ' within 1 %'}"
+    return f"{head}, {abs(share)} % {'less' if share > 0 else 'more'} than by IREE's plan"
+
+
+def unplanned(subject: ExplainedProgram) -> str:
+    """Return why a program has no planned region to show."""
+    if subject.artifact.memory:
+        return "no buffers to plan: each region of this program works in one at most"
+    return "IREE planned the memory: the program was compiled with planner mode `iree`"

@@ -124,7 +124,7 @@ class Memory:
             vector.maskedstore(self._value, at, mask.value, value)
 
     def number(self, *place: IndexLike) -> Scalar:
-        """One number."""
+        """Load one number."""
         return Scalar(memref.load(self._value, self._find(place)[1]))
 
     def put(self, value: Scalar, *place: IndexLike) -> None:
@@ -229,7 +229,7 @@ class Build:
 
     @contextmanager
     def when(self, condition: Condition) -> Iterator[None]:
-        """Code that runs only where the condition holds."""
+        """Emit code that runs only if the condition holds."""
         op = scf.IfOp(condition.value)
         with ir.InsertionPoint(op.then_block):
             yield
@@ -318,7 +318,7 @@ class Build:
         return decorate
 
     def _walk(self, size: Index, unroll: int, carry: list[Any], turn: Any) -> list[Any]:
-        """All vectors of a row: blocks of `unroll` without masks, single ones, then the tail."""
+        """Visit a row's vectors: blocks of `unroll` without masks, single ones, then the tail."""
         block = self.lanes * unroll
         blocks = size // block * block
 

@@ -27,6 +27,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.numerics.budget import OverBudget, ReferenceBudget
 from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.ops.contraction import any_order
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
@@ -53,7 +54,7 @@ class _Metered:
     name: str = PycOracle.name
 
     def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
-        """As of `PycOracle`. Raises OverBudget."""
+        """Return results as `PycOracle` does. Raises OverBudget."""
         with any_order():
             found = expected_of(self.module, self.entry, inputs, self.budget)
         return [replace(e, tolerance=np.float32(SLACK) * e.tolerance) for e in found]
@@ -90,7 +91,7 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
 
 
 def _seeds(block: ir.Block) -> tuple[int, ...]:
-    """Those of samples: the last one with edge values, as far as they are the same compiled."""
+    """Return the seeds of samples; the last has edge values that stay the same when compiled."""
     found = (definition_of(op.operation) for op in block.operations)
     finite = any(op.has(Trait.FINITE_OPERANDS) for op in found if op is not None)
     return (0, 1, FINITE_EDGES if finite else EDGES)
@@ -122,10 +123,10 @@ def self_check(artifact: Artifact, expected: Expectation, device: Device | None)
         return SelfCheck(work=expected.work, unchecked=expected.unchecked, why=expected.why)
     if device is None:
         return SelfCheck.without(Unchecked.NO_DEVICE, artifact.manifest["target"])
-    contract = Contract.from_json({**artifact.manifest["contract"], "max_error": ROUNDING})
+    contract = Contract.of({**artifact.manifest["contract"], "max_error": ROUNDING})
     trial = replace(
         artifact,
-        manifest={**artifact.manifest, "contract": contract.to_json()},
+        manifest={**artifact.manifest, "contract": to_data(contract)},
         samples=expected.samples.to_bytes(),
         checks=None,
     )

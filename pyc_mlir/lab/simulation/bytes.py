@@ -46,7 +46,7 @@ def bytes_of(program: PricedProgram, changed: Mapping[str, str]) -> Bytes:
     if len(entry) != 1:
         return Bytes(total, False, "of the program as it is: a call has not one region")
     (region,) = entry
-    transients = program.account.transients or 0
+    transients = program.account.scratch or 0
     more = _chosen(region, changed) - region.costs[region.chosen].workspace_bytes
     if transients + more < 0 or not transients:
         return Bytes(total, False, "of the program as it is: the call's peak lies elsewhere")

@@ -101,7 +101,7 @@ class Prices:
         """The share of what a call works on that the last-level cache keeps between calls."""
         target, account = self.program.target, self.program.account
         cache = target.l3_bytes or target.l2_bytes
-        used = (account.constants or 0) + (account.transients or 0)
+        used = (account.constants or 0) + (account.scratch or 0)
         return min(1.0, cache / used) if used else 1.0
 
     def _here(self, site: PricedSite) -> Iterable[WisdomRow]:

@@ -41,8 +41,8 @@ class LoweredProgram(Protocol):
         ...
 
     @property
-    def constants_bytes(self) -> int:
-        """Bytes of its constants."""
+    def constants_bytes(self) -> int | None:
+        """Bytes of its constants; None where IREE reads the program as it came."""
         ...
 
     @property

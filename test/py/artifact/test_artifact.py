@@ -112,7 +112,7 @@ def test_plain_vmfb_is_not_an_artifact():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 1}, "schema 2, got 1"),
+        ({"schema": 1}, "schema 3, got 1"),
         ({"device": None}, "`device`: expected one of"),
         ({"entries": {}}, "the function of `main`"),
         ({"entries": {"main": {}}}, "a function of `main`"),
@@ -142,7 +142,7 @@ def test_only_ireees_own_archive_can_be_extended():
 
 def test_manifest_has_what_a_reader_needs():
     manifest = add_artifact().manifest
-    assert manifest["schema"] == 2 and manifest["target"] == "cpu" and manifest["device"] == "local"
+    assert manifest["schema"] == 3 and manifest["target"] == "cpu" and manifest["device"] == "local"
     assert manifest["entries"] == {"main": {"function": "main"}}
     assert manifest["signature"]["inputs"][0] == {"name": "a", "dtype": "f32", "shape": [4]}
     assert {"iree-base-runtime", "numpy", "ml_dtypes"} <= manifest["versions"].keys()

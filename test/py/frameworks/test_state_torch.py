@@ -44,7 +44,7 @@ def test_a_decode_loop_works_in_the_memory_of_its_cache(mode):
     model = pyc_torch.compile(eager, example, planner_mode=mode, cache=False)
     device, cache = model.program.device, dict(model.state)
     # No copy of the cache is scratch.
-    assert (model.program.stats().account.transients or 0) < CACHE
+    assert (model.program.stats().memory.transients or 0) < CACHE
     places = {name: value.numpy().ctypes.data for name, value in cache.items()}
     held = device.memory().allocated_bytes
     for place in range(6):

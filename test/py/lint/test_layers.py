@@ -34,11 +34,14 @@ FOLDERS = (
     *under("dialects", "", "util", "ops", "ir", "numerics"),
     *under("pipelines", "target", "choices", "text", "driver", "streams"),
     *under("pipelines/kernels", "lang", "shared", "match", ""),
-    *under("pipelines/kernels/families", "", "conv", "int8", "movement"),
+    *under("pipelines/kernels/families", "", "conv", "int8", "movement", "packed"),
     *under("pipelines/pyc", "", "canonicalize", "terms", "recognize", "fuse", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
-    *under("pyc_mlir", "util/captures", "util", "measure", "artifact", "profile", "runtime"),
+    *under(
+        *("pyc_mlir", "util/captures", "util", "measure", "artifact", "profile", "runtime"),
+        *("service", "serve"),
+    ),
     *under("pyc_mlir/frontends", "python", "importing", "islands", "onnx/shared"),
     *under("pyc_mlir/frontends/onnx/ops", "layers", "images", "microsoft", ""),
     *under("pyc_mlir/frontends", "onnx", "torch/shared", "torch/ops", "torch"),
@@ -50,7 +53,8 @@ FOLDERS = (
     *under("pyc_mlir/lab", "survey", "tune", "tune/studies", "lanes", ""),
     *under("tools", "cli", "page", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "zoo", "model", "compile", "evidence", "tune", "predict", ""),
+    *under("tools/bench", "zoo", "model", "compile", "evidence", "tune", "predict"),
+    *under("tools/bench", "service", ""),
     *under("tools", "demo", "docs", ""),
 )
 # What no compile runs. Only tools import it; the package itself knows it by name, in strings.
@@ -76,7 +80,7 @@ RUN_PATH = (
 COMPILERS = ("torch_mlir", "iree.compiler")
 MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12
 # Lines of dialects/, pipelines/, pyc_mlir/ and tools/ together.
-MAX_PRODUCT = 115_600
+MAX_PRODUCT = 119_300
 
 
 @dataclass

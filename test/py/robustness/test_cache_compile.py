@@ -76,11 +76,11 @@ def folder(kept, tmp_path) -> Path:
 def quick(plain, monkeypatch) -> None:
     """The compiler's place is taken by its answer."""
     answer = artifact.from_bytes(plain)
-    monkeypatch.setattr("pyc_mlir.compilation.build.first_artifact", lambda *_: answer)
+    monkeypatch.setattr("pyc_mlir.compilation.attempts.first_artifact", lambda *_: answer)
 
 
 def no_compile(monkeypatch) -> None:
-    monkeypatch.setattr("pyc_mlir.compilation.build.first_artifact", None)
+    monkeypatch.setattr("pyc_mlir.compilation.attempts.first_artifact", None)
 
 
 @pytest.mark.full
@@ -196,7 +196,7 @@ def test_a_file_that_is_known_is_not_imported(tmp_path, monkeypatch, plain):
     made, outcome, _ = compiled(fresh, file)
     assert outcome == "miss" and to_bytes(made) == plain
     no_compile(monkeypatch)
-    monkeypatch.setattr("pyc_mlir.cache.lookup.load_source", None)
+    monkeypatch.setattr("pyc_mlir.frontends.sources.MlirFile.load", None)
     made, outcome, _ = compiled(cache_in(tmp_path / "cache", ahead=100.0), str(file))
     assert outcome == "hit" and to_bytes(made) == plain
     assert compiled(fresh, file)[1] == "memory"

@@ -21,7 +21,7 @@ from pyc_mlir import TensorSpec, compile
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.memory.arena_choice import ArenaEntry
+from pyc_mlir.iree.memory.arena_choice import EntryRequest, make_entry
 from pyc_mlir.iree.memory.versions import iree_alone
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import Arena, ArenaCall, ArenaFacts, ArenaPool, read_facts
@@ -156,9 +156,8 @@ def test_code_is_generated_once():
     counts = []
     for wanted in (False, True):
         with opened(branches(3).code, host_target()) as session:
-            entry = ArenaEntry("main", wanted)
             session.run(to="flow")
-            entry.compile(session, iree_alone)
+            entry, _ = make_entry(session, EntryRequest(wanted=wanted), iree_alone)
             assert not entry.missing and (entry.twin is not None) == wanted
             counts.append(session.text().count(b"stream.executable private"))
     assert counts[0] == counts[1] > 0
@@ -166,7 +165,7 @@ def test_code_is_generated_once():
 
 def test_the_account_is_exact():
     p = program()
-    account = p.stats().account
+    account = p.stats().memory
     assert account == p.artifact.account
     assert account.inputs == 8 * 64 * 4 and account.outputs == 8 * (64 + 48) * 4
     assert account.constants is not None and account.constants >= W.nbytes
@@ -178,20 +177,20 @@ def test_the_account_is_exact():
     for _ in range(3):
         counted(x)
     needed = account.inputs + account.outputs + scratch
-    assert counted.stats().memory.peak_bytes == needed
+    assert counted.stats().device_memory.peak_bytes == needed
     assert counted.stats().arena_bytes == scratch
     assert account.total() == account.constants + needed
     assert account.total(3) == account.constants + needed + 2 * scratch
 
 
 def test_dynamic_parts_of_the_account_are_open():
-    account = program("n").stats().account
+    account = program("n").stats().memory
     assert account.inputs is account.outputs is account.transients is account.total() is None
     assert account.constants is not None
 
 
 def test_account_round_trip():
-    for account in (Account(), Account(1, 2, 3, 4)):
+    for account in (Account(), Account(1, 2, 3, 4, 5)):
         assert Account.from_json(account.to_json()) == account
     for wrong in ({}, {**Account().to_json(), "inputs": -1}, {**Account().to_json(), "more": 1}):
         with pytest.raises(PycError) as caught:
@@ -352,7 +351,7 @@ def test_a_program_without_the_entry_says_so():
     assert set(p.artifact.manifest["entries"]) == {"main"}
     x, n = inputs(16)[:, :16] / 8, np.array(2, np.int32)
     np.testing.assert_allclose(p(x, n), x @ x @ x, rtol=1e-4, atol=1e-5)
-    assert p.stats().account.transients is None
+    assert p.stats().memory.transients is None
     out = to_device(x, p.device)
     refused(ReasonCode.NO_ARENA_ENTRY, p, x, n, out=out)
     refused(ReasonCode.NO_ARENA_ENTRY, add_program(), ramp(4), ramp(4), out=out)
@@ -409,7 +408,7 @@ def test_an_entry_that_needs_more_than_main_is_dropped():
     (why,) = decision.grounds
     reported = re.search(r"a call of it would need (\d+) bytes, one of `main` (\d+)", str(why))
     assert reported is not None and int(reported[1]) > int(reported[2])
-    account = p.stats().account
+    account = p.stats().memory
     assert account.transients == int(reported[2]) - (account.outputs or 0)
     device = Device("local-sync")
     counted, arrays = Program(p.artifact, device), regions.inputs()
@@ -428,7 +427,7 @@ def test_a_policy_can_leave_the_entry_out():
             return next((a.name for a in alternatives if a.name == wanted), alternatives[0].name)
 
     p = compile(two_products, [inputs()], policy=Plain(), device=Device("local-sync"))
-    assert p._plans.current.arena is None and p.stats().account.constants is not None
+    assert p._plans.current.arena is None and p.stats().memory.constants is not None
     assert read_facts(p.artifact.vmfb, "main$arena") is None
     np.testing.assert_array_equal(p(inputs())[0], plain(program(), inputs())[0])
 
@@ -451,7 +450,7 @@ def test_the_arena_has_the_planned_size():
         arrays = wide.inputs()
         got = p(*arrays)
         np.testing.assert_array_equal(got, plain(p, *arrays)[0])
-        assert p.stats().account.transients == sizes[mode]
+        assert p.stats().memory.transients == sizes[mode]
     assert sizes["balanced"] * 3 < sizes["iree"]
 
 

@@ -156,7 +156,7 @@ def test_stats():
     stats = program.stats()
     assert stats.calls == 3 and stats.guard_failures == 0
     assert stats.seconds_total >= (stats.seconds_median or 0) > 0
-    assert stats.memory.peak_bytes >= 48
+    assert stats.device_memory.peak_bytes >= 48
     assert stats.artifact_bytes == len(add_artifact().vmfb)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from modules import signature
 
 from pyc_mlir.artifact import artifact, memory_report
+from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
@@ -74,12 +75,22 @@ def explained(
     decisions: Sequence[Decision] = (FUSE,),
     account: Mapping[str, int | None] | None = None,
 ) -> Artifact:
-    """An artifact that holds a report of the regions, and the decisions with theirs."""
+    """Return an artifact with a report of the regions, and the decisions with theirs.
+
+    The account is that of the regions unless another one is given.
+    """
+    types = signature(2, (4,), "f32")
+    mine, theirs = (
+        Account.of(types, 2048, sum(layout.arena_bytes for layout in layouts if layout))
+        for layouts in ([r.after for r in regions], [r.before or r.after for r in regions])
+    )
+    versions = {"pyc-mlir": "1"}
     manifest = make_manifest(
-        Target.named("cpu"), signature(2, (4,), "f32"), "abcd", 2048, versions={"pyc-mlir": "1"}
+        Target.named("cpu"), types, "abcd", mine, versions=versions, reference=theirs
     )
     if account is not None:
         manifest["memory"] = dict(account)
+        manifest["memory_by_iree"] = {**account, "transients": theirs.transients}
     report = memory_report.to_bytes(MemoryReport(tuple(regions))) if regions else b""
     every = (*decisions, *(choice(r) for r in regions))
     return Artifact(_archive(), manifest, every, b"module", report)

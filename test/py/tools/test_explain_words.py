@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from explain_programs import FUSE, explained
 from planner_problems import branches
-from test_explain import planned
+from test_explain import ACCOUNT, planned
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
@@ -121,10 +121,14 @@ def test_sizes_of_what_there_is_not(text):
 def test_headlines():
     region = planned(branches(3))
     reported = ExplainedProgram.of("m.vmfb", explained([region]))
-    assert headline(reported) == "12.00 MiB of working memory, 25 % less than IREE's plan"
+    assert headline(reported) == "a call needs 12.00 MiB of memory, 25 % less than by IREE's plan"
     iree = ExplainedProgram.of("m.vmfb", explained([replace(region, chosen="iree")]))
-    assert headline(iree) == "16.00 MiB of working memory, as much as IREE's plan"
-    assert "not known" in headline(ExplainedProgram.of("m.vmfb", explained()))
+    assert headline(iree) == "a call needs 16.00 MiB of memory, as much as by IREE's plan"
+    open_ = explained(account={**ACCOUNT, "outputs": None})
+    assert (
+        headline(ExplainedProgram.of("m.vmfb", open_))
+        == "the memory of a call is known when it runs"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +141,11 @@ def dynamic() -> artifacts.Artifact:
 def test_a_dynamic_program_at_a_chosen_size(dynamic):
     bare = ExplainedProgram.of("m.vmfb", dynamic)
     assert headline(bare) == (
-        "working memory depends on batch; --size batch=8 shows it for one size"
+        "the memory of a call depends on batch; --size batch=8 shows it for one size"
     )
     assert "hal.buffer_view" not in text_page.overview(bare)
     chosen = ExplainedProgram.of("m.vmfb", dynamic, sizes=["batch=8"])
-    assert " KiB of working memory for batch=8, " in headline(chosen)
+    assert " KiB of memory for batch=8, " in headline(chosen)
     assert escape(headline(chosen)) in page(chosen)
     account = dict(chosen.account())
     assert account["inputs"] == 8 * 64 * 4 and account["transients (the arena)"]

@@ -9,6 +9,7 @@ Each workload of `workloads.memory` gives one record per planner mode, with the 
     lower_bound_bytes    what no packing of the planned order goes below, results included; where
                          IREE's order was kept, what the largest task needs in any order
     constant_bytes, input_bytes, total_bytes     beside the peak, and all together
+    iree_total_bytes                             the same of plain IREE
     iree_peak_bytes      the least of IREE's partitionings at O3; `iree_peaks` has all of them
     xla_temp_bytes       XLA's temporary memory (results not included), null without jax. XLA hands
                          products and what follows them to a library that need not store what lies
@@ -67,7 +68,7 @@ Timings = Mapping[int, Mapping[str, Timing]]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Peaks and latency by planner mode, against plain IREE; temporary memory of XLA."""
+    """Measure peaks and latency by planner mode, against plain IREE; XLA's temporary memory."""
     parser = Parser(SUITE)
     parser.add_argument(
         "--only", nargs="+", choices=WORKLOADS, metavar="NAME", help="only these workloads"
@@ -168,7 +169,7 @@ def _failure(name: str, reason: str) -> Record:
 def measure(
     case: SuiteCase, rounds: int, min_seconds: float, threads: Sequence[int]
 ) -> list[Record]:
-    """One record per mode. Raises PycError when a program does not compile or run."""
+    """Measure one record per mode. Raises PycError when a program does not compile or run."""
     programs = build_all(case)
     pyc = {mode: footprint(b.artifact, case.arrays) for mode, b in programs.pyc.items()}
     iree = {name: footprint(b.artifact, case.arrays) for name, b in programs.iree.items()}
@@ -176,8 +177,8 @@ def measure(
     theirs = {name: programs.iree[name].artifact for name in programs.same_kernels}
     timings = time_all(ours, theirs, case.arrays, threads, rounds, min_seconds)
     shared = {
-        **_beside(case, programs),
-        **_iree_fields(programs, iree),
+        "input_bytes": case.input_bytes,
+        **_iree_fields(case, programs, iree),
         **_xla_fields(temporary_memory(case)),
         "unplanned_peak_bytes": pyc[UNPLANNED].peak_bytes,
     }
@@ -195,6 +196,7 @@ def _mode_record(
     shared: Mapping[str, Any],
 ) -> Record:
     found, built = pyc[mode], programs.pyc[mode]
+    constants = built.artifact.account.constants or 0
     bits = same_bits(found.results, pyc[UNPLANNED].results)
     error = error_against(found.results, expected.results)
     latency = {str(t): _latency(mode, programs, timings[t]) for t in timings}
@@ -213,7 +215,8 @@ def _mode_record(
         "transient_bytes": found.transient_bytes,
         "output_bytes": found.output_bytes,
         "lower_bound_bytes": found.output_bytes + lower_bound(built.artifact, programs.task_bound),
-        "total_bytes": found.peak_bytes + shared["constant_bytes"] + shared["input_bytes"],
+        "constant_bytes": constants,
+        "total_bytes": found.peak_bytes + constants + shared["input_bytes"],
         **shared,
         "median_seconds": first["seconds"]["median"],
         "iree_median_seconds": first["iree_seconds"]["median"],
@@ -225,17 +228,14 @@ def _mode_record(
     }
 
 
-def _beside(case: SuiteCase, programs: Programs) -> dict[str, Any]:
-    """Return the bytes that the peak does not count."""
-    manifest = programs.pyc[UNPLANNED].artifact.manifest
-    return {"constant_bytes": manifest["constants_bytes"], "input_bytes": case.input_bytes}
-
-
-def _iree_fields(programs: Programs, iree: Mapping[str, Footprint]) -> dict[str, Any]:
+def _iree_fields(
+    case: SuiteCase, programs: Programs, iree: Mapping[str, Footprint]
+) -> dict[str, Any]:
     peaks = {name: found.peak_bytes for name, found in iree.items()}
     best = min(peaks, key=peaks.__getitem__)
     return {
         "iree_peak_bytes": peaks[best],
+        "iree_total_bytes": peaks[best] + (programs.iree_constants or 0) + case.input_bytes,
         "iree_transient_bytes": iree[best].transient_bytes,
         "iree_setting": best,
         "iree_peaks": peaks,
@@ -254,7 +254,7 @@ def _xla_fields(found: XlaMemory | None) -> dict[str, Any]:
 
 
 def _latency(mode: str, programs: Programs, timings: Mapping[str, Timing]) -> dict[str, Any]:
-    """PyC's program in `mode` beside IREE's quickest, in seconds."""
+    """Return the times of PyC's program in `mode` beside IREE's quickest, in seconds."""
     quickest = min(programs.same_kernels, key=lambda name: timings[name].median)
     return {
         "seconds": asdict(timings[mode].spread),
@@ -269,7 +269,7 @@ def _ratio(timings: Mapping[str, Timing], of: str, to: str) -> Spread:
 
 
 def lower_bound(artifact: Artifact, task_bound: int) -> int:
-    """Transients that the plan's order needs; `task_bound` where IREE's order was kept.
+    """Return the transients that the plan's order needs; `task_bound` if IREE's order was kept.
 
     Regions run one after another, so the largest bound counts.
     """

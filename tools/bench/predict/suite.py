@@ -31,7 +31,7 @@ _ROUNDS, _PROCESSES, _ESTIMATES = 10, 1, 2000
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Estimates of programs left out: winner, regret, coverage, bytes, estimates a second."""
+    """Measure estimates of programs left out: winner, regret, coverage, bytes, rate."""
     parser = Parser(SUITE, "")
     parser.add_argument("--again", metavar="REPORT", help="score a stored report without measuring")
     parser.add_argument(
@@ -67,7 +67,7 @@ def _measured(rounds: int, quick: bool) -> Iterator[Observed]:
 def _scored(observed: Observed) -> Iterator[Record]:
     for known in (ROWS_KNOWN, ROWS_UNKNOWN):
         yield from _figures(known, scores(observed, known))
-    requested = [w for w in observed.ways if w.planned is not None and w.stated is not None]
+    requested = [w for w in observed.recipes if w.planned is not None and w.stated is not None]
     if requested:
         exact = sum(w.planned == w.stated for w in requested) / len(requested)
         yield record("bytes by the planner without code", SUITE, "exact", "%", 100 * exact)
@@ -93,14 +93,14 @@ def _figures(known: str, found: Scores) -> Iterator[Record]:
             p90=100 * hi,
             programs=len(found.judged),
             pairs=pairs,
-            ways=sum(j.ways for j in found.judged),
+            ways=sum(j.recipes for j in found.judged),
         )
 
 
 def _rate(observed: Observed) -> float:
-    """Estimates a second of the program with most kernels, each by another recipe."""
-    ways = max(observed.programs.values(), key=lambda ways: len(ways[0].kernels))
-    simulator = Simulator(observed.priced(ways[0]), observed.wisdom(), HERE)
+    """Return estimates a second of the program with most kernels, each by another recipe."""
+    recipes = max(observed.programs.values(), key=lambda recipes: len(recipes[0].kernels))
+    simulator = Simulator(observed.priced(recipes[0]), observed.wisdom(), HERE)
     sites = simulator.program.kernels
     choices = [list(site.costs) for site in sites]
     begin = time.perf_counter()

@@ -30,13 +30,14 @@ class _Workload:
 
 
 def markdown(report: Report) -> str:
-    """All tables of a report of the suite `memory`. Ends in a newline."""
+    """Write all tables of a report of the suite `memory`. Ends in a newline."""
     found = list(_workloads(report.records))
     threads = list(dict.fromkeys(t for w in found for t in w.modes[_BALANCED]["latency"]))
     means = _ratios(threads)
     parts = [
         environment_line(report),
         _table(_PEAK_HEAD, map(_peak_row, found)),
+        *_totals(found),
         "Latency of a call; the ratio to IREE's quickest partitioning is taken within each round.",
         _table(_LATENCY_HEAD, (r for w in found for t in threads for r in _latency_rows(w, t))),
         "Geometric means of the ratios.",
@@ -44,6 +45,12 @@ def markdown(report: Report) -> str:
         "\n".join(_exceptions(report.records, found)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _totals(found: Sequence[_Workload]) -> Iterator[str]:
+    if all("iree_total_bytes" in w.modes[_BALANCED] for w in found):
+        yield "Bytes in all: constants as they lie in memory, inputs, and the peak of a call."
+        yield _table(_TOTAL_HEAD, map(_total_row, found))
 
 
 def _workloads(records: Sequence[Record]) -> Iterator[_Workload]:
@@ -54,10 +61,22 @@ def _workloads(records: Sequence[Record]) -> Iterator[_Workload]:
 
 
 _PEAK_HEAD = (
-    "workload", "class", "inputs", "constants", "iree", *_MODES,
-    *(f"{mode} / iree" for mode in _MODES), "lower bound, balanced", "transients, balanced",
-    "xla", "/ xla", "xla, no library", "/ that", "equal",
-)  # fmt: skip
+    "workload",
+    "class",
+    "inputs",
+    "constants",
+    "iree",
+    *_MODES,
+    *(f"{mode} / iree" for mode in _MODES),
+    "lower bound, balanced",
+    "transients, balanced",
+    "xla",
+    "/ xla",
+    "xla, no library",
+    "/ that",
+    "equal",
+)
+_TOTAL_HEAD = ("workload", "iree", *_MODES, *(f"{mode} / iree" for mode in _MODES))  # fmt: skip
 _LATENCY_HEAD = ("workload", "threads", "iree", *_MODES, *(f"{m} / iree" for m in _MODES))
 
 
@@ -74,6 +93,13 @@ def _peak_row(workload: _Workload) -> Iterator[str]:
     yield "yes" if all(modes[mode]["equal"] for mode in _MODES) else "NO"
 
 
+def _total_row(workload: _Workload) -> Iterator[str]:
+    modes = workload.modes
+    yield from (workload.name, _bytes(modes[_BALANCED]["iree_total_bytes"]))
+    yield from (_bytes(modes[mode]["total_bytes"]) for mode in _MODES)
+    yield from (times(_in_all(mode)(modes)) for mode in _MODES)
+
+
 def _latency_rows(workload: _Workload, threads: str) -> Iterator[Iterable[str]]:
     modes = {mode: workload.modes[mode]["latency"][threads] for mode in _MODES}
     yield (
@@ -88,6 +114,7 @@ def _latency_rows(workload: _Workload, threads: str) -> Iterator[Iterable[str]]:
 def _ratios(threads: Sequence[str]) -> dict[str, Ratio]:
     """Return the ratios to average: column -> ratio of one workload, None if it has none."""
     found = {f"{mode} / iree": _against_iree(mode) for mode in _MODES}
+    found |= {f"{mode} / iree, in all": _in_all(mode) for mode in _MODES}
     found["memory_first / balanced"] = lambda modes: _quotient(
         modes["memory_first"]["peak_bytes"], modes[_BALANCED]["peak_bytes"]
     )
@@ -101,6 +128,11 @@ def _ratios(threads: Sequence[str]) -> dict[str, Ratio]:
 
 def _against_iree(mode: str) -> Ratio:
     return lambda modes: _quotient(modes[mode]["peak_bytes"], modes[mode]["iree_peak_bytes"])
+
+
+def _in_all(mode: str) -> Ratio:
+    """Return the ratio to IREE with constants and inputs; None in older reports."""
+    return lambda modes: _quotient(modes[mode]["total_bytes"], modes[mode].get("iree_total_bytes"))
 
 
 def _against_xla(field: str) -> Ratio:
@@ -129,7 +161,7 @@ def _mean(members: Sequence[_Workload], ratio: Ratio) -> float | None:
 
 
 def _exceptions(records: Sequence[Record], found: Sequence[_Workload]) -> Iterator[str]:
-    """One line per kind of exception, also where there is none."""
+    """Yield one line per kind of exception, also if there is none."""
     runs = [(f"{w.name} ({mode})", w.modes[mode]) for w in found for mode in _MODES]
     above = [name for name, r in runs if r["peak_bytes"] > r["iree_peak_bytes"]]
     yield _listed("Above plain IREE", above)

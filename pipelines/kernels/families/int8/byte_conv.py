@@ -191,7 +191,7 @@ class DirectBytes(Direct):
         start: Index,
         width: int,
     ) -> None:
-        """One register tile: outputs `start` and on of a row, by the filters of a panel."""
+        """Compute one register tile: outputs `start` and on of a row, by the filters of a panel."""
         k = self.k
         places = self._places(panel)
         zeros = [IntVector.of(0, k.lanes) for _ in range(width * len(places))]
@@ -276,7 +276,7 @@ class DirectBytes(Direct):
         outputs: int,
         sums: list[Any],
     ) -> list[Any]:
-        """All quads under one tap, at `place` for the first of the outputs."""
+        """Add all quads under one tap, at `place` for the first of the outputs."""
         k, knobs = self.k, self.knobs
         dot = Dot(k, knobs.form, knobs.signed)
         vectors = len(sums) // outputs

@@ -49,7 +49,7 @@ def refusal(knobs: ByteConv, target: Target) -> str:
 
 
 def cost(knobs: ByteConv, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each tensor crosses memory once; the packed weights are constants."""
+    """Count each tensor once across memory; the packed weights are constants."""
     images = knobs.images if isinstance(knobs.images, int) else sizes[knobs.images]
     rows, columns = (
         axis.of(sizes[axis.name]) if axis.name else axis for axis in (knobs.rows, knobs.columns)
@@ -93,7 +93,7 @@ _FILTERS = (1, 3, 8, 15, 16, 17, 33, 64, 79)
 
 
 def sample(random: Random, target: Target) -> tuple[ByteConv, list[Arrays]]:
-    """Random knobs, and three calls."""
+    """Draw knobs and three calls."""
     rows, columns = (random_axis(random) for _ in "ab")
     if random.random() < 0.4:
         rows, columns = ConvAxis(1), ConvAxis(random.choice((1, 5, 14, 40)))

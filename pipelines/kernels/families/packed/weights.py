@@ -48,7 +48,7 @@ class Blocks:
 
     @property
     def sign(self) -> int:
-        """What makes a number one with a sign: the highest bit, which is flipped."""
+        """The highest bit of a number; flipped, it makes the number one with a sign."""
         return 1 << (self.bits - 1)
 
     @property

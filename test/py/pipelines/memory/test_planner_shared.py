@@ -157,5 +157,5 @@ def test_constants_are_counted_before_the_phase_ends() -> None:
         [np.zeros((8, 64), np.float32)],
         device=Device("local-sync"),
     )
-    held = program.stats().account.constants
+    held = program.stats().memory.constants
     assert held is not None and held >= weights.nbytes

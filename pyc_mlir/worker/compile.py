@@ -9,17 +9,16 @@ not trusted is then ended after `UNTRUSTED_SECONDS`.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.verifications import Verifications
 from pyc_mlir.compilation.contract_check import needs_runs
-from pyc_mlir.compilation.options import Options
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.stages import (
     CLAUSE,
     DEFAULT,
@@ -54,14 +53,12 @@ UNTRUSTED_SECONDS = 600.0
 _SHORT_SECONDS = 8.0
 
 
-class CompileJob:
+class WorkerCompile:
     """One program on its way through workers. Close it, or use it as a context manager."""
 
     def __init__(
         self,
-        source: Any,
-        inputs: Sequence[Any] | None,
-        options: Options,
+        job: Job,
         stage: Stage,
         trusted: bool = True,
         clock: Callable[[], float] = time.monotonic,
@@ -74,6 +71,7 @@ class CompileJob:
         limit is ended; None is `UNTRUSTED_SECONDS` for what is not trusted, else never.
         """
         self._clock, self._began = clock, clock() - spent
+        options = job.options
         self._options, self._trusted = options, trusted
         self.limit = options.contract.max_compile_seconds
         if give_up_seconds is None and not trusted:
@@ -85,12 +83,12 @@ class CompileJob:
         try:
             if DEFAULT in self._below and self.limit is not None and self.limit < _SHORT_SECONDS:
                 process.start_early()
-            self._program = travelling(source, inputs)
+            self._job = travelling(job)
         except BaseException:
             self.close()
             raise
 
-    def __enter__(self) -> "CompileJob":
+    def __enter__(self) -> "WorkerCompile":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,18 +101,18 @@ class CompileJob:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the job began."""
+        """The seconds since the compile began."""
         return self._clock() - self._began
 
     def part(self) -> Mapping[str, str]:
-        """The program's part of a cache key. Raises Unkeyed, and PycError as a compile does."""
+        """Ask for the program's part of a cache key. Raises Unkeyed, PycError as a compile does."""
         header = self._request(PART).header
         if header["part"] is None:
             raise Unkeyed(header["why"])
         return header["part"]
 
     def checked(self, found: Artifact, records: Verifications | None) -> Artifact:
-        """An artifact from a cache, after it was tried under the contract. Raises PycError."""
+        """Try an artifact from a cache under the contract, and return it. Raises PycError."""
         if needs_runs(self._options.contract):
             made = artifact_of(self._request(TRY, to_bytes(found), records))
             same = made.vmfb == found.vmfb
@@ -124,7 +122,7 @@ class CompileJob:
     def _request(
         self, do: str, artifact: bytes | None = None, records: Verifications | None = None
     ) -> Frame:
-        frame = request(do, self._program, self._options, artifact=artifact, records=records)
+        frame = request(do, self._job, artifact=artifact, records=records)
         self._first.ask(frame)
         while not self._first.done:
             if self._left == 0:
@@ -133,12 +131,12 @@ class CompileJob:
         return self._answer()
 
     def compile(self) -> Artifact:
-        """The artifact, of a lower stage if the time is over.
+        """Return the artifact, of a lower stage if the time is over.
 
         Raises PycError: COMPILE_TIMEOUT if nothing is there then, what the compile raises, and
         NATIVE_CRASH for a worker that ended. WorkerFault for a fault of PyC in it.
         """
-        self._first.ask(request(COMPILE, self._program, self._options))
+        self._first.ask(request(COMPILE, self._job))
         while not self._first.done and self._left != 0:
             self._begin_second()
             self._wait(self._until_next())
@@ -156,11 +154,11 @@ class CompileJob:
 
     @property
     def _left(self) -> float | None:
-        """Seconds up to the end, 0 once it is reached; None without one."""
+        """The seconds up to the end, 0 once it is reached; None without one."""
         return None if self._end is None else max(0.0, self._end - self.seconds)
 
     def _until_next(self) -> float | None:
-        """Seconds until something is due."""
+        """Return the seconds until something is due."""
         if self.limit is None or self._second is not None or not self._below:
             return self._left
         return max(0.0, self.limit * SECOND_AFTER - self.seconds)
@@ -173,9 +171,7 @@ class CompileJob:
         self._second = WorkerAttempt(policy, lambda _: nullcontext(), self._trusted, clock)
         if DEFAULT not in self._below:
             self._second.worker.yield_to_others()
-        self._second.ask(
-            *(request(COMPILE, self._program, self._options, stage) for stage in self._below)
-        )
+        self._second.ask(*(request(COMPILE, self._job, stage) for stage in self._below))
 
     def _answer(self) -> Frame:
         if self._first.error is not None:
@@ -203,7 +199,7 @@ class CompileJob:
         )
 
     def _degraded(self) -> Artifact:
-        """The best of the second worker's. Raises PycError (COMPILE_TIMEOUT) if there is none."""
+        """Return the best of the second worker's. Raises PycError (COMPILE_TIMEOUT) without any."""
         made = [] if self._second is None else self._second.answers
         if not made:
             raise self._overrun()
@@ -221,19 +217,19 @@ class CompileJob:
         return self.with_time(record_stage(artifact, decision))
 
     def with_time(self, artifact: Artifact) -> Artifact:
-        """The artifact whose report says how long it took here, and whether that was too long.
+        """Report how long an artifact took here, and whether that was too long.
 
         Raises PycError (COMPILE_TIMEOUT) for one that came late under a contract that takes none.
         """
         return in_time(artifact, self._options.contract, self.seconds)
 
     def _restart(self) -> None:
-        """The worker that is ended has a successor, so that the next compile need not wait."""
+        """Start a successor of the worker that is ended, so that the next compile need not wait."""
         process.start_early()
 
 
 def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
-    """The artifact whose report says how long it took, if the contract has a limit.
+    """Report how long an artifact took, if the contract has a limit.
 
     Raises PycError (COMPILE_TIMEOUT) for one that came late under a contract that takes none.
     """
@@ -252,7 +248,7 @@ def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
 
 
 def _late(limit: float, seconds: float) -> PycError:
-    """The error for a program that is there, but too late."""
+    """Return the error for a program that is there, but too late."""
     return PycError(
         ReasonCode.COMPILE_TIMEOUT,
         f"contract clause `{CLAUSE}`: expected a program within {limit:g} s, got one after "
