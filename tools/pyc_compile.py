@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pyc_mlir.artifact.names import write_beside
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.pipelines.choices.log import write_log
@@ -257,6 +258,8 @@ def _write(flags: argparse.Namespace, output: "Output") -> None:
         sys.stdout.buffer.flush()
     else:
         write_file(flags.output, output.data)
+        if output.names is not None:
+            write_beside(flags.output, output.names)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, from_bytes
 from pyc_mlir.artifact.contract_status import Counts, current_report, refusal_report
 from pyc_mlir.artifact.manifest import check_conditions
+from pyc_mlir.artifact.names import read_beside
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
@@ -108,7 +109,7 @@ def read_compile_log(path: str | Path) -> CompileLog:
     """
     data = read_file(path, "a program or a log")
     if data.startswith(_ZIP):
-        artifact = from_bytes(data, str(path))
+        artifact = from_bytes(data, str(path)).named(read_beside(path))
         known, digest = conditions_of(artifact), hashlib.sha256(data).hexdigest()
         return CompileLog(str(path), known, tuple(artifact.decisions), digest, artifact)
     return _of_log(str(path), parse_log(data, str(path)))

@@ -2,8 +2,9 @@
 
     artifact = compiled(cache, source, inputs, options, build)
 
-A hit's artifact has the bytes that a compile would have made; only its decisions lack the places in
-the source, which no artifact carries. Whatever goes wrong with the cache is an event of the record
+A hit's artifact has the bytes that a compile would have made. Its decisions have the names of the
+nodes, which lie beside the entry for each model of this program; the places in the source only a
+compile knows. Whatever goes wrong with the cache is an event of the record
 and a count, never an error: the program is compiled then.
 """
 
@@ -14,11 +15,13 @@ from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import BYPASS, CacheEvent, CacheRecord
+from pyc_mlir.artifact.names import NodeNames
 from pyc_mlir.cache.cache import Cache, CacheAnswer
 from pyc_mlir.cache.compile_key import Identity, make_key
 from pyc_mlir.cache.key import Key, Unkeyed
-from pyc_mlir.cache.program import program_part
+from pyc_mlir.cache.program import NAMES, program_part
 from pyc_mlir.cache.sources import Contents
+from pyc_mlir.cache.store import side_name
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.compilation.stages import is_degraded
@@ -81,6 +84,7 @@ class _Way:
         self._identity: Identity | None = None
         self._contents: Contents | None = None
         self._key: Key | None = None
+        self._side = ""
         self._answer = CacheAnswer(BYPASS)
         self._events: tuple[CacheEvent, ...] = ()
         self._began = perf_counter()
@@ -110,13 +114,17 @@ class _Way:
         # Programs that enter at IREE are not refined by shapes.
         used = self.inputs if part["enters"] == "pyc" else None
         shapes = None if used is None else shapes_text(used)
-        key = make_key({**part, "shapes": shapes}, self._options, self._identity)
+        self._side = side_name(NAMES, part) if part.get(NAMES) else ""
+        keyed = {name: value for name, value in part.items() if name != NAMES}
+        key = make_key({**keyed, "shapes": shapes}, self._options, self._identity)
         if self._key is not None and key.digest == self._key.digest:
             return None
         self._key, self._keyed = key, perf_counter()
         self._answer = self.cache.find(key)
         self._found = perf_counter()
-        return self._answer.artifact
+        if (found := self._answer.artifact) is None or not self._side:
+            return found
+        return found.named(NodeNames.from_bytes(self.cache.store.read_side(key.digest, self._side)))
 
     def built(self, loaded: Any, build: Build) -> Artifact:
         """What `build` makes of a loaded source, kept under its key."""
@@ -149,7 +157,10 @@ class _Way:
         if self._identity is None or now.source != self._identity.source:
             why = "PyC's source changed during the compile"
             return (CacheEvent(ReasonCode.CACHE_BYPASSED, why),)
-        return self.cache.keep(key, artifact)
+        names, events = artifact.names, self.cache.keep(key, artifact)
+        if events or not self._side or not names.sites:
+            return events
+        return self.cache.store.write_side(key.digest, self._side, names.to_bytes())
 
     def bypass(self, why: str) -> None:
         """Go past the cache."""

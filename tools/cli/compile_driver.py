@@ -14,6 +14,7 @@ from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.compile_log import head_of, read_compile_log, refusal_of
 from pyc_mlir.artifact.contract_status import Counts, current_report
+from pyc_mlir.artifact.names import NodeNames
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import SelfCheck
 from pyc_mlir.cache.cache import choose
@@ -49,6 +50,7 @@ class Output:
 
     data: bytes
     records: tuple[Record, ...]
+    names: NodeNames | None = None
     summary: str = ""
     contract_report: str = ""
 
@@ -124,7 +126,7 @@ def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
     checked = () if (check := check_of(artifact)) is None else (check.event,)
     log = (head_of(artifact, data), *artifact.decisions, *events, *checked)
     text = summary(path, len(data), artifact, progress.seconds)
-    return Output(data, log, text, contract_report(artifact))
+    return Output(data, log, artifact.names, text, contract_report(artifact))
 
 
 def _replayed(
