@@ -199,7 +199,7 @@ def _cumulative(value: np.ndarray, x: Uncertain, *, axis: int, reduction: str) -
     return moved + (rounded(value, math.sqrt(count) + 1) if is_float(value.dtype) else 0.0)
 
 
-@_rule("shift_left", "shift_right", "and", "or")
+@_rule("shift_left", "shift_right", "and", "or", "xor")
 def _logical(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
     uncertain = (a.deviation > 0) | (b.deviation > 0)
     return np.where(uncertain, 1.0 if value.dtype == np.bool_ else np.inf, 0.0)

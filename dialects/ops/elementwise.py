@@ -227,6 +227,15 @@ Or = _primitive(
     traits=_LATTICE,
     neutral=lambda dtype: 0,
 )
+Xor = _primitive(
+    "xor",
+    "out = lhs ^ rhs, bit by bit.",
+    np.bitwise_xor,
+    LOGICAL,
+    "lhs rhs",
+    traits=_SYMMETRIC,
+    neutral=lambda dtype: 0,
+)
 Not = _primitive("not", "out = ~x, bit by bit.", np.invert, LOGICAL, traits=Trait.INVOLUTION)
 
 

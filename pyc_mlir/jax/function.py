@@ -29,6 +29,7 @@ from pyc_mlir.frontends.jax.importer import (
     kept_arguments,
     without_dead_code,
 )
+from pyc_mlir.frontends.jax.keys import is_key, keys_of, words_of
 from pyc_mlir.runtime.program import Program
 
 
@@ -69,16 +70,18 @@ class _Bound:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A program, the structure of its results, and the leaves that it takes."""
+    """A program, the structure and the types of its results, and the leaves that it takes."""
 
     program: Program
     results: Any
+    types: tuple[Any, ...]
     kept: tuple[int, ...]
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         """Run it with all leaves."""
-        made = _run(self.program, [arrays[i] for i in self.kept])
-        return jax.tree.unflatten(self.results, made)
+        made = _run(self.program, [words_of(arrays[i]) for i in self.kept])
+        keyed = [keys_of(a, t) for a, t in zip(made, self.types, strict=True)]
+        return jax.tree.unflatten(self.results, keyed)
 
 
 class JaxFunction:
@@ -160,7 +163,9 @@ class JaxFunction:
             if found is None:
                 module, results, kept = self._imported(bound, tree, arrays)
                 program = compile_program(module, **self._options)
-                found = self._programs[key] = _Compiled(program, results, tuple(kept))
+                types, structure = jax.tree.flatten(results)
+                found = _Compiled(program, structure, tuple(types), tuple(kept))
+                self._programs[key] = found
         return found
 
     def _specs(self, bound: _Bound, tree: Any, arrays: Sequence[Any]) -> list[Any]:
@@ -178,11 +183,10 @@ class JaxFunction:
         specs = self._specs(bound, tree, arrays)
         flat = self._restored(bound, tree)
         traced = jax.jit(flat, keep_unused=True).trace(*specs)
-        results = jax.tree.structure(traced.out_info)
         labels = [_label(path) for path, _ in jax.tree.leaves_with_path(traced.out_info)]
         jaxpr = without_dead_code(traced.jaxpr)
         module = import_jaxpr(jaxpr, self._argument_names(tree), labels, _title(self._function))
-        return module, results, kept_arguments(jaxpr)
+        return module, traced.out_info, kept_arguments(jaxpr)
 
     def _argument_names(self, tree: Any) -> list[str]:
         """Name the leaves: ``params['dense']['kernel']``, ``x``."""
@@ -277,7 +281,11 @@ def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, 
     Reverse-mode gradients are programs of PyC's as well: the backward pass computes the forward one
     again, so that nothing has to be kept between the two.
     """
-    shapes = jax.eval_shape(flat, *leaves)
+    types, structure = jax.tree.flatten(jax.eval_shape(flat, *leaves))
+    if any(map(is_key, (*types, *leaves))):
+        out = _traced(_on_words(flat, leaves), [words_of(leaf) for leaf in leaves], options)
+        return jax.tree.unflatten(structure, map(keys_of, out, types))
+    shapes = jax.tree.unflatten(structure, types)
     forward = _copying(JaxFunction(flat, **options))
 
     @jax.custom_vjp
@@ -292,6 +300,15 @@ def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, 
 
     call.defvjp(keep, back)
     return call(*leaves)
+
+
+def _on_words(flat: Callable[..., Any], leaves: Sequence[Any]) -> Callable[..., Any]:
+    """Return the function on the words of keys, with a list of arrays as its result."""
+
+    def function(*arrays: Any) -> list[Any]:
+        return [words_of(a) for a in jax.tree.leaves(flat(*map(keys_of, arrays, leaves)))]
+
+    return function
 
 
 def _copying(function: JaxFunction) -> Callable[..., Any]:

@@ -40,6 +40,7 @@ _HEADS = tensor("f32", None, 12, 128, 64)
 EXAMPLES: dict[str, Example] = {
     "and": _call(tensor("i32", None, 4), tensor("i32", 4)),
     "or": _call(tensor("i1", None, 4), tensor("i1", None, 4)),
+    "xor": _call(tensor("i32", None, 4), tensor("i32", 4)),
     "not": _call(tensor("i1", None, 4)),
     "add": _call(_ROWS, _VECTOR),
     "compare": _call(_ROWS, _ROWS, predicate="lt"),
@@ -62,6 +63,8 @@ EXAMPLES: dict[str, Example] = {
     "avg_pool2d": _call(_IMAGES, kernel=(2, 2), strides=(2, 2)),
     "cumulative": _call(_ROWS, axis=1),
     "bitcast": _call(_ROWS, dtype=DTYPES["i32"]),
+    "threefry": _call(tensor("ui64", None), tensor("ui64")),
+    "philox": _call(tensor("ui64", None), tensor("ui64"), tensor("ui64")),
     "shift_left": _call(tensor("i32", None, 4), tensor("i32", 4)),
     "shift_right": _call(tensor("i32", None, 4), tensor("i32", 4)),
     "argsort": _call(_ROWS, descending=True, count=2),

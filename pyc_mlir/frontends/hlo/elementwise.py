@@ -37,11 +37,18 @@ def is_finite(b: Any, x: Any) -> Any:
     return b.compare(b.abs(x), b.scalar(np.inf, x), predicate="lt")
 
 
-def xor(b: Any, x: Any, y: Any) -> Any:
-    """out = (x | y) & ~(x & y)."""
-    if b.type_of(x).dtype == BOOL:
-        return b.compare(x, y, predicate="ne")
-    return b.and_(b.or_(x, y), b.not_(b.and_(x, y)))
+def shift_right_logical(b: Any, x: Any, count: Any) -> Any:
+    """out = the bits of x moved down, zeros above."""
+    own = b.type_of(x).dtype
+    x, count = (b.convert(v, np.dtype(f"u{own.itemsize}")) for v in (x, count))
+    return b.convert(b.shift_right(x, count), own)
+
+
+def shift_right_arithmetic(b: Any, x: Any, count: Any) -> Any:
+    """out = the bits of x moved down, the highest one repeated above."""
+    own = b.type_of(x).dtype
+    x, count = (b.convert(v, np.dtype(f"i{own.itemsize}")) for v in (x, count))
+    return b.convert(b.shift_right(x, count), own)
 
 
 def divide(b: Any, x: Any, y: Any) -> Any:
@@ -116,6 +123,14 @@ def convert(b: Any, x: Any, dtype: np.dtype) -> Any:
     return b.convert(x, dtype)
 
 
+def bitcast(b: Any, x: Any, dtype: np.dtype) -> Any:
+    """Return the bits of x read as `dtype`. Raises unsupported for types of other sizes."""
+    own = b.type_of(x).dtype
+    if dtype.itemsize != own.itemsize or BOOL in (dtype, own):
+        raise unsupported(f"the bits of {own} as {dtype}: expected types of as many bits")
+    return b.bitcast(x, dtype=dtype)
+
+
 def clamp(b: Any, low: Any, x: Any, high: Any) -> Any:
     """out = min(max(x, low), high)."""
     return b.clip(x, low, high)
@@ -131,7 +146,7 @@ def _total(name: str) -> Pointwise:
 
 _SAME = (
     "sub", "pow", "neg", "abs", "floor", "ceil", "exp", "log", "sin", "cos", "sqrt", "rsqrt",
-    "tanh", "erf", "rem", "and", "or", "not",
+    "tanh", "erf", "rem", "and", "or", "xor", "not", "shift_left",
 )  # fmt: skip
 POINTWISE: dict[str, Pointwise] = {
     **{name: _direct(name) for name in _SAME},
@@ -150,8 +165,9 @@ POINTWISE: dict[str, Pointwise] = {
     "min": _logical("minimum", "and"),
     "div": divide,
     "pow": power,
-    "xor": xor,
     "sign": functions.sign,
+    "shift_right_logical": shift_right_logical,
+    "shift_right_arithmetic": shift_right_arithmetic,
     "cbrt": cbrt,
     "is_finite": is_finite,
     "logistic": _direct("sigmoid"),

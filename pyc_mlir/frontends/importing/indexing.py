@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.importing.shaping import product, reshape_to
+from pyc_mlir.frontends.importing.shaping import product, reshape_to, vector
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 
 
@@ -30,6 +30,15 @@ def wrapped(b: Any, indices: Any, size: Extent) -> Any:
 
 def _times(b: Any, x: Any, factor: Extent) -> Any:
     return x if factor == 1 else b.mul(x, extent_value(b, factor))
+
+
+def linear_indices(b: Any, dims: Sequence[Extent]) -> Any:
+    """i64 [0, 1, 2, ...] in row-major order under the shape `dims`."""
+    out = b.constant(np.zeros((1,) * len(dims), np.int64))
+    for axis, extent in enumerate(dims):
+        place = b.align(vector(b, extent), axis, len(dims))
+        out = b.add(out, _times(b, place, product(dims[axis + 1 :])))
+    return out
 
 
 def along(b: Any, indices: Any, dims: Sequence[Extent], axis: int) -> Any:

@@ -31,6 +31,7 @@ from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, L
 from pyc_mlir.frontends.importing.shaping import chain, take
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, sizes
 from pyc_mlir.frontends.importing.stated import Ignored, Stated
+from pyc_mlir.frontends.jax.keys import constant_of, on_words, physical
 from pyc_mlir.frontends.jax.primitives import IGNORED, PRIMITIVES
 
 # Primitives that call one jaxpr with their operands: the parameter that holds it.
@@ -99,10 +100,7 @@ def without_dead_code(closed: Any) -> Any:
 
 
 def kept_arguments(closed: Any) -> list[int]:
-    """Return the arguments to keep: all but unread ones of types that PyC lacks.
-
-    Frameworks pass states of random numbers (u32) along, which inference does not read.
-    """
+    """Return the arguments to keep: all but unread ones of types that PyC lacks."""
     jaxpr = closed.jaxpr
     read = {v for e in jaxpr.eqns for v in e.invars if not isinstance(v, core.Literal)}
     read |= {v for v in jaxpr.outvars if not isinstance(v, core.Literal)}
@@ -114,7 +112,7 @@ def kept_arguments(closed: Any) -> list[int]:
 
 
 def _dtype_of(var: Any) -> Any:
-    return var.aval.dtype
+    return physical(var.aval).dtype
 
 
 class _JaxprImporter:
@@ -123,17 +121,19 @@ class _JaxprImporter:
     def __init__(self, closed: Any, source: str) -> None:
         self.closed = closed
         self.source = source
-        self.consts = [np.asarray(c) for c in closed.consts]
+        self.consts = [constant_of(c) for c in closed.consts]
         self.importer = Importer(source, sum(c.nbytes for c in self.consts))
         self.count = 0
         self.loops = Loops()
+        # The equation that is imported by a jaxpr of its own.
+        self._within: SourceNode | None = None
         self._extents: dict[Any, Extent] = {}
 
     def run(self, name: str, arguments: Sequence[str], results: Sequence[str]) -> ir.Module:
         """Build the module; raise UnsupportedModel after all equations were tried."""
         jaxpr = self.closed.jaxpr
         kept = kept_arguments(self.closed)
-        declared = [self._argument(arguments[i], jaxpr.invars[i].aval) for i in kept]
+        declared = [self._argument(arguments[i], physical(jaxpr.invars[i].aval)) for i in kept]
 
         def body(values: Sequence[ir.Value]) -> list[tuple[str, ir.Value]]:
             given = dict(zip(kept, values, strict=True))
@@ -183,7 +183,7 @@ class _JaxprImporter:
         inner = jaxpr.jaxpr if closed is not None else jaxpr
         values: dict[Any, Any] = dict(zip(inner.invars, operands, strict=True))
         if closed is not None:
-            consts = self.consts if closed is self.closed else map(np.asarray, closed.consts)
+            consts = self.consts if closed is self.closed else map(constant_of, closed.consts)
             values.update(zip(inner.constvars, consts, strict=True))
 
         def read(var: Any) -> Any:
@@ -201,10 +201,13 @@ class _JaxprImporter:
     def _equation(self, equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
         name, p = equation.primitive.name, equation.params
         self.count += 1
-        site = self._site(equation)
+        site = self._within or self._site(equation)
         try:
             if name in _CALLS or name in _STRUCTURED:
                 return self._with_jaxprs(site, name, p, operands)
+            words = on_words(equation)
+            if words is not None:
+                return self._replaced(site, words, operands)
         except PycError as error:
             if isinstance(error, UnsupportedModel):
                 raise
@@ -221,6 +224,14 @@ class _JaxprImporter:
         )
         self._note_dims(equation, outputs)
         return outputs
+
+    def _replaced(self, site: SourceNode, jaxpr: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of an equation by another jaxpr, whose ops are at the equation."""
+        outer, self._within = self._within, site
+        try:
+            return self._inline(jaxpr, operands)
+        finally:
+            self._within = outer
 
     def _with_jaxprs(
         self, site: SourceNode, name: str, p: Mapping[str, Any], operands: Sequence[Any]
@@ -309,7 +320,7 @@ class _JaxprImporter:
             stacked.append(out[carries:])
         if p["reverse"]:
             stacked.reverse()
-        avals = [v.aval for v in p["jaxpr"].jaxpr.outvars[carries:]]
+        avals = [physical(v.aval) for v in p["jaxpr"].jaxpr.outvars[carries:]]
         columns = [[row[i] for row in stacked] for i in range(len(avals))]
         made = [self._stacked(site, c, a) for c, a in zip(columns, avals, strict=True)]
         return [*carry, *made]

@@ -7,6 +7,7 @@
 `Size`s. A handler returns the result, or a tuple of results.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.ops.creation import joined_words, words_of
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.hlo import movement, reduction
 from pyc_mlir.frontends.hlo.call import Call
@@ -24,16 +26,20 @@ from pyc_mlir.frontends.hlo.contraction import (
     convolution,
     dot_general,
 )
-from pyc_mlir.frontends.hlo.elementwise import POINTWISE, convert, integer_power
+from pyc_mlir.frontends.hlo.elementwise import POINTWISE, bitcast, convert, integer_power
 from pyc_mlir.frontends.hlo.indexing import FILL, GatherDims, ScatterDims, gather, scatter
 from pyc_mlir.frontends.hlo.ordering import sort, top_k
 from pyc_mlir.frontends.hlo.reduction import HloWindow
+from pyc_mlir.frontends.importing.builders import NotWrittenOut
 from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import linear_indices
 from pyc_mlir.frontends.importing.shaping import chain, reshape_to, take
 from pyc_mlir.frontends.importing.stated import Ignored
 
 Handler = Callable[[Call, Mapping[str, Any]], Any]
 PRIMITIVES: dict[str, Handler] = {}
+# So many counters become a constant, as those of keys that are split; more are computed.
+_FOLDED_COUNTERS = 64
 _PLACE = "where the result lies; PyC has one device"
 _ACCURACY = "allows XLA to be less exact than PyC is"
 # Parameters of primitives that change no result.
@@ -93,6 +99,29 @@ def reduce_precision(call: Call, p: Mapping[str, Any]) -> Any:
         raise unsupported(f"{p['exponent_bits']} exponent and {p['mantissa_bits']} mantissa bits")
     own, b = call.type().dtype, call.b
     return b.convert(b.convert(call.x(), DTYPES[found]), own)
+
+
+@primitive("bitcast_convert_type")
+def bitcast_convert_type(call: Call, p: Mapping[str, Any]) -> Any:
+    """Return the bits of x read as `new_dtype`."""
+    return call.pointwise(partial(bitcast, dtype=_dtype(p["new_dtype"])))
+
+
+@primitive("threefry2x32")
+def threefry2x32(call: Call, p: Mapping[str, Any]) -> Any:
+    """Two words of a counter, encrypted under two words of a key."""
+    b, (key0, key1, x0, x1) = call.b, call.all()
+    return words_of(b, b.threefry(joined_words(b, x0, x1), joined_words(b, key0, key1)))
+
+
+@primitive("iota_2x32_shape")
+def iota_2x32_shape(call: Call, p: Mapping[str, Any]) -> Any:
+    """Return the high and the low words of 0, 1, 2, ... in the shape `shape`."""
+    b, shape = call.b, p["shape"]
+    if not call.emits and math.prod(shape) > _FOLDED_COUNTERS:
+        raise NotWrittenOut("iota_2x32_shape")
+    low, high = words_of(b, b.convert(linear_indices(b, shape), DTYPES["ui64"]))
+    return high, low
 
 
 def _dtype(value: Any) -> np.dtype:

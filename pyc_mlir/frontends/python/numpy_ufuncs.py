@@ -41,6 +41,7 @@ _DIRECT = {
     np.matmul: ("matmul", ""),
     np.bitwise_and: ("and", "and"),
     np.bitwise_or: ("or", "or"),
+    np.bitwise_xor: ("xor", "xor"),
     np.invert: ("not", "not"),
 }
 _F16, _I8 = DTYPES["f16"], DTYPES["i8"]
@@ -301,9 +302,3 @@ def _logical_xor(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
 @handles(np.logical_not)
 def _logical_not(b: Tracer, x: TracedArray) -> TracedArray:
     return b.not_(truth(b, x))
-
-
-@handles(np.bitwise_xor)
-def _bitwise_xor(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """(x | y) & ~(x & y)."""
-    return b.and_(b.or_(x, y), b.not_(b.and_(x, y)))

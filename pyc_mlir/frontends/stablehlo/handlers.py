@@ -39,7 +39,8 @@ _ELEMENTWISE = {
     "atan2": "atan2", "not": "not", "or": "or", "power": "pow", "remainder": "rem",
     "round_nearest_afz": "round_away", "round_nearest_even": "round_even", "rsqrt": "rsqrt",
     "sign": "sign", "sine": "sin", "sqrt": "sqrt", "subtract": "sub", "tan": "tan", "tanh": "tanh",
-    "xor": "xor",
+    "xor": "xor", "shift_left": "shift_left", "shift_right_logical": "shift_right_logical",
+    "shift_right_arithmetic": "shift_right_arithmetic", "chlo.erf_inv": "erf_inv",
     "chlo.acosh": "acosh", "chlo.asinh": "asinh", "chlo.atanh": "atanh", "chlo.cosh": "cosh",
     "chlo.erf": "erf", "chlo.erfc": "erfc", "chlo.sinh": "sinh", "chlo.tan": "tan",
     "chlo.square": "square",
@@ -69,6 +70,12 @@ def compare(call: Call, op: StablehloOp) -> Any:
     total = op.enum("compare_type") == "TOTALORDER"
     compute = elementwise.compare_total if total else elementwise.compare
     return call.pointwise(partial(compute, predicate=op.enum("comparison_direction").lower()))
+
+
+@handles("bitcast_convert")
+def bitcast_convert(call: Call, op: StablehloOp) -> Any:
+    """Return the bits of x in the element type of the result."""
+    return call.pointwise(partial(elementwise.bitcast, dtype=op.type().dtype))
 
 
 @handles("convert")

@@ -24,7 +24,7 @@ Apply = Callable[[], None]
 # Programs that differ by so many roundings only are equal.
 ROUNDINGS = 16
 # Of these the order of operands is no part of the meaning; of all others it is.
-COMMUTATIVE = ("add", "mul", "maximum", "minimum", "and", "or")
+COMMUTATIVE = ("add", "mul", "maximum", "minimum", "and", "or", "xor")
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,7 @@ VALUES: dict[str, Callable[[np.random.Generator, Operand], Any]] = {
     "extreme": _extreme_integers,
     "special": _specials,
     "wide": _wide,
+    "words": lambda rng, o: np.asarray(rng.integers(0, 1 << 64, o.shape, np.uint64), object),
 }
 
 
@@ -219,7 +220,7 @@ def _elementwise() -> Iterator[Case]:
     yield from _unary("gelu", FLOATS)
     yield from _unary("gelu", FLOATS, approximate="tanh")
     yield from _unary("relu", NUMBERS)
-    for op in ("and", "or"):
+    for op in ("and", "or", "xor"):
         yield from _binary(op, ("i1", *INTEGERS))
     yield from _unary("not", ("i1", *INTEGERS))
     yield from _choices()

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from random_formulas import philox, threefry
 from resize_formula import resized
 
 from pyc_mlir.dialects.ops.movement import END, START
@@ -425,6 +426,7 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "erf": elementwise(lambda a: 1 - math.erfc(a)),
     "and": elementwise(lambda a, b: a & b),
     "or": elementwise(lambda a, b: a | b),
+    "xor": elementwise(lambda a, b: a ^ b),
     "not": elementwise(_not),
     "compare": lambda a, b, predicate: elementwise(_RELATIONS[predicate])(a, b),
     "select": elementwise(_select),
@@ -445,6 +447,8 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "rem": elementwise(_rem),
     "shift_left": partial(_shift, left=True),
     "shift_right": partial(_shift, left=False),
+    "threefry": elementwise(threefry),
+    "philox": elementwise(philox),
     "bitcast": _bitcast,
     "cumulative": _cumulative,
     "argsort": _argsort,

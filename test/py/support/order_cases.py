@@ -1,4 +1,7 @@
-"""Cases of argsort and scatter for op_cases: operands as (element type, shape, kind of values)."""
+"""Cases of orders, bits and random numbers for op_cases.
+
+Operands are (element type, shape, kind of values).
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,10 +30,14 @@ def orderings(numbers: Sequence[str]) -> Iterator[Row]:
 
 
 def bits(floats: Sequence[str], integers: Sequence[str]) -> Iterator[Row]:
-    """Cases of shifts, bit casts, remainders and cumulative sums."""
+    """Cases of shifts, random numbers, bit casts, remainders and cumulative sums."""
     for op in ("shift_left", "shift_right"):
         for dtype in integers:
             yield op, ((dtype, (9, 9), "extreme"), (dtype, (9, 9), "bits")), True, {}
+    for shapes in (((3, 5), (), (1,)), ((), (4,), (3, 1)), ((2, 9), (2, 9), (9,))):
+        words = tuple(("ui64", shape, "words") for shape in shapes)
+        yield "threefry", words[:2], True, {}
+        yield "philox", words, True, {}
     same = {"f64": "i64", "i64": "f64", "f32": "ui32", "i32": "f32", "f16": "i16", "ui16": "bf16"}
     for source, target in (*same.items(), ("i8", "ui8"), ("ui64", "i64")):
         yield "bitcast", ((source, (3, 5), "plain"),), True, {"dtype": DTYPES[target]}

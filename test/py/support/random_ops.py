@@ -102,9 +102,9 @@ def binary(d: Drawing) -> None:
     if floating(v):
         ops = ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
     elif number(v):
-        ops = ("add", "sub", "mul", "div", "maximum", "minimum", "and", "or")
+        ops = ("add", "sub", "mul", "div", "maximum", "minimum", "and", "or", "xor")
     else:
-        ops = ("and", "or")
+        ops = ("and", "or", "xor")
     d.add(d.random.choice(ops), *((x, y) if d.chance(0.7) else (y, x)))
 
 

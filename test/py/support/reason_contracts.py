@@ -1,6 +1,8 @@
 """Scenarios of reason codes: contracts, budgets, the cache (reason_table.py)."""
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +23,7 @@ from reason_table import (
 from stream_programs import branches
 
 import pyc_mlir
-from pyc_mlir import Contract
+from pyc_mlir import Contract, Program, Service, Targets
 from pyc_mlir.api import build
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.compile_key import Identity
@@ -225,3 +227,55 @@ def _(here: Here) -> Codes:
         raise Unkeyed("PyC's source changed")
 
     return _cached(here, changed)
+
+
+# Programs in service
+
+
+def tanh() -> Program:
+    return pyc_mlir.compile(small, [spec(np.float32, X.shape)])
+
+
+def service_codes(service: Service) -> Codes:
+    """The codes of the log of a service."""
+    own = {*ReasonCode.__members__}
+    return {ReasonCode[r.code] for e in service.log() for r in e.reasons if r.code in own}
+
+
+@provokes(ReasonCode.BUILD_SWAPPED)
+def _(here: Here) -> Codes:
+    with Service(tanh()) as service:
+        service.swap(tanh())
+        return service_codes(service)
+
+
+@provokes(ReasonCode.TARGET_MISSED)
+def _(here: Here) -> Codes:
+    targets = Targets(p50_seconds=1e-9, window=1, actions=())
+    with Service(tanh(), targets=targets) as service:
+        service(X)
+        return {ReasonCode[r.code] for r in service.health().reasons}
+
+
+@provokes(ReasonCode.SERVICE_REFUSING)
+def _(here: Here) -> Codes:
+    targets = Targets(p50_seconds=1e-9, window=1, actions=["refuse"])
+    with Service(tanh(), targets=targets) as service:
+        service(X)
+        return reported(lambda: service(X))
+
+
+@provokes(ReasonCode.CALL_HANGS)
+def _(here: Here) -> Codes:
+    free = threading.Event()
+    program = tanh()
+    run = program._serving.run
+    here.patch.setattr(program._serving, "run", lambda a: (free.wait(10), run(a))[1])
+    with Service(program, hang_seconds=0.01) as service:
+        thread = threading.Thread(target=service, args=(X,))
+        thread.start()
+        while not service.health().reasons:
+            time.sleep(0.002)
+        free.set()
+        thread.join()
+        return service_codes(service)

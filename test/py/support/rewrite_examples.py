@@ -102,7 +102,7 @@ REPEATED = (
     *((op, twice(np.float32(2.5)), (X,), ("constant", "$", "add")) for op in
       ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "rem")),
     *((op, twice(np.int32(6)), (N,), ("constant", "$", "add")) for op in
-      ("and", "or", "shift_left", "shift_right")),
+      ("and", "or", "xor", "shift_left", "shift_right")),
     ("compare", lambda b, f, x: f(x, full(2, F32, (3, 3)), predicate="lt"), (X,),
      ("constant", "$")),
     ("clip", lambda b, f, x: f(x, full(-1, F32, (3, 3)), full(1, F32, (3,))), (X,),

@@ -11,6 +11,8 @@ from test_explain import ACCOUNT, planned
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.artifact.compile_log import read_compile_log
+from pyc_mlir.artifact.names import beside
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import CacheStore
@@ -165,8 +167,26 @@ def test_an_artifact_keeps_names_where_it_was_asked_to(dynamic):
     assert "<h3>conv1</h3>" in page(shown)
 
 
+def test_names_lie_beside_programs_and_entries_of_the_cache(tmp_path):
+    cache = Cache(CacheStore(tmp_path / "cache"))
+    options = make_options(kernels="iree", planner_mode="iree", check=False)
+    made, again = (build(MODELS["mlp"], None, options, cache=cache) for _ in range(2))
+    assert again.cached is not None and again.cached.outcome == "memory"
+    assert "relu1" in made.names.sites.values() and again.names == made.names
+    assert artifacts.to_bytes(again) == artifacts.to_bytes(made), "names are no part of a program"
+    other = Cache(CacheStore(tmp_path / "cache"))
+    assert build(MODELS["mlp"], None, options, cache=other).names == made.names
+    program = tmp_path / "m.vmfb"
+    artifacts.write(again, program)
+    assert artifacts.read(program).names == read_compile_log(program).artifact.names == made.names
+    beside(program).write_bytes(replace(made.names, graph_id="another").to_bytes())
+    assert not artifacts.read(program).names.sites
+    beside(program).write_bytes(b"no names")
+    assert not artifacts.read(program).names.sites
+
+
 @pytest.mark.full
-def test_names_are_asked_for_and_not_cached(tmp_path):
+def test_names_in_the_artifact_are_asked_for_and_not_cached(tmp_path):
     cache = Cache(CacheStore(tmp_path))
     plain = build(MODELS["mlp"], None, make_options(kernels="iree", planner_mode="iree"))
     read = artifacts.from_bytes(artifacts.to_bytes(plain))

@@ -100,9 +100,8 @@ def xor(n: OnnxNode) -> Any:
 
 @node("BitwiseXor")
 def bitwise_xor(n: OnnxNode) -> Any:
-    """out = (lhs | rhs) & ~(lhs & rhs)."""
-    b, lhs, rhs = n.b, n.x(0), n.x(1)
-    return b.and_(b.or_(lhs, rhs), b.not_(b.and_(lhs, rhs)))
+    """out = lhs ^ rhs, bit by bit."""
+    return n.b.xor(n.x(0), n.x(1))
 
 
 @node("Clip")

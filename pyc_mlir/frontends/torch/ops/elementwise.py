@@ -328,15 +328,9 @@ def bitwise_not(n: AtenCall) -> Any:
       for kind in ("Tensor", "Scalar", "Scalar_Tensor"))
 )  # fmt: skip
 def bitwise(n: AtenCall) -> Any:
-    """and, or, or (lhs | rhs) & ~(lhs & rhs), bit by bit."""
-    b, x, y = n.b, n.x("self", n.dtype), n.x("other", n.dtype)
-    if n.op == "bitwise_and":
-        return b.and_(x, y)
-    if n.op == "bitwise_or":
-        return b.or_(x, y)
-    if n.dtype == BOOL:
-        return b.compare(x, y, predicate="ne")
-    return b.and_(b.or_(x, y), b.not_(b.and_(x, y)))
+    """pyc.and, pyc.or or pyc.xor."""
+    compute = getattr(n.b, f"{n.op.removeprefix('bitwise_')}_")
+    return compute(n.x("self", n.dtype), n.x("other", n.dtype))
 
 
 @aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
