@@ -4,7 +4,7 @@ IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
 
     pyc/manifest.json    signature, target, contract, versions, entries, a `checksum` of the rest
     pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
-                         (with the option `node_names`: names of nodes, else see names.py)
+                         (with the option `node_names`: names of nodes, else see node_names.py)
     pyc/module.mlir      the pyc module as text for reading, large constants left out
     pyc/memory.json      where there is one, the memory report (memory_report.py)
     pyc/samples          under `max_error`: answers of the reference (test_vectors.py)
@@ -38,7 +38,6 @@ from pyc_mlir.artifact.manifest import (
     check_manifest,
     report_of,
 )
-from pyc_mlir.artifact.names import NodeNames, read_beside, write_beside
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks
@@ -49,6 +48,7 @@ from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.pipelines.choices.node_names import NodeNames, read_beside, write_beside
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.checksum import checksum

@@ -14,7 +14,6 @@ from typing import Any
 from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, from_bytes
 from pyc_mlir.artifact.contract_status import Counts, current_report, refusal_report
 from pyc_mlir.artifact.manifest import check_conditions
-from pyc_mlir.artifact.names import read_beside
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
@@ -30,6 +29,7 @@ from pyc_mlir.pipelines.choices.log import (
     events_of,
     parse_log,
 )
+from pyc_mlir.pipelines.choices.node_names import read_beside
 from pyc_mlir.pipelines.choices.recipe_file import RecipeFile, is_recipe
 
 # What the manifest says of the way to a program.

@@ -14,7 +14,6 @@ from time import perf_counter
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import BYPASS, CacheEvent, CacheRecord
-from pyc_mlir.artifact.names import NodeNames
 from pyc_mlir.cache.cache import Cache, CacheAnswer
 from pyc_mlir.cache.compile_key import Identity, make_key
 from pyc_mlir.cache.key import Key, Unkeyed
@@ -27,6 +26,7 @@ from pyc_mlir.compilation.stages import is_degraded
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.pipelines.choices.node_names import NodeNames
 from pyc_mlir.util.logs import CACHE, logger
 
 Build = Callable[[Job], Artifact]

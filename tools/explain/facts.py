@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.manifest import BY_IREE, MEMORY
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
+from pyc_mlir.artifact.signature import SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
@@ -75,26 +77,22 @@ class ExplainedProgram:
         return replace(self, decisions=found)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return rows for the head: the program, its target and its versions."""
-        manifest = self.artifact.manifest
+        """Return rows for the head: the program's arguments, its target and its versions."""
+        manifest, signature = self.artifact.manifest, self.artifact.signature
         versions = ", ".join(f"{n} {v}" for n, v in sorted(manifest["versions"].items()))
-        return [
+        rows = [
+            ("inputs", _arguments(signature.inputs)),
+            ("outputs", _arguments(signature.outputs)),
             ("target", f"{manifest['target']} (device {manifest['device']})"),
+            ("imported", str(self.artifact.imported)),
             ("graph id", manifest["graph_id"] or "none: not a pyc program"),
             ("compiled by", versions),
-            ("imported", str(self.artifact.imported)),
-            ("prediction", self.prediction),
-            ("decisions", str(len(self.decisions))),
         ]
-
-    @property
-    def prediction(self) -> str:
-        """Seconds of a call on one core, that they are predicted, and on what they rest."""
-        seconds, basis = self.artifact.manifest["seconds"], self.report.basis
-        if seconds is None:
-            return "none in the manifest"
-        rests = f", by {basis}" if basis else ""
-        return f"{quantity(seconds, 's')} a call on one core (cost model{rests}; not measured)"
+        seconds = manifest["seconds"]
+        if self.profile is None and seconds is not None:
+            basis = f", by {self.report.basis}" if self.report.basis else ""
+            rows.append(("prediction", f"{quantity(seconds, 's')} a call (cost model{basis})"))
+        return rows
 
     def account(self) -> list[tuple[str, int | None]]:
         """Return rows (part, bytes or None if only a call determines them) of one call."""
@@ -113,6 +111,15 @@ class ExplainedProgram:
         every = (*self.artifact.decisions, *self.decisions)
         found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
         return [RegionFacts(r, found.get(r.name)) for r in self.report.regions if r.chosen]
+
+
+def _arguments(arguments: Sequence[SignatureEntry]) -> str:
+    """Describe inputs or outputs: ``image: f32, batch x 1 x 8 x 8``."""
+    parts = []
+    for a in arguments:
+        dims = " x ".join("?" if d is None else str(d) for d in a.shape)
+        parts.append(f"{a.name}: {dtype_name(a.dtype)}{f', {dims}' if dims else ''}")
+    return "; ".join(parts) or "none"
 
 
 def _require_own(profile: Profile | None, artifact: Artifact, name: str) -> None:
@@ -162,7 +169,7 @@ class RegionFacts:
         """Arena before and after."""
         before, after = self.region.before, self.region.after
         if after is None:
-            return "not recorded"
+            return ""
         if before is None or before is after:
             return size(after.arena_bytes)
         if before.arena_bytes == after.arena_bytes:
@@ -175,7 +182,7 @@ class RegionFacts:
         """The lower bound and how far the arena is above it."""
         bound, after = self.region.lower_bound, self.region.after
         if not bound or after is None:
-            return "not known"
+            return ""
         above = f"is {self.gap:.1%} above it" if self.gap else "reaches it"
         return f"{size(bound)} for the planned order; the arena {above}"
 
@@ -217,7 +224,7 @@ class RegionFacts:
         values = [quantity(x.seconds, "s") for x in (before, after) if x and x.seconds]
         if len(values) > len(set(values)):
             return f"{values[0]}, before and after"
-        return " → ".join(values) or "not predicted"
+        return " → ".join(values)
 
     @property
     def others(self) -> str:
@@ -230,15 +237,21 @@ class RegionFacts:
         return ", ".join(found)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return all facts as rows."""
-        return [
+        """Return all that is known as rows."""
+        rows = [
             ("runs with", self.why),
-            *([("turned down", self.others)] if self.others else []),
+            ("turned down", self.others),
             ("arena", self.arena),
             ("lower bound", self.bound),
             ("predicted", self.latency),
             ("work", self.work),
         ]
+        return [row for row in rows if row[1]]
+
+    @property
+    def title(self) -> str:
+        """The region's name, without the pass that plans it."""
+        return self.region.name.rpartition("plan-memory:")[2]
 
 
 def compared(region: RegionReport) -> list[str]:

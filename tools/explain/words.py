@@ -8,15 +8,31 @@ from collections.abc import Sequence
 
 from pyc_mlir.dialects.names import is_op_id
 from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.evidence import Computes, Evidence
 from pyc_mlir.pipelines.choices.log import Listed
+from pyc_mlir.profile.operations import MOST_TITLED, few
 from pyc_mlir.tools.explain.facts import ExplainedProgram, size
 
-WHOLE, UNNAMED = "the whole program", "ops without names"
+WHOLE, UNNAMED = "the whole program", "operations without names"
 NO_NAMES = (
-    "names of the model's nodes: compile with --node-names, or give the log of the compile by --log"
+    "names of the model's nodes lie beside a program (PROGRAM.vmfb.names.json), in one that was "
+    "compiled with --node-names, and in the log of its compile: give it by --log"
 )
+# What is decided in a pass, for people who do not know the passes.
+_TOPICS = {
+    "arena-entry": "entry for callers with memory of their own",
+    "budget": "way to keep the memory budget",
+    "iree-fusion": "fusion by IREE",
+    "plan-memory": "plan of the working memory",
+    "pyc-chunk": "computing in parts",
+    "pyc-fuse": "operations in one kernel",
+    "pyc-layout": "order of dimensions in memory",
+    "pyc-recognize": "operations that are spelled out",
+    "pyc-select-kernels": "code",
+}
 _NUMBERED = re.compile(r"(^|[._-])\d+$|\D\d+$")
 _KNOBS = re.compile(r"(\w+)\((\w+=.*)\)")
+_KNOBS_OF_CHOICE = re.compile(r"(\[.*\])?(#\d+)?$")
 _LONGEST = 72
 
 
@@ -42,6 +58,43 @@ def by_layer(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
         found.setdefault(layer_of(decision), []).append(decision)
     whole = found.pop(WHOLE, None)
     return found if whole is None else {**found, WHOLE: whole}
+
+
+def topic(decision: Listed) -> str:
+    """Return what a decision is about, in words."""
+    return _TOPICS.get(decision.site.pass_name, decision.site.pass_name.removeprefix("pyc-"))
+
+
+def is_of_ids(fact: Evidence) -> bool:
+    """Return True for evidence that lists ids of ops, which people need not read."""
+    return isinstance(fact, Computes)
+
+
+def shortened(choice: str) -> str:
+    """Return the name of an alternative with at most three of the operations that it joins."""
+    kind, colon, joined = choice.partition(":")
+    ops = joined.split("+")
+    tail = _KNOBS_OF_CHOICE.search(ops[-1])
+    suffix = tail[0] if tail and len(ops) > MOST_TITLED else ""
+    return f"{kind}{colon}{few(ops, '+', MOST_TITLED)}{suffix}" if colon else choice
+
+
+def purpose(subject: ExplainedProgram) -> str:
+    """Describe the program to somebody who has never met PyC."""
+    signature, target = subject.artifact.signature, subject.artifact.manifest["target"]
+    given, taken = (
+        few([a.name for a in arguments], ", ", MOST_TITLED) or "nothing"
+        for arguments in (signature.outputs, signature.inputs)
+    )
+    parts = [f"A model, compiled ahead of time for {target}: it computes {given} from {taken}."]
+    if subject.profile is not None:
+        rows = [row for row in subject.profile.rows if row.is_dispatch]
+        kernels = sum(row.is_kernel for row in rows)
+        parts.append(
+            f"A call runs {len(rows)} pieces of code one after the other: {kernels} kernels that "
+            f"PyC generated and {len(rows) - kernels} that IREE, the compiler below it, generated."
+        )
+    return " ".join(parts)
 
 
 def place_of(decision: Listed) -> str:

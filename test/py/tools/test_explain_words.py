@@ -12,13 +12,13 @@ from test_explain import ACCOUNT, planned
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.compile_log import read_compile_log
-from pyc_mlir.artifact.names import beside
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.node_names import beside
 from pyc_mlir.tools.demo.digits import MODELS
 from pyc_mlir.tools.explain import text_page
 from pyc_mlir.tools.explain.facts import ExplainedProgram
@@ -172,7 +172,7 @@ def test_names_lie_beside_programs_and_entries_of_the_cache(tmp_path):
     options = make_options(kernels="iree", planner_mode="iree", check=False)
     made, again = (build(MODELS["mlp"], None, options, cache=cache) for _ in range(2))
     assert again.cached is not None and again.cached.outcome == "memory"
-    assert "relu1" in made.names.sites.values() and again.names == made.names
+    assert '"dense1"' in made.names.sites.values() and again.names == made.names
     assert artifacts.to_bytes(again) == artifacts.to_bytes(made), "names are no part of a program"
     other = Cache(CacheStore(tmp_path / "cache"))
     assert build(MODELS["mlp"], None, options, cache=other).names == made.names

@@ -15,7 +15,6 @@ from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.util.logs import COMPILE, logger
 
 _SUFFIX = ".names.json"
 
@@ -74,10 +73,9 @@ def read_beside(path: str | Path) -> NodeNames:
 
 
 def write_beside(path: str | Path, names: NodeNames) -> None:
-    """Write the names beside the file of a program, if there are any; a failure is only logged."""
-    if not names.sites or not Path(path).is_file():
-        return
-    try:
+    """Write the names beside the file of a program, if there are any.
+
+    Raises PycError (FILE_ACCESS).
+    """
+    if names.sites and Path(path).is_file():
         write_file(beside(path), names.to_bytes(), "a file for the names of the model's nodes")
-    except PycError as error:
-        logger(COMPILE).warning("%s", error.message)
