@@ -23,13 +23,20 @@ from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.explain.sizes import ChosenSizes
 from pyc_mlir.util.units import quantity
 
-# The parts of the manifest's account, and what they are called.
-_PARTS = {
+# The parts of the manifest's account as they are called, and what they are.
+_LABELS = {
     "constants": "constants",
     "inputs": "inputs",
     "transients": "transients (the arena)",
     "outputs": "outputs",
     "workspace": "workspace (beside the arena)",
+}
+PARTS = {
+    "constants": "weights, as long as the program is loaded",
+    "inputs": "the arguments of a call",
+    "transients (the arena)": "results that only later operations read; their places are planned",
+    "outputs": "the results of a call",
+    "workspace (beside the arena)": "what a call allocates besides",
 }
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
@@ -98,7 +105,7 @@ class ExplainedProgram:
         """Return rows (part, bytes or None if only a call determines them) of one call."""
         account = self.sizes.account(self.artifact)
         parts = account.to_json()
-        rows = [(label, parts[name]) for name, label in _PARTS.items()]
+        rows = [(label, parts[name]) for name, label in _LABELS.items()]
         return [*rows, ("total", account.total())]
 
     def memory(self) -> tuple[int | None, int | None]:

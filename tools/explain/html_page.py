@@ -19,6 +19,7 @@ from pyc_mlir.tools.explain.charts import (
     live_chart,
 )
 from pyc_mlir.tools.explain.facts import (
+    PARTS,
     ExplainedProgram,
     RegionFacts,
     alive_at_peak,
@@ -33,6 +34,7 @@ from pyc_mlir.tools.explain.time_shares import HEAD, answer, longest, not_covere
 from pyc_mlir.tools.explain.words import (
     NO_NAMES,
     by_layer,
+    equal,
     folded,
     headline,
     is_of_ids,
@@ -41,11 +43,12 @@ from pyc_mlir.tools.explain.words import (
     shortened,
     topic,
     unplanned,
+    whose,
 )
 from pyc_mlir.tools.page.document import document, facts, figure, section, wide
 from pyc_mlir.tools.page.document import folded as folded_away
 from pyc_mlir.tools.page.svg import legend
-from pyc_mlir.util.html import Html, joined, table, tag
+from pyc_mlir.util.html import Html, joined, prose, table, tag
 from pyc_mlir.util.units import quantity
 
 _AT_PEAK = 40
@@ -73,7 +76,7 @@ def page(subject: ExplainedProgram) -> str:
         "header",
         tag("h1", subject.name),
         tag("p", f"{headline(subject)[:1].upper()}{headline(subject)[1:]}.", class_="headline"),
-        tag("p", purpose(subject)),
+        tag("p", prose(purpose(subject))),
         facts(subject.facts()),
     )
     plans = [_region(found) for found in regions] or [tag("p", unplanned(subject), class_="note")]
@@ -92,7 +95,8 @@ def page(subject: ExplainedProgram) -> str:
 def _memory(subject: ExplainedProgram, regions: Sequence[RegionFacts]) -> Html:
     """Write the account of a call, and a tile for each planned region."""
     unit, rows = in_table(subject.account())
-    account = table(("part", unit), rows, class_="account")
+    described = [(name, amount, PARTS.get(name, "")) for name, amount in rows]
+    account = wide(table(("part", unit, "what it is"), described, class_="account"))
     tiles = tag("div", *map(_tile, regions), class_="tiles")
     return section("Memory of one call", tag("div", account, tiles, class_="beside"), id_="memory")
 
@@ -103,7 +107,7 @@ def _time(profile: Profile | None) -> Html:
         return Html()
     kind = "measured" if profile.measured else "predicted"
     parts = [
-        tag("p", answer(profile)),
+        tag("p", prose(answer(profile))),
         tag("h3", f"The operations that take most of it, {kind}"),
         wide(table(HEAD, rows_of(longest(profile)))),
     ]
@@ -238,22 +242,25 @@ def _frontier(region: RegionReport) -> Html:
 
 def _decisions(decisions: Sequence[Decision]) -> Html:
     titles = ("what", "chosen", "turned down", "decided by")
+    found = equal(decisions)
     parts = [
-        tag("div", tag("h3", layer), *map(_decision, found))
-        for layer, found in by_layer(decisions).items()
+        tag("div", tag("h3", layer), *(_decision(found[d.site]) for d in made))
+        for layer, made in by_layer([same[0] for same in found.values()]).items()
     ]
     if not any(d.site.nodes for d in decisions):
-        parts.append(tag("p", NO_NAMES, class_="note"))
+        parts.append(tag("p", prose(NO_NAMES), class_="note"))
     note = (
-        f"{len(decisions)} choices that the compiler made, by layer of the model; open one to see "
-        "what was turned down, and why."
+        f"{len(decisions)} choices that the compiler made, by layer of the model; equal ones stand "
+        "once. Open one to see what was turned down, and why."
     )
     head = tag("div", *(tag("span", t) for t in titles), class_="decision head")
     return section("Decisions", tag("p", note, class_="note"), head, *parts, id_="decisions")
 
 
-def _decision(decision: Decision) -> Html:
-    site, others = decision.site, [a for a in decision.alternatives if a.name != decision.chosen]
+def _decision(same: Sequence[Decision]) -> Html:
+    """Write a decision, the first of equal ones."""
+    decision, site = same[0], same[0].site
+    others = [a for a in decision.alternatives if a.name != decision.chosen]
     rows = [
         (
             "✓" if a.name == decision.chosen else "",
@@ -268,12 +275,14 @@ def _decision(decision: Decision) -> Html:
         for a in decision.alternatives
         if (whole := folded(a.reason)[1])
     ]
-    lines = [f"decided in {site.pass_name}, {site.op_id}", place_of(decision)]
+    ids = ", ".join(d.site.op_id for d in same)
+    lines = [f"decided in {site.pass_name} for {ids}", place_of(decision)]
     lines += [f"evidence: {e}" for e in decision.facts if not is_of_ids(e)]
     lines += [f"measured: {name} {value:g}" for name, value in decision.measured.items()]
+    about = whose(same)
     summary = tag(
         "summary",
-        tag("span", few(site.nodes, ", ", 2) or site.op_id, " ", tag("i", topic(decision))),
+        tag("span", about, " " * bool(about), tag("i", topic(decision))),
         tag("span", tag("b", shortened(decision.chosen))),
         tag("span", few([shortened(a.name) for a in others], ", ", 2) or "nothing"),
         tag("span", decision.decided_by),

@@ -20,6 +20,7 @@ from pyc_mlir.tools.explain.time_shares import HEAD, answer, longest, not_covere
 from pyc_mlir.tools.explain.words import (
     NO_NAMES,
     by_layer,
+    equal,
     folded,
     headline,
     is_of_ids,
@@ -27,6 +28,7 @@ from pyc_mlir.tools.explain.words import (
     purpose,
     shortened,
     unplanned,
+    whose,
 )
 from pyc_mlir.util.units import quantity
 
@@ -39,7 +41,8 @@ _INDENT = "  "
 
 def overview(subject: ExplainedProgram, levels: str = BLOCKS) -> str:
     """Write everything, the decisions cut off after some."""
-    shown, left = subject.decisions[:_FIRST], len(subject.decisions) - _FIRST
+    found = equal(subject.decisions)
+    shown, left = list(found.values())[:_FIRST], len(found) - _FIRST
     more = f"  ... and {left} more; --decisions shows all, with knobs\n" if left > 0 else ""
     if not any(d.site.nodes for d in subject.decisions):
         more += f"{_filled(NO_NAMES)}\n"
@@ -66,11 +69,13 @@ def listing(shown: Sequence[Listed], levels: str = BLOCKS) -> str:
     return _plain("".join(map(decision_text, shown)), levels)
 
 
-def _by_layer(shown: Sequence[Decision]) -> str:
-    """Write decisions under the layers that they are about, without knobs."""
+def _by_layer(shown: Sequence[Sequence[Decision]]) -> str:
+    """Write decisions under the layers that they are about, without knobs, equal ones once."""
+    about = {same[0].site: whose(same) for same in shown}
     return "".join(
-        f"  {layer}\n{textwrap.indent(''.join(decision_text(d, True) for d in found), '  ')}"
-        for layer, found in by_layer(shown).items()
+        f"  {layer}\n"
+        + textwrap.indent("".join(decision_text(d, about[d.site]) for d in found), "  ")
+        for layer, found in by_layer([same[0] for same in shown]).items()
     )
 
 
@@ -178,13 +183,16 @@ def _frontier(facts: RegionFacts) -> str:
     return "\n  frontier: arena, predicted time of a call\n" + "".join(lines)
 
 
-def decision_text(decision: Listed, short: bool = False) -> str:
-    """Write a decision: site, alternatives with costs and reasons, evidence; or in short."""
-    site, names = decision.site, ", ".join(decision.site.nodes)
+def decision_text(decision: Listed, about: str | None = None) -> str:
+    """Write a decision: site, alternatives with costs and reasons, evidence.
+
+    about: names what it is about, in short, without knobs and places.
+    """
+    site, short = decision.site, about is not None
     place = "" if short else place_of(decision)
     place = f"  at {place}" if place else ""
-    named = f"{names}  " if names else ""
-    head = f"  {named}{site.key}{place}  (by {decision.decided_by})\n"
+    named = about if about is not None and site.nodes else ", ".join(site.nodes)
+    head = f"  {named}{'  ' * bool(named)}{site.key}{place}  (by {decision.decided_by})\n"
     names_of = {a.name: shortened(a.name) if short else a.name for a in decision.alternatives}
     width = max(map(len, names_of.values()), default=0)
     lines = []

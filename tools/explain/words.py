@@ -4,10 +4,10 @@ Nothing here knows a terminal or a browser.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from pyc_mlir.dialects.names import is_op_id
-from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.choices import Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Computes, Evidence
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.profile.operations import MOST_TITLED, few
@@ -58,6 +58,25 @@ def by_layer(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
         found.setdefault(layer_of(decision), []).append(decision)
     whole = found.pop(WHOLE, None)
     return found if whole is None else {**found, WHOLE: whole}
+
+
+def equal(decisions: Sequence[Decision]) -> dict[Site, list[Decision]]:
+    """Group decisions between the same alternatives at the same costs, by the first one's site."""
+    groups: dict[Hashable, list[Decision]] = {}
+    for d in decisions:
+        offers = tuple((a.name, a.cost) for a in d.alternatives)
+        of_all = "" if is_op_id(d.site.op_id) else d.site.op_id
+        key = (d.site.pass_name, of_all, d.chosen, d.decided_by, offers)
+        groups.setdefault(key, []).append(d)
+    return {group[0].site: group for group in groups.values()}
+
+
+def whose(same: Sequence[Decision]) -> str:
+    """Return the nodes that equal decisions are about; ids where there are no names."""
+    nodes = list(dict.fromkeys(name for d in same for name in d.site.nodes))
+    ids = [d.site.op_id for d in same if is_op_id(d.site.op_id)]
+    times = f"{len(same)} x " if len(same) > 1 else ""
+    return times + (few(nodes, ", ", 2) or few(ids, ", ", 1)) if nodes or ids else ""
 
 
 def topic(decision: Listed) -> str:
