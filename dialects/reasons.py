@@ -488,23 +488,3 @@ class ReasonCode(Enum):
         "install the named extra",
         "an ONNX model without the package onnx",
     )
-
-    @property
-    def meaning(self) -> str:
-        """The statement that the code makes."""
-        return self.value.meaning
-
-    @property
-    def cause(self) -> str:
-        """The cause of such an error."""
-        return self.value.cause
-
-    @property
-    def remedy(self) -> str:
-        """The way out for a user."""
-        return self.value.remedy
-
-    @property
-    def example(self) -> str:
-        """A case of it."""
-        return self.value.example

@@ -72,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     uvicorn = _uvicorn()
-    from pyc_mlir.serve.app import Limits, application
+    from pyc_mlir.serve.app import application
+    from pyc_mlir.serve.limits import Limits
     from pyc_mlir.serve.models import ModelSettings, load_models
     from pyc_mlir.service.targets import Targets
     from pyc_mlir.service.telemetry import JsonLines

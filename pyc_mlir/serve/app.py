@@ -10,10 +10,8 @@ Errors are ``{"error": "...", "code": "..."}`` with a status by their reason cod
 """
 
 import asyncio
-import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,7 +20,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, internal_error
-from pyc_mlir.serve.models import Model
+from pyc_mlir.serve.limits import Limits
+from pyc_mlir.serve.models import Model, model_of
 from pyc_mlir.serve.page import PAGE, POLICY
 from pyc_mlir.serve.protocol import HEADER_LENGTH, metadata, read_request, write_response
 from pyc_mlir.service.telemetry import collector
@@ -52,18 +51,6 @@ _WATCH_AFTER = 0.05
 _OPEN = ("/v2/health/live", "/v2/health/ready")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a request may take: bytes of its body, and seconds until the whole body is there.
-
-    token: what clients must send as ``Authorization: Bearer``; "" for none.
-    """
-
-    request_bytes: int = 64 << 20
-    read_seconds: float = 10.0
-    token: str = ""
-
-
 def application(models: Mapping[str, Model], limits: Limits) -> Any:
     """Return the application, which starts the models' workers and ends them."""
     server = _Server(models, limits)
@@ -90,7 +77,6 @@ class _Server:
     def __init__(self, models: Mapping[str, Model], limits: Limits) -> None:
         self.models, self.limits = models, limits
         self.ready = False
-        self._authorization = f"Bearer {limits.token}".encode() if limits.token else b""
         self._registry = self._made_registry()
 
     def routes(self) -> list[Route]:
@@ -121,8 +107,10 @@ class _Server:
 
         async def guard(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
+                given = dict(scope["headers"]).get(b"authorization", b"")
                 try:
-                    self._require_token(scope)
+                    if scope["path"] not in _OPEN:
+                        self.limits.require_token(given)
                 except PycError as error:
                     await _refused(error)(scope, receive, send)
                     return
@@ -130,38 +118,20 @@ class _Server:
 
         return guard
 
-    def _require_token(self, scope: Scope) -> None:
-        if not self._authorization or scope["path"] in _OPEN:
-            return
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        if not hmac.compare_digest(given, self._authorization):
-            raise PycError(
-                ReasonCode.UNAUTHORIZED,
-                where="authorization",
-                expected="the server's token as `Authorization: Bearer TOKEN`",
-                got="another one" if given else "none",
-            )
-
     def model(self, params: Mapping[str, str]) -> Model:
         """Return the model that an address names. Raises PycError (UNKNOWN_MODEL)."""
-        model = self.models.get(params["name"])
-        version = params.get("version")
-        if model is None or version not in (None, model.version):
-            have = ", ".join(f"{n} (version {m.version})" for n, m in self.models.items())
-            asked = params["name"] + (f", version {version}" if version else "")
-            raise PycError(ReasonCode.UNKNOWN_MODEL, where="model", expected=have, got=asked)
-        return model
+        return model_of(self.models, params["name"], params.get("version"))
 
     async def _live(self, request: Request) -> Response:
         return JSONResponse({"live": True})
 
     async def _is_ready(self, request: Request) -> Response:
-        ready = self.ready and all(_serves(m) for m in self.models.values())
+        ready = self.ready and all(m.is_ready for m in self.models.values())
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 
     async def _model_ready(self, request: Request) -> Response:
         model = self.model(request.path_params)
-        ready = self.ready and _serves(model)
+        ready = self.ready and model.is_ready
         health = model.service.health()
         body: dict[str, Any] = {"name": model.name, "ready": ready, "health": health.state}
         return JSONResponse(
@@ -188,7 +158,7 @@ class _Server:
             {
                 "name": m.name,
                 "version": m.version,
-                "state": "READY" if _serves(m) else "UNAVAILABLE",
+                "state": "READY" if m.is_ready else "UNAVAILABLE",
             }
             for m in self.models.values()
         ]
@@ -197,8 +167,8 @@ class _Server:
     async def _load(self, request: Request) -> Response:
         """Put the file of a model in place as a new build."""
         model = self.model(request.path_params)
-        number = await asyncio.to_thread(model.service.swap, model.settings.path)
-        return JSONResponse({"name": model.name, "version": str(number)})
+        version = await asyncio.to_thread(model.swap)
+        return JSONResponse({"name": model.name, "version": version})
 
     async def _status(self, request: Request) -> Response:
         return JSONResponse({n: m.numbers() for n, m in self.models.items()})
@@ -270,34 +240,32 @@ class _Infer:
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
         """Read the body within the limits; None if the client left."""
-        most = self._server.limits.request_bytes
+        limits = self._server.limits
         declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > most:
-            raise _too_large(int(declared), most)
+        limits.require_size(int(declared) if declared.isdigit() else 0)
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body"):
             return message["body"]
         try:
-            async with asyncio.timeout(self._server.limits.read_seconds):
-                return await self._rest(message, receive, most)
+            async with asyncio.timeout(limits.read_seconds):
+                return await self._rest(message, receive, limits)
         except TimeoutError:
             raise PycError(
                 ReasonCode.DEADLINE_PASSED,
                 where="request",
-                expected=f"a body within {self._server.limits.read_seconds:g} s",
+                expected=f"a body within {limits.read_seconds:g} s",
                 got="a part of it",
             ) from None
 
     @staticmethod
-    async def _rest(message: Mapping[str, Any], receive: Receive, most: int) -> bytes | None:
+    async def _rest(message: Mapping[str, Any], receive: Receive, limits: Limits) -> bytes | None:
         parts, size = [], 0
         while True:
             if message["type"] == "http.disconnect":
                 return None
             parts.append(message["body"])
             size += len(message["body"])
-            if size > most:
-                raise _too_large(size, most)
+            limits.require_size(size)
             if not message.get("more_body"):
                 return b"".join(parts)
             message = await receive()
@@ -331,10 +299,6 @@ async def _send(send: Send, json_length: int | None, parts: Sequence[bytes]) -> 
     await send({"type": "http.response.body", "body": body})
 
 
-def _serves(model: Model) -> bool:
-    return model.service.health().state != "refusing"
-
-
 def _triton(model: Model) -> dict[str, Any]:
     """Return the statistics of a model as Triton's extension names them."""
     found = model.service.snapshot()
@@ -361,13 +325,3 @@ def _refused(error: PycError) -> Response:
 async def _told(request: Request, error: Exception) -> Response:
     """Answer an error as the protocol writes it."""
     return _refused(error if isinstance(error, PycError) else internal_error(error))
-
-
-def _too_large(got: int, most: int) -> PycError:
-    return PycError(
-        ReasonCode.REQUEST_TOO_LARGE,
-        where="request",
-        expected=f"at most {most} bytes",
-        got=f"{got}",
-        remedy="send less at once, or start the server with a larger `--max-request-bytes`",
-    )

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.runtime.load import load
-from pyc_mlir.serve.batching import Batcher, Outcome, Waiting
-from pyc_mlir.service.service import Service
+from pyc_mlir.serve.batching import Batcher, Outcome, Waiting, most_rows
+from pyc_mlir.service.service import REFUSING, Service
 from pyc_mlir.service.shadow import Shadow
 from pyc_mlir.service.targets import Targets
 from pyc_mlir.util.units import quantity
@@ -39,55 +40,44 @@ class ModelSettings:
     hang_seconds: float | None = None
 
 
-class Model:
-    """One model: requests come in on the event loop, workers answer them."""
+class Endpoint:
+    """Something that answers requests: they come in on the event loop, workers call it."""
 
-    def __init__(self, settings: ModelSettings) -> None:
-        """Load the program. Raises PycError as `load` does."""
-        program = load(settings.path)
-        self.settings = settings
-        self.service = Service(
-            program,
-            targets=settings.targets,
-            shadow=settings.shadow,
-            hang_seconds=settings.hang_seconds,
-            name=settings.name,
-        )
-        self.signature = program.signature
-        threaded = program.device.kind != "local-sync"
-        self.workers = settings.workers or (1 if threaded else len(os.sched_getaffinity(0)))
+    def __init__(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        signature: Signature,
+        workers: int,
+        queue: int | None = None,
+        batch: bool = True,
+    ) -> None:
+        """Prepare it; `start` starts the workers.
+
+        queue: the most requests that wait; None: twice what the workers' calls hold, at least 4
+        for each worker. batch: whether to put requests together where the signature allows it.
+        """
+        self.name, self.signature, self.workers = name, signature, workers
         self.codes: Counter[str] = Counter()
+        self.version = "1"
+        self._call, self._batch = call, batch
+        most = most_rows(signature) if batch else 0
+        self._limit = queue or workers * max(2 * most, 4)
         self._batcher: Batcher | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def name(self) -> str:
-        """The name in addresses."""
-        return self.settings.name
-
-    @property
-    def version(self) -> str:
-        """The number of the build in place, as the protocol's version."""
-        return str(self.service._build.number)
-
-    @property
     def queue(self) -> Batcher:
-        """The queue, once the model was started."""
+        """The queue, once the endpoint was started."""
         assert self._batcher is not None, "started first"
         return self._batcher
-
-    def needs(self) -> int | None:
-        """Return the bytes that the model may hold with all workers busy; None if unknown."""
-        return self.service.program.artifact.account.total(self.workers)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the workers."""
         self._loop = loop
-        batcher = Batcher(
-            self.service, self.signature, self._ended, self.workers, 1, self.settings.batch
+        self._batcher = Batcher(
+            self._call, self.signature, self._ended, self.workers, self._limit, self._batch
         )
-        batcher.limit = self.settings.queue or self.workers * max(2 * batcher.most, 4)
-        self._batcher = batcher
 
     async def infer(self, inputs: Sequence[np.ndarray], timeout: float | None) -> Outcome:
         """Answer a request. Raises PycError: the guards', SERVER_BUSY, DEADLINE_PASSED.
@@ -117,10 +107,49 @@ class Model:
         """Answer what waits, and end the workers."""
         if self._batcher is not None:
             self._batcher.close()
+
+
+class Model(Endpoint):
+    """One program in service."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        """Load the program. Raises PycError as `load` does."""
+        program = load(settings.path)
+        threaded = program.device.kind != "local-sync"
+        workers = settings.workers or (1 if threaded else len(os.sched_getaffinity(0)))
+        self.settings = settings
+        self.service = Service(
+            program,
+            targets=settings.targets,
+            shadow=settings.shadow,
+            hang_seconds=settings.hang_seconds,
+            name=settings.name,
+        )
+        super().__init__(
+            settings.name, self.service, program.signature, workers, settings.queue, settings.batch
+        )
+
+    def needs(self) -> int | None:
+        """Return the bytes that the model may hold with all workers busy; None if unknown."""
+        return self.service.program.artifact.account.total(self.workers)
+
+    def swap(self) -> str:
+        """Put the file in place as a new build; return the version. Raises PycError as `load`."""
+        self.version = str(self.service.swap(self.settings.path))
+        return self.version
+
+    @property
+    def is_ready(self) -> bool:
+        """False while the service refuses calls."""
+        return self.service.health().state != REFUSING
+
+    def close(self) -> None:
+        """Answer what waits, and end the workers and the service's threads."""
+        super().close()
         self.service.close()
 
     def numbers(self) -> dict[str, Any]:
-        """Return what the live page and the statistics show, as plain data."""
+        """Return the numbers of the live page, as plain data."""
         queue, snapshot = self.queue, self.service.snapshot()
         return {
             **snapshot.to_json(),
@@ -143,6 +172,16 @@ def _tell(outcomes: Sequence[tuple[Waiting, Outcome]]) -> None:
     for waiting, outcome in outcomes:
         if not waiting.owner.done():
             waiting.owner.set_result(outcome)
+
+
+def model_of(models: Mapping[str, Model], name: str, version: str | None) -> Model:
+    """Return a model in the version that is in place. Raises PycError (UNKNOWN_MODEL)."""
+    model = models.get(name)
+    if model is None or version not in (None, model.version):
+        have = ", ".join(f"{n} (version {m.version})" for n, m in models.items())
+        asked = f"{name}, version {version}" if version else name
+        raise PycError(ReasonCode.UNKNOWN_MODEL, where="model", expected=have, got=asked)
+    return model
 
 
 def load_models(settings: Sequence[ModelSettings], budget: int | None) -> dict[str, Model]:

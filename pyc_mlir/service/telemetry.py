@@ -1,4 +1,4 @@
-"""What a service counts, with stable names.
+"""The numbers of a service, with stable names.
 
     pyc_calls_total                      calls that answered
     pyc_call_failures_total{code}        calls that ended by a fault of the program or the machine
@@ -18,8 +18,9 @@ import json
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -118,71 +119,71 @@ class JsonLines:
         self._file.close()
 
 
+Counts = Callable[[Snapshot], Mapping[tuple[str, ...], float]]
+# Of each family its help, its labels besides `model`, and its values by them.
+_COUNTERS: dict[str, tuple[str, tuple[str, ...], Counts]] = {
+    "pyc_calls": ("calls that answered", (), lambda s: {(): s.calls}),
+    "pyc_call_failures": ("calls that a fault ended", ("code",), lambda s: _coded(s.failures)),
+    "pyc_call_refusals": ("calls that were refused", ("code",), lambda s: _coded(s.refusals)),
+    "pyc_swaps": ("builds put in place", (), lambda s: {(): s.swaps}),
+    "pyc_returns": ("returns to the build before", (), lambda s: {(): s.returns}),
+    "pyc_fallbacks": ("fallbacks taken", (), lambda s: {(): s.fallbacks}),
+    "pyc_comparisons": ("calls compared in the background", (), lambda s: {(): s.comparisons}),
+    "pyc_mismatches": ("compared calls that differed", (), lambda s: {(): s.mismatches}),
+    "pyc_comparisons_dropped": ("sampled calls not compared", (), lambda s: {(): s.dropped}),
+}
+_GAUGES: dict[str, tuple[str, tuple[str, ...], Counts]] = {
+    "pyc_health": ("0 ok, 1 degraded, 2 refusing", (), lambda s: {(): HEALTH.index(s.health)}),
+    "pyc_memory_bytes": ("bytes of the program", ("part",), lambda s: _coded(s.memory)),
+}
+
+
+def _coded(values: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    return {(name,): value for name, value in values.items()}
+
+
+class _Collector:
+    """Prometheus-client's protocol of collectors."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the families of all services."""
+        from prometheus_client import core  # pyright: ignore[reportMissingImports]
+
+        found = list(self._sources())
+        for kind, families in (
+            (core.CounterMetricFamily, _COUNTERS),
+            (core.GaugeMetricFamily, _GAUGES),
+        ):
+            for name, (text, labels, read) in families.items():
+                family = kind(name, text, labels=("model", *labels))
+                for s in found:
+                    for label, value in read(s).items():
+                        family.add_metric((s.name, *label), value)
+                yield family
+        text = "seconds of calls that answered"
+        seconds = core.HistogramMetricFamily("pyc_call_seconds", text, labels=("model",))
+        for s in found:
+            seconds.add_metric((s.name,), _cumulated(s.buckets), s.seconds_total)
+        yield seconds
+
+
 def collector(sources: Sources) -> Any:
     """Return a collector for `prometheus_client.CollectorRegistry.register`.
 
     Raises PycError (MISSING_DEPENDENCY) without prometheus-client.
     """
-    try:
-        from prometheus_client.core import (  # pyright: ignore[reportMissingImports]
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
-    except ModuleNotFoundError:
+    if find_spec("prometheus_client") is None:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,
             where="metrics",
             expected="the package prometheus-client",
             got="none installed",
-            remedy="install PyC with its extra `metrics`",
-        ) from None
-
-    counters: dict[str, tuple[str, Callable[[Snapshot], int]]] = {
-        "pyc_calls": ("calls that answered", lambda s: s.calls),
-        "pyc_swaps": ("builds put in place", lambda s: s.swaps),
-        "pyc_returns": ("returns to the build before", lambda s: s.returns),
-        "pyc_fallbacks": ("fallbacks taken", lambda s: s.fallbacks),
-        "pyc_comparisons": ("calls compared in the background", lambda s: s.comparisons),
-        "pyc_mismatches": ("compared calls that differed", lambda s: s.mismatches),
-        "pyc_comparisons_dropped": ("sampled calls not compared", lambda s: s.dropped),
-    }
-    coded: dict[str, tuple[str, Callable[[Snapshot], Mapping[str, int]]]] = {
-        "pyc_call_failures": ("calls that a fault ended", lambda s: s.failures),
-        "pyc_call_refusals": ("calls that were refused", lambda s: s.refusals),
-    }
-
-    class Collector:
-        def collect(self) -> Iterable[Any]:
-            found = list(sources())
-            for name, (text, read) in counters.items():
-                family = CounterMetricFamily(name, text, labels=("model",))
-                for s in found:
-                    family.add_metric((s.name,), read(s))
-                yield family
-            for name, (text, by_code) in coded.items():
-                family = CounterMetricFamily(name, text, labels=("model", "code"))
-                for s in found:
-                    for code, count in by_code(s).items():
-                        family.add_metric((s.name, code), count)
-                yield family
-            seconds = HistogramMetricFamily(
-                "pyc_call_seconds", "seconds of calls that answered", labels=("model",)
-            )
-            health = GaugeMetricFamily(
-                "pyc_health", "0 ok, 1 degraded, 2 refusing", labels=("model",)
-            )
-            memory = GaugeMetricFamily(
-                "pyc_memory_bytes", "bytes of the program in place", labels=("model", "part")
-            )
-            for s in found:
-                seconds.add_metric((s.name,), _cumulated(s.buckets), s.seconds_total)
-                health.add_metric((s.name,), HEALTH.index(s.health))
-                for part, size in s.memory.items():
-                    memory.add_metric((s.name, part), size)
-            yield from (seconds, health, memory)
-
-    return Collector()
+            remedy="install PyC with its extra `metrics`: pip install '.[metrics]'",
+        )
+    return _Collector(sources)
 
 
 def _cumulated(buckets: Sequence[int]) -> list[tuple[str, float]]:

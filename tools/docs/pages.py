@@ -94,7 +94,8 @@ def _pass(pass_class: type[Pass]) -> Iterator[str]:
 
 def errors_page() -> str:
     """docs/errors.md."""
-    rows = (
-        f"| `{c.name}` | {c.meaning} | {c.cause} | {c.remedy} | {c.example} |" for c in ReasonCode
-    )
+    rows = [
+        f"| `{name}` | {r.meaning} | {r.cause} | {r.remedy} | {r.example} |"
+        for name, r in ((c.name, c.value) for c in ReasonCode)
+    ]
     return _ERRORS + "\n".join(rows) + "\n"

@@ -36,7 +36,7 @@ class Server:
             text=True,
             env={**os.environ, **(environment or {})},
         )
-        assert self.process.stdout is not None
+        assert self.process.stdout is not None and self.process.stderr is not None
         line = self.process.stdout.readline()
         found = re.search(r"http://([\d.]+:\d+)", line)
         assert found, (line, self.process.stderr.read())
@@ -180,10 +180,12 @@ def test_a_full_queue_is_told_at_once(folder):
     options = ("--queue", "1", "--workers", "1")
     with Server(str(folder / "slow.vmfb"), *options) as server:
         x = np.eye(384, dtype=np.float32)
-        with ThreadPoolExecutor(8) as clients:
-            replies = list(clients.map(lambda _: infer(server, x, "slow"), range(8)))
-        statuses = sorted(r.status_code for r in replies)
-        assert statuses[0] == 200 and statuses[-1] == 429 and set(statuses) == {200, 429}
+        end = time.monotonic() + 60
+        replies = []
+        with ThreadPoolExecutor(16) as clients:
+            while not any(r.status_code == 429 for r in replies) and time.monotonic() < end:
+                replies = list(clients.map(lambda _: infer(server, x, "slow"), range(64)))
+        assert {r.status_code for r in replies} == {200, 429}
         busy = next(r for r in replies if r.status_code == 429)
         assert busy.json()["code"] == "SERVER_BUSY" and busy.headers["retry-after"] == "1"
 

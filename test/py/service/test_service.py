@@ -10,6 +10,7 @@ import pytest
 
 import pyc_mlir
 from pyc_mlir import Program, PycError, ReasonCode, Service, Shadow, Targets
+from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.service.capsule import Capsule
 from pyc_mlir.service.telemetry import BOUNDS, JsonLines
 
@@ -20,7 +21,9 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 def artifacts():
     """Programs of one signature that answer x + n, and one of another signature."""
     spec = pyc_mlir.TensorSpec("f32", 2, 3)
-    made = {n: pyc_mlir.compile(lambda x, n=n: x + n, inputs=[spec]).artifact for n in (1, 2, 3)}
+    made: dict[int | str, Artifact] = {
+        n: pyc_mlir.compile(lambda x, n=n: x + n, inputs=[spec]).artifact for n in (1, 2, 3)
+    }
     two = [spec, spec]
     made["two"] = pyc_mlir.compile(lambda x, y: x + y, inputs=two).artifact
     return made

@@ -33,7 +33,7 @@ from pyc_mlir.compilation.generate import Generated, Request
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.stages import CHEAPEST, OFFERED
 from pyc_mlir.compilation.stages import SITE as COMPILE_STAGE
-from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.frontends.python.jit import jit
 from pyc_mlir.frontends.python.specs import spec
@@ -42,6 +42,9 @@ from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.runtime.plans import Serving
+from pyc_mlir.serve.batching import Batcher, Waiting
+from pyc_mlir.serve.limits import Limits
+from pyc_mlir.serve.models import model_of
 
 # Contracts
 
@@ -279,3 +282,47 @@ def _(here: Here) -> Codes:
         free.set()
         thread.join()
         return service_codes(service)
+
+
+# The server
+
+
+def queued(*waiting: Waiting, limit: int = 2) -> Codes:
+    """The codes of requests behind a call that goes on until all are queued."""
+    free, told = threading.Event(), []
+    program = tanh()
+    batcher = Batcher(
+        lambda x: (free.wait(10), program(x))[1], program.signature, told.extend, 1, limit, False
+    )
+    batcher.submit(Waiting([X], 0, None, None))
+    while batcher.waiting:
+        time.sleep(0.001)
+    found = {c for w in waiting for c in reported(lambda w=w: batcher.submit(w))}
+    free.set()
+    batcher.close()
+    return found | {o.code for _, o in told if isinstance(o, PycError)}
+
+
+@provokes(ReasonCode.SERVER_BUSY)
+def _(here: Here) -> Codes:
+    return queued(*(Waiting([X], 0, None, None) for _ in range(2)), limit=1)
+
+
+@provokes(ReasonCode.DEADLINE_PASSED)
+def _(here: Here) -> Codes:
+    return queued(Waiting([X], 0, 0.0, None))
+
+
+@provokes(ReasonCode.REQUEST_TOO_LARGE)
+def _(here: Here) -> Codes:
+    return reported(lambda: Limits(1024).require_size(2048))
+
+
+@provokes(ReasonCode.UNAUTHORIZED)
+def _(here: Here) -> Codes:
+    return reported(lambda: Limits(token="secret").require_token(b"Bearer guess"))
+
+
+@provokes(ReasonCode.UNKNOWN_MODEL)
+def _(here: Here) -> Codes:
+    return reported(lambda: model_of({}, "none", None))

@@ -85,7 +85,7 @@ def test_parts_of_words_are_no_ops(capsys, log):
 
 def test_why_names_each_place(capsys, program, log):
     out = ran(capsys, program, "--why", CODE.name)
-    assert out.startswith(f"{CODE.name}: {CODE.meaning}\n  remedy: {CODE.remedy}\n")
+    assert out.startswith(f"{CODE.name}: {CODE.value.meaning}\n  remedy: {CODE.value.remedy}\n")
     assert "iree-fusion:0123456789abcdef: plain (by fallback)" in out
     assert "aggressive: stack" in out and "contract: fallbacks" in out
     assert "cache:none: miss" in ran(capsys, log, "--why", "cache_miss")
