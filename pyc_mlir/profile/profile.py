@@ -20,7 +20,7 @@ from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile import views
-from pyc_mlir.profile.operations import ProfileRow
+from pyc_mlir.profile.operations import Operation, ProfileRow, operations_of
 
 # Under which a trace holds the profile.
 KEY = "pyc"
@@ -70,6 +70,11 @@ class Profile:
     threads: int = 0
     entry: str = ""
     spans: tuple[DispatchSpan, ...] = ()
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The dispatches, those of equal operations as one, the longest first."""
+        return operations_of(self.rows)
 
     @property
     def outside(self) -> float:

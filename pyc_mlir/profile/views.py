@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile.known import IREE
-from pyc_mlir.profile.operations import Operation, ProfileRow, operations_of, uncovered
+from pyc_mlir.profile.operations import Operation, ProfileRow, uncovered
 from pyc_mlir.util.html import Html, joined, tag
 from pyc_mlir.util.html import table as table_of
 from pyc_mlir.util.units import quantity
@@ -31,7 +31,7 @@ def table(profile: "Profile", most: int | None = None) -> str:
 
     Columns that hold nothing are left out.
     """
-    operations = operations_of(profile.rows)
+    operations = profile.operations
     shown = operations if most is None else operations[:most]
     cells = [_HEAD, *([_cut(cell) for cell in _cells(o)] for o in shown)]
     if others := [row for o in operations[len(shown) :] for row in o.rows]:
@@ -105,7 +105,7 @@ def summary(profile: "Profile") -> str:
     parts = [f"{profile.kernels / whole:.0%} in generated kernels"]
     if profile.uncovered:
         shares: dict[str, float] = {}
-        for operation in uncovered(operations_of(profile.rows)):
+        for operation in uncovered(profile.operations):
             title = operation.title
             shares[title] = shares.get(title, 0.0) + operation.share
         longest = sorted(shares.items(), key=lambda item: -item[1])[:3]
@@ -136,7 +136,7 @@ def notes(profile: "Profile") -> str:
 
 def html(profile: "Profile") -> Html:
     """Write the whole table, and what it rests on."""
-    cells = [*map(_cells, operations_of(profile.rows)), *_whole(profile)]
+    cells = [*map(_cells, profile.operations), *_whole(profile)]
     lines = (tag("p", line.strip()) for line in notes(profile).splitlines())
     return joined(tag("p", summary(profile)), table_of(_HEAD, cells), *lines)
 

@@ -5,7 +5,7 @@ Comes in: a measured or predicted `Profile`.
 
 from collections.abc import Sequence
 
-from pyc_mlir.profile.operations import Operation, operations_of, uncovered
+from pyc_mlir.profile.operations import Operation, uncovered
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.profile.views import summary
 from pyc_mlir.util.units import quantity
@@ -21,12 +21,12 @@ def answer(profile: Profile) -> str:
 
 def longest(profile: Profile) -> list[Operation]:
     """Return the operations that take the most time."""
-    return operations_of(profile.rows)[:PLACES]
+    return profile.operations[:PLACES]
 
 
 def not_covered(profile: Profile) -> list[Operation]:
     """Return the operations whose code is IREE's, as no generated kernel covers them."""
-    return uncovered(operations_of(profile.rows))
+    return uncovered(profile.operations)
 
 
 def rows_of(operations: Sequence[Operation]) -> list[tuple[str, ...]]:
