@@ -23,11 +23,12 @@ _SUFFIX = ".names.json"
 class NodeNames:
     """The names of nodes by the site of a decision (``pass:op-id``), of one program.
 
-    They are written as `Site.without_paths` has them.
+    They are written as `Site.without_paths` has them. model: the name of the model, if it is known.
     """
 
     graph_id: str
     sites: Mapping[str, str]
+    model: str = ""
 
     @staticmethod
     def of(graph_id: str | None, decisions: Iterable[Decision]) -> "NodeNames":

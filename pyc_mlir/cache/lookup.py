@@ -17,9 +17,9 @@ from pyc_mlir.artifact.cache_record import BYPASS, CacheEvent, CacheRecord
 from pyc_mlir.cache.cache import Cache, CacheAnswer
 from pyc_mlir.cache.compile_key import Identity, make_key
 from pyc_mlir.cache.key import Key, Unkeyed
-from pyc_mlir.cache.program import NAMES, program_part
+from pyc_mlir.cache.program import program_part
 from pyc_mlir.cache.sources import Contents
-from pyc_mlir.cache.store import side_name
+from pyc_mlir.cache.store import NAMES, side_name
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.compilation.stages import is_degraded
@@ -146,9 +146,9 @@ class _Lookup:
         if self._identity is None or now.source != self._identity.source:
             why = "PyC's source changed during the compile"
             return (CacheEvent(ReasonCode.CACHE_BYPASSED, why),)
-        names, events = artifact.names, self.cache.keep(key, artifact)
-        if events or not self._side or not names.sites:
+        if (events := self.cache.keep(key, artifact)) or not self._side:
             return events
+        names = replace(artifact.names, model=self._job.source.title)
         return self.cache.store.write_side(key.digest, self._side, names.to_bytes())
 
     def bypass(self, why: str) -> None:

@@ -25,7 +25,7 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lab.explore.policy import Explore
-from pyc_mlir.pipelines.choices.choices import Coverage, coverage
+from pyc_mlir.pipelines.choices.choices import Coverage, Decision, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
 from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds
 from pyc_mlir.pipelines.choices.log import Conditions, Listed, Record, write_log
@@ -42,6 +42,7 @@ from pyc_mlir.tools.cli.model_source import (
 )
 from pyc_mlir.tools.cli.option_flags import read_options
 from pyc_mlir.tools.cli.run_inputs import example
+from pyc_mlir.tools.cli.sizes import ChosenSizes
 from pyc_mlir.util.units import quantity
 
 
@@ -250,11 +251,12 @@ def _arguments(arguments: Sequence[SignatureEntry]) -> str:
 def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
     """Write stages with their times, then each decision on a line."""
     lines = [f"{quantity(seconds, 's'):>9}  {title}" for title, seconds in stages]
-    lines += [
-        f"{d.site.pass_name}: {describe(d)}"
-        for d in output.records
-        if not isinstance(d, Conditions)
-    ]
+    heads = [r for r in output.records if isinstance(r, Conditions)]
+    sizes = ChosenSizes.none(Signature.from_json(heads[0].values["signature"]) if heads else None)
+    for d in output.records:
+        if not isinstance(d, Conditions):
+            shown = sizes.filled(d) if isinstance(d, Decision) else d
+            lines.append(f"{d.site.pass_name}: {describe(shown)}")
     return "".join(f"{line}\n" for line in lines)
 
 

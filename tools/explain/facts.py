@@ -20,7 +20,7 @@ from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
 from pyc_mlir.profile.build import placed, predict
 from pyc_mlir.profile.profile import Profile
-from pyc_mlir.tools.explain.sizes import ChosenSizes
+from pyc_mlir.tools.cli.sizes import ChosenSizes
 from pyc_mlir.util.units import quantity
 
 # The parts of the manifest's account as they are called, and what they are.

@@ -20,11 +20,11 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.node_names import beside
 from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.tools.cli.sizes import ChosenSizes
 from pyc_mlir.tools.demo.digits import MODELS
 from pyc_mlir.tools.explain import text_page
 from pyc_mlir.tools.explain.facts import ExplainedProgram
 from pyc_mlir.tools.explain.html_page import page
-from pyc_mlir.tools.explain.sizes import ChosenSizes
 from pyc_mlir.tools.explain.words import (
     UNNAMED,
     WHOLE,
