@@ -40,7 +40,7 @@ def progress(graph: StudiedGraph) -> Html:
         _WIDTH,
         _HEIGHT,
         "measured seconds of each trial, and the least so far",
-        *grid(x, y, "trial", f"time of a call, {y.unit}"),
+        *grid(x, y, "trial", f"time of a call, {y.unit}", whole=True),
         *(line(_LEFT, y(seconds), _RIGHT, y(seconds), "bound") for seconds in own),
         *(_dot(x(p.number), y(p.seconds or 0.0), p) for p in measured),
         path(corners, "line frontier"),

@@ -23,6 +23,7 @@ _EMPTY = {
 }
 
 
+_SHORT = 16
 _ABOVE = (
     "Some trials lie above the roof, whose figures are lower than what this machine reaches. "
     "Measure them with pyc-doctor --calibrate FILE, and name FILE by --calibration."
@@ -85,7 +86,7 @@ def _best(graph: StudiedGraph, clock: str) -> str:
 def _setting(found: StudyFacts, model: CostModel | None) -> Html:
     study, place = found.study, found.place
     rows = [
-        ("study", study.id),
+        ("study", study.id[:_SHORT]),
         ("strategy", f"{study.strategy}, seed {study.seed}"),
         ("objective", study.objective),
         ("graph", study.graph_id),
@@ -97,7 +98,12 @@ def _setting(found: StudyFacts, model: CostModel | None) -> Html:
         cpu = str(place.hardware_facts.get("cpu") or "unknown CPU")
         threads = place.context_facts.get("threads", 1)
         rows.append(("measured on", f"{cpu}, {threads} thread{'s' * (threads != 1)}"))
-        rows.append(("environment", f"{place.hardware}, {place.toolchain}, {place.context}"))
+        rows.append(
+            (
+                "environment",
+                ", ".join(h[:_SHORT] for h in (place.hardware, place.toolchain, place.context)),
+            )
+        )
     return facts(rows)
 
 
