@@ -226,12 +226,12 @@ class RegionFacts:
 
     @property
     def latency(self) -> str:
-        """Predicted seconds before and after."""
+        """Predicted change of the time by the plan; empty if it is not known."""
         before, after = self.region.before, self.region.after
-        values = [quantity(x.seconds, "s") for x in (before, after) if x and x.seconds]
-        if len(values) > len(set(values)):
-            return f"{values[0]}, before and after"
-        return " → ".join(values)
+        if not before or not after or not before.seconds or not after.seconds:
+            return ""
+        change = after.seconds / before.seconds - 1
+        return f"{change:+.1%} of time by this plan" if change else "as long as by IREE's plan"
 
     @property
     def others(self) -> str:

@@ -82,7 +82,7 @@ memory plan of region g#0
   runs with    planned (decided by: heuristic); smaller
   arena        16.00 MiB → 12.00 MiB (-25.0%)
   lower bound  12.00 MiB for the planned order; the arena reaches it
-  predicted    8 ms, before and after
+  predicted    as long as by IREE's plan
   work         8 tasks in 8 steps, 0 recomputed; 7 buffers, 0 in place
 
   live memory over steps, before: iree
