@@ -27,7 +27,7 @@ from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lab.explore.policy import Explore
 from pyc_mlir.pipelines.choices.choices import Coverage, Decision, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
-from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds
+from pyc_mlir.pipelines.choices.evidence import Computes, EstimatedSeconds
 from pyc_mlir.pipelines.choices.log import Conditions, Listed, Record, write_log
 from pyc_mlir.pipelines.choices.node_names import NodeNames
 from pyc_mlir.tools.cli import guarded
@@ -266,7 +266,8 @@ def describe(decision: Listed) -> str:
     saved = traffic_saved(decision)
     notes = [f"not {', '.join(others)}"] if others else []
     notes += [f"saves {quantity(saved, 'B')} of traffic"] if saved else []
-    notes += map(str, decision.facts)
+    # Ids of ops are for tools, which read the log.
+    notes += [str(fact) for fact in decision.facts if not isinstance(fact, Computes)]
     aside = f" ({'; '.join(notes)})" if notes else ""
     names = ", ".join(decision.site.nodes)
     return f"{decision.site.op_id}{f' ({names})' if names else ''}: {decision.chosen}{aside}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pyc_mlir.artifact.memory_report import RegionReport
 from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.profile.operations import few
 from pyc_mlir.profile.profile import Profile
@@ -37,7 +38,6 @@ from pyc_mlir.tools.explain.words import (
     equal,
     folded,
     headline,
-    is_of_ids,
     place_of,
     purpose,
     shortened,
@@ -277,7 +277,7 @@ def _decision(same: Sequence[Decision]) -> Html:
     ]
     ids = ", ".join(d.site.op_id for d in same)
     lines = [f"decided in {site.pass_name} for {ids}", place_of(decision)]
-    lines += [f"evidence: {e}" for e in decision.facts if not is_of_ids(e)]
+    lines += [f"evidence: {e}" for e in decision.facts if not isinstance(e, Computes)]
     lines += [f"measured: {name} {value:g}" for name, value in decision.measured.items()]
     about = whose(same)
     summary = tag(

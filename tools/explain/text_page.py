@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.profile.operations import Operation
@@ -23,7 +24,6 @@ from pyc_mlir.tools.explain.words import (
     equal,
     folded,
     headline,
-    is_of_ids,
     place_of,
     purpose,
     shortened,
@@ -202,7 +202,9 @@ def decision_text(decision: Listed, about: str | None = None) -> str:
         reason = folded(a.reason)[0] if short else a.reason
         note = "; ".join(t for t in (costs, reason) if t)
         lines.append(f"    {mark} {names_of[a.name]:<{width}}  {note}".rstrip() + "\n")
-    told = decision.facts if not short else [e for e in decision.facts if not is_of_ids(e)]
+    told = (
+        decision.facts if not short else [e for e in decision.facts if not isinstance(e, Computes)]
+    )
     lines += [f"      evidence: {e}\n" for e in told]
     lines += [f"      measured: {name} {value:g}\n" for name, value in decision.measured.items()]
     return head + "".join(lines)

@@ -8,7 +8,6 @@ from collections.abc import Hashable, Sequence
 
 from pyc_mlir.dialects.names import is_op_id
 from pyc_mlir.pipelines.choices.choices import Decision, Site
-from pyc_mlir.pipelines.choices.evidence import Computes, Evidence
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.profile.operations import MOST_TITLED, few
 from pyc_mlir.tools.explain.facts import ExplainedProgram, size
@@ -82,11 +81,6 @@ def whose(same: Sequence[Decision]) -> str:
 def topic(decision: Listed) -> str:
     """Return what a decision is about, in words."""
     return _TOPICS.get(decision.site.pass_name, decision.site.pass_name.removeprefix("pyc-"))
-
-
-def is_of_ids(fact: Evidence) -> bool:
-    """Return True for evidence that lists ids of ops, which people need not read."""
-    return isinstance(fact, Computes)
 
 
 def shortened(choice: str) -> str:
