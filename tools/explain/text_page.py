@@ -202,9 +202,7 @@ def decision_text(decision: Listed, about: str | None = None) -> str:
         reason = folded(a.reason)[0] if short else a.reason
         note = "; ".join(t for t in (costs, reason) if t)
         lines.append(f"    {mark} {names_of[a.name]:<{width}}  {note}".rstrip() + "\n")
-    told = (
-        decision.facts if not short else [e for e in decision.facts if not isinstance(e, Computes)]
-    )
+    told = [e for e in decision.facts if not (short and isinstance(e, Computes))]
     lines += [f"      evidence: {e}\n" for e in told]
     lines += [f"      measured: {name} {value:g}\n" for name, value in decision.measured.items()]
     return head + "".join(lines)
