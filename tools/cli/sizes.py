@@ -56,6 +56,11 @@ class ChosenSizes:
                 )
         return ChosenSizes(signature, chosen)
 
+    @staticmethod
+    def none(signature: Signature | None) -> "ChosenSizes":
+        """Choose no sizes; formulas are read with the names of the dimensions."""
+        return ChosenSizes(signature or Signature((), ()))
+
     @property
     def names(self) -> list[str]:
         """The dynamic dimensions of the program."""
