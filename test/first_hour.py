@@ -319,7 +319,7 @@ def walk(user: User, folder: Path, reuse: bool) -> Iterator[tuple[str, str, floa
 
 def main(arguments: Sequence[str]) -> int:
     """Walk the ways; 1 where a user stumbled."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("users", nargs="*", choices=[*USERS, []], help="default: all")
     parser.add_argument("--reuse", action="store_true", help="dependencies of this environment")
     parser.add_argument("--keep", action="store_true", help="leave the folder, and say where it is")
