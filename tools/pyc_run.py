@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 TOOL = "pyc-run"
 # Calls before the ones that --repeat times: caches and pools fill.
 _WARMUP = 3
+# Endings of what is compiled first.
+_MODELS = (".onnx", ".mlir", ".mlirbc", ".py")
 _EPILOG = f"""\
 inputs (VALUE of --input), in the program's order unless named:
 {(run_inputs.__doc__ or "").partition(chr(10) * 2)[2].rstrip()}
@@ -78,6 +80,7 @@ def _loaded(flags: argparse.Namespace) -> "Program":
     from pyc_mlir.runtime.load import load
 
     try:
+        _require_program(flags.program)
         return load(flags.program, make_device(flags))
     except Exception as error:
         if flags.log is not None:
@@ -85,6 +88,18 @@ def _loaded(flags: argparse.Namespace) -> "Program":
             with suppress(PycError):
                 write_log((load_refused(cli.refusal(error)),), flags.log)
         raise
+
+
+def _require_program(path: str) -> None:
+    """Raise PycError (BAD_ARTIFACT) for the file of a model."""
+    if path.endswith(_MODELS):
+        raise PycError(
+            ReasonCode.BAD_ARTIFACT,
+            where=path,
+            expected="a program (.vmfb)",
+            got="a model",
+            remedy=f"compile it with `pyc-compile {path} -o model.vmfb`",
+        )
 
 
 def _called(flags: argparse.Namespace, program: "Program") -> int:
