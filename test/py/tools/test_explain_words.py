@@ -219,7 +219,8 @@ def test_names_lie_beside_programs_and_entries_of_the_cache(tmp_path):
     assert build(MODELS["mlp"], None, options, cache=other).names == made.names
     program = tmp_path / "m.vmfb"
     artifacts.write(again, program)
-    assert artifacts.read(program).names == read_compile_log(program).artifact.names == made.names
+    known = read_compile_log(program).artifact
+    assert known is not None and artifacts.read(program).names == known.names == made.names
     beside(program).write_bytes(replace(made.names, graph_id="another").to_bytes())
     assert not artifacts.read(program).names.sites
     beside(program).write_bytes(b"no names")
