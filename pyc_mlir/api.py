@@ -33,8 +33,7 @@ from pyc_mlir.frontends.python.jit import JitFunction
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger
-from pyc_mlir.worker.compile import in_time
-from pyc_mlir.worker.front import in_workers
+from pyc_mlir.worker.compile import in_time, in_workers
 
 F = TypeVar("F", bound=Callable[..., Any])
 
