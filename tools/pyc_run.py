@@ -46,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     flags = make_parser().parse_args(argv)
+    if flags.capsule is not None:
+        return _replayed(flags)
+    if flags.program is None:
+        raise PycError(ReasonCode.BAD_ARGUMENT, "command line: expected PROGRAM.vmfb or --capsule")
     _check_output(flags.output)
     if flags.profile:
         require_writable(flags.profile)
@@ -56,6 +60,15 @@ def _run(argv: Sequence[str]) -> int:
     finally:
         if flags.log is not None:
             write_log(program.log(), flags.log)
+
+
+def _replayed(flags: argparse.Namespace) -> int:
+    """Print what becomes of a capsule here; 1 where the fault is there again."""
+    from pyc_mlir.tools.cli.capsule_run import replay_capsule
+
+    text, there = replay_capsule(flags.capsule, make_device(flags))
+    print(text, end="")
+    return cli.REFUSED if there else cli.OK
 
 
 def _loaded(flags: argparse.Namespace) -> "Program":
@@ -114,7 +127,12 @@ def make_parser() -> argparse.ArgumentParser:
     """Make the command line."""
     parser = cli.Parser(TOOL, "Run a compiled program.", _EPILOG)
     parser.usage = "%(prog)s PROGRAM.vmfb [--input ...] [options]"
-    parser.add_argument("program", metavar="PROGRAM", help="a .vmfb file from pyc-compile")
+    parser.add_argument(
+        "program", nargs="?", metavar="PROGRAM", help="a .vmfb file from pyc-compile"
+    )
+    parser.add_argument(
+        "--capsule", metavar="FILE", help="call the program of a service's wrong answer again"
+    )
     parser.add_argument(
         "--input", action="append", default=[], metavar="[NAME=]VALUE", help="an input; see below"
     )

@@ -25,10 +25,11 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lab.explore.policy import Explore
+from pyc_mlir.notices import notices
 from pyc_mlir.pipelines.choices.choices import Coverage, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
 from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds
-from pyc_mlir.pipelines.choices.log import Conditions, Listed, Record, write_log
+from pyc_mlir.pipelines.choices.log import Conditions, Event, Listed, Record, write_log
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.common import Progress, refusal
 from pyc_mlir.tools.cli.contract_flags import read_contract
@@ -109,7 +110,7 @@ def _compiled(
     cache = choose(_cache_asked(flags), os.environ)
     spent = max(0.0, time.time() - began)
     artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted, spent)
-    return _program(artifact, flags.output, progress)
+    return _program(artifact, flags.output, progress, notices(artifact, options))
 
 
 def _cache_asked(flags: argparse.Namespace) -> bool | str | None:
@@ -119,12 +120,14 @@ def _cache_asked(flags: argparse.Namespace) -> bool | str | None:
     return False if flags.cache is None and flags.log is not None else flags.cache
 
 
-def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
+def _program(
+    artifact: Artifact, path: str, progress: Progress, left_out: Sequence[Event] = ()
+) -> Output:
     """Return a program with its log: the conditions first, the cache's event last."""
     data = to_bytes(artifact)
     events = () if artifact.cached is None else (artifact.cached.event,)
     checked = () if (check := check_of(artifact)) is None else (check.event,)
-    log = (head_of(artifact, data), *artifact.decisions, *events, *checked)
+    log = (head_of(artifact, data), *artifact.decisions, *left_out, *events, *checked)
     text = summary(path, len(data), artifact, progress.seconds)
     return Output(data, log, text, contract_report(artifact))
 

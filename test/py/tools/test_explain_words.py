@@ -118,6 +118,16 @@ def test_sizes_of_what_there_is_not(text):
     assert ("did you mean 'batch'?" in refused.value.message) == (text == "batc=8")
 
 
+def test_a_size_outside_of_the_declared_range_is_told(caplog):
+    ranged = SIGNATURE.with_ranges({"batch": (1, 8)})
+    ChosenSizes.parse(["batch=8"], ranged)
+    assert not caplog.records
+    assert ChosenSizes.parse(["batch=9"], ranged).chosen == {"batch": 9}
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "1 to 8" in record.getMessage()
+    assert record.getMessage().endswith("[DIMENSION_OUT_OF_RANGE]")
+
+
 def test_headlines():
     region = planned(branches(3))
     reported = ExplainedProgram.of("m.vmfb", explained([region]))
