@@ -34,8 +34,7 @@ from pyc_mlir.notices import notices
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger, warn
-from pyc_mlir.worker.compile import in_time
-from pyc_mlir.worker.front import in_workers
+from pyc_mlir.worker.compile import in_time, in_workers
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,7 +12,7 @@ one is searched for that does at the least predicted seconds, or the compile is 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from math import fsum
 from typing import Any
 
@@ -156,7 +156,7 @@ def plan_memory(
     Raises BudgetNotKept, and CompileError as IREE's phase does.
     """
     planning = _Planning(session, session.module, target, request, ranges)
-    reference = planning.carried({})
+    reference = planning.reference
     answers = Choices(request.policy, request.recipe)
     every: list[StreamRegion] = []
     regions: list[StreamRegion] = []
@@ -165,15 +165,15 @@ def plan_memory(
         with session.context:
             every = regions_of(planning.start, target, ranges, every=True)
         regions = [r for r in every if r.can_change]
-        offers = planning.offers(regions, reference)
+        offers = planning.offers(regions)
     except (PycError, ir.MLIRError) as error:
         answers.record(planning.failure(error))
     # The first plan offered for a region stays, also for those of further modes alone.
     preferred = {i: p.seconds for o in reversed(offers) for i, p in o.plans.items()}
     shares = planning.shares(offers, reference)
-    offers += planning.squeezed(regions, shares, reference, preferred)
-    chosen = [planning.choose(r, offers, reference, answers, shares) for r in regions if offers]
-    best = planning.joined(regions, chosen, reference)
+    offers += planning.squeezed(regions, shares, preferred)
+    chosen = [planning.choose(r, offers, answers, shares) for r in regions if offers]
+    best = planning.joined(regions, chosen)
     failed: PycError | None = None
     if not best.never_above(reference, planning.at_most):
         failed, best = _not_proven(), reference
@@ -192,7 +192,7 @@ def plan_memory(
     taken = dict(zip((r.index for r in regions), chosen, strict=False))
     return MemoryPlan(
         answers.log,
-        planning.report(every, offers, taken, reference),
+        planning.report(every, offers, taken),
         _added(regions, taken, preferred),
         {name: reference.needed(name) for name in reference.calls},
     )
@@ -220,6 +220,11 @@ class _Planning:
     request: PlanRequest
     ranges: Ranges
 
+    @cached_property
+    def reference(self) -> Version:
+        """The module under IREE's own plan."""
+        return self.carried({})
+
     def carried(self, plans: Plans) -> Version:
         """Carry plans out, by region, on a copy of the module."""
         return carry_out(
@@ -237,15 +242,15 @@ class _Planning:
         """The test that a size is no larger: in every call; under a budget, in the largest one."""
         return ByteSize.at_most if self.request.budget is None else ByteSize.largest_at_most
 
-    def _better(self, region: StreamRegion, offer: _Offer, reference: Version) -> bool:
+    def _better(self, region: StreamRegion, offer: _Offer) -> bool:
         """Return whether a region is proven smaller under an offer than under IREE's plan."""
         if region.index not in offer.plans:
             return False
         ours = offer.version.regions[region.index].total
-        theirs = reference.regions[region.index].total
+        theirs = self.reference.regions[region.index].total
         return self.at_most(ours, theirs) and not self.at_most(theirs, ours)
 
-    def offers(self, regions: list[StreamRegion], reference: Version) -> list[_Offer]:
+    def offers(self, regions: list[StreamRegion]) -> list[_Offer]:
         """Return the plans of the planner's modes, and IREE's order where none is smaller."""
         offers = []
         for name in dict.fromkeys((*self.request.planner.modes, *self.request.planner.also)):
@@ -256,11 +261,13 @@ class _Planning:
             }
             if plans:
                 offers.append(_Offer(name, plans, self.carried(plans)))
-        left = [r for r in regions if not any(self._better(r, o, reference) for o in offers)]
+        left = [r for r in regions if not any(self._better(r, o) for o in offers)]
         ordered = {
             r.index: self.request.planner.in_waves(r.problem, r.waves) for r in left if r.exact
         }
-        if any(p.arena_bytes < reference.regions[i].transient.nominal for i, p in ordered.items()):
+        if any(
+            p.arena_bytes < self.reference.regions[i].transient.nominal for i, p in ordered.items()
+        ):
             offers.append(_Offer(IREE_ORDER, ordered, self.carried(ordered)))
         return offers
 
@@ -270,21 +277,20 @@ class _Planning:
             return self.request.planner.modes
         return {self.request.only[function]: self.request.planner.also[self.request.only[function]]}
 
-    def shares(self, offers: list[_Offer], reference: Version) -> dict[str, Shares]:
+    def shares(self, offers: list[_Offer], version: Version) -> dict[str, Shares]:
         """Return what the budget allows the regions of each function; nothing without a budget."""
         if self.request.budget is None:
             return {}
         versions = {
-            i: [reference, *(o.version for o in offers if i in o.plans)]
-            for i in range(len(reference.regions))
+            i: [version, *(o.version for o in offers if i in o.plans)]
+            for i in range(len(version.regions))
         }
-        return shares_of(self.request.budget, reference, versions)
+        return shares_of(self.request.budget, version, versions)
 
     def squeezed(
         self,
         regions: list[StreamRegion],
         shares: Mapping[str, Shares],
-        reference: Version,
         preferred: Mapping[int, float],
     ) -> list[_Offer]:
         """Plan the regions that have to be smaller than every offer. Raises BudgetNotKept."""
@@ -297,7 +303,7 @@ class _Planning:
                 proven |= share.spare < 0 and impossible and len(share.smallest) == 1
         requested = sum(preferred.values())
         added = sum(p.seconds - preferred.get(i, 0.0) for i, p in plans.items())
-        self._require(shares, reference, (requested, requested + added), proven=proven)
+        self._require(shares, self.reference, (requested, requested + added), proven=proven)
         if not plans:
             return []
         return [_Offer(WITHIN_BUDGET, plans, self.carried(plans))]
@@ -352,14 +358,13 @@ class _Planning:
         self,
         region: StreamRegion,
         offers: list[_Offer],
-        reference: Version,
         answers: Choices,
         shares: Mapping[str, Shares],
     ) -> _Offer | None:
         """Return the offer that one region takes; None is IREE's plan."""
-        theirs = reference.regions[region.index].total
+        theirs = self.reference.regions[region.index].total
         seconds = _iree_seconds(region)
-        better = [o for o in offers if self._better(region, o, reference)]
+        better = [o for o in offers if self._better(region, o)]
         iree = Alternative(
             UNPLANNED, Cost(seconds, theirs.nominal), f"{theirs} bytes, IREE's order and packing"
         )
@@ -370,7 +375,7 @@ class _Planning:
             legal = {
                 a: o
                 for a, o in legal.items()
-                if arena_bytes(o.version if o else reference, region.index)
+                if arena_bytes(o.version if o else self.reference, region.index)
                 <= share.allowed(region.index)
             }
         evidence = tuple(
@@ -380,23 +385,18 @@ class _Planning:
         )
         if not legal:
             assert share is not None, "without a budget every plan is legal"
-            share.take(region.index, arena_bytes(reference, region.index))
-            self._require({region.function: share}, reference, (seconds, seconds))
+            share.take(region.index, arena_bytes(self.reference, region.index))
+            self._require({region.function: share}, self.reference, (seconds, seconds))
         nth, structure = f"#{region.index}", self.request.structure_id
         site = Site(SITE, self.request.name + nth, work=structure and structure + nth)
         offer = legal[answers.choose(site, list(legal), evidence)]
         if share is not None:
             share.take(
-                region.index, arena_bytes(offer.version if offer else reference, region.index)
+                region.index, arena_bytes(offer.version if offer else self.reference, region.index)
             )
         return offer
 
-    def joined(
-        self,
-        regions: list[StreamRegion],
-        chosen: list[_Offer | None],
-        reference: Version,
-    ) -> Version:
+    def joined(self, regions: list[StreamRegion], chosen: list[_Offer | None]) -> Version:
         """Return the module in which each region has the plan chosen for it."""
         plans = {
             r.index: o.plans[r.index]
@@ -406,7 +406,7 @@ class _Planning:
         for offer in chosen:
             if offer is not None and offer.plans == plans:
                 return offer.version
-        return self.carried(plans) if plans else reference
+        return self.carried(plans) if plans else self.reference
 
     def check(self, best: Version, preferred: Mapping[int, float]) -> None:
         """Raise BudgetNotKept unless a finished choice keeps the budget."""
@@ -425,7 +425,6 @@ class _Planning:
         regions: list[StreamRegion],
         offers: list[_Offer],
         taken: Mapping[int, _Offer | None],
-        reference: Version,
     ) -> MemoryReport:
         """Report on the function that PyC calls: the last one, if there are two.
 
@@ -440,7 +439,7 @@ class _Planning:
                 name = f"{SITE}:{self.request.name}#{r.index}"
                 planned = r.index in taken
                 found.append(
-                    _region_report(name, r, offers, taken[r.index], reference)
+                    _region_report(name, r, offers, taken[r.index], self.reference)
                     if planned
                     else region_report(name, r.problem, {}, "")
                 )

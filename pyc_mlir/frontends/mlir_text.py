@@ -12,9 +12,8 @@ from pyc_mlir.dialects.ir.pyc import load
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.pipelines.text.diagnostics import Diagnostic, render
+from pyc_mlir.pipelines.text.input_text import is_bytecode
 from pyc_mlir.pipelines.text.module_text import ModuleText, beyond_bounds, decode, parse_module
-
-_BYTECODE = b"ML\xefR"
 
 
 def parse_mlir(source: str | Path, context: ir.Context, name: str = "<text>") -> ir.Module:
@@ -39,12 +38,10 @@ def parse_mlir(source: str | Path, context: ir.Context, name: str = "<text>") ->
 
 
 def check_text(data: bytes, name: str) -> None:
-    """Refuse what a parser of MLIR text would not survive, without parsing; bytecode passes.
+    """Refuse what a parser of MLIR text would not survive, without parsing.
 
     Raises PycError (INVALID_IR).
     """
-    if data.startswith(_BYTECODE):
-        return
     text = decode(data, name)
     if isinstance(text, Diagnostic):
         raise _invalid(ModuleText("", name), [text])
@@ -61,7 +58,7 @@ def _path(source: str | Path) -> Path | None:
 
 def _read(path: Path) -> str:
     data = read_file(path)
-    if data.startswith(_BYTECODE):
+    if is_bytecode(data):
         raise PycError(
             ReasonCode.BAD_MODEL,
             f"{one_line(path)}: expected text, got MLIR bytecode; convert it with `pyc-opt`",

@@ -61,7 +61,7 @@ class Source(ABC):
         Raises PycError (BAD_MODEL) for what is none of the kinds.
         """
         source = given if isinstance(given, Source) else _of(given)
-        if islands and isinstance(source, OnnxFile | OnnxModel):
+        if islands and isinstance(source, OnnxFile | OnnxBytes | OnnxModel):
             return replace(source, islands=True)
         return source
 
@@ -97,14 +97,18 @@ class Loaded(Source):
 
 
 @dataclass(frozen=True)
-class PycBytecode(Source):
-    """A pyc module that PyC itself wrote as bytecode, to travel to a worker."""
+class Packed(Source):
+    """A loaded program as bytes, to travel to a worker: a pyc module as bytecode, or foreign."""
 
+    kind: ClassVar[str] = "packed"
     code: bytes
-    name: str = _UNNAMED
+    name: str
+    is_foreign: bool = False
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
-        """Parse the module."""
+        """Parse a pyc module; leave a foreign one as it is."""
+        if self.is_foreign:
+            return Loaded(None, self.code, self.name)
         return Loaded(ir.Module.parse(self.code, context), name=self.name)
 
 
@@ -112,6 +116,7 @@ class PycBytecode(Source):
 class OnnxFile(Source):
     """An `.onnx` file."""
 
+    kind: ClassVar[str] = "onnx-file"
     path: Path
     islands: bool = False
 
@@ -126,21 +131,35 @@ class OnnxFile(Source):
 
 
 @dataclass(frozen=True)
-class OnnxModel(Source):
-    """An ONNX proto, or the bytes of one."""
+class OnnxBytes(Source):
+    """The bytes of an ONNX model."""
 
-    model: Any
+    kind: ClassVar[str] = "onnx"
+    data: bytes
     islands: bool = False
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Import the model."""
-        return Loaded(_onnx(self.model, context, self.islands))
+        return Loaded(_onnx(self.data, context, self.islands))
+
+
+@dataclass(frozen=True)
+class OnnxModel(Source):
+    """An ONNX proto."""
+
+    proto: Any
+    islands: bool = False
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Import the model."""
+        return Loaded(_onnx(self.proto, context, self.islands))
 
 
 @dataclass(frozen=True)
 class MlirFile(Source):
     """A file of MLIR, or of anything that is no model, which is refused when it is read."""
 
+    kind: ClassVar[str] = "mlir-file"
     path: Path
     is_bytecode: bool = False
 
@@ -169,6 +188,7 @@ class MlirFile(Source):
 class MlirText(Source):
     """MLIR text."""
 
+    kind: ClassVar[str] = "mlir"
     text: str
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
@@ -183,6 +203,7 @@ class MlirText(Source):
 class Bytecode(Source):
     """Bytes of MLIR bytecode: a StableHLO artifact, or any that enters at IREE."""
 
+    kind: ClassVar[str] = "bytecode"
     data: bytes
     is_bytecode = True
 
@@ -286,7 +307,7 @@ def _of(given: Any) -> Source:
     if isinstance(artifact := getattr(given, "mlir_module_serialized", None), bytes):
         return JaxExport(artifact)
     if isinstance(given, bytes):
-        return Bytecode(given) if _holds_bytecode(given) else OnnxModel(given)
+        return Bytecode(given) if _holds_bytecode(given) else OnnxBytes(given)
     if hasattr(given, "SerializeToString"):
         return OnnxModel(given)
     raise PycError(

@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.verification import Checks
+from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.key import Unkeyed
-from pyc_mlir.cache.verifications import Verifications
-from pyc_mlir.compilation.contract_check import needs_runs
+from pyc_mlir.cache.lookup import compiled
+from pyc_mlir.cache.verifications import Verifications, noted, recalled
+from pyc_mlir.compilation.contract_check import needs_runs, with_requested_options
 from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.options import NO_KERNELS
 from pyc_mlir.compilation.stages import (
     CLAUSE,
     DEFAULT,
@@ -32,7 +36,7 @@ from pyc_mlir.compilation.stages import (
 )
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision
-from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.contract import IREE_CODE, Contract
 from pyc_mlir.pipelines.choices.contract_report import Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.util.logs import Stage
@@ -227,6 +231,49 @@ class WorkerCompile:
     def _restart(self) -> None:
         """Start a successor of the worker that is ended, so that the next compile need not wait."""
         process.start_early()
+
+
+def in_workers(
+    job: Job,
+    stage: Stage,
+    cache: Cache | None,
+    untrusted: bool,
+    build: Callable[..., Artifact],
+    spent: float = 0.0,
+) -> Artifact:
+    """Compile as `build` does, with front end, compile and trials in worker processes.
+
+    spent: seconds of the limit that are over already.
+    build: makes what the fallback `iree` needs, should a call need it.
+    """
+    options = job.options
+    with WorkerCompile(job, stage, trusted=not untrusted, spent=spent) as work:
+        made = work.compile() if cache is None else _through(cache, job, work)
+    if untrusted and made.checks is not None:
+        # Asked for calls, the reference would read the program in this process.
+        made = replace(made, checks=replace(made.checks, oracle=None))
+    made = with_requested_options(made, options)
+    if IREE_CODE not in options.contract.fallbacks:
+        return made
+    # No limit counts when a call needs the fallback.
+    unlimited = replace(options.contract, max_compile_seconds=None)
+    other = replace(options, contract=unlimited, kernels=NO_KERNELS, recipe=None)
+    again = partial(build, job.under(other), untrusted=untrusted)
+    checks = replace(made.checks or Checks(), stand_ins={IREE_CODE: again})
+    return replace(made, checks=checks)
+
+
+def _through(cache: Cache, job: Job, work: WorkerCompile) -> Artifact:
+    """Return what the cache has, tried by a worker; else what the worker compiles."""
+    # What a file holds is found out by the worker, which may crash and can be ended.
+    made = compiled(
+        cache, job, lambda _: work.compile(), lambda job, _: (job, work.part()), read=False
+    )
+    records = Verifications.of(cache, made.cached)
+    if made.checks is not None:
+        # What keeping the program took counts.
+        return work.with_time(noted(made, records))
+    return recalled(work.checked(made, records), records)
 
 
 def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:

@@ -17,7 +17,6 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.util.temp_dir import no_room
 from pyc_mlir.worker.protocol import Frame
-from pyc_mlir.worker.request import names_file
 
 _OUTPUT_CHARACTERS = 400
 # How LLVM ends a process that cannot write one of its files.
@@ -37,7 +36,8 @@ def crashed(request: Frame, stage: str, ended_by: str, output: str) -> PycError:
         return memory
     doing = f"while {stage}" if stage else "before its first step"
     last = f"; its last words: {output.strip()[-_OUTPUT_CHARACTERS:]}" if output.strip() else ""
-    name = request.header["program"]["name"]
+    source = request.header["source"]
+    name = source.get("path") or source.get("name", "module")
     return PycError(
         ReasonCode.NATIVE_CRASH,
         f"{name}: expected the compiler to end with an answer, got a process that ended by "
@@ -69,16 +69,19 @@ def write_reproducer(request: Frame, folder: Path) -> Path:
     return path
 
 
-def _file(request: Frame) -> Path:
-    return Path(request.header["folder"]) / request.header["program"]["name"]
+def _file(request: Frame) -> Path | None:
+    """Return the file that a request names, if it does."""
+    name = request.header["source"].get("path")
+    return None if name is None else Path(request.header["folder"]) / name
 
 
 def _read(request: Frame) -> bytes:
     """Return the program's bytes: of a file what it holds now, nothing if it cannot be read."""
-    if not names_file(request):
-        return bytes(request.blobs[0])
+    path = _file(request)
+    if path is None:
+        return bytes(request.blobs[0]) if request.blobs else b""
     try:
-        return read_file(_file(request))
+        return read_file(path)
     except PycError:
         return b""
 
@@ -89,13 +92,13 @@ def unpacked(request: Frame, folder: Path) -> Frame:
     A file that is no longer what it was is written to `folder`; weights beside it are not there.
     Raises PycError (FILE_ACCESS).
     """
-    if not names_file(request):
+    path = _file(request)
+    if path is None:
         return request
     stored = bytes(request.blobs[0]) if request.blobs else b""
-    path = _file(request)
     if path.is_file() and read_file(path) == stored:
         return request
     copy = folder / path.name
     write_file(copy, stored)
-    named = {**request.header["program"], "name": str(copy)}
-    return replace(request, header={**request.header, "program": named, "folder": str(folder)})
+    source = {**request.header["source"], "path": str(copy)}
+    return replace(request, header={**request.header, "source": source, "folder": str(folder)})

@@ -1,6 +1,6 @@
 """A compile request to a worker as data: options, source, stage.
 
-    {"do": "compile", "program": {"kind": "onnx", ...}, "options": {...}, "stage": "requested", ...}
+    {"do": "compile", "source": {"kind": "onnx", ...}, "options": {...}, "stage": "requested", ...}
 
 A Python function is traced before, so that its module travels. Files travel as paths, which the
 worker reads from the parent's own folder. A policy of another package stays in the parent: the
@@ -8,7 +8,7 @@ worker asks it through the socket (`serve.py`).
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,12 @@ from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
 from pyc_mlir.dialects.util.files import file_error
 from pyc_mlir.frontends.sources import (
     Bytecode,
-    Loaded,
     MlirFile,
     MlirText,
+    OnnxBytes,
     OnnxFile,
     OnnxModel,
-    PycBytecode,
-    Source,
+    Packed,
 )
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
 from pyc_mlir.pipelines.choices.policies import Preset, load_policy
@@ -46,8 +45,8 @@ from pyc_mlir.worker.protocol import Blob, Frame
 COMPILE, PART, TRY = "compile", "part", "try"
 
 
-# Kinds of sources by their names in a request; files are read by the worker.
-_FILES: Mapping[str, type[OnnxFile] | type[MlirFile]] = {"onnx": OnnxFile, "mlir": MlirFile}
+# The sources that are plain data. Files are read by the worker.
+_Data = OnnxFile | OnnxBytes | MlirFile | MlirText | Bytecode | Packed
 
 
 def travelling(job: Job) -> Job:
@@ -57,64 +56,29 @@ def travelling(job: Job) -> Job:
     process knows.
     """
     source = job.source
-    if isinstance(source, OnnxFile | MlirFile | MlirText | Bytecode):
+    if isinstance(source, _Data):
         return job
     if isinstance(source, OnnxModel):
-        model = source.model
-        data = model if isinstance(model, bytes) else model.SerializeToString()
-        return replace(job, source=replace(source, model=data))
+        data = source.proto.SerializeToString()
+        return replace(job, source=OnnxBytes(data, source.islands))
     with new_context() as context, ir.Location.unknown():
         loaded = job.load(context)
         if loaded.module is None:
-            return job.loaded(loaded)
-        _require_known_ops(loaded.module)
-        packed = PycBytecode(bytecode_of(loaded.module), loaded.name)
+            packed = Packed(loaded.foreign, loaded.name, is_foreign=True)
+        else:
+            _require_known_ops(loaded.module)
+            packed = Packed(bytecode_of(loaded.module), loaded.name)
         return replace(job, source=packed, inputs=job.shapes)
 
 
-def _packed(source: Source) -> tuple[dict[str, Any], tuple[Blob, ...]]:
-    """Return a source that travels as JSON data and what goes behind it."""
-    islands = isinstance(source, OnnxFile | OnnxModel) and source.islands
-    about = {"name": "module", "islands": islands}
-    match source:
-        case OnnxFile(path):
-            return {**about, "kind": "onnx", "name": str(path)}, ()
-        case MlirFile(path):
-            return {**about, "kind": "mlir", "name": str(path)}, ()
-        case MlirText(text):
-            return {**about, "kind": "text"}, (text.encode(),)
-        case OnnxModel(data):
-            return {**about, "kind": "model"}, (data,)
-        case Bytecode(data):
-            return {**about, "kind": "bytecode"}, (data,)
-        case PycBytecode(code, name):
-            return {**about, "kind": "pyc", "name": name}, (code,)
-        case Loaded(None, foreign, name):
-            return {**about, "kind": "foreign", "name": name}, (foreign,)
-    raise AssertionError(f"{type(source).__name__} does not travel")
+def _behind(blobs: list[Blob]) -> Forms:
+    """Return the form of bytes: they go behind the JSON, which has their number."""
 
+    def put(data: bytes) -> int:
+        blobs.append(data)
+        return len(blobs) - 1
 
-def _unpacked(about: Mapping[str, Any], blobs: Sequence[Blob]) -> Source:
-    """Return the source that `_packed` was given."""
-    kind, name = about["kind"], about["name"]
-    if kind in _FILES:
-        return Source.of(_FILES[kind](Path(name)), about["islands"])
-    data = bytes(blobs[0])
-    match kind:
-        case "text":
-            return MlirText(data.decode())
-        case "model":
-            return OnnxModel(data, about["islands"])
-        case "bytecode":
-            return Bytecode(data)
-        case "pyc":
-            return PycBytecode(data, name)
-    return Loaded(None, data, name)
-
-
-def names_file(frame: Frame) -> bool:
-    """Return whether the program of a request is a file, which the request names."""
-    return frame.header["program"]["kind"] in _FILES
+    return {bytes: Form(put, lambda number: bytes(blobs[number]))}
 
 
 def _require_known_ops(module: ir.Module) -> None:
@@ -158,10 +122,10 @@ def job_of(frame: Frame, ask: Callable[[str], Policy]) -> Job:
 
     Raises KeyError, TypeError, ValueError or PycError for anything else.
     """
-    about = frame.header["program"]
-    inputs = None if about["inputs"] is None else _shapes(about["inputs"])
-    options = options_of(frame.header["options"], ask)
-    return Job(_unpacked(about, frame.blobs), inputs, options)
+    header = frame.header
+    source = from_data(_Data, header["source"], "source", _behind(list(frame.blobs)))
+    inputs = None if header["inputs"] is None else _shapes(header["inputs"])
+    return Job(source, inputs, options_of(header["options"], ask))
 
 
 def options_json(options: Options) -> dict[str, Any]:
@@ -235,10 +199,11 @@ def request(
     artifact, records: a program that is tried, and its earlier verifications.
     Raises PycError (FILE_ACCESS) where the current folder is gone.
     """
-    program, blobs = _packed(job.source)
+    blobs: list[Blob] = []
     header = {
         "do": do,
-        "program": {**program, "inputs": None if job.shapes is None else shapes_text(job.shapes)},
+        "source": to_data(job.source, "source", _behind(blobs)),
+        "inputs": None if job.shapes is None else shapes_text(job.shapes),
         "options": options_json(job.options),
         "stage": stage,
         "folder": _current_folder(),

@@ -67,4 +67,4 @@ def with_clock(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
         clock.job = WorkerCompile(*arguments, **options, clock=clock)  # pyright: ignore
         return clock.job
 
-    monkeypatch.setattr("pyc_mlir.worker.front.WorkerCompile", make)
+    monkeypatch.setattr("pyc_mlir.worker.compile.WorkerCompile", make)

@@ -23,12 +23,11 @@ from pyc_mlir.compilation.stages import CHEAPEST, DEFAULT, FewestSteps, at_stage
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.frontends.sources import (
     Bytecode,
-    Loaded,
     MlirFile,
     MlirText,
+    OnnxBytes,
     OnnxFile,
-    OnnxModel,
-    PycBytecode,
+    Packed,
 )
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.iree.session import CompileError, IreeDiagnostic
@@ -191,11 +190,11 @@ def test_shapes_travel(inputs):
     "source",
     [
         OnnxFile(Path("model.onnx"), islands=True),
-        OnnxModel(b"model", islands=True),
+        OnnxBytes(b"model", islands=True),
         MlirFile(Path("model.mlir")),
         MlirText("module {}"),
         Bytecode(b"ML\xefR"),
-        Loaded(None, b"module {}", "foreign"),
+        Packed(b"module {}", "foreign", is_foreign=True),
     ],
 )
 def test_sources_travel(source):
@@ -206,7 +205,7 @@ def test_sources_travel(source):
 def test_a_function_travels_as_its_module():
     job = travelling(Job.of(np.tanh, [pyc_mlir.TensorSpec("f32", 2)], options()))
     found = job_of(request(COMPILE, job), load_policy)
-    assert isinstance(found.source, PycBytecode) and found.source.name == "tanh"
+    assert isinstance(found.source, Packed) and found.source.name == "tanh"
     assert found.inputs is None
 
 
