@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pyc_mlir.compilation.compile_options import CompileOptions
@@ -22,6 +21,7 @@ from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
+from pyc_mlir.frontends.sources import MlirFile, OnnxFile, Source
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import OK, Graph, Study
@@ -107,8 +107,9 @@ def tune(
     program = program_of(model, inputs, options, dims)
     given = options or CompileOptions()
     notes: dict[str, Any] = {"dims": dict(dims or {}), "ranges": dict(given.dims or {})}
-    if isinstance(model, str | Path):
-        notes["model"] = str(Path(model).resolve())
+    source = Source.of(model)
+    if isinstance(source, OnnxFile | MlirFile):
+        notes["model"] = str(source.path.resolve())
     if isinstance(given.target, str):
         notes["target"] = given.target
     how, bench = effort_of(effort), Bench(executor, workers)
