@@ -12,10 +12,11 @@
 // RUN: not pyc-opt %s --pyc-chunk --pyc-recipe=%t.five 2>&1 | filecheck %s --check-prefix FIVE
 
 // Heads at a time. The mask has none, so that every part reads all of it.
-// LOG: "id": "pyc-chunk:attention.{{[0-9a-f]+}}"
-// LOG-SAME: "chosen": "split:4", "decided_by": "heuristic"
+// LOG: "pass_name": "pyc-chunk", "op_id": "attention.{{[0-9a-f]+}}"
+// LOG-SAME: "chosen": "split:4"
 // LOG-SAME: {"name": "keep", "cost": {{{.*}}"workspace_bytes": 8388608,
-// LOG-SAME: "evidence": ["mode balanced", "region attention"]
+// LOG-SAME: "decided_by": "heuristic"
+// LOG-SAME: "evidence": {{.*}}"text": "mode balanced"}, {{{.*}}"text": "region attention"}
 // FIVE: the recipe answered 'split:5' [RECIPE_MISMATCH]
 // CHECK-LABEL: func.func @attention
 // CHECK: %[[Q:.*]] = "pyc.slice"(%arg0) {starts = array<i64: 0, 0, 0>, steps = array<i64: 1, 1, 1>, stops = array<i64: 2, 512, 64>}

@@ -9,10 +9,11 @@
 // RUN: pyc-opt %s --pyc-fold-norms --pyc-recipe=%t.keep | filecheck %s --check-prefix KEEP
 
 // What stands before the product is scaled with it.
-// LOG: "id": "pyc-fold-norms:conv2d.{{[0-9a-f]+}}"
-// LOG-SAME: "chosen": "fold", "decided_by": "heuristic"
+// LOG: "pass_name": "pyc-fold-norms", "op_id": "conv2d.{{[0-9a-f]+}}"
+// LOG-SAME: "chosen": "fold"
 // LOG-SAME: "reason": "products are rounded before the sum"
 // LOG-SAME: "reason": "add+mul+sub behind the convolution"
+// LOG-SAME: "decided_by": "heuristic"
 // CHECK-LABEL: func.func @norm
 // CHECK: %[[W:.*]] = "pyc.constant"() {value = dense<{{\[\[\[\[}}2.0{{.*}}, {{.*}}6.0
 // CHECK-NEXT: %[[Y:.*]] = "pyc.conv2d"(%arg0, %[[W]]) {strides = array<i64: 2, 2>}

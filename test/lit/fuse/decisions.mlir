@@ -9,10 +9,11 @@
 // RUN: sed 's/"chosen": "fuse:matmul+relu"/"chosen": "fuse:all"/' %t.log > %t.other
 // RUN: not pyc-opt %s --pyc-fuse --pyc-recipe=%t.other 2>&1 | filecheck %s --check-prefix OTHER
 
-// CHECK: "id": "pyc-fuse:matmul.{{[0-9a-f]+}}"
-// CHECK-SAME: "chosen": "fuse:matmul+relu", "decided_by": "heuristic"
-// CHECK-SAME: {"name": "fuse:matmul+relu", "cost": {{{.*}}"traffic_bytes": 128}
-// CHECK-SAME: {"name": "keep", "cost": {{{.*}}"traffic_bytes": 256}
+// CHECK: "pass_name": "pyc-fuse", "op_id": "matmul.{{[0-9a-f]+}}"
+// CHECK-SAME: "chosen": "fuse:matmul+relu"
+// CHECK-SAME: {"name": "fuse:matmul+relu", "cost": {{{.*}}"traffic_bytes": 128,
+// CHECK-SAME: {"name": "keep", "cost": {{{.*}}"traffic_bytes": 256,
+// CHECK-SAME: "decided_by": "heuristic"
 // KEEP-NOT: "pyc.group"
 // OTHER: expected one of ['fuse:matmul+relu', 'keep'], the recipe answered 'fuse:all' [RECIPE_MISMATCH]
 func.func @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {

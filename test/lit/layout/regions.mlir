@@ -12,10 +12,11 @@
 // RUN: pyc-opt %s --pyc-layout='target=cuda' | filecheck %s --check-prefix KEEP
 
 // Weights are laid out here; the bias needs one dimension; pooling and mean follow.
-// LOG: "id": "pyc-layout:conv2d.{{[0-9a-f]+}}"
-// LOG-SAME: "chosen": "NHWC", "decided_by": "heuristic"
+// LOG: "pass_name": "pyc-layout", "op_id": "conv2d.{{[0-9a-f]+}}"
+// LOG-SAME: "chosen": "NHWC"
 // LOG-SAME: {"name": "NHWC", "cost": {"seconds": {{.*}}, "reason": "2 convolutions and poolings, 1 transposes of 200704 bytes"}
 // LOG-SAME: {"name": "keep", "cost": {"seconds": {{.*}}, "reason": "2 convolutions and poolings, 0 transposes of 0 bytes"}
+// LOG-SAME: "decided_by": "heuristic"
 // CHECK-LABEL: func.func @classifier
 // CHECK: %[[X:.*]] = "pyc.transpose"(%arg0) {permutation = array<i64: 0, 2, 3, 1>}
 // CHECK: %[[W:.*]] = "pyc.constant"() {value = dense<1.000000e+00> : tensor<3x3x16x32xf32>}

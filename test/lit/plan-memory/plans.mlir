@@ -18,11 +18,11 @@
 // What leaves the function lies outside the arena.
 // CHECK: %[[OUT:.*]] = "pyc.add"(%{{.*}}, %{{.*}}) :
 // CHECK-NEXT: return %[[OUT]]
-// LOG: "id": "pyc-plan-memory:
+// LOG: "pass_name": "pyc-plan-memory", "op_id": "
 // LOG-SAME: "chosen": "planned"
 // LOG-SAME: {"name": "planned", "cost": {{{.*}}"workspace_bytes": 33024
 // LOG-SAME: {"name": "program-order", "cost": {{{.*}}"workspace_bytes": 49408
-// LOG-SAME: "evidence": ["mode balanced"
+// LOG-SAME: "evidence": {{.*}}"text": "mode balanced"
 func.func @reduced(%x: tensor<64x64xf32>, %w: tensor<64x64xf32>) -> tensor<64xf32> {
   %a = "pyc.matmul"(%x, %w) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
   %b = "pyc.matmul"(%a, %w) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>

@@ -8,10 +8,11 @@
 // RUN: sed 's/"chosen": "softmax"/"chosen": "keep"/' %t.log > %t.keep
 // RUN: pyc-opt %s --pyc-recognize --pyc-recipe=%t.keep | filecheck %s --check-prefix KEEP
 
-// LOG: "id": "pyc-recognize:div.{{[0-9a-f]+}}"
-// LOG-SAME: "chosen": "softmax", "decided_by": "heuristic"
+// LOG: "pass_name": "pyc-recognize", "op_id": "div.{{[0-9a-f]+}}"
+// LOG-SAME: "chosen": "softmax"
 // LOG-SAME: "reason": "the same operations"
 // LOG-SAME: "reason": "5 ops as they are"
+// LOG-SAME: "decided_by": "heuristic"
 // LOG: "chosen": "layernorm"
 // LOG-SAME: "reason": "rounds otherwise, errs no more"
 

@@ -7,7 +7,7 @@
 // RUN: diff %t.first %t.second
 // RUN: filecheck %s --input-file %t.log --check-prefix LOG
 
-// LOG: "id": "pyc-remat:
+// LOG: "pass_name": "pyc-remat", "op_id": "
 // LOG-SAME: "chosen": "recompute"
 // LOG-SAME: peak 65536 -> 49152 bytes, 1 ops run again
 
