@@ -20,7 +20,7 @@ from pyc_mlir.frontends.importing.shaping import reshape_to
 from pyc_mlir.frontends.importing.sizes import SymbolicSize
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.torch.shared.dtypes import numpy_view, pyc_dtype
-from pyc_mlir.frontends.torch.shared.handler import HANDLERS, AtenCall, Ref
+from pyc_mlir.frontends.torch.shared.handler import HANDLERS, RANDOM, AtenCall, Draw, Ref
 from pyc_mlir.frontends.torch.shared.symbols import Symbols
 
 UNKNOWN_OP = "no handler and no decomposition"
@@ -46,6 +46,9 @@ class GraphImport:
         self.values: dict[Any, Any] = {}
         # Nodes of symbolic numbers that are arguments of the program.
         self.numbers: dict[Any, ir.Value] = {}
+        # The seed of a call, for random numbers, and how many operators have drawn some.
+        self.seed: ir.Value | None = None
+        self._draws = 0
         self.place = 0
         self.importer = Importer(name, weight_bytes)
         self.symbols = Symbols(names, self.importer.b)
@@ -101,6 +104,9 @@ class GraphImport:
         if call.symbol is not None:
             self.importer.record(site, unsupported(call.symbol))
             return MISSING
+        if target in RANDOM and self.seed is not None:
+            call.draw = Draw(call.add(self.seed), self._draws)
+            self._draws += 1
         apply = partial(self._apply, node, target, call)
         outputs = self.importer.node(site, call.operands, apply)
         several = isinstance(node.meta["val"], (tuple, list))
@@ -116,7 +122,7 @@ class GraphImport:
         used = {u.args[1] for u in node.users if u.target is operator.getitem}
         n = AtenCall(
             target, call.arguments, call.metas, results, builder, call.operands, lift,
-            self.symbols.extents, frozenset(used or {0}),
+            self.symbols.extents, frozenset(used or {0}), call.draw,
         )  # fmt: skip
         out = HANDLERS[target](n)
         outputs = out if isinstance(out, tuple) else (out,)
@@ -212,6 +218,7 @@ class _Call:
         self.arguments: dict[str, Any] = {}
         self.metas: dict[str, Any] = {}
         self.symbol: str | None = None
+        self.draw: Draw | None = None
         self._values, self._symbols, self._numbers = values, symbols, numbers
         schema = node.target._schema.arguments
         given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
@@ -237,7 +244,11 @@ class _Call:
             return extent
         if found is None or isinstance(found, bool | int | float | str):
             return found
-        self.operands.append(found)
+        return self.add(found)
+
+    def add(self, operand: Any) -> Ref:
+        """Return a new operand's reference."""
+        self.operands.append(operand)
         return Ref(len(self.operands) - 1)
 
 

@@ -11,6 +11,7 @@ from pyc_mlir.frontends.torch.ops import (
     movement,
     normalization,
     pooling,
+    random,
     reduction,
     scattering,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "movement",
     "normalization",
     "pooling",
+    "random",
     "reduction",
     "scattering",
 ]

@@ -1,4 +1,4 @@
-"""Tensors made from nothing. Random ones are refused."""
+"""Tensors made from nothing."""
 
 from typing import Any
 
@@ -64,12 +64,3 @@ def eye(n: AtenCall) -> Any:
     row = b.reshape(vector(b, rows), shape=(-1, 1))
     column = b.reshape(vector(b, columns), shape=(1, -1))
     return b.convert(b.compare(row, column, predicate="eq"), n.dtype)
-
-
-@aten("rand.default", "randn.default", "randperm.default", "rand_like.default",
-      "randn_like.default", "randint.low", "randint.default", "bernoulli.default",
-      "bernoulli.p", "multinomial.default", "normal_functional.default",
-      "uniform.default")  # fmt: skip
-def random(n: AtenCall) -> Any:
-    """Refuse: a program gives the same result for the same inputs."""
-    raise unsupported("random numbers: expected a model without; pass them in as an argument")
