@@ -126,7 +126,7 @@ def uniform(n: AtenCall) -> Any:
 @draws("aten.randn.default", "aten.randn_like.default", "aten.normal_functional.default",
        "prims.normal.default")  # fmt: skip
 def normal(n: AtenCall) -> Any:
-    """Normal floats of `mean` and `std`, 0 and 1 by default."""
+    """mean + std * z, z of the normal distribution."""
     out = _normal(n, n.out_dims, _floating(n))
     return _scaled(n.b, out, float(n.static("std", 1)), float(n.static("mean", 0)))
 
@@ -160,7 +160,7 @@ def permutation(n: AtenCall) -> Any:
 
 @draws("aten.multinomial.default")
 def multinomial(n: AtenCall) -> Any:
-    """Indices drawn with probabilities proportional to the last dimension.
+    """i with probability self[..., i] / sum(self), along the last dimension.
 
     With replacement by the inverse of the running sums; without, those that come first in a race
     of exponential times, x / t the largest.
