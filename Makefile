@@ -72,8 +72,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/stamp-%: pyproject.toml | $(BIN)/python
-	@echo "== installing PyC and its '$*' packages into $(VENV)"
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[$*]'
+	@echo "== installing PyC and its '$*' packages into $(VENV), which takes some minutes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 # For pyright (see pyproject.toml): the four folders as the one package that they install as, and

@@ -386,6 +386,60 @@ class ReasonCode(Enum):
         "nothing; `Program.stats().switches` says why",
         '`program.use_mode("memory_first")`',
     )
+    TARGET_MISSED = ReasonRow(
+        "a program in service misses a target of its owner over a window of calls",
+        "load, a slower build, or faults of the device",
+        "`Service.health()` and the service's log have the figures and the action that was taken",
+        "`Service(program, targets=Targets(p50_seconds=1e-9))`",
+    )
+    BUILD_SWAPPED = ReasonRow(
+        "another build of a program answers from now on",
+        "`Service.swap`",
+        "nothing; the service's log says which build it replaced",
+        '`service.swap("newer.vmfb")`',
+    )
+    CALL_HANGS = ReasonRow(
+        "a call in service runs longer than its owner allows",
+        "a device that does not answer, or a limit below what calls need",
+        "see what the thread waits for; raise `hang_seconds` if such calls are right",
+        "`Service(program, hang_seconds=0.01)` and a call of a second",
+    )
+    SERVICE_REFUSING = ReasonRow(
+        "a service refuses calls, since no build that it trusts is left or its targets say so",
+        "a wrong answer without a fallback, or targets with the action `refuse`",
+        "swap in another build, or wait until the service tries again",
+        "a compared call that differs under `fallbacks=()`",
+    )
+    SERVER_BUSY = ReasonRow(
+        "a server has as many requests waiting as it allows, or it ends",
+        "more requests than the model answers",
+        "send the request again later, add workers, or raise `--queue`",
+        "`pyc-serve --queue 1` and three requests at once",
+    )
+    DEADLINE_PASSED = ReasonRow(
+        "a request was not there, or not answered, within its time",
+        "a queue that is long for the timeout, or a client that sends slowly",
+        "allow more time, or send fewer requests at once",
+        "the parameter `timeout` of 1 microsecond behind a long call",
+    )
+    REQUEST_TOO_LARGE = ReasonRow(
+        "a request has more bytes than the server takes",
+        "large tensors, or a mistake in a size",
+        "send less at once, or raise `--max-request-bytes`",
+        "`pyc-serve --max-request-bytes 1KiB` and a request of 2 KiB",
+    )
+    UNKNOWN_MODEL = ReasonRow(
+        "a request names a model or a version that the server does not have",
+        "a misspelt name, or a version that another build replaced",
+        "`POST /v2/repository/index` lists the models; leave the version out",
+        "`/v2/models/none/infer`",
+    )
+    UNAUTHORIZED = ReasonRow(
+        "a request does not carry the server's token",
+        "a client without the token, or with an old one",
+        "send it as `Authorization: Bearer TOKEN`",
+        "a request without a token to `pyc-serve --token-file`",
+    )
     OUTPUT_OVERLAP = ReasonRow(
         "memory given for an output is also an input's or another output's",
         "one array, or views of one, in two places of a call",
@@ -434,23 +488,3 @@ class ReasonCode(Enum):
         "install the named extra",
         "an ONNX model without the package onnx",
     )
-
-    @property
-    def meaning(self) -> str:
-        """The statement that the code makes."""
-        return self.value.meaning
-
-    @property
-    def cause(self) -> str:
-        """The cause of such an error."""
-        return self.value.cause
-
-    @property
-    def remedy(self) -> str:
-        """The way out for a user."""
-        return self.value.remedy
-
-    @property
-    def example(self) -> str:
-        """A case of it."""
-        return self.value.example

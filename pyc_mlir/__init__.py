@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.device import Device
     from pyc_mlir.runtime.load import load
     from pyc_mlir.runtime.program import Program
+    from pyc_mlir.service.service import Service
+    from pyc_mlir.service.shadow import Shadow
+    from pyc_mlir.service.targets import Targets
 
     __version__: str
 
@@ -39,7 +42,10 @@ __all__ = [
     "PycError",
     "ReasonCode",
     "Recipe",
+    "Service",
+    "Shadow",
     "Target",
+    "Targets",
     "Tensor",
     "TensorSpec",
     "__version__",
@@ -67,7 +73,10 @@ _HOMES = {
     "PycError": "pyc_mlir.dialects.errors",
     "ReasonCode": "pyc_mlir.dialects.errors",
     "Recipe": "pyc_mlir.pipelines.choices.choices",
+    "Service": "pyc_mlir.service.service",
+    "Shadow": "pyc_mlir.service.shadow",
     "Target": "pyc_mlir.pipelines.target.target",
+    "Targets": "pyc_mlir.service.targets",
     "Tensor": "pyc_mlir.frontends.python.specs",
     "TensorSpec": "pyc_mlir.frontends.python.specs",
     "compile": "pyc_mlir.api",

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -25,18 +24,17 @@ from pyc_mlir.cache.verifications import Verifications, noted, recalled
 from pyc_mlir.compilation.build import build_here
 from pyc_mlir.compilation.compile_options import CompileOptions, documentation
 from pyc_mlir.compilation.contract_check import check_cached
-from pyc_mlir.compilation.options import Options, PreparesCompile, resolve
+from pyc_mlir.compilation.job import Job, PreparesCompile
+from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.compilation.reference.own_function import OwnFunction, agreement, own_function
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
-from pyc_mlir.frontends.python.trace import Traced
-from pyc_mlir.frontends.sources import holds_bytecode, with_islands
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger
+from pyc_mlir.worker.compile import in_time
 from pyc_mlir.worker.front import in_workers
-from pyc_mlir.worker.job import in_time
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -218,10 +216,9 @@ def build(
     """
     began = time.monotonic() - spent
     compares = options.contract.compares
-    function = own_function(source, inputs) if compares or options.check else None
-    source = source.module if isinstance(source, Traced) else source
-    source = with_islands(source, options.islands)
-    made = _build(source, inputs, options, stage, cache, untrusted, spent)
+    job = Job.of(source, inputs, options)
+    function = own_function(job.source, inputs) if compares or options.check else None
+    made = _build(job, stage, cache, untrusted, spent)
     _log(made, time.monotonic() - began)
     made = _with_function(made, function, compares)
     return made if function is None else in_time(made, options.contract, time.monotonic() - began)
@@ -261,26 +258,27 @@ def _log(made: Artifact, seconds: float) -> None:
 
 
 def _build(
-    source: Any,
-    inputs: Sequence[Any] | None,
-    options: Options,
+    job: Job,
     stage: Stage = logged,
     cache: Cache | None = None,
     untrusted: bool = False,
     spent: float = 0.0,
 ) -> Artifact:
-    """As `build`, without the function itself."""
-    untrusted = untrusted or holds_bytecode(source)
-    if untrusted or options.contract.max_compile_seconds is not None:
-        return in_workers(source, inputs, options, stage, cache, untrusted, _build, spent)
-    if isinstance(options.policy, PreparesCompile):
-        options = options.policy.prepare(source, inputs, options, stage)
+    """Compile a job as `build` does, but compare nothing with the function itself."""
+    untrusted = untrusted or job.source.is_bytecode
+    if untrusted or job.options.contract.max_compile_seconds is not None:
+        return in_workers(job, stage, cache, untrusted, _build, spent)
+    if isinstance(job.options.policy, PreparesCompile):
+        job = job.under(job.options.policy.prepare(job, stage))
     if cache is None:
-        return build_here(source, inputs, options, stage)
-    found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))
+        return build_here(job, stage)
+    found = compiled(cache, job, lambda loaded: build_here(loaded, stage))
     records = Verifications.of(cache, found.cached)
     if found.checks is not None:
         return noted(found, records)
     # What was compiled elsewhere is tried here.
-    again = partial(_build, source, inputs, stage=stage, cache=cache)
-    return recalled(check_cached(found, options, again, records), records)
+
+    def again(options: Options) -> Artifact:
+        return _build(job.under(options), stage, cache)
+
+    return recalled(check_cached(found, job.options, again, records), records)

@@ -65,7 +65,7 @@ def load(entry: str) -> Callable[[Sequence[str]], int]:
 
 
 def help_text() -> str:
-    """One line per suite, from the functions' docstrings."""
+    """Write one line per suite, from the functions' docstrings."""
     lines = []
     for name, entry in SUITES.items():
         lines.append(f"  {name:20} {_first_line(entry)}")

@@ -88,7 +88,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def listing(store: CacheStore) -> str:
-    """One line an entry: its name, size, seconds since it was used, and what it is for."""
+    """Write one line an entry: its name, size, seconds since its last use, and its program."""
     entries = store.entries()
     total = sum(e.bytes for e in entries)
     lines = [f"{store.folder}: {len(entries)} entries, {total} bytes\n"]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyc_mlir.tools.cli.compile_driver import Output
 
 TOOL = "pyc-compile"
+# `EMITTED` of compilation/lower.py, which imports MLIR.
+_TEXTS = ("imported", "pyc", "linalg")
 _EPILOG = """\
 MODEL is one of these:
   FILE.onnx             an ONNX model
@@ -37,6 +39,7 @@ examples:
   pyc-compile model.onnx --input image=1x1x8x8 --target cuda-sm_80 -o model.vmfb
   pyc-compile model.onnx --dim batch=1:64 --memory-budget 64MiB -o model.vmfb
   pyc-compile model.py:forward --emit linalg
+  pyc-compile model.onnx --passes my-pass,default -o model.vmfb
   pyc-compile model.onnx --memory-budget 64MiB --planner-mode memory_first -o model.vmfb
   pyc-compile model.onnx --contract contract.toml -o model.vmfb
   pyc-compile model.onnx --max-error rounding --determinism strict -o model.vmfb
@@ -109,8 +112,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--list-targets", action="store_true", help="list the targets and exit")
     parser.add_argument(
         "--emit",
-        choices=("pyc", "linalg", "vmfb"),
-        help="write the module as pyc or linalg text, or a program (vmfb); default: vmfb",
+        choices=(*_TEXTS, "vmfb"),
+        help="write the module as text: imported (before PyC's passes), pyc (after them) or "
+        "linalg; or a program (vmfb); default: vmfb",
     )
     parser.add_argument(
         "--input",
@@ -178,7 +182,7 @@ def check(flags: argparse.Namespace) -> None:
     FILE_ACCESS for files that cannot be written."""
     if flags.model is None:
         raise _usage("expected a MODEL, got none")
-    if flags.emit in ("pyc", "linalg"):
+    if flags.emit in _TEXTS:
         given = {
             "--compile-to": flags.compile_to,
             "--dump-phases": flags.dump_phases,

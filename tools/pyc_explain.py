@@ -16,6 +16,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log, recipe_at
 from pyc_mlir.debug.diff import diff
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.lab.simulation.comparison import comparison
 from pyc_mlir.lab.simulation.residuals import Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
@@ -224,7 +225,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_beside(parser: argparse.ArgumentParser) -> None:
-    """Files that say more of the program."""
+    """Add the files that say more of the program."""
     parser.add_argument(
         "--log", metavar="LOG", help="the log of the program's compile, for source locations"
     )
@@ -286,13 +287,13 @@ def _require(found: Sequence[Listed], recorded: CompileLog, text: str) -> None:
 
 
 def as_json(subject: ExplainedProgram) -> str:
-    """Manifest, decisions, memory report and time of a call as one JSON object."""
+    """Write manifest, decisions, memory report and time of a call as one JSON object."""
     data = {
         "schema": SCHEMA_VERSION,
         "manifest": dict(subject.artifact.manifest),
-        "decisions": [d.to_json() for d in subject.decisions],
+        "decisions": to_data(subject.decisions),
         "memory": memory_report.to_json(subject.report) if subject.artifact.memory else None,
-        "time": None if subject.profile is None else subject.profile.to_json(),
+        "time": to_data(subject.profile),
     }
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 

@@ -86,7 +86,7 @@ def _work(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
 
 
 def _work_told(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
-    """As `_work`; memory that ends is the user's to give."""
+    """Run `_work`; report exhausted memory as the user's."""
     try:
         return _work(flags, data, progress)
     except Exception as error:

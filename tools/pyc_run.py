@@ -179,13 +179,13 @@ def make_device(flags: argparse.Namespace) -> Any:
 
 
 def result_names(outputs: Sequence[SignatureEntry]) -> list[str]:
-    """Names of the results, different from each other: a name that repeats gets its position."""
+    """Return different names of the results: a name that repeats gets its position."""
     names = [a.name for a in outputs]
     return [n if names.count(n) == 1 and n else f"{n or 'result'}{i}" for i, n in enumerate(names)]
 
 
 def shown(results: dict[str, np.ndarray]) -> str:
-    """Results for people: name, type, and the elements, the middle of large arrays left out."""
+    """Format results: name, type, and the elements, the middle of large arrays left out."""
     lines = []
     for name, array in results.items():
         type_ = "x".join([*map(str, array.shape), dtype_name(array.dtype)])

@@ -14,13 +14,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
-from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.pipelines.choices.evidence import (
-    FORMS,
     CarriedOver,
     Evidence,
     NotCarried,
@@ -30,7 +28,8 @@ from pyc_mlir.pipelines.choices.evidence import (
 from pyc_mlir.pipelines.choices.space import Config, KnobSpace, variant_name
 from pyc_mlir.pipelines.target.cost import Cost
 
-SCHEMA_VERSION = 2
+# Of logs, and of the decisions in artifacts.
+SCHEMA_VERSION = 3
 # Who decided where the first choice failed.
 FALLBACK = "fallback"
 # The decider of a choice that a recipe transfers from another program.
@@ -181,7 +180,7 @@ class NamesVariants(Protocol):
     """A policy that knows of variants: legal ones of them stand behind what it chooses among."""
 
     def variants(self, site: Site) -> Sequence[str]:
-        """Names to consider at a site, in a fixed order; what is none there is left out."""
+        """Return names to consider at a site, in a fixed order; unknown ones are left out."""
         ...
 
 
@@ -204,6 +203,8 @@ class Decision:
     that decided rests on, or why a fallback took the place of the first choice; a replay keeps it.
     """
 
+    kind: ClassVar[str] = "decision"
+    schema: ClassVar[int] = SCHEMA_VERSION
     site: Site
     chosen: str
     alternatives: tuple[Alternative, ...]
@@ -216,67 +217,6 @@ class Decision:
     def facts(self) -> tuple[Evidence, ...]:
         """The evidence, then the grounds."""
         return (*self.evidence, *self.grounds)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the decision as plain JSON data, keys in a fixed order."""
-        return {
-            "schema": SCHEMA_VERSION,
-            "id": self.site.key,
-            "pass": self.site.pass_name,
-            "op": self.site.op_id,
-            "location": self.site.location,
-            **({"work": self.site.work} if self.site.work else {}),
-            "chosen": self.chosen,
-            "decided_by": self.decided_by,
-            "alternatives": [
-                {
-                    "name": a.name,
-                    "cost": None if a.cost is None else a.cost.to_json(),
-                    "reason": a.reason,
-                }
-                for a in self.alternatives
-            ],
-            "evidence": to_data(self.evidence, forms=FORMS),
-            "grounds": to_data(self.grounds, forms=FORMS),
-            "measured": dict(self.measured),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Decision":
-        """Read what `to_json` wrote.
-
-        Raises PycError for another schema version; KeyError, TypeError or ValueError for what is
-        no decision.
-        """
-        if not isinstance(data, Mapping):
-            raise ValueError("not an object")
-        require_schema("decision", data.get("schema"))
-        alternatives = tuple(
-            Alternative(a["name"], None if a["cost"] is None else Cost(**a["cost"]), a["reason"])
-            for a in data["alternatives"]
-        )
-        site = Site(data["pass"], data["op"], data["location"], str(data.get("work", "")))
-        if data["id"] != site.key:
-            raise ValueError(f"id {data['id']!r} of {site.key}")
-        return Decision(
-            site,
-            data["chosen"],
-            alternatives,
-            data["decided_by"],
-            from_data(tuple[Evidence, ...], data["evidence"], "evidence", FORMS),
-            from_data(tuple[Evidence, ...], data["grounds"], "grounds", FORMS),
-            dict(data["measured"]),
-        )
-
-
-def require_schema(what: str, schema: Any) -> None:
-    """Raise PycError (BAD_ARGUMENT) for a record that another version of PyC wrote."""
-    if schema != SCHEMA_VERSION:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{what}: expected schema {SCHEMA_VERSION}, got {schema!r}; compile the program again "
-            "with this version of PyC, whose log has the same facts",
-        )
 
 
 @dataclass(frozen=True)
@@ -473,7 +413,7 @@ class Coverage:
     left: int = 0
 
     def __str__(self) -> str:
-        """For people; begins with RECIPE_PARTIAL where sites were left."""
+        """Format for people; begins with RECIPE_PARTIAL if sites were left."""
         code = f"{ReasonCode.RECIPE_PARTIAL.name}: " if self.left else ""
         return f"{code}carried over to {self.carried} of {self.carried + self.left} sites"
 

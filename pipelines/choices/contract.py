@@ -132,14 +132,16 @@ class Contract:
                 f"{', '.join(self.allowed_targets)}, got target {target!r}",
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """Every clause as plain JSON data, in the order of the fields."""
-        values = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in values}
-
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Contract":
-        """Read what `to_json` wrote. Raises PycError (UNSUPPORTED_CLAUSE) for unknown clauses."""
+    def of(data: Mapping[str, Any]) -> "Contract":
+        """Return the contract of clauses by name, with lists for tuples.
+
+        Raises PycError: UNSUPPORTED_CLAUSE for unknown clauses, BAD_ARGUMENT for impossible ones.
+        """
+        if not isinstance(data, Mapping):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, f"contract: expected clauses by name, got {data!r:.80}"
+            )
         unknown = sorted(set(data) - {f.name for f in fields(Contract)})
         if unknown:
             raise PycError(
@@ -198,7 +200,7 @@ def _bad(name: str, expected: str, value: object) -> PycError:
 
 
 def _uncheckable(contract: Contract) -> Iterator[PycError]:
-    """Clauses that nothing would ever check."""
+    """Yield errors for clauses that nothing would ever check."""
     if contract.latency_binding and contract.latency_goal_seconds is None:
         yield uncheckable("latency_binding", "a goal to miss", "no `latency_goal_seconds`")
     if set(contract.fallbacks) - {NO_FALLBACK} and not contract.compares:
@@ -215,7 +217,7 @@ def uncheckable(name: str, expected: str, got: str) -> PycError:
 
 
 def _conflicts(contract: Contract) -> Iterator[PycError]:
-    """Pairs of clauses that cannot both hold."""
+    """Yield errors for pairs of clauses that cannot both hold."""
     chain = contract.fallbacks
     if NO_FALLBACK in chain and len(chain) > 1:
         yield conflict(f"fallbacks={NO_FALLBACK!r}", f"{chain[-1]!r} beside it", "it refuses all")

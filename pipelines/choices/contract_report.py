@@ -10,10 +10,8 @@ Comes in: clauses as the compile and the runs judge them; goes out: plain data f
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
 
-from pyc_mlir.dialects.util.codec import from_data, to_data
-from pyc_mlir.pipelines.choices.evidence import FORMS, Evidence
+from pyc_mlir.pipelines.choices.evidence import Evidence
 
 
 class Status(Enum):
@@ -35,7 +33,7 @@ class ClauseReport:
     """
 
     clause: str
-    requested: Any
+    requested: bool | int | float | str | tuple[str, ...] | None
     status: Status
     evidence: tuple[Evidence, ...] = ()
     code: str = ""
@@ -53,47 +51,12 @@ class ClauseReport:
         if self.status is Status.SAMPLED:
             status = f"{status} {self.done} of {self.of}"
         requested = (
-            ", ".join(self.requested)
-            if isinstance(self.requested, list | tuple)
-            else self.requested
+            ", ".join(self.requested) if isinstance(self.requested, tuple) else self.requested
         )
         facts = [str(e) for e in self.evidence]
         facts += [f"{name} {value:g}" for name, value in self.measured.items()]
         code = f" [{self.code}]" if self.code else ""
         return "; ".join([f"{requested}: {status}{code}", *facts])
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data, `measured` apart from the rest."""
-        requested = list(self.requested) if isinstance(self.requested, tuple) else self.requested
-        found = {"clause": self.clause, "requested": requested, "status": self.status.value}
-        if self.status is Status.SAMPLED:
-            found |= {"done": self.done, "of": self.of}
-        return {
-            **found,
-            "code": self.code,
-            "evidence": to_data(self.evidence, forms=FORMS),
-            "measured": dict(self.measured),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "ClauseReport":
-        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError."""
-        requested = data["requested"]
-        try:
-            done, of = int(data.get("done", 0)), int(data.get("of", 0))
-            measured = {str(name): float(value) for name, value in data["measured"].items()}
-        except OverflowError as error:
-            raise ValueError(str(error)) from None
-        return ClauseReport(
-            str(data["clause"]),
-            tuple(requested) if isinstance(requested, list) else requested,
-            Status(data["status"]),
-            from_data(tuple[Evidence, ...], data["evidence"], "evidence", FORMS),
-            str(data["code"]),
-            done,
-            of,
-            measured,
-        )
 
 
 @dataclass(frozen=True)
@@ -118,24 +81,15 @@ class ContractReport:
         return "".join(f"{clause}\n" for clause in self.clauses)
 
     def updated(self, changed: Iterable[ClauseReport]) -> "ContractReport":
-        """With these clauses in the place of those of their name."""
+        """Replace the clauses of the same names by these."""
         by_name = {c.clause: c for c in changed}
         return ContractReport(tuple(by_name.get(c.clause, c) for c in self.clauses))
 
     def unmeasured(self) -> "ContractReport":
-        """Without what another run may change: for artifacts, which are deterministic."""
+        """Drop the parts that another run may change: for artifacts, which are deterministic."""
         return ContractReport(tuple(replace(c, measured={}) for c in self.clauses))
 
     @property
     def broken(self) -> dict[str, Mapping[str, float]]:
         """The measurements of broken clauses by reason code, which logs keep apart."""
         return {c.code: c.measured for c in self.clauses if c.status is Status.BROKEN}
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Plain data."""
-        return [clause.to_json() for clause in self.clauses]
-
-    @staticmethod
-    def from_json(data: Iterable[Mapping[str, Any]]) -> "ContractReport":
-        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError."""
-        return ContractReport(tuple(map(ClauseReport.from_json, data)))

@@ -5,12 +5,11 @@ people, and logs keep ``{"kind": "plan-bytes", ...}``. A plain text, as a plugin
 `Note`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pyc_mlir.dialects.reasons import ReasonCode
-from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
 
 _LONGEST = 300
 
@@ -24,18 +23,6 @@ class Evidence:
     def codes(self) -> tuple[str, ...]:
         """The names of the reason codes that it gives."""
         return ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data, tagged by `kind`."""
-        return {"kind": self.kind, **to_data(self)}
-
-    @staticmethod
-    def from_json(data: Any) -> "Evidence":
-        """Read what `to_json` wrote. Raises ValueError for anything else."""
-        if not isinstance(data, Mapping) or data.get("kind") not in _KINDS:
-            raise ValueError(f"expected evidence of a known kind, got {data!r:.80}")
-        fields = {name: value for name, value in data.items() if name != "kind"}
-        return from_data(_KINDS[data["kind"]], fields, "evidence")
 
 
 @dataclass(frozen=True)
@@ -252,13 +239,12 @@ class ExploredStructures(Evidence):
         return f"explored {self.structures} structures: {self.seconds:.4g} s"
 
 
-_KINDS: Mapping[str, type[Evidence]] = {k.kind: k for k in Evidence.__subclasses__()}
-FORMS: Forms = {Evidence: Form(lambda e: e.to_json(), Evidence.from_json)}
+_OWN = frozenset(Evidence.__subclasses__())
 
 
 def as_evidence(given: Iterable[Evidence | str]) -> tuple[Evidence, ...]:
     """Return records; a text, or a record of another package, becomes a `Note`."""
-    return tuple(e if isinstance(e, Evidence) and e.kind in _KINDS else Note(str(e)) for e in given)
+    return tuple(e if isinstance(e, Evidence) and type(e) in _OWN else Note(str(e)) for e in given)
 
 
 def _interval(seconds: float, lo: float, hi: float) -> str:

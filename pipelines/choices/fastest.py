@@ -114,7 +114,7 @@ class Fastest:
         return (self.judge(site, alternatives).grounds,)
 
     def judge(self, site: Site, alternatives: Sequence[Alternative]) -> Ranked:
-        """Whom to prefer at a site, and why."""
+        """Rank the alternatives at a site, with the reason."""
         first = alternatives[0].name
         offered = {a.name for a in alternatives}
         known = self.wisdom.about(site.pass_name, site.op_id, site.work)
@@ -155,7 +155,7 @@ class Fastest:
 
 
 def _comparable(rows: Sequence[WisdomRow], first: str) -> dict[str, WisdomRow]:
-    """Rows by choice that were measured alike: one context, clock and state of constants.
+    """Return rows by choice that were measured alike: one context, clock, state of constants.
 
     Of several such sets the one with `first`, then the largest, then warm before cold; several rows
     of one choice are not merged: the one of most sessions stands.

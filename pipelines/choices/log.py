@@ -1,8 +1,8 @@
 """Logs of compiles and runs: JSON lines, each a tagged record of one of three types.
 
-    {"record": "conditions", ...}  `Conditions`: what was compiled, with which options; comes first
-    {"record": "decision", ...}    `Decision` (choices.py): one choice
-    {"record": "event", ...}       `Event`: a refusal, what the cache did, what happened in a run
+    {"kind": "conditions", ...}  `Conditions`: what was compiled, with which options; comes first
+    {"kind": "decision", ...}    `Decision` (choices.py): one choice
+    {"kind": "event", ...}       `Event`: a refusal, what the cache did, what happened in a run
 
 A recipe repeats decisions only.
 """
@@ -11,20 +11,19 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
-from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.files import read_file, write_file
-from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.dialects.util.json_input import read_record
 from pyc_mlir.pipelines.choices.choices import (
     SCHEMA_VERSION,
     Alternative,
     Decision,
     Recipe,
     Site,
-    require_schema,
 )
 from pyc_mlir.pipelines.choices.evidence import Reason
 
@@ -42,6 +41,8 @@ class Conditions:
     compiles.
     """
 
+    kind: ClassVar[str] = "conditions"
+    schema: ClassVar[int] = SCHEMA_VERSION
     values: Mapping[str, Any]
     digest: str
     broken: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -56,6 +57,8 @@ class Event:
     broken: those of broken clauses of the contract, by reason code.
     """
 
+    kind: ClassVar[str] = "event"
+    schema: ClassVar[int] = SCHEMA_VERSION
     part: str
     name: str
     outcome: str
@@ -63,6 +66,11 @@ class Event:
     reasons: tuple[Reason, ...] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
     broken: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a part that is none."""
+        if self.part not in PARTS:
+            raise ValueError(f"expected a part of {', '.join(PARTS)}, got {self.part!r:.80}")
 
     # The same view as of a decision, for lists of both.
 
@@ -95,36 +103,13 @@ class Event:
 Record = Decision | Conditions | Event
 # What lists show in one form.
 Listed = Decision | Event
-_TAGS: Mapping[type, str] = {Decision: "decision", Conditions: "conditions", Event: "event"}
-
-
-def _to_json(record: Record) -> dict[str, Any]:
-    tag = {"record": _TAGS[type(record)]}
-    if isinstance(record, Decision):
-        return tag | record.to_json()
-    return tag | {"schema": SCHEMA_VERSION} | to_data(record)
-
-
-def _from_json(data: Any) -> Record:
-    """Read a record. Raises PycError for another schema, KeyError, TypeError or ValueError."""
-    if not isinstance(data, dict) or data.get("record") not in _TAGS.values():
-        raise ValueError(f"expected `record` as one of {', '.join(_TAGS.values())}")
-    fields = dict(data)
-    tag = fields.pop("record")
-    if tag == _TAGS[Decision]:
-        return Decision.from_json(fields)
-    require_schema(tag, fields.pop("schema", None))
-    if tag == _TAGS[Conditions]:
-        return from_data(Conditions, fields, tag)
-    event = from_data(Event, fields, tag)
-    if event.part not in PARTS:
-        raise ValueError(f"event.part: expected one of {', '.join(PARTS)}, got {event.part!r}")
-    return event
+# To type checkers a union is no type.
+_RECORD: Any = Record
 
 
 def write_log(records: Iterable[Record], path: str | Path) -> None:
     """Write records as JSON lines, in order. Raises PycError (FILE_ACCESS)."""
-    lines = (json.dumps(_to_json(r), ensure_ascii=False) for r in records)
+    lines = (json.dumps(to_data(r), ensure_ascii=False) for r in records)
     write_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 
@@ -147,16 +132,15 @@ def parse_log(data: bytes, path: str) -> list[Record]:
     records = []
     # Not `splitlines`: what else it takes for the end of a line may stand in a string.
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
-        try:
-            records.append(_from_json(parse_json(line)))
-        except PycError as error:
-            raise PycError(error.code, f"{one_line(path)}:{number}: {error.message}") from None
-        except (KeyError, OverflowError, TypeError, ValueError, AttributeError) as error:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"{one_line(path)}:{number}: expected one record as JSON, got {line[:60]!r} "
-                f"({error}); write the log again",
-            ) from None
+        records.append(
+            read_record(
+                _RECORD,
+                line,
+                f"{one_line(path)}:{number}",
+                f"one record of schema {SCHEMA_VERSION} as JSON",
+                "compile the program again with this version of PyC, whose log has the same facts",
+            )
+        )
     return records
 
 

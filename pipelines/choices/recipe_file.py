@@ -14,18 +14,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.files import read_file
-from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.dialects.util.json_input import read_record
 from pyc_mlir.pipelines.choices.choices import Recipe
-from pyc_mlir.pipelines.choices.evidence import FORMS, Evidence
+from pyc_mlir.pipelines.choices.evidence import Evidence
 
-SCHEMA_VERSION = 2
-KIND = "pyc-recipe"
-_BEGINNING = f'"kind": "{KIND}"'.encode()
+_BEGINNING = b'"kind": "pyc-recipe"'
 
 
 @dataclass(frozen=True)
@@ -51,6 +48,8 @@ class RecipeFile:
     by: who chose. grounds: by site, on what evidence. evidence: the label of the wisdom, or empty.
     """
 
+    kind: ClassVar[str] = "pyc-recipe"
+    schema: ClassVar[int] = 2
     graph: str
     choices: Mapping[str, str]
     works: Mapping[str, str] = field(default_factory=dict)
@@ -67,23 +66,13 @@ class RecipeFile:
 
     def to_bytes(self) -> bytes:
         """Write the file: JSON with sorted keys, one fact a line."""
-        data = {**to_data(self, forms=FORMS), "kind": KIND, "schema": SCHEMA_VERSION}
+        data = to_data(self)
         return f"{json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True)}\n".encode()
 
     @staticmethod
     def from_bytes(data: bytes, where: str = "recipe") -> "RecipeFile":
         """Read what `to_bytes` wrote. Raises PycError (BAD_ARGUMENT), with `where` first."""
-        try:
-            found: Any = parse_json(data)
-            if not isinstance(found, dict) or found.pop("kind", None) != KIND:
-                raise ValueError(f"something else than {KIND}")
-            if (schema := found.pop("schema", None)) != SCHEMA_VERSION:
-                raise ValueError(f"schema {schema!r} where {SCHEMA_VERSION} is known")
-            return from_data(RecipeFile, found, KIND, FORMS)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT, f"{where}: expected a recipe, got {error}; make it again"
-            ) from None
+        return read_record(RecipeFile, data, where, "a recipe", "make it again")
 
     @staticmethod
     def load(path: str | Path) -> "RecipeFile":

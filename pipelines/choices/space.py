@@ -130,7 +130,7 @@ class KnobSpace:
         return made
 
     def __iter__(self) -> Iterator[Config]:
-        """All legal configurations in order, found one by one."""
+        """Yield all legal configurations in order, found one by one."""
         ranges = (range(len(axis.values)) for axis in self.axes)
         return (config for config in product(*ranges) if self.is_legal(config))
 
@@ -201,5 +201,5 @@ def _axis_features(axis: Knob) -> np.ndarray:
 
 
 def _power_of_two(value: int) -> int:
-    """How often two divides a number; 0 for 0."""
+    """Count the factors 2 of a number; 0 for 0."""
     return (value & -value).bit_length() - 1 if value else 0

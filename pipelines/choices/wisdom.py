@@ -104,7 +104,7 @@ class Wisdom:
         subjects: Mapping[str, WisdomSubject],
         recipes: Iterable[Mapping[str, str]] = (),
     ) -> "Wisdom":
-        """Rows in any order; subjects and recipes without a row are left out."""
+        """Collect rows in any order; subjects and recipes without a row are left out."""
         kept = tuple(sorted(set(rows)))
         used = sorted({row.subject for row in kept} & set(subjects))
         whole = {row.choice for row in kept if row.pass_name == WHOLE}
@@ -152,7 +152,7 @@ class Wisdom:
         return found
 
     def _content(self) -> bytes:
-        """One line a row or subject, so that files can be compared."""
+        """Write one line for a row or subject, so that files can be compared."""
         rows = ",\n".join(map(_canonical, to_data(tuple(self.rows))))
         subjects = ",\n".join(_entries(to_data(self.subjects)))
         recipes = ",\n".join(_entries(to_data(self.recipes)))
@@ -269,7 +269,7 @@ def _entries(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _canonical(data: Any) -> str:
-    """JSON data in one form."""
+    """Write JSON data in one form."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 

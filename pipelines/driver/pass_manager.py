@@ -236,12 +236,12 @@ def _expected(default: str) -> str:
 
 
 def _native_only(nodes: "list[Node | Pass]") -> list[Node]:
-    """PyC passes were refused under nested anchors, so what is left is native."""
+    """Return the native nodes: PyC passes were refused under nested anchors."""
     return [n for n in nodes if isinstance(n, PassNode | AnchorNode)]
 
 
 def _leaves(node: Node) -> list[Node]:
-    """One node per pass, each under its own copy of the anchors."""
+    """Return one node per pass, each under its own copy of the anchors."""
     if isinstance(node, PassNode):
         return [node]
     return [AnchorNode(node.name, (leaf,)) for child in node.children for leaf in _leaves(child)]

@@ -232,7 +232,7 @@ class _Parser:
 
 
 def _outside_quotes(text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
-    """Characters of text[start:end] outside '...' and "..."; an unclosed quote is a character."""
+    """Yield characters of text[start:end] outside '...' and "..."; open quotes are characters."""
     index = start
     while index < end:
         char = text[index]
@@ -245,7 +245,7 @@ def _outside_quotes(text: str, start: int, end: int) -> Iterator[tuple[int, str]
 
 
 def _words(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Ranges of the words of text[start:end] that spaces separate outside brackets and quotes."""
+    """Yield ranges of the words of text[start:end], split at spaces outside brackets, quotes."""
     depth, word = 0, None
     spaces = set()
     for index, char in _outside_quotes(text, start, end):

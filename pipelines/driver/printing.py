@@ -135,7 +135,7 @@ def _leaf_name(node: Node) -> str:
 
 
 def _folder(op: ir.Operation) -> str:
-    """MLIR's name of an op's dump folder: ``builtin_module_no-symbol-name``."""
+    """Return MLIR's name of an op's dump folder: ``builtin_module_no-symbol-name``."""
     symbol = op.attributes["sym_name"] if "sym_name" in op.attributes else None  # noqa: SIM401
     name = ir.StringAttr(symbol).value if symbol is not None else "no-symbol-name"
     return f"{op.name.replace('.', '_')}_{name}"

@@ -23,7 +23,7 @@ def _titled(title: str) -> list[str]:
 
 
 def timing(seconds: Mapping[str, float]) -> str:
-    """Wall time per name, and the total."""
+    """Write the wall time per name, and the total."""
     total = sum(seconds.values())
     lines = _titled("Execution time report")
     lines += [
@@ -55,7 +55,7 @@ def remark(decision: Decision) -> Diagnostic:
 
 
 def pass_list(context: ir.Context) -> str:
-    """Every pass with its options: PyC's with help and defaults, the wheel's with defaults."""
+    """List every pass: PyC's with help and defaults of options, the wheel's with defaults."""
     lines = ["PyC passes (on builtin.module):"]
     for name in PASSES:
         lines += _pyc_entry(PASSES[name])

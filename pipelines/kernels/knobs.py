@@ -15,7 +15,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 
 def encode(knobs: Any) -> str:
-    """All fields, in their order."""
+    """Write all fields, in their order."""
     return repr(knobs)
 
 

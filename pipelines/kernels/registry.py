@@ -33,6 +33,7 @@ BUILT_IN = {
     "gemv": "pyc_mlir.pipelines.kernels.families.gemv",
     "packing": "pyc_mlir.pipelines.kernels.families.packing",
     "int8": "pyc_mlir.pipelines.kernels.families.int8.family",
+    "int8_depthwise": "pyc_mlir.pipelines.kernels.families.int8.depthwise",
     "conv": "pyc_mlir.pipelines.kernels.families.conv.convolution",
     "winograd": "pyc_mlir.pipelines.kernels.families.conv.winograd",
     "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",
@@ -126,7 +127,7 @@ class Families(Mapping[str, Family]):
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    """Third parties' families. Raises PycError (BAD_ARGUMENT) where two families share a name."""
+    """Return third parties' families. Raises PycError (BAD_ARGUMENT) for a name given twice."""
     found: dict[str, EntryPoint] = {}
     for plugin in registered(ENTRY_POINT_GROUP):
         other = BUILT_IN.get(plugin.name) or getattr(found.get(plugin.name), "value", plugin.value)

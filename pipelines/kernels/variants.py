@@ -61,13 +61,13 @@ def with_settings(knobs: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def shares(target: Target, most: int) -> list[int]:
-    """Workgroups to try: one, and up to four for each core, of at most so many parts."""
+    """Return workgroups to try: one, and up to four for each core, of at most so many parts."""
     wanted = {1, *(target.cores * each for each in (1, 2, 4))} if target.cores > 1 else {1}
     return sorted(n for n in wanted if n <= max(1, most))
 
 
 def cuts(target: Target, *most: int) -> list[tuple[int, ...]]:
-    """Grids to try: workgroups along one of the dimensions, each of at most so many parts."""
+    """Return grids to try: workgroups along one of the dimensions, of at most so many parts."""
     return sorted(
         {
             tuple(n if place == at else 1 for place in range(len(most)))
@@ -78,5 +78,5 @@ def cuts(target: Target, *most: int) -> list[tuple[int, ...]]:
 
 
 def parts_of(target: Target, size: int) -> list[int]:
-    """Parts to try of a dimension: all of it, or even shares of some workgroups."""
+    """Return parts to try of a dimension: all of it, or even shares of some workgroups."""
     return sorted({-(-size // n) for n in shares(target, size)})

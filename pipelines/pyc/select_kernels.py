@@ -130,7 +130,7 @@ def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found
 
 
 def _against_indirect(context: PassContext) -> str:
-    """Why kernels that add other numbers than an op's plain form are not offered, or ""."""
+    """Return why kernels with other sums than an op's plain form are not offered, or ""."""
     if context.bounds_error:
         return "they add other numbers than the plain form, and the contract bounds the error"
     if context.mode == "memory_first" and not context.co_selected:
@@ -208,7 +208,7 @@ class KernelVariants:
         return FAMILIES[family].space(offer, self.target)
 
     def _cost(self, family: str, offer: KernelOffer, knobs: Any) -> Cost:
-        """Of other knobs. With dynamic sizes the offer's: its family knows which it counted."""
+        """Return the cost of other knobs; the offer's for dynamic sizes, which the family set."""
         if knobs.kernel("variant").sizes:
             return offer.cost
         return FAMILIES[family].cost(knobs, self.target, {})

@@ -57,7 +57,7 @@ def _corners(combine: Callable[[int, int], int]) -> Rule:
 
 
 def _dividing(quotient: Callable[[int, int], int]) -> Rule:
-    """Division of what is not negative by what is positive, where all roundings are monotone."""
+    """Bound nonnegative over positive numbers, where all roundings are monotone."""
 
     def rule(a: Interval, b: Interval) -> Interval | None:
         return _corners(quotient)(a, b) if a[0] >= 0 and b[0] > 0 else None

@@ -193,7 +193,7 @@ class _Reader:
 
 
 def _is_text(value: Any) -> bool:
-    """Text for a log: in one line, and without the halves of characters that JSON may hold."""
+    """Return whether a value is text of one line, without lone surrogates, which JSON may hold."""
     return isinstance(value, str) and value.isprintable()
 
 

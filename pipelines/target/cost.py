@@ -1,7 +1,6 @@
 """The cost of a choice, in the four currencies that all layers share."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 # What a dynamic dimension is taken for where alternatives are ranked. Nothing is promised by it.
 NOMINAL_DIMENSION = 64
@@ -12,7 +11,7 @@ class Cost:
     """An estimate or a measurement: `seconds`, then bytes of workspace, constants and traffic.
 
     Costs order by seconds, then by the bytes in this order; they add component by component.
-    `flops`, arithmetic operations, explain the seconds: they order nothing and stand in no log.
+    `flops`, arithmetic operations, explain the seconds: they order nothing.
     """
 
     seconds: float = 0.0
@@ -29,9 +28,3 @@ class Cost:
             self.traffic_bytes + other.traffic_bytes,
             self.flops + other.flops,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the four currencies, by name."""
-        found = asdict(self)
-        del found["flops"]
-        return found

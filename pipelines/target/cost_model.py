@@ -88,21 +88,21 @@ class CostModel:
         return bool(self.target.calibrated_by) or self.target.device != "local"
 
     def roofline(self, flops: float, traffic_bytes: int, share: float = 1.0) -> Cost:
-        """So many operations at a share of the peak of all cores, or the traffic if longer."""
+        """Return the time of operations at a share of all cores' peak, or the traffic if longer."""
         computing = flops / (share * self.core_flops * self._busy(flops, traffic_bytes))
         seconds = max(computing, self.moving(traffic_bytes))
         return Cost(seconds, traffic_bytes=traffic_bytes, flops=flops)
 
     def kernel(self, family: str, flops: float, traffic_bytes: int) -> Cost:
-        """One run of a generated kernel."""
+        """Return the cost of one run of a generated kernel."""
         return self.roofline(flops, traffic_bytes, constant(f"kernel.{family}"))
 
     def dispatch(self, kind: str, flops: float, traffic_bytes: int) -> Cost:
-        """One run of IREE's code; `kind` names a row `iree.*` of the table."""
+        """Return the cost of one run of IREE's code; `kind` names a row `iree.*` of the table."""
         return self.roofline(flops, traffic_bytes, constant(f"iree.{kind}"))
 
     def copy(self, traffic_bytes: int) -> Cost:
-        """Bytes that are read and written, counted together."""
+        """Return the cost of bytes that are read and written, counted together."""
         return Cost(self.moving(traffic_bytes), traffic_bytes=traffic_bytes)
 
     def work(self, work: Work, start: int = 0) -> Cost:
@@ -117,7 +117,7 @@ class CostModel:
         return replace(kernel, seconds=kernel.seconds / constant(f"iree.op.{_row(first, work)}"))
 
     def part(self, flops: float, weighed_bytes: float, elements: float, dispatches: int) -> float:
-        """Seconds of one part of an op that is cut: arithmetic, then traffic, then dispatches.
+        """Return the seconds of one part of a cut op: arithmetic, then traffic, then dispatches.
 
         weighed_bytes: traffic as `weighed` counts it. A part of few elements occupies few cores.
         """
@@ -133,7 +133,7 @@ class CostModel:
         return nbytes if nbytes > cache else nbytes / constant("chunk.cache")
 
     def moving(self, traffic_bytes: float) -> float:
-        """Seconds of traffic, from the smallest cache that holds it."""
+        """Return the seconds of traffic, from the smallest cache that holds it."""
         speed = 1.0
         if traffic_bytes <= constant("cache.l2_reach") * self.target.l2_bytes:
             speed = constant("cache.l2")
@@ -154,7 +154,7 @@ class CostModel:
 
 
 def totals(work: Work, start: int = 0) -> tuple[int, int]:
-    """Operations of the ops from number `start` on, and bytes read from outside and written."""
+    """Return operations of the ops from number `start` on, and bytes read and written outside."""
     nodes = work.nodes[start:]
     if not nodes:
         return 0, 0

@@ -50,5 +50,5 @@ LINUX_NAMES: Mapping[str, str] = {**_X86, **_ARM}
 
 
 def used_in_code(features: Iterable[str]) -> frozenset[str]:
-    """Those of a CPU's features, in Linux's names, that code compiled for it may use."""
+    """Return those of a CPU's features (Linux's names) that code compiled for it may use."""
     return frozenset(features) & frozenset(LINUX_NAMES.values())

@@ -179,7 +179,7 @@ class Target:
 
 
 def available_cores() -> int:
-    """Logical cores that this process may run on."""
+    """Return the logical cores that this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 

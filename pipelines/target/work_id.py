@@ -52,7 +52,7 @@ def _input_label(value: Input) -> str:
 
 
 def params_text(params: Mapping[str, Any]) -> str:
-    """Parameters of an op as text, sorted by name: ``{axis=1}``; empty without any."""
+    """Write the parameters of an op, sorted by name: ``{axis=1}``; empty without any."""
     listed = ", ".join(f"{name}={_value_text(params[name])}" for name in sorted(params))
     return f"{{{listed}}}" if listed else ""
 

@@ -63,7 +63,7 @@ def position_of(location: ir.Location) -> Position | None:
 
 
 def from_mlir(diagnostic: ir.Diagnostic) -> Diagnostic:
-    """MLIR's diagnostic (or the information about one) as data."""
+    """Return MLIR's diagnostic (or the information about one) as data."""
     return Diagnostic(
         str(diagnostic.severity).rsplit(".", 1)[-1].lower(),
         diagnostic.message,
@@ -138,7 +138,7 @@ class Expectation:
 
 
 def _as_regex(text: str) -> str:
-    """In ``-re`` comments, {{...}} inside the message is a regular expression."""
+    """Return an ``-re`` comment's message as a regex: {{...}} inside of it is one."""
     pieces = _PIECE.split(text)
     return "".join(p if i % 2 else re.escape(p) for i, p in enumerate(pieces))
 

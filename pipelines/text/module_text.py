@@ -14,7 +14,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.text.diagnostics import Diagnostic, Position, collect
-from pyc_mlir.pipelines.text.text_bounds import beyond
+from pyc_mlir.pipelines.text.text_bounds import first_excess
 
 _UNNAMED = "-"  # the file name that the bindings give to text
 _CUSTOM_PYC = re.compile(r"(?<![\w#!.@%^])pyc\.(\w+)")
@@ -53,7 +53,7 @@ def decode(data: bytes, name: str) -> str | Diagnostic:
 
 def beyond_bounds(source: ModuleText) -> Diagnostic | None:
     """Return an error at the place where the text passes a bound of `text_bounds`, if one is."""
-    found = beyond(source.text)
+    found = first_excess(source.text)
     if found is None:
         return None
     return Diagnostic("error", found.message, _position(source, found.index))
@@ -66,7 +66,7 @@ def _position(source: ModuleText, index: int) -> Position:
 
 
 def collected(context: ir.Context, name: str, report: Report) -> AbstractContextManager[None]:
-    """Like `diagnostics.collect`; text without a name of its own is called `name`."""
+    """Collect like `diagnostics.collect`; text without a name of its own is called `name`."""
 
     def rename(item: Diagnostic) -> Diagnostic:
         position = item.position

@@ -2,7 +2,7 @@
 
 The parser and much that walks its results recurse, and an attribute that is named may be used many
 times within another one. So a few lines could overflow the stack, or stand for more text than a
-memory holds. `beyond` finds the place where a bound is passed; one pass over the text, no MLIR.
+memory holds. `first_excess` finds the place where a bound is passed; one pass, no MLIR.
 
 What it reads as brackets, names and signs is at least what the parser reads, so that nothing gets
 past it.
@@ -49,7 +49,7 @@ _DEFINES = re.compile(r"(?:\s|//[^\n]*\n)*=(?!=)")
 
 
 @dataclass(frozen=True)
-class Beyond:
+class Excess:
     """The place where a bound is passed (an index into the text), and what was expected there."""
 
     index: int
@@ -126,20 +126,20 @@ class _Scan:
         self.sizes[name] = max(end - named.begin + named.inner, self.sizes.get(name, 0))
 
 
-def beyond(text: str) -> Beyond | None:
+def first_excess(text: str) -> Excess | None:
     """Return the first place where a bound is passed, if there is one."""
     for single, expected in _SINGLE:
         if re.search(single, text):
             for match in re.finditer(f"({single})|{_QUIET}", text):
                 if match[1]:
-                    return Beyond(match.start(), f"expected {expected}")
+                    return Excess(match.start(), f"expected {expected}")
     if not (_may_be_deep(text) or _NAMES.search(text)):
         return None
     scan = _Scan(text)
     for match in _TOKEN.finditer(text):
         wrong = scan.token(match[0], match.start(), match.end())
         if wrong:
-            return Beyond(match.start(), wrong)
+            return Excess(match.start(), wrong)
     return None
 
 

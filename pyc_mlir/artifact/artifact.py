@@ -18,7 +18,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,13 @@ from pyc_mlir.artifact.manifest import (
     MAIN,
     MEMORY,
     check_manifest,
+    report_of,
 )
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file_by, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.choices.choices import Decision
@@ -115,7 +117,7 @@ class Artifact:
     @property
     def contract_report(self) -> ContractReport:
         """What the compile says of each clause of the contract."""
-        return ContractReport.from_json(self.manifest.get(CONTRACT_REPORT, ()))
+        return report_of(self.manifest)
 
     @property
     def signature(self) -> Signature:
@@ -135,7 +137,7 @@ class Artifact:
     @property
     def memory_line(self) -> str:
         """The account in words, with scratch for as many calls as the contract lets overlap."""
-        contract = Contract.from_json(self.manifest["contract"])
+        contract = Contract.of(self.manifest["contract"])
         return self.account.described(contract.max_concurrency)
 
     @property
@@ -192,7 +194,7 @@ def make_manifest(
     needed = account or Account.of(signature)
     named: dict[str, Any] = {} if calibration is None else {CALIBRATION: _named(calibration)}
     if contract_report is not None and contract_report.clauses:
-        named[CONTRACT_REPORT] = contract_report.unmeasured().to_json()
+        named[CONTRACT_REPORT] = to_data(contract_report.unmeasured().clauses)
     if formulas:
         named[FORMULAS] = {name: list(sums) for name, sums in formulas.items()}
     return {
@@ -202,7 +204,7 @@ def make_manifest(
         "device": target.device,
         "features": sorted(target.needs),
         "signature": signature.to_json(),
-        "contract": (Contract() if contract is None else contract).to_json(),
+        "contract": to_data(contract or Contract()),
         "versions": dict(installed_versions() if versions is None else versions),
         "graph_id": graph_id,
         "entries": entries,
@@ -262,7 +264,8 @@ def _unplaced(decision: Decision, named: bool) -> dict[str, Any]:
     named: with the names of the model's nodes.
     """
     location = decision.site.without_paths.location if named else ""
-    return {**decision.to_json(), "location": location, "measured": {}}
+    site = replace(decision.site, location=location)
+    return to_data(replace(decision, site=site, measured={}))
 
 
 def write(artifact: Artifact, path: str | Path) -> None:
@@ -385,7 +388,7 @@ def _check_samples(data: bytes, manifest: Mapping[str, Any], name: str) -> None:
     """Raise PycError (BAD_ARTIFACT) unless samples can be read, and are there."""
     try:
         Samples.from_bytes(data, Signature.from_json(manifest["signature"]))
-        if not data and Contract.from_json(manifest["contract"]).compares:
+        if not data and Contract.of(manifest["contract"]).compares:
             raise ValueError("no samples beside a clause `max_error`")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _bad(name, "samples of this version", str(error)) from None
@@ -393,8 +396,8 @@ def _check_samples(data: bytes, manifest: Mapping[str, Any], name: str) -> None:
 
 def _read_decisions(data: bytes, name: str) -> tuple[Decision, ...]:
     try:
-        return tuple(Decision.from_json(parse_json(line)) for line in data.splitlines())
-    except (PycError, ValueError, KeyError, OverflowError, TypeError, AttributeError) as error:
+        return tuple(from_data(Decision, parse_json(line)) for line in data.splitlines())
+    except ValueError as error:
         raise _bad(name, "a log of decisions", str(error)) from None
 
 

@@ -189,8 +189,9 @@ def _taken(clause: ClauseReport, counts: Counts) -> ClauseReport:
 
 def latency(clause: ClauseReport, seconds: Sequence[float]) -> ClauseReport:
     """The clause as so many calls show it: their median against the goal."""
-    median = statistics.median(seconds)
-    kept = median <= clause.requested
+    median, goal = statistics.median(seconds), clause.requested
+    assert isinstance(goal, float | int), "a goal is a number of seconds"
+    kept = median <= goal
     return replace(
         clause,
         status=Status.CHECKED if kept else Status.BROKEN,

@@ -225,4 +225,4 @@ def _common(findings: Sequence[GraphBreak]) -> ReasonCode:
 def _listed(report: ImportReport, code: ReasonCode) -> str:
     lines = "".join(f"\n  {f}" for f in report.breaks)
     count = f"{len(report.breaks)} node{'s' if len(report.breaks) > 1 else ''}"
-    return f"{report.name}: {count} cannot be imported:{lines}\n{report}\n{code.remedy}"
+    return f"{report.name}: {count} cannot be imported:{lines}\n{report}\n{code.value.remedy}"

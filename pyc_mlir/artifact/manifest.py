@@ -15,9 +15,9 @@ from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.artifact.signature import Ranges, Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.dialects.util.codec import from_data
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport
 
 # The entries that an artifact may have: with the plain ABI, and with memory of the caller.
 MAIN, ARENA = "main", "main$arena"
@@ -76,6 +76,12 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
             continue
         _check(name, manifest[name], check)
     _check_contract_report(manifest)
+
+
+def report_of(manifest: Mapping[str, Any]) -> ContractReport:
+    """Return the contract report of a manifest."""
+    clauses = manifest.get(CONTRACT_REPORT, [])
+    return ContractReport(from_data(tuple[ClauseReport, ...], clauses, CONTRACT_REPORT))
 
 
 def check_conditions(conditions: Mapping[str, Any]) -> None:
@@ -151,7 +157,7 @@ def _argument(argument: SignatureEntry) -> None:
 
 def _contract(value: Any) -> None:
     _require(isinstance(value, dict), "clauses by name")
-    clauses = Contract.from_json(value).to_json()
+    clauses = to_data(Contract.of(value))
     _require(
         all(clauses[name] == given for name, given in value.items()),
         "sizes in bytes, times in seconds",
@@ -209,12 +215,8 @@ def _calibration(value: Any) -> None:
 
 
 def _contract_report(value: Any) -> None:
-    _require(isinstance(value, list) and all(isinstance(c, dict) for c in value), "a list")
-    for clause in value:
-        _require(_is_text(clause["code"]), "the name of a code")
-        _require(all(map(_is_count, (clause.get("done", 0), clause.get("of", 0)))), "counts")
-        _require(isinstance(clause["measured"], dict), "numbers by name")
-    ContractReport.from_json(value)
+    for clause in from_data(tuple[ClauseReport, ...], value, "contract_report"):
+        _require(all(map(_is_count, (clause.done, clause.of))), "counts")
 
 
 def _imported(value: Any) -> None:
@@ -227,8 +229,8 @@ def _checksums(value: Any) -> None:
 
 def _check_contract_report(manifest: Mapping[str, Any]) -> None:
     """The report has the contract's clauses, each once, with the requested values."""
-    given = Contract.from_json(manifest["contract"]).given()
-    clauses = ContractReport.from_json(manifest.get(CONTRACT_REPORT, ())).clauses
+    given = Contract.of(manifest["contract"]).given()
+    clauses = report_of(manifest).clauses
     for clause in clauses:
         if clause.clause not in given or clause.requested != given[clause.clause]:
             raise ValueError(

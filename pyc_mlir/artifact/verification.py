@@ -15,19 +15,16 @@ say before the program is there. They stand in the `Checks`, in the log, and bes
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from pyc_mlir.artifact.test_vectors import ExpectedResult, Samples
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import COMPILE, Event
-
-SCHEMA_VERSION = 1
 
 
 class Oracle(Protocol):
@@ -52,6 +49,7 @@ class Verification:
     wrong: what differed, empty if nothing did.
     """
 
+    schema: ClassVar[int] = 1
     artifact: str
     environment: Mapping[str, str]
     done: int
@@ -68,32 +66,6 @@ class Verification:
         """Whether it speaks of this program, in this environment."""
         return self.artifact == artifact and dict(self.environment) == dict(environment)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"schema": SCHEMA_VERSION, **asdict(self)}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Verification":
-        """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
-        try:
-            if data["schema"] != SCHEMA_VERSION:
-                raise ValueError(f"schema {data['schema']!r}")
-            return Verification(
-                str(data["artifact"]),
-                {str(name): str(value) for name, value in data["environment"].items()},
-                int(data["done"]),
-                int(data["of"]),
-                float(data["worst"]),
-                str(data["wrong"]),
-            )
-        # An OverflowError is of infinity as a whole number.
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise PycError(
-                ReasonCode.BAD_ARTIFACT,
-                f"verification: expected one of schema {SCHEMA_VERSION}, got {data!r:.200} "
-                f"({type(error).__name__}: {error}); compare again",
-            ) from None
-
 
 class VerificationStore(Protocol):
     """Where verification records of one artifact are kept between processes."""
@@ -107,7 +79,6 @@ class VerificationStore(Protocol):
         ...
 
 
-CHECK_VERSION = 1
 # The event of a check in a log, and how it ends.
 NAME, CHECKED, NOT_CHECKED = "self-check", "checked", "not checked"
 
@@ -145,6 +116,7 @@ class SelfCheck:
     unchecked, why: the reason where nothing was compared.
     """
 
+    schema: ClassVar[int] = 2
     name: str = ""
     done: int = 0
     worst: float = 0.0
@@ -186,30 +158,6 @@ class SelfCheck:
         measured = {} if self.unchecked else {"worst": self.worst, "work": float(self.work)}
         return Event(
             COMPILE, NAME, self.outcome, reasons=(Reason("", self.reason),), measured=measured
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        unchecked = None if self.unchecked is None else self.unchecked.name
-        sizes = [dict(s) for s in self.sizes]
-        return {"schema": CHECK_VERSION, **vars(self), "sizes": sizes, "unchecked": unchecked}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "SelfCheck":
-        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError for anything else."""
-        if data["schema"] != CHECK_VERSION:
-            raise ValueError(f"schema {data['schema']!r}")
-        unchecked = data["unchecked"]
-        sizes = tuple({str(n): int(size) for n, size in s.items()} for s in data["sizes"])
-        return SelfCheck(
-            str(data["name"]),
-            int(data["done"]),
-            float(data["worst"]),
-            sizes,
-            int(data["work"]),
-            str(data["function"]),
-            None if unchecked is None else Unchecked[unchecked],
-            str(data["why"]),
         )
 
 

@@ -22,7 +22,6 @@ from pyc_mlir.dialects.util.codec import Form, Forms, to_data
 from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.iree.flags import reaches_out
 from pyc_mlir.pipelines.choices.choices import Policy
-from pyc_mlir.pipelines.choices.evidence import FORMS as EVIDENCE_FORMS
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
 from pyc_mlir.runtime.device import host_cpu
@@ -171,7 +170,6 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
 
 # Wisdom is named by its hash: a key stays as short as its text is read by people.
 _FORMS: Forms = {
-    **EVIDENCE_FORMS,
     PurePath: Form(lambda path: _unkeyed_path(path), Path),
     Wisdom: Form(lambda wisdom: wisdom.hash, str),
 }

@@ -1,16 +1,15 @@
 """A compile through the cache: make the key, look it up, compile on a miss.
 
-    artifact = compiled(cache, source, inputs, options, build)
+    artifact = compiled(cache, job, build)
 
 A hit's artifact has the bytes that a compile would have made; only its decisions lack the places in
 the source, which no artifact carries. Whatever goes wrong with the cache is an event of the record
 and a count, never an error: the program is compiled then.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import BYPASS, CacheEvent, CacheRecord
@@ -19,65 +18,55 @@ from pyc_mlir.cache.compile_key import Identity, make_key
 from pyc_mlir.cache.key import Key, Unkeyed
 from pyc_mlir.cache.program import program_part
 from pyc_mlir.cache.sources import Contents
-from pyc_mlir.compilation.options import Options
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.compilation.stages import is_degraded
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.sources import load_source
 from pyc_mlir.util.logs import CACHE, logger
 
-Build = Callable[[Any, Sequence[Any] | None], Artifact]
-# From source, inputs and a context to what `Build` takes, and the program's part of the key.
-Load = Callable[[Any, Sequence[Any] | None, ir.Context], tuple[Any, Mapping[str, str]]]
+Build = Callable[[Job], Artifact]
+# From a job and a context to the job that `Build` takes, and the program's part of the key.
+Load = Callable[[Job, ir.Context], tuple[Job, Mapping[str, str]]]
 
 
-def load_here(
-    source: Any, inputs: Sequence[Any] | None, context: ir.Context
-) -> tuple[Any, Mapping[str, str]]:
+def load_here(job: Job, context: ir.Context) -> tuple[Job, Mapping[str, str]]:
     """Read a source in this process. Raises Unkeyed, and what the front end raises."""
-    loaded = load_source(source, inputs, context)
-    return loaded, program_part(loaded)
+    loaded = job.load(context)
+    return job.loaded(loaded), program_part(loaded)
 
 
 def compiled(
-    cache: Cache,
-    source: Any,
-    inputs: Sequence[Any] | None,
-    options: Options,
-    build: Build,
-    load: Load = load_here,
-    read: bool = True,
+    cache: Cache, job: Job, build: Build, load: Load = load_here, read: bool = True
 ) -> Artifact:
-    """The program from the cache, else what `build` makes, which is kept. Its `cached` says which.
+    """Return the program from the cache, else what `build` makes, which is kept.
+
+    Its `cached` says which of the two it is.
 
     read: whether files of the source may be read in this process.
     Raises what the front end and `build` raise.
     """
-    way = _Way(cache, inputs, options)
+    way = _Lookup(cache, job)
     try:
-        artifact = way.from_memos(source, read)
+        artifact = way.from_memos(read)
         if artifact is not None:
             return way.with_record(artifact)
         with new_context() as context, ir.Location.unknown():
-            loaded, part = load(source, inputs, context)
-            if callable(source):
-                way.inputs = None
-            artifact = way.from_program(part) or way.built(loaded, build)
+            loaded, part = load(job, context)
+            artifact = way.from_program(part) or way.built(lambda: build(loaded))
     except Unkeyed as refusal:
         way.bypass(str(refusal))
-        artifact = way.counted(lambda: build(source, inputs))
+        artifact = way.counted(lambda: build(job))
     return way.with_record(artifact)
 
 
-class _Way:
-    """What is known of one compile so far; `with_record` adds its record."""
+class _Lookup:
+    """The state of one compile through the cache; `with_record` adds its record."""
 
-    def __init__(self, cache: Cache, inputs: Sequence[Any] | None, options: Options) -> None:
+    def __init__(self, cache: Cache, job: Job) -> None:
         self.cache = cache
-        self.inputs = inputs
-        self._options = options
+        self._job = job
         self._identity: Identity | None = None
         self._contents: Contents | None = None
         self._key: Key | None = None
@@ -86,19 +75,19 @@ class _Way:
         self._began = perf_counter()
         self._keyed = self._found = 0.0
 
-    def from_memos(self, source: Any, read: bool) -> Artifact | None:
-        """The program of files whose digests are known from before. Raises Unkeyed."""
+    def from_memos(self, read: bool) -> Artifact | None:
+        """Return the program of files whose digests are known from before. Raises Unkeyed."""
         identity = self._identity = self.cache.identity()
         # What the options cannot name is refused before anything is loaded.
-        make_key({}, self._options, identity)
-        self._contents = self.cache.sources.contents(source, read)
+        make_key({}, self._job.options, identity)
+        self._contents = self.cache.sources.contents(self._job.source, read)
         if self._contents is None:
             return None
         part = self.cache.sources.known(self._contents, identity)
         return None if part is None else self._find(part)
 
     def from_program(self, part: Mapping[str, str]) -> Artifact | None:
-        """The program of a loaded source. Raises Unkeyed."""
+        """Return the program of a loaded source. Raises Unkeyed."""
         assert self._identity is not None, "the identity comes first"
         if self._contents is not None:
             self.cache.sources.remember(self._contents, self._identity, part)
@@ -108,9 +97,9 @@ class _Way:
         """Look a program up, once for each key."""
         assert self._identity is not None, "the identity comes first"
         # Programs that enter at IREE are not refined by shapes.
-        used = self.inputs if part["enters"] == "pyc" else None
+        used = self._job.shapes if part["enters"] == "pyc" else None
         shapes = None if used is None else shapes_text(used)
-        key = make_key({**part, "shapes": shapes}, self._options, self._identity)
+        key = make_key({**part, "shapes": shapes}, self._job.options, self._identity)
         if self._key is not None and key.digest == self._key.digest:
             return None
         self._key, self._keyed = key, perf_counter()
@@ -118,19 +107,19 @@ class _Way:
         self._found = perf_counter()
         return self._answer.artifact
 
-    def built(self, loaded: Any, build: Build) -> Artifact:
-        """What `build` makes of a loaded source, kept under its key."""
+    def built(self, build: Callable[[], Artifact]) -> Artifact:
+        """Build the program and keep it under its key."""
         assert self._key is not None, "a program was looked up first"
         event = self._answer.event
         if event is not None and event.code is ReasonCode.CACHE_MISS:
             event = replace(event, why=self.cache.miss_reason(self._key))
         self._events = () if event is None else (event,)
-        artifact = self.counted(lambda: build(loaded, self.inputs))
+        artifact = self.counted(build)
         self._events += self._keep(self._key, artifact)
         return artifact
 
     def counted(self, build: Callable[[], Artifact]) -> Artifact:
-        """What `build` makes; where it raises, what the cache did is counted all the same."""
+        """Build; where that raises, what the cache did is counted all the same."""
         try:
             return build()
         except Exception:
@@ -158,7 +147,7 @@ class _Way:
         self._events = (CacheEvent(ReasonCode.CACHE_BYPASSED, why),)
 
     def with_record(self, artifact: Artifact) -> Artifact:
-        """The artifact with its record, which is counted."""
+        """Return the artifact with its record, which is counted."""
         record = self._record()
         self.cache.count(record)
         message = "; ".join(map(str, record.events))

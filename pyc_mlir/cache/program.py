@@ -17,13 +17,13 @@ from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.resources import as_resource, resource_array, resource_key
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.frontends.sources import Source
+from pyc_mlir.frontends.sources import Loaded
 
 _RESOURCE = re.compile(r'dense_resource<("[^"]*"|[^>]+)>')
 
 
-def program_part(source: Source) -> dict[str, Any]:
-    """The program's part of a key. Raises Unkeyed for constants that cannot be read."""
+def program_part(source: Loaded) -> dict[str, Any]:
+    """Return the program's part of a key. Raises Unkeyed for constants that cannot be read."""
     if source.module is None:
         return {"enters": "iree", "graph": sha256(source.foreign), "constants": ""}
     return {"enters": "pyc", **module_digests(source.module)}

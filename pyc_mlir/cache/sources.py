@@ -24,11 +24,11 @@ from pyc_mlir.cache.files import file_digest, sha256
 from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.frontends.onnx.model_files import inside
+from pyc_mlir.frontends.sources import MlirFile, OnnxFile, Source
 from pyc_mlir.util.versions import installed_version
 
 # Longer than the steps in which file systems count time.
 SETTLED_SECONDS = 2.0
-_KINDS = (".onnx", ".mlir")
 _PARTS = ("enters", "graph", "constants")
 
 
@@ -96,8 +96,8 @@ class Sources:
         self._clock = clock
         self._known: dict[str, str] = {}
 
-    def contents(self, source: Any, read: bool = True) -> Contents | None:
-        """The digests of a model's files; None for what is no settled file.
+    def contents(self, source: Source, read: bool = True) -> Contents | None:
+        """Return the digests of a model's files; None for what is no settled file.
 
         read: whether the files may be read here; else None for those that no memo tells of.
         """
@@ -159,12 +159,17 @@ class Sources:
         return known
 
 
-def _model_path(source: Any) -> Path | None:
-    if not isinstance(source, str | os.PathLike):
-        return None
+def _model_path(source: Source) -> Path | None:
+    match source:
+        # Memos do not tell imports with islands from those without.
+        case OnnxFile(path, islands=False):
+            found = path
+        case MlirFile(path) if path.suffix == ".mlir":
+            found = path
+        case _:
+            return None
     with contextlib.suppress(OSError, ValueError):
-        path = Path(source)
-        return path if path.suffix in _KINDS and path.is_file() else None
+        return found if found.is_file() else None
     return None
 
 

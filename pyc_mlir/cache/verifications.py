@@ -10,16 +10,14 @@ the CPU and whether the check was on, so that a program from the cache is not ch
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.verification import Checks, SelfCheck, Unchecked, Verification
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import side_name
-from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.runtime.device import Device, environment_of
 
@@ -46,32 +44,32 @@ class Verifications:
         if data is None:
             return None
         try:
-            return Verification.from_json(parse_json(data))
+            return from_data(Verification, parse_json(data))
         # Sealed by whoever wrote it, which need not be this version of PyC.
-        except (PycError, ValueError):
+        except ValueError:
             return None
 
     def keep(self, verification: Verification) -> None:
         """Keep what a comparison found; of one that failed nothing is kept."""
         if verification.passed:
-            self._write(side_name(KIND, verification.environment), verification.to_json())
+            self._write(side_name(KIND, verification.environment), verification)
 
     def keep_check(self, check: SelfCheck) -> None:
         """Keep the outcome of a compile's check of itself."""
-        self._write(_CHECK_NAME, check.to_json())
+        self._write(_CHECK_NAME, check)
 
     def known_check(self) -> SelfCheck:
         """The outcome that was kept; else that there is no record."""
         data = self.cache.store.read_side(self.key, _CHECK_NAME)
         try:
             if data is not None:
-                return SelfCheck.from_json(parse_json(data))
-        except (PycError, AttributeError, KeyError, TypeError, ValueError):
+                return from_data(SelfCheck, parse_json(data))
+        except ValueError:
             pass
         return SelfCheck.without(Unchecked.NO_RECORD)
 
-    def _write(self, name: str, content: Mapping[str, Any]) -> None:
-        data, store = json.dumps(content, sort_keys=True).encode(), self.cache.store
+    def _write(self, name: str, content: Verification | SelfCheck) -> None:
+        data, store = json.dumps(to_data(content), sort_keys=True).encode(), self.cache.store
         if store.read_side(self.key, name) != data:
             self.cache.note(store.write_side(self.key, name, data))
 

@@ -42,6 +42,7 @@ from pyc_mlir.compilation.generate import (
     places_for_constants,
 )
 from pyc_mlir.compilation.generate import SITE as FUSION_SITE
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower, structure_of_parts
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
@@ -64,25 +65,22 @@ from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.temp_dir import require_room
 
 
-def build_here(
-    source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = logged
-) -> Artifact:
+def build_here(job: Job, stage: Stage = logged) -> Artifact:
     """Compile in this process, without a cache or a limit of time. Raises as `compile`."""
+    options = job.options
     if options.target.device == "local":
         require_room()
     at, decision = stage_of_recipe(options)
-    made = check_contract(at, lambda options: first_artifact(source, inputs, options, stage))
+    made = check_contract(at, lambda options: first_artifact(job.under(options), stage))
     return with_requested_options(
         made if decision is None else record_stage(made, decision), options
     )
 
 
-def first_artifact(
-    source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = logged
-) -> Artifact:
-    """The artifact of the first attempt that succeeds (see attempts.py). Raises as `compile`."""
-    choices = Choices(options.policy, options.recipe)
-    return _first_of(attempts_of(options, choices), choices, source, inputs, stage)
+def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
+    """Return the artifact of the first attempt that succeeds. Raises as `compile`."""
+    choices = Choices(job.options.policy, job.options.recipe)
+    return _first_of(attempts_of(job.options, choices), choices, job, stage)
 
 
 def finish(lowered: Lowered, options: Options) -> Artifact:
@@ -94,11 +92,10 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
 def _first_of(
     attempts: Sequence[Attempt],
     choices: Choices,
-    source: Any,
-    inputs: Sequence[Any] | None = None,
+    source: Job | Lowered,
     stage: Stage = logged,
 ) -> Artifact:
-    """Go through the attempts; `source` may be a lowered program."""
+    """Go through the attempts."""
     failures: list[Failure] = []
     notes: list[str] = []
     begun: Begun | None = None
@@ -106,10 +103,10 @@ def _first_of(
         if not follows(attempt, failures):
             continue
         if begun is None or begun.attempt.way != attempt.way:
-            if attempt.options.co_selected and failures:
+            if attempt.options.co_selected and failures and isinstance(source, Job):
                 try:
                     with stage("PyC chooses kernels and parts together"):
-                        attempt, note = together(attempt, source, inputs)
+                        attempt, note = together(attempt, source)
                     notes.append(note)
                 except PycError as error:
                     notes.append(error.message)
@@ -119,8 +116,8 @@ def _first_of(
                 reasons = retry_reasons(failures, notes)
                 choices.record_fallback(BUDGET_SITE, attempt.way, reasons)
             with stage("PyC lowers to linalg"):
-                own = isinstance(source, Lowered)
-                lowered = source if own else _lowered(source, inputs, attempt.options)
+                given = source.under(attempt.options) if isinstance(source, Job) else source
+                lowered = _lowered(given) if isinstance(given, Job) else given
                 begun = begin(lowered, attempt, choices.log)
         setting = attempt.setting or begun.setting
         with stage(f"IREE compiles for {attempt.options.target.name}"):
@@ -135,9 +132,9 @@ def _first_of(
     raise refusal(failures)
 
 
-def _lowered(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
+def _lowered(job: Job) -> Lowered:
     # Under `max_error` the contract's own samples are compared.
-    return lower(source, inputs, options, options.check and not options.contract.compares)
+    return lower(job, job.options.check and not job.options.contract.compares)
 
 
 @dataclass(frozen=True)
@@ -285,15 +282,15 @@ def plan_only(lowered: Lowered, options: Options) -> Planned:
     return Planned(begun.choices.log, account, memory, made.added_seconds)
 
 
-def together(attempt: Attempt, source: Any, inputs: Sequence[Any] | None) -> tuple[Attempt, str]:
-    """The attempt with kernels and parts chosen together, and what is to be said of that.
+def together(attempt: Attempt, job: Job) -> tuple[Attempt, str]:
+    """Return the attempt with kernels and parts chosen together, and a note for the log.
 
     Raises PycError where that gives nothing: see `co_select` and `structure_of_parts`.
     """
     contract = attempt.options.contract
     limit, calls = contract.memory_budget_bytes, contract.max_concurrency
     assert limit is not None, "chosen together for a budget"
-    program = _Selectable(source, inputs, attempt.options, limit, calls)
+    program = _Selectable(job.under(attempt.options), limit, calls)
     rivals = [_Rival(program, options) for options in alone(attempt)]
     found = co_select(program, limit, calls, rivals)
     options = with_choices(attempt.options, found.choices, found.grounds)
@@ -302,29 +299,30 @@ def together(attempt: Attempt, source: Any, inputs: Sequence[Any] | None) -> tup
 
 @dataclass(frozen=True)
 class _Selectable:
-    """A source as `co_select` asks for it: lowered and planned, without code."""
+    """A program as `co_select` asks for it: lowered and planned, without code."""
 
-    source: Any
-    inputs: Sequence[Any] | None
-    options: Options
+    job: Job
     limit: int
     calls: int
 
     def read(self, parts: Mapping[str, str]) -> CutProgram:
         """The program's sites under choices of parts. Raises as `structure_of_parts`."""
-        return structure_of_parts(self.source, self.inputs, with_choices(self.options, parts, {}))
+        return structure_of_parts(self._with(parts))
 
     def check(self, choices: Mapping[str, str]) -> Checked:
         """The bytes of the whole program, inputs and outputs too. Raises as `compile`."""
-        return self.planned(with_choices(self.options, choices, {}))
+        return self.planned(self._with(choices))
 
-    def planned(self, options: Options) -> Checked:
-        """The same under any options."""
-        lowered = lower(self.source, self.inputs, options)
+    def _with(self, choices: Mapping[str, str]) -> Job:
+        return self.job.under(with_choices(self.job.options, choices, {}))
+
+    def planned(self, job: Job) -> Checked:
+        """Return the same for a job of the program under any options."""
+        lowered = lower(job)
         # Nothing is compared: no reference answers are needed.
         bare = Contract(memory_budget_bytes=self.limit, max_concurrency=self.calls)
         try:
-            made = plan_only(lowered, replace(options, contract=bare))
+            made = plan_only(lowered, replace(job.options, contract=bare))
         except BudgetNotKept as error:
             return Checked(error.smallest, fits=False)
         total = made.account.total(self.calls)
@@ -341,14 +339,13 @@ class _Rival:
 
     @property
     def seconds(self) -> float:
-        """Predicted for its kernels; what its plan adds is not counted."""
-        source, inputs = self.program.source, self.program.inputs
-        sites = structure_of_parts(source, inputs, self.options).sites
+        """The seconds predicted for its kernels; those that its plan adds are not counted."""
+        sites = structure_of_parts(self.program.job.under(self.options)).sites
         return sites.seconds(sites.now)
 
     def fits(self) -> bool:
-        """Whether its plan is within the budget."""
-        return self.program.planned(self.options).fits
+        """Return whether its plan is within the budget."""
+        return self.program.planned(self.program.job.under(self.options)).fits
 
 
 def _manifest(begun: Begun, made: Generated, arena: ArenaEntry, account: Account) -> dict[str, Any]:

@@ -189,6 +189,17 @@ class CompileOptions:
             "decisions",
         ),
     )
+    passes: str = field(
+        default="",
+        metadata=_option(
+            "the passes on the imported module, as `pyc-opt --pass-pipeline` takes them; `default` "
+            "stands for PyC's own, passes of plugins are named too: my-pass,default; such a "
+            "program is not cached",
+            "--passes",
+            "PIPELINE",
+            "decisions",
+        ),
+    )
     dump_phases: str | Path | None = field(
         default=None,
         metadata=_option(

@@ -13,6 +13,7 @@ from typing import Any
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.verification import Expectation, Unchecked
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
 from pyc_mlir.compilation.reference.self_check import expectation
 from pyc_mlir.compilation.signatures import (
@@ -31,7 +32,7 @@ from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.frontends.graph_report import graph_report
-from pyc_mlir.frontends.sources import Source, copied, load_source, with_islands
+from pyc_mlir.frontends.sources import Loaded, Source, copied
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices.choices import (
@@ -130,28 +131,22 @@ def context_of(options: Options) -> PassContext:
     )
 
 
-def lower(
-    source: Any, inputs: Sequence[Any] | None, options: Options, expect: bool = False
-) -> Lowered:
+def lower(job: Job, expect: bool = False) -> Lowered:
     """Run front end and pyc passes. Raises PycError.
 
     expect: whether the references are asked what the program should answer, for the self-check.
     """
+    options = job.options
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(with_islands(source, options.islands), inputs, context)
-        if loaded.module is None:
+        loaded = job.load(context)
+        if loaded.module is None or (loaded.foreign and not _is_raised(loaded, options)):
             return replace(_foreign(loaded, options), expected=_NO_REFERENCE if expect else None)
         with loaded.module.context, ir.Location.unknown():
-            refine = None if callable(source) else inputs
-            if loaded.foreign and not _is_raised(loaded, options):
-                return replace(
-                    _foreign(loaded, options), expected=_NO_REFERENCE if expect else None
-                )
-            return _lower_pyc(loaded.module, refine, options, loaded.foreign != b"", expect)
+            return _lower_pyc(loaded.module, job.shapes, options, loaded.foreign != b"", expect)
 
 
-def _is_raised(source: Source, options: Options) -> bool:
-    """Whether a program that can be raised takes PyC's pipeline: the choice is the policy's."""
+def _is_raised(source: Loaded, options: Options) -> bool:
+    """Return whether a program that can be raised takes PyC's pipeline: the policy chooses."""
     chosen = _choose_raised(context_of(options).choices, source.unraised, can=True)
     return chosen == _RAISED
 
@@ -165,8 +160,8 @@ def _choose_raised(choices: Choices, unraised: Sequence[GraphBreak], can: bool) 
     return choices.choose(_RAISE, alternatives, evidence).name
 
 
-def _foreign(source: Source, options: Options) -> Lowered:
-    """A module that enters at IREE: nothing is known of it but its signature."""
+def _foreign(source: Loaded, options: Options) -> Lowered:
+    """Lower a module that enters at IREE: nothing is known of it but its signature."""
     entry = read_entry(source.foreign, source.name)
     choices = context_of(options).choices
     _choose_raised(choices, source.unraised, can=source.module is not None)
@@ -287,63 +282,74 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
 
 
 @contextmanager
-def optimized(
-    source: Any, inputs: Sequence[Any] | None, options: Options
-) -> Iterator[tuple[Source, PassContext]]:
-    """The program after the pyc passes and the choice of kernels, and what was decided.
+def imported(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
+    """Yield the program as the front end made it, at the sizes of `inputs`, before any pass.
 
     One that enters at IREE has no module. Raises as `lower`.
     """
+    options = job.options
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(with_islands(source, options.islands), inputs, context)
+        loaded = job.load(context)
         passes = context_of(options)
         if loaded.module is None:
             yield loaded, passes
             return
         with loaded.module.context, ir.Location.unknown():
-            _refine(loaded.module, None if callable(source) else inputs, passes)
+            _refine(loaded.module, job.shapes, passes)
             declare_ranges(entry_function(loaded.module), options.ranges)
-            _identified(entry_function(loaded.module), options, passes)
-            _optimize(loaded.module, options, passes)
             yield loaded, passes
 
 
-def emit(
-    source: Any, inputs: Sequence[Any] | None, options: Options, stage: str
-) -> tuple[str, tuple[Decision, ...]]:
-    """The program as text, and what was decided: ``pyc`` after the pyc passes, or ``linalg``.
+@contextmanager
+def optimized(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
+    """Yield the program after the pyc passes and the choice of kernels, and what was decided.
+
+    As `imported`.
+    """
+    with imported(job) as (made, passes):
+        if made.module is not None:
+            _identified(entry_function(made.module), job.options, passes)
+            _optimize(made.module, job.options, passes)
+        yield made, passes
+
+
+# What `emit` gives: before the pyc passes, after them, and as IREE gets it.
+IMPORTED, PYC, LINALG = EMITTED = ("imported", "pyc", "linalg")
+
+
+def emit(job: Job, stage: str) -> tuple[str, tuple[Decision, ...]]:
+    """Return the program as text at one of the stages `EMITTED`, and what was decided.
 
     Constants are complete. A module that enters at IREE has no ``pyc`` stage, and bytecode is no
     text: PycError (BAD_ARGUMENT). Raises as `lower`.
     """
-    with optimized(source, inputs, options) as (made, context):
+    made_at = imported if stage == IMPORTED else optimized
+    with made_at(job) as (made, context):
         if made.module is None:
             return _foreign_text(made, stage), context.choices.log
-        if stage == "linalg":
+        if stage == LINALG:
             run_pipeline(made.module, TO_LINALG, context)
             _drop_argument_attributes(made.module)
         return str(made.module), context.choices.log
 
 
-def tunable_sites(
-    source: Any, inputs: Sequence[Any] | None, options: Options
-) -> tuple[TunableSite, ...]:
-    """What there is to choose in the front end and the pyc passes, for tools that tune.
+def tunable_sites(job: Job) -> tuple[TunableSite, ...]:
+    """Return the choices of the front end and the pyc passes, for tools that tune.
 
     Sites in the order of the passes, as the options' recipe and policy lead to them: another
     choice may lead to other sites. Raises as `lower`.
     """
-    with optimized(source, inputs, options) as (made, context):
+    with optimized(job) as (made, context):
         return () if made.module is None else context.choices.tunable
 
 
-def structure_of_parts(source: Any, inputs: Sequence[Any] | None, options: Options) -> CutProgram:
-    """The kernel sites of a program and the regions that it offers to cut, for co-selection.
+def structure_of_parts(job: Job) -> CutProgram:
+    """Return the kernel sites of a program and the regions that it offers to cut.
 
     Raises as `lower`, and PycError (UNSUPPORTED_OP, PASS_FAILED) for a program that enters at IREE,
     dynamic sizes and control flow.
     """
-    with optimized(source, inputs, options) as (made, context):
+    with optimized(job) as (made, context):
         if made.module is None:
             raise PycError(
                 ReasonCode.UNSUPPORTED_OP,
@@ -367,25 +373,27 @@ def structure_of_parts(source: Any, inputs: Sequence[Any] | None, options: Optio
 
 
 def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportReport:
-    """How much of a program can be compiled: it is read, but not compiled.
+    """Report how much of a program can be compiled: it is read, but not compiled.
 
-    inputs: as of `compile`. Raises as the front ends do, but for breaks, which are reported.
+    source, inputs: as of `compile`. Raises as the front ends do, but for breaks, which are
+    reported.
     """
+    source = Source.of(source)
     with new_context() as context, ir.Location.unknown():
         try:
-            loaded = load_source(source, inputs, context)
+            loaded = source.load(inputs, context)
         except UnsupportedModel as error:
             return error.report
         if loaded.module is None:
             ops = read_entry(loaded.foreign, loaded.name).ops
             return ImportReport(ops, foreign=ops, unraised=loaded.unraised)
         with loaded.module.context, ir.Location.unknown():
-            _refine(loaded.module, None if callable(source) else inputs, PassContext())
+            _refine(loaded.module, None if source.takes_inputs else inputs, PassContext())
             return graph_report(entry_function(loaded.module))
 
 
-def _foreign_text(source: Source, stage: str) -> str:
-    if stage == "pyc":
+def _foreign_text(source: Loaded, stage: str) -> str:
+    if stage == PYC:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"{source.name}: expected a pyc program, got one that enters at IREE; ask for linalg",

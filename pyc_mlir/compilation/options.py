@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, runtime_checkable
+from typing import Any, ParamSpec
 
 from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.artifact.manifest import ReplayOptions
@@ -31,12 +31,13 @@ from pyc_mlir.pipelines.choices.contract import (
 )
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES, load_policy, planner_modes
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
+from pyc_mlir.pipelines.driver.pipeline_text import AnchorNode, Node, parse_pipeline
+from pyc_mlir.pipelines.driver.registry import BUILT_IN, PASSES
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import env_overrides
-from pyc_mlir.util.logs import Stage
 
 HIGH_LEVEL = (
     "pyc-canonicalize{keep-bytes=true},pyc-infer-shapes,pyc-recognize,"
@@ -45,9 +46,13 @@ HIGH_LEVEL = (
     "pyc-canonicalize,pyc-fuse"
 )
 
+# What stands for them in the option `passes`.
+_OWN_PASSES = "default"
 
 # The pass at whose sites memory plans are chosen.
 PLANS = "plan-memory"
+# The method of a policy that prepares compiles (`PreparesCompile` in job.py).
+PREPARE = "prepare"
 _PATH = re.compile(r"[/\\]")
 
 
@@ -113,7 +118,7 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
             "contract clause `determinism`: expected a CPU target, got "
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
-    if contract.is_strict and isinstance(options.policy, PreparesCompile):
+    if contract.is_strict and hasattr(options.policy, PREPARE):
         policy = f"the policy `{options.policy.name}`"
         raise conflict(f"determinism={STRICT!r}", policy, "compile by a recipe that it found")
     if contract.is_strict:
@@ -128,8 +133,28 @@ def _require_named_parts(options: Options, overrides: Iterable[str]) -> None:
         if names_file(flag):
             name = flag.partition("=")[0]
             raise conflict(strict, f"the IREE flag `{name}`", "what a file holds is in no log")
+    for name in _pass_names(parse_pipeline(options.passes).root):
+        if name not in BUILT_IN and name in PASSES:
+            raise conflict(strict, f"the pass `{name}`", "what a plugin does is in no log")
     for name in overrides:
         raise conflict(strict, f"the variable `{name}`", "what code it has take part is in no log")
+
+
+def _pass_names(node: Node) -> set[str]:
+    if isinstance(node, AnchorNode):
+        return set().union(*map(_pass_names, node.children))
+    return {node.name}
+
+
+def passes_of(text: str) -> str:
+    """Return the pipeline that the option `passes` asks for; empty is PyC's own.
+
+    Raises PycError (INVALID_PIPELINE).
+    """
+    if not text:
+        return HIGH_LEVEL
+    nodes = map(str, parse_pipeline(text).root.children)
+    return ",".join(HIGH_LEVEL if node == _OWN_PASSES else node for node in nodes)
 
 
 _CHECK_SWITCH = "PYC_CHECK"
@@ -188,6 +213,7 @@ def resolve(
         iree_flags=tuple(given.iree_flags),
         ranges={name: checked_range(name, ends) for name, ends in (given.dims or {}).items()},
         node_names=given.node_names,
+        passes=passes_of(given.passes),
         islands=given.islands,
         check=checks_itself(given.check, environment),
     )
@@ -246,17 +272,6 @@ def _as_recorded(options: Options, recorded: ReplayOptions) -> Options:
     known["passes"] = recorded.passes or HIGH_LEVEL
     known["iree_flags"] = options.iree_flags or recorded.iree_flags
     return replace(options, **known)
-
-
-@runtime_checkable
-class PreparesCompile(Protocol):
-    """A policy that looks at the whole program before it is compiled."""
-
-    def prepare(
-        self, source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage
-    ) -> Options:
-        """Return the options to compile with; `stage` is a context manager around each step."""
-        ...
 
 
 P = ParamSpec("P")

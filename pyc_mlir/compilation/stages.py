@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pyc_mlir.artifact.artifact import CONTRACT_REPORT, Artifact
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, FirstIsBest, Site
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK, OTHER_PLANS, Contract
 from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
@@ -99,7 +100,7 @@ def record_stage(artifact: Artifact, decision: Decision) -> Artifact:
         for c in report.clauses
         if c.clause == CLAUSE
     ]
-    changed = report.updated(clauses).unmeasured().to_json()
+    changed = to_data(report.updated(clauses).unmeasured().clauses)
     manifest = {**artifact.manifest, **({CONTRACT_REPORT: changed} if changed else {})}
     return replace(artifact, manifest=manifest, decisions=decisions)
 

@@ -17,10 +17,10 @@ from pyc_mlir.artifact.artifact import Artifact, write
 from pyc_mlir.artifact.compile_log import CompileLog
 from pyc_mlir.artifact.test_vectors import Samples, compare, make_inputs
 from pyc_mlir.cache.key import differences
-from pyc_mlir.compilation.blame import differing, mixed
+from pyc_mlir.compilation.blame import Culprits, NothingToFind, differing, find_culprits, mixed
 from pyc_mlir.compilation.build import oracle_of
 from pyc_mlir.compilation.contract_check import call_seconds, some_inputs
-from pyc_mlir.compilation.culprits import Culprits, NothingToFind, find_culprits
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.reference.oracles import make_samples
@@ -192,7 +192,7 @@ def error_check(source: Any, inputs: Sequence[Any] | None, options: Options) -> 
     Raises PycError (NO_ORACLE) if there is no reference.
     """
     checked = replace(options, contract=Contract(max_error=ROUNDING), recipe=None)
-    lowered = lower(source, inputs, checked)
+    lowered = lower(Job.of(source, inputs, checked))
     samples = make_samples(oracle_of(lowered), lowered.signature)
 
     def check(artifact: Artifact) -> bool | None:

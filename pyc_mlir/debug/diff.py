@@ -119,7 +119,7 @@ def _by_name(decision: Decision) -> dict[str, Alternative]:
 
 
 def _restated(name: str, old: Alternative, new: Alternative) -> Iterator[str]:
-    costs = [{} if a.cost is None else a.cost.to_json() for a in (old, new)]
+    costs = [{} if a.cost is None else vars(a.cost) for a in (old, new)]
     for part, value, now in _different(*costs):
         yield f"{name}: {part} {_number(value)} -> {_number(now)}"
     if old.reason != new.reason:

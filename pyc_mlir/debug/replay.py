@@ -23,7 +23,7 @@ from pyc_mlir.artifact.manifest import ReplayOptions
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.codec import from_data
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.target.calibration import Calibration
@@ -88,7 +88,7 @@ def replay_options(
         )
     given = CompileOptions(
         target=target or known["target"],
-        contract=Contract.from_json(known["contract"]),
+        contract=Contract.of(known["contract"]),
         calibration=calibration,
         iree_flags=iree_flags,
     )
@@ -151,8 +151,8 @@ def first_difference(before: Sequence[Decision], now: Sequence[Decision]) -> str
 
 
 def _essence(decision: Decision) -> dict[str, Any]:
-    data = decision.to_json()
-    return {name: data[name] for name in data if name not in ("location", "measured")}
+    same = replace(decision, site=replace(decision.site, location=""), measured={})
+    return to_data(same)
 
 
 def _difference(old: Decision, new: Decision) -> str:

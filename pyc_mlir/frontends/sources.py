@@ -1,8 +1,11 @@
-"""Load whatever a user hands to the compiler as a module.
+"""The kinds of things that the compiler takes: decided once at the door, asked from then on.
 
-Python functions are traced, `.onnx` files and ONNX protos are imported, `.mlir` files and texts
-are parsed. A module with pyc ops takes PyC's own pipeline, and so does what can be raised to pyc
-ops as a whole (raising.py); any other one that IREE's input stage accepts enters at IREE as it is.
+    source = Source.of("model.onnx")            # OnnxFile
+    loaded = source.load(inputs, context)       # Loaded: a module with pyc ops, or foreign bytes
+
+Functions are traced, ONNX and PyTorch models imported, MLIR parsed. A module with pyc ops takes
+PyC's own pipeline, and so does one that can be raised to pyc ops as a whole (raising.py); any other
+that IREE's input stage accepts enters at IREE as it is.
 """
 
 import io
@@ -10,10 +13,11 @@ import os
 import re
 import sys
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyc_mlir.artifact.import_report import GraphBreak
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -25,6 +29,8 @@ from pyc_mlir.frontends.raising import raise_foreign
 from pyc_mlir.frontends.stablehlo.reader import embedded_artifact
 from pyc_mlir.pipelines.text.input_text import is_bytecode
 
+Inputs = Sequence[Any] | Mapping[str, Any] | None
+
 # An op of ours as MLIR writes it, or as people do; other programs may have attributes named so.
 _PYC = re.compile(rb'"pyc\.|=\s*pyc\.\w+[\s(]')
 # Whether a crash of this process is survived: see `allow_bytecode`.
@@ -33,10 +39,42 @@ _SUFFIXES = (".onnx", ".mlir")
 # Bytes of a file that say whether it holds bytecode.
 _HEAD = 1 << 16
 _BEGINNING = re.compile(r'\s*(module\s|func\.func\s|")')
+_UNNAMED = "module"
+
+
+class Source(ABC):
+    """A thing to compile, as a frozen record of its kind.
+
+    takes_inputs: the inputs of a compile are the arguments of a trace or an export; those of other
+        kinds refine the shapes of a program that is there.
+    is_bytecode: parsing it may end the process, so that only a worker does.
+    """
+
+    takes_inputs: ClassVar[bool] = False
+    is_bytecode: bool = False
+
+    @staticmethod
+    def of(given: Any, islands: bool = False) -> "Source":
+        """Return the record of what a user gives; a record stays as it is.
+
+        islands: nodes of an ONNX model may become islands.
+        Raises PycError (BAD_MODEL) for what is none of the kinds.
+        """
+        source = given if isinstance(given, Source) else _of(given)
+        if islands and isinstance(source, OnnxFile | OnnxModel):
+            return replace(source, islands=True)
+        return source
+
+    @abstractmethod
+    def load(self, inputs: Inputs, context: ir.Context) -> "Loaded":
+        """Read the source into `context`.
+
+        Raises PycError: FILE_ACCESS, BAD_MODEL, MISSING_DEPENDENCY, and what the front ends raise.
+        """
 
 
 @dataclass(frozen=True)
-class Source:
+class Loaded(Source):
     """A pyc module, or (for programs that enter at IREE) the bytes of another one.
 
     A module that was raised to pyc has both. `unraised` says why one was not: the operations that
@@ -45,75 +83,211 @@ class Source:
 
     module: ir.Module | None
     foreign: bytes = b""
-    name: str = "module"
+    name: str = _UNNAMED
     unraised: tuple[GraphBreak, ...] = ()
+
+    def load(self, inputs: Inputs, context: ir.Context) -> "Loaded":
+        """Copy the module: a program may be lowered more than once, and lowering changes it."""
+        return self if self.module is None else replace(self, module=copied(self.module))
 
 
 @dataclass(frozen=True)
-class WithIslands:
-    """An ONNX model, as `load_source` takes it, of which nodes may become islands (`islands/`)."""
+class PycBytecode(Source):
+    """A pyc module that PyC itself wrote as bytecode, to travel to a worker."""
+
+    code: bytes
+    name: str = _UNNAMED
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Parse the module."""
+        return Loaded(ir.Module.parse(self.code, context), name=self.name)
+
+
+@dataclass(frozen=True)
+class OnnxFile(Source):
+    """An `.onnx` file."""
+
+    path: Path
+    islands: bool = False
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Import the file."""
+        return Loaded(_onnx(self.path, context, self.islands), name=self.path.stem)
+
+
+@dataclass(frozen=True)
+class OnnxModel(Source):
+    """An ONNX proto, or the bytes of one."""
+
+    model: Any
+    islands: bool = False
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Import the model."""
+        return Loaded(_onnx(self.model, context, self.islands))
+
+
+@dataclass(frozen=True)
+class MlirFile(Source):
+    """A file of MLIR, or of anything that is no model, which is refused when it is read."""
+
+    path: Path
+    is_bytecode: bool = False
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Parse the file by its content, whatever it was before."""
+        data, name = read_file(self.path, "a model"), one_line(self.path)
+        if _holds_bytecode(data):
+            return _from_bytecode(data, name, context)
+        if (other := other_kind(data)) is not None:
+            kind, remedy = other
+            raise PycError(
+                ReasonCode.BAD_MODEL,
+                f"{name}: expected an .onnx or .mlir file, got {kind}; {remedy}",
+            )
+        if _PYC.search(data):
+            return Loaded(parse_mlir(self.path, context), name=self.path.stem)
+        return _foreign(data, name, context, str(self.path))
+
+
+@dataclass(frozen=True)
+class MlirText(Source):
+    """MLIR text."""
+
+    text: str
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Parse the text."""
+        data = self.text.encode()
+        if _PYC.search(data):
+            return Loaded(parse_mlir(self.text, context))
+        return _foreign(data, _UNNAMED, context)
+
+
+@dataclass(frozen=True)
+class Bytecode(Source):
+    """Bytes of MLIR bytecode: a StableHLO artifact, or any that enters at IREE."""
+
+    data: bytes
+    is_bytecode = True
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Raise the program if it can be raised."""
+        return _from_bytecode(self.data, _UNNAMED, context)
+
+
+@dataclass(frozen=True)
+class JaxExport(Source):
+    """The StableHLO artifact of a ``jax.export.Exported`` of this process."""
+
+    artifact: bytes
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Raise the program if it can be raised."""
+        return _raised(self.artifact, _UNNAMED, context)
+
+
+@dataclass(frozen=True)
+class TorchModule(Source):
+    """A module of PyTorch, or a program that `torch.export` made."""
+
+    module: Any
+    takes_inputs: ClassVar[bool] = True
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Export the module for its inputs and import it."""
+        from pyc_mlir.frontends.torch.export import from_torch
+
+        if isinstance(inputs, Mapping):
+            return TorchExport(from_torch(self.module, (), inputs)).load(None, context)
+        return TorchExport(from_torch(self.module, inputs or ())).load(None, context)
+
+
+@dataclass(frozen=True)
+class TorchExport(Source):
+    """The model that `from_torch` gives."""
 
     model: Any
 
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Import the model."""
+        from pyc_mlir.frontends.torch.importer import import_torch
 
-def with_islands(source: Any, allowed: bool = True) -> Any:
-    """Mark an ONNX model whose nodes may become islands, if allowed; return others unchanged."""
-    if not allowed:
-        return source
-    if isinstance(source, str | os.PathLike):
-        is_model = os.fspath(source).endswith(".onnx") and "\n" not in os.fspath(source)
-        return WithIslands(Path(source)) if is_model else source
-    proto = hasattr(source, "SerializeToString")
-    data = isinstance(source, bytes) and not (is_bytecode(source) or embedded_artifact(source))
-    return WithIslands(source) if proto or data else source
+        return Loaded(import_torch(self.model, context=context), name=self.model.name)
 
 
-def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) -> Source:
-    """Read `source` into `context`.
+@dataclass(frozen=True)
+class Function(Source):
+    """A Python function in numpy style."""
 
-    Raises PycError: FILE_ACCESS, BAD_MODEL for what is none of the kinds, MISSING_DEPENDENCY for
-    ONNX without the package, and whatever the front ends raise.
-    """
-    if isinstance(source, Source):
-        # A program may be lowered more than once, and lowering changes the module.
-        return source if source.module is None else replace(source, module=copied(source.module))
-    if isinstance(source, ir.Module):
-        return Source(copied(source))
-    if isinstance(source, WithIslands):
-        name = source.model.stem if isinstance(source.model, Path) else Source.name
-        return Source(_onnx(source.model, context, islands=True), name=name)
-    if isinstance(source, str) and is_text(source):
-        return _from_text(source, context)
-    if isinstance(source, (str, os.PathLike)):
-        return _from_file(Path(source), context)
-    if is_torch(source):
-        return _torch(source, inputs, context)
-    if callable(source):
-        return Source(_traced(source, inputs, context), name=getattr(source, "__name__", "main"))
-    if isinstance(exported := getattr(source, "mlir_module_serialized", None), bytes):
-        return raised(exported, Source.name, context)
-    if isinstance(source, bytes) and (is_bytecode(source) or embedded_artifact(source)):
-        return _from_bytecode(source, Source.name, context)
-    if isinstance(source, bytes) or hasattr(source, "SerializeToString"):
-        return Source(_onnx(source, context))
+    function: Callable[..., Any]
+    takes_inputs: ClassVar[bool] = True
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Trace the function."""
+        from pyc_mlir.frontends.python.trace import trace
+
+        module = trace(self.function, *(inputs or ()), context=context)
+        return Loaded(module, name=getattr(self.function, "__name__", "main"))
+
+
+@dataclass(frozen=True)
+class Trace(Source):
+    """A `Traced` function."""
+
+    traced: Any
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Copy the module of the trace."""
+        return Loaded(copied(self.traced.module))
+
+
+def _of(given: Any) -> Source:
+    if isinstance(given, ir.Module):
+        return Loaded(given)
+    if isinstance(given, str) and is_text(given):
+        return MlirText(given)
+    if isinstance(given, str | os.PathLike):
+        return _of_file(Path(given))
+    if isinstance(given, _class("pyc_mlir.frontends.python.trace", "Traced")):
+        return Trace(given)
+    if isinstance(given, _class("pyc_mlir.frontends.torch.export", "TorchModel")):
+        return TorchExport(given)
+    torch = _class("torch.nn", "Module"), _class("torch.export", "ExportedProgram")
+    if isinstance(given, torch):
+        return TorchModule(given)
+    if callable(given):
+        return Function(given)
+    if isinstance(artifact := getattr(given, "mlir_module_serialized", None), bytes):
+        return JaxExport(artifact)
+    if isinstance(given, bytes):
+        return Bytecode(given) if _holds_bytecode(given) else OnnxModel(given)
+    if hasattr(given, "SerializeToString"):
+        return OnnxModel(given)
     raise PycError(
         ReasonCode.BAD_MODEL,
         "source: expected a Python function, an .onnx or .mlir file, an ONNX model, MLIR text or "
-        f"a module, got {type(source).__name__}",
+        f"a module, got {type(given).__name__}",
     )
 
 
-def holds_bytecode(source: Any) -> bool:
-    """Return whether `source` is MLIR bytecode, or a file of it, by its first bytes."""
-    if isinstance(source, bytes):
-        return is_bytecode(source) or embedded_artifact(source) is not None
-    if not isinstance(source, str | os.PathLike) or (isinstance(source, str) and is_text(source)):
-        return False
+def _of_file(path: Path) -> Source:
+    if path.suffix == ".onnx":
+        return OnnxFile(path)
     try:
-        with open_plain(Path(source)) as file:
-            return holds_bytecode(file.read(_HEAD))
+        with open_plain(path) as file:
+            return MlirFile(path, _holds_bytecode(file.read(_HEAD)))
     except (OSError, ValueError):
-        return False
+        return MlirFile(path)
+
+
+def _class(module: str, name: str) -> type | tuple[()]:
+    """Return a class of a module that this process has imported; without it, no object is one."""
+    return getattr(sys.modules.get(module), name, ())
+
+
+def _holds_bytecode(data: bytes) -> bool:
+    return is_bytecode(data) or embedded_artifact(data) is not None
 
 
 def allow_bytecode() -> None:
@@ -122,29 +296,26 @@ def allow_bytecode() -> None:
     _may_crash = True
 
 
-def _from_bytecode(data: bytes, name: str, context: ir.Context) -> Source:
-    """Read bytecode: a StableHLO artifact, or any that enters at IREE.
-
-    Damaged bytecode may end the process that parses it.
-    """
+def _from_bytecode(data: bytes, name: str, context: ir.Context) -> Loaded:
+    """Raise bytecode; damaged bytecode may end the process that parses it."""
     if not _may_crash:
         raise PycError(
             ReasonCode.BAD_MODEL,
             f"{name}: expected text, got MLIR bytecode, which only a worker process may parse; "
             "use `compile` or `build`, or convert it with `pyc-opt`",
         )
-    return raised(embedded_artifact(data) or data, name, context)
+    return _raised(embedded_artifact(data) or data, name, context)
 
 
 def is_text(source: str) -> bool:
-    """Return True for MLIR text, also of one line; False for a path, or a model's suffix."""
+    """Return True for MLIR, of one line too; False for an existing path or a model's suffix."""
     begins = _BEGINNING.match(source) is not None or "{" in source
     lines = "\n" in source and not source.endswith(_SUFFIXES)
     return (begins or lines) and not os.path.exists(source)
 
 
 def copied(module: ir.Module) -> ir.Module:
-    """Return a copy of a module for lowering: the caller's stays unchanged."""
+    """Return a module of its own to be lowered: the caller's stays as it is."""
     with module.context, module.operation.location:
         copy = ir.Module.create()
     for name, attribute in module.operation.attributes.items():
@@ -154,75 +325,19 @@ def copied(module: ir.Module) -> ir.Module:
     return copy
 
 
-def _from_file(path: Path, context: ir.Context) -> Source:
-    if path.suffix == ".onnx":
-        return Source(_onnx(path, context), name=path.stem)
-    data = read_file(path, "a model")
-    if is_bytecode(data) or embedded_artifact(data):
-        return _from_bytecode(data, one_line(path), context)
-    if (other := other_kind(data)) is not None:
-        kind, remedy = other
-        raise PycError(
-            ReasonCode.BAD_MODEL,
-            f"{one_line(path)}: expected an .onnx or .mlir file, got {kind}; {remedy}",
-        )
-    if _PYC.search(data):
-        return Source(parse_mlir(path, context), name=path.stem)
-    return _foreign(data, one_line(path), context, str(path))
-
-
-def _from_text(text: str, context: ir.Context) -> Source:
-    if _PYC.search(text.encode()):
-        return Source(parse_mlir(text, context))
-    return _foreign(text.encode(), Source.name, context)
-
-
-def _foreign(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Source:
-    """Read a program without pyc ops, within the bounds of MLIR's parser. Raises PycError."""
+def _foreign(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Loaded:
+    """Load a program without pyc ops, within the bounds of MLIR's parser. Raises PycError."""
     check_text(data, name)
-    return raised(data, name, context, path)
+    return _raised(data, name, context, path)
 
 
-def raised(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Source:
-    """Return a foreign program as pyc ops if it can be raised whole, else unchanged."""
+def _raised(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Loaded:
+    """Load a foreign program as pyc ops where it can be raised whole, else as it is."""
     found = raise_foreign(data, name, context, path)
-    return Source(found.module, found.foreign, name, found.unraised)
+    return Loaded(found.module, found.foreign, name, found.unraised)
 
 
-def _traced(
-    function: Callable[..., Any], inputs: Sequence[Any] | None, context: ir.Context
-) -> ir.Module:
-    from pyc_mlir.frontends.python.trace import trace
-
-    return trace(function, *(inputs or ()), context=context)
-
-
-def is_torch(source: Any) -> bool:
-    """Return True for PyTorch's modules and exported programs, and for results of `from_torch`."""
-    torch = sys.modules.get("torch")
-    if type(source).__module__ == "pyc_mlir.frontends.torch.export":
-        return True
-    # Without torch in this process there is nothing of it; while it is imported, parts are missing.
-    kinds = () if torch is None else (torch.nn.Module, torch.export.ExportedProgram)
-    return isinstance(source, kinds)
-
-
-def _torch(
-    source: Any, inputs: Sequence[Any] | Mapping[str, Any] | None, context: ir.Context
-) -> Source:
-    from pyc_mlir.frontends.torch.export import TorchModel, from_torch
-    from pyc_mlir.frontends.torch.importer import import_torch
-
-    if isinstance(source, TorchModel):
-        model = source
-    elif isinstance(inputs, Mapping):
-        model = from_torch(source, (), inputs)
-    else:
-        model = from_torch(source, inputs or ())
-    return Source(import_torch(model, context=context), name=model.name)
-
-
-def _onnx(model: Any, context: ir.Context, islands: bool = False) -> ir.Module:
+def _onnx(model: Any, context: ir.Context, islands: bool) -> ir.Module:
     try:
         from pyc_mlir.frontends.onnx.importer import import_onnx
     except ModuleNotFoundError as error:
@@ -246,7 +361,7 @@ _KINDS = (
 
 
 def other_kind(data: bytes) -> tuple[str, str] | None:
-    """Return the kind of `data` and the remedy, if it is known and not compilable; else None."""
+    """Return the name and the remedy of a known format that is nothing to compile, else None."""
     if data.startswith(_ZIP):
         return _archive(data)
     for offset, magic, kind, remedy in _KINDS:

@@ -24,14 +24,14 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.measure.hardware import cpu_quota, machine_id, nvidia_gpus, page_policy, sniff
 from pyc_mlir.util.checksum import digest
@@ -95,37 +95,18 @@ class Environment:
     @property
     def fingerprint(self) -> str:
         """16 hex digits; equal exactly when measurements may be compared."""
-        compared = {k: v for k, v in self.to_json().items() if k not in _NOT_COMPARED}
+        compared = {k: v for k, v in to_data(self).items() if k not in _NOT_COMPARED}
         text = json.dumps(compared, sort_keys=True, ensure_ascii=True)
         return sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: "Environment") -> list[str]:
         """What keeps two environments from being compared: ``cores: 2 / 8``; empty when equal."""
-        mine, theirs = self.to_json(), other.to_json()
+        mine, theirs = to_data(self), to_data(other)
         return [
             f"{key}: {mine[key]} / {theirs[key]}"
             for key in mine
             if key not in _NOT_COMPARED and mine[key] != theirs[key]
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """The environment as plain JSON data."""
-        data = asdict(self)
-        return data | {
-            "features": list(self.features),
-            "accelerators": list(self.accelerators),
-            "packages": dict(sorted(self.packages.items())),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Environment":
-        """Read what `to_json` wrote. Raises PycError when a field is missing or unknown."""
-        names = {f.name for f in fields(Environment)}
-        if set(data) != names:
-            odd = sorted(names ^ set(data))
-            raise PycError(ReasonCode.BAD_ARGUMENT, f"environment: missing or unknown fields {odd}")
-        sequences = {k: tuple(data[k]) for k in ("features", "accelerators")}
-        return Environment(**{**data, **sequences})
 
 
 def probe(root: Path = Path("/"), source: Path = Path(__file__)) -> Environment:

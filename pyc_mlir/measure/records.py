@@ -15,17 +15,17 @@ fractions keep five digits.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import Form, from_data, to_data
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.environment import Environment
 
-SCHEMA_VERSION = 2
 _DIGITS = 5
 REQUIRED_KEYS = ("workload", "candidate", "metric", "unit", "value")
 
@@ -58,68 +58,6 @@ def check_record(data: Mapping[str, Any]) -> Record:
     return dict(data)
 
 
-@dataclass(frozen=True)
-class Report:
-    """The records of one run of a suite, with the settings and the environment they depend on."""
-
-    suite: str
-    environment: Environment
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    records: Sequence[Record] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON data."""
-        return {
-            "schema": SCHEMA_VERSION,
-            "suite": self.suite,
-            "fingerprint": self.environment.fingerprint,
-            "environment": self.environment.to_json(),
-            "settings": dict(self.settings),
-            "tables": _tables([check_record(r) for r in self.records]),
-        }
-
-    @staticmethod
-    def from_json(data: Any) -> "Report":
-        """Read what `to_json` wrote. Raises PycError for another schema or a malformed record."""
-        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA_VERSION:
-            got = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT, f"report: expected schema {SCHEMA_VERSION}, got {got!r}"
-            )
-        missing = {"suite", "environment", "settings", "tables"} - set(data)
-        if missing:
-            raise PycError(ReasonCode.BAD_ARGUMENT, f"report: {sorted(missing)} missing")
-        return Report(
-            data["suite"],
-            Environment.from_json(data["environment"]),
-            dict(data["settings"]),
-            tuple(check_record(r) for table in data["tables"] for r in _rows(table)),
-        )
-
-    def save(self, path: str | Path) -> None:
-        """Write the report, whole, with one row a line; the same report gives the same bytes.
-
-        Raises PycError (FILE_ACCESS).
-        """
-        data = self.to_json()
-        tables = ",\n".join(map(_table_text, data.pop("tables")))
-        head = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
-        write_file(path, f'{head},\n "tables": [\n{tables}\n ]\n}}\n'.encode())
-
-    @staticmethod
-    def load(path: str | Path) -> "Report":
-        """Read a saved report. Raises PycError naming the file when it is not one, FILE_ACCESS."""
-        data = read_file(path, "a stored report")
-        try:
-            return Report.from_json(parse_json(data))
-        except ValueError as error:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT, f"{path}: expected a stored report, got {error}"
-            ) from None
-        except PycError as error:
-            raise PycError(error.code, f"{path}: {error.message}") from None
-
-
 def _tables(records: Sequence[Record]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, ...], list[Record]] = {}
     for each in records:
@@ -138,14 +76,16 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-def _rows(table: Any) -> Iterator[Record]:
+def _records(tables: Any) -> tuple[Record, ...]:
     try:
-        for row in table["rows"]:
-            yield table["shared"] | dict(zip(table["columns"], row, strict=True))
+        return tuple(
+            table["shared"] | dict(zip(table["columns"], row, strict=True))
+            for table in tables
+            for row in table["rows"]
+        )
     except (KeyError, TypeError, ValueError) as error:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"report: expected a table of `shared`, `columns` and rows as long, got {error}",
+        raise ValueError(
+            f"expected tables of `shared`, `columns` and rows as long, got {error}"
         ) from None
 
 
@@ -160,6 +100,49 @@ def _rounded(value: Any) -> Any:
             return [_rounded(v) for v in value]
         case _:
             return value
+
+
+@dataclass(frozen=True)
+class Report:
+    """The records of one run of a suite, with the settings and the environment they depend on."""
+
+    schema: ClassVar[int] = 2
+    suite: str
+    environment: Environment
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    records: Annotated[Sequence[Record], Form(_tables, _records)] = ()
+
+    def __post_init__(self) -> None:
+        """Raise PycError for a malformed record."""
+        for one in self.records:
+            check_record(one)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report, whole, with one row a line; the same report gives the same bytes.
+
+        Raises PycError (FILE_ACCESS).
+        """
+        data = {"fingerprint": self.environment.fingerprint, **to_data(self)}
+        tables = ",\n".join(map(_table_text, data.pop("records")))
+        head = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
+        write_file(path, f'{head},\n "tables": [\n{tables}\n ]\n}}\n'.encode())
+
+    @staticmethod
+    def load(path: str | Path) -> "Report":
+        """Read a saved report. Raises PycError naming the file when it is not one, FILE_ACCESS."""
+        text = read_file(path, "a stored report")
+        try:
+            data = parse_json(text)
+            if isinstance(data, dict):
+                data.pop("fingerprint", None)
+                data["records"] = data.pop("tables", None)
+            return from_data(Report, data)
+        except ValueError as error:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, f"expected a stored report, got {error}", where=str(path)
+            ) from None
+        except PycError as error:
+            raise error.under(path) from None
 
 
 def _table_text(table: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
@@ -22,7 +22,6 @@ from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile import views
 from pyc_mlir.profile.known import IREE
 
-SCHEMA_VERSION = 1
 # Under which a trace holds the profile.
 KEY = "pyc"
 _SHOWN = 30
@@ -108,6 +107,7 @@ class Profile:
     spans: one call, the one with the median time.
     """
 
+    schema: ClassVar[int] = 1
     program: str
     measured: bool
     how: str
@@ -166,38 +166,24 @@ class Profile:
                 "trace: expected a measured profile, got a prediction; measure with "
                 "`program.profile(...)`",
             )
-        data = {**views.trace_events(self), KEY: self.to_json()}
+        data = {**views.trace_events(self), KEY: to_data(self)}
         text = json.dumps(data, ensure_ascii=False, allow_nan=False)
         write_file(path, f"{text}\n".encode())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the profile as plain JSON data."""
-        return {"schema": SCHEMA_VERSION, **to_data(self, "profile")}
-
-    @staticmethod
-    def from_json(data: Any, where: str = "profile") -> "Profile":
-        """Read what `to_json` made. Raises PycError (BAD_ARGUMENT), with `where` first."""
-        try:
-            if not isinstance(data, Mapping) or data.get("schema") != SCHEMA_VERSION:
-                raise ValueError(f"expected a profile of schema {SCHEMA_VERSION}")
-            fields = {k: v for k, v in data.items() if k != "schema"}
-            return from_data(Profile, fields, "profile")
-        except ValueError as error:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT, f"{where}: {error}; write it with `pyc-run --profile`"
-            ) from None
 
     @staticmethod
     def load(path: str | Path) -> "Profile":
         """Read a trace that `trace` wrote. Raises PycError: FILE_ACCESS, BAD_ARGUMENT."""
         try:
             data = parse_json(read_file(path, "a profile"))
+            return from_data(Profile, data.get(KEY) if isinstance(data, Mapping) else None)
         except ValueError as error:
             raise PycError(
-                ReasonCode.BAD_ARGUMENT, f"{path}: expected a profile as JSON, got: {error}"
+                ReasonCode.BAD_ARGUMENT,
+                where=str(path),
+                expected="a trace with a profile",
+                got=f"one with a fault: {error}",
+                remedy="write it with `pyc-run --profile`",
             ) from None
-        held = data.get(KEY) if isinstance(data, Mapping) else None
-        return Profile.from_json(held, str(path))
 
 
 def with_rest(

@@ -112,7 +112,7 @@ class Program:
         self.artifact = artifact
         self.signature = artifact.signature
         self._results = decode(self.signature.results, len(self.signature.outputs))
-        contract = Contract.from_json(manifest["contract"])
+        contract = Contract.of(manifest["contract"])
         # A budget counts what a call holds, not what an allocator keeps of earlier ones.
         recycles = contract.memory_budget_bytes is None
         self.device = device or Device.default_for(

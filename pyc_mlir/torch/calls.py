@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImpor
 
 import pyc_mlir.api as api
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.frontends.sources import Source
+from pyc_mlir.frontends.sources import Loaded
 from pyc_mlir.frontends.torch.compiled import CompiledGraph, import_compiled
 from pyc_mlir.runtime.array import Array
 from pyc_mlir.torch.counts import count
@@ -137,7 +137,7 @@ def call_of(made: CompiledGraph, static: Iterable[int], settings: Settings) -> C
     if all(callable(r) for r in results):
         return lambda args: [r(args) for r in results if callable(r)]
     with _disable_current_modes():
-        program = api.compile(Source(made.module, name=_NAME), **settings.compile)
+        program = api.compile(Loaded(made.module, name=_NAME), **settings.compile)
     arguments = Arguments(made.arguments, static, program.device)
 
     def call(args: Sequence[Any]) -> list[Any]:

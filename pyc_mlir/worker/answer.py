@@ -12,6 +12,7 @@ from pyc_mlir.artifact.verification import Checks, Expectation, Oracle, SelfChec
 from pyc_mlir.compilation.blame import WrongResult
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.source import SourcePoint, Untraceable
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
 from pyc_mlir.iree.session import CompileError, IreeDiagnostic
@@ -31,16 +32,15 @@ class WorkerFault(RuntimeError):
 def artifact_frame(artifact: Artifact) -> Frame:
     """An artifact with its checks; stand-ins stay behind, since they are code."""
     checks = artifact.checks or Checks()
-    verification = checks.verification
     oracle, code = _oracle_json(checks.oracle)
     header = {
         "kind": ARTIFACT,
         "manifest": artifact.manifest,
-        "decisions": [d.to_json() for d in artifact.decisions],
-        "verification": None if verification is None else verification.to_json(),
-        "clauses": [c.to_json() for c in checks.clauses],
+        "decisions": to_data(artifact.decisions),
+        "verification": to_data(checks.verification),
+        "clauses": to_data(checks.clauses),
         "oracle": oracle,
-        "check": None if checks.check is None else checks.check.to_json(),
+        "check": to_data(checks.check),
     }
     # The function itself, which is compared with them, is in the parent.
     expected = b"" if checks.expected is None else checks.expected.samples.to_bytes()
@@ -53,17 +53,14 @@ def artifact_of(frame: Frame) -> Artifact:
     data = frame.header
     vmfb, module, memory, samples, code, expected = map(bytes, frame.blobs)
     signature = Signature.from_json(data["manifest"]["signature"])
-    verification = (
-        None if data["verification"] is None else Verification.from_json(data["verification"])
-    )
     checks = Checks(
         _oracle(data["oracle"], code),
-        verification,
-        tuple(map(ClauseReport.from_json, data["clauses"])),
+        from_data(Verification | None, data["verification"]),
+        from_data(tuple[ClauseReport, ...], data["clauses"]),
         expected=Expectation(Samples.from_bytes(expected, signature)) if expected else None,
-        check=None if data["check"] is None else SelfCheck.from_json(data["check"]),
+        check=from_data(SelfCheck | None, data["check"]),
     )
-    decisions = tuple(map(Decision.from_json, data["decisions"]))
+    decisions = from_data(tuple[Decision, ...], data["decisions"])
     return Artifact(vmfb, data["manifest"], decisions, module, memory, samples, checks)
 
 
@@ -146,8 +143,8 @@ _KINDS: Mapping[type[PycError], Mapping[str, _Codec]] = {
     },
     WrongResult: {
         "blamed": (
-            lambda found: [d.to_json() for d in found],
-            lambda data: tuple(map(Decision.from_json, data)),
+            to_data,
+            lambda data: from_data(tuple[Decision, ...], data),
         )
     },
     BudgetRefused: {"smallest": _PLAIN, "seconds": _PLAIN, "bound": _PLAIN},

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.pipelines.choices.choices import Decision, NamesVariants, Policy
 from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker import process
@@ -97,11 +98,11 @@ class WorkerAttempt:
             if header["begins"]:
                 self._open.enter_context(self._stage(header["title"]))
         elif kind == "prefer":
-            question = Decision.from_json(header["question"])
+            question = from_data(Decision, header["question"])
             name = self._policy.prefer(question.site, question.alternatives)
             self.worker.channel.send(Frame({"name": name}))
         elif kind == "variants":
-            site = Decision.from_json(header["question"]).site
+            site = from_data(Decision, header["question"]).site
             policy = self._policy
             names = list(policy.variants(site)) if isinstance(policy, NamesVariants) else []
             self.worker.channel.send(Frame({"names": names}))

@@ -9,17 +9,15 @@ compiles the same request in that process, so that a debugger sees the crash. Th
 import hashlib
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pyc_mlir.artifact.artifact import installed_versions
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.util.temp_dir import no_room
 from pyc_mlir.worker.protocol import Frame
-from pyc_mlir.worker.request import CompileRequest, program_of
+from pyc_mlir.worker.request import names_file
 
 _OUTPUT_CHARACTERS = 400
 # How LLVM ends a process that cannot write one of its files.
@@ -27,7 +25,7 @@ _CANNOT_WRITE = "LLVM ERROR: IO failure on output stream: "
 
 
 def crashed(request: Frame, stage: str, ended_by: str, output: str) -> PycError:
-    """The error for a worker that ended by `ended_by`, with a reproducer where one can be written.
+    """Return the error for a worker that ended by `ended_by`, with a reproducer if possible.
 
     stage: what it was doing; said: what it wrote to its standard error. A disk that filled up has
     the code FILE_ACCESS, memory that ended OUT_OF_MEMORY, all else NATIVE_CRASH.
@@ -39,7 +37,7 @@ def crashed(request: Frame, stage: str, ended_by: str, output: str) -> PycError:
         return memory
     doing = f"while {stage}" if stage else "before its first step"
     last = f"; its last words: {output.strip()[-_OUTPUT_CHARACTERS:]}" if output.strip() else ""
-    name = program_of(request).name
+    name = request.header["program"]["name"]
     return PycError(
         ReasonCode.NATIVE_CRASH,
         f"{name}: expected the compiler to end with an answer, got a process that ended by "
@@ -60,8 +58,7 @@ def write_reproducer(request: Frame, folder: Path) -> Path:
 
     Raises PycError (FILE_ACCESS).
     """
-    program = program_of(request)
-    data = _read(request.header, program)
+    data = _read(request)
     header = {**request.header, "versions": installed_versions()}
     parts = Frame(header, (data,)).parts()
     digest = hashlib.sha256()
@@ -72,27 +69,30 @@ def write_reproducer(request: Frame, folder: Path) -> Path:
     return path
 
 
-def _read(header: Mapping[str, Any], program: CompileRequest) -> bytes:
-    """The program's bytes: of a file what it holds now, nothing if it cannot be read."""
-    if program.kind != "file":
-        return bytes(program.data)
+def _file(request: Frame) -> Path:
+    return Path(request.header["folder"]) / request.header["program"]["name"]
+
+
+def _read(request: Frame) -> bytes:
+    """Return the program's bytes: of a file what it holds now, nothing if it cannot be read."""
+    if not names_file(request):
+        return bytes(request.blobs[0])
     try:
-        return read_file(Path(header["folder"]) / program.name)
+        return read_file(_file(request))
     except PycError:
         return b""
 
 
 def unpacked(request: Frame, folder: Path) -> Frame:
-    """The request of a reproducer as it runs here.
+    """Return the request of a reproducer as it runs here.
 
     A file that is no longer what it was is written to `folder`; weights beside it are not there.
     Raises PycError (FILE_ACCESS).
     """
-    program = program_of(request)
-    if program.kind != "file":
+    if not names_file(request):
         return request
     stored = bytes(request.blobs[0]) if request.blobs else b""
-    path = Path(request.header["folder"]) / program.name
+    path = _file(request)
     if path.is_file() and read_file(path) == stored:
         return request
     copy = folder / path.name

@@ -1,6 +1,6 @@
 """A compile request to a worker as data: options, source, stage.
 
-    {"do": "compile", "source": {...}, "inputs": "2x?", "options": {...}, "stage": "requested", ...}
+    {"do": "compile", "program": {"kind": "onnx", ...}, "options": {...}, "stage": "requested", ...}
 
 A Python function is traced before, so that its module travels. Files travel as paths, which the
 worker reads from the parent's own folder. A policy of another package stays in the parent: the
@@ -9,13 +9,14 @@ worker asks it through the socket (`serve.py`).
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.cache.verifications import Verifications
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import bytecode_of
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.signatures import shapes_text
@@ -26,9 +27,17 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
 from pyc_mlir.dialects.util.files import file_error
-from pyc_mlir.frontends.sources import Source, WithIslands, is_text, load_source, with_islands
+from pyc_mlir.frontends.sources import (
+    Bytecode,
+    Loaded,
+    MlirFile,
+    MlirText,
+    OnnxFile,
+    OnnxModel,
+    PycBytecode,
+    Source,
+)
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
-from pyc_mlir.pipelines.choices.evidence import FORMS
 from pyc_mlir.pipelines.choices.policies import Preset, load_policy
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
 from pyc_mlir.worker.protocol import Blob, Frame
@@ -37,49 +46,79 @@ from pyc_mlir.worker.protocol import Blob, Frame
 COMPILE, PART, TRY = "compile", "part", "try"
 
 
-@dataclass(frozen=True)
-class CompileRequest:
-    """What is to be compiled, as it travels: `kind` is file, text, onnx, module or foreign."""
-
-    kind: str
-    name: str
-    data: Blob = b""
-    inputs: str | None = None
-    islands: bool = False
-
-    @property
-    def blobs(self) -> tuple[Blob, ...]:
-        """What goes behind the JSON."""
-        return () if self.kind == "file" else (self.data,)
+# Kinds of sources by their names in a request; files are read by the worker.
+_FILES: Mapping[str, type[OnnxFile] | type[MlirFile]] = {"onnx": OnnxFile, "mlir": MlirFile}
 
 
-def travelling(source: Any, inputs: Sequence[Any] | None) -> CompileRequest:
-    """`source` as data; a function is traced.
+def travelling(job: Job) -> Job:
+    """Return the job with a source that is plain data; a function is traced.
 
-    Raises PycError: what the front end raises for functions, BAD_MODEL for what is no source,
-    UNSUPPORTED_OP for ops that only this process knows.
+    Raises PycError: what the front end raises for functions, UNSUPPORTED_OP for ops that only this
+    process knows.
     """
-    if isinstance(source, WithIslands):
-        return replace(travelling(source.model, inputs), islands=True)
-    shapes = None if inputs is None or callable(source) else shapes_text(inputs)
-    if isinstance(source, str) and is_text(source):
-        return CompileRequest("text", "module", source.encode(), shapes)
-    if isinstance(source, str | os.PathLike):
-        return CompileRequest("file", os.fspath(source), inputs=shapes)
-    if isinstance(source, bytes):
-        return CompileRequest("onnx", "module", source, shapes)
-    if hasattr(source, "SerializeToString"):
-        return CompileRequest("onnx", "module", source.SerializeToString(), shapes)
+    source = job.source
+    if isinstance(source, OnnxFile | MlirFile | MlirText | Bytecode):
+        return job
+    if isinstance(source, OnnxModel):
+        model = source.model
+        data = model if isinstance(model, bytes) else model.SerializeToString()
+        return replace(job, source=replace(source, model=data))
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(source, inputs, context)
+        loaded = job.load(context)
         if loaded.module is None:
-            return CompileRequest("foreign", loaded.name, loaded.foreign, shapes)
+            return job.loaded(loaded)
         _require_known_ops(loaded.module)
-        return CompileRequest("module", loaded.name, bytecode_of(loaded.module), shapes)
+        packed = PycBytecode(bytecode_of(loaded.module), loaded.name)
+        return replace(job, source=packed, inputs=job.shapes)
+
+
+def _packed(source: Source) -> tuple[dict[str, Any], tuple[Blob, ...]]:
+    """Return a source that travels as JSON data and what goes behind it."""
+    islands = isinstance(source, OnnxFile | OnnxModel) and source.islands
+    about = {"name": "module", "islands": islands}
+    match source:
+        case OnnxFile(path):
+            return {**about, "kind": "onnx", "name": str(path)}, ()
+        case MlirFile(path):
+            return {**about, "kind": "mlir", "name": str(path)}, ()
+        case MlirText(text):
+            return {**about, "kind": "text"}, (text.encode(),)
+        case OnnxModel(data):
+            return {**about, "kind": "model"}, (data,)
+        case Bytecode(data):
+            return {**about, "kind": "bytecode"}, (data,)
+        case PycBytecode(code, name):
+            return {**about, "kind": "pyc", "name": name}, (code,)
+        case Loaded(None, foreign, name):
+            return {**about, "kind": "foreign", "name": name}, (foreign,)
+    raise AssertionError(f"{type(source).__name__} does not travel")
+
+
+def _unpacked(about: Mapping[str, Any], blobs: Sequence[Blob]) -> Source:
+    """Return the source that `_packed` was given."""
+    kind, name = about["kind"], about["name"]
+    if kind in _FILES:
+        return Source.of(_FILES[kind](Path(name)), about["islands"])
+    data = bytes(blobs[0])
+    match kind:
+        case "text":
+            return MlirText(data.decode())
+        case "model":
+            return OnnxModel(data, about["islands"])
+        case "bytecode":
+            return Bytecode(data)
+        case "pyc":
+            return PycBytecode(data, name)
+    return Loaded(None, data, name)
+
+
+def names_file(frame: Frame) -> bool:
+    """Return whether the program of a request is a file, which the request names."""
+    return frame.header["program"]["kind"] in _FILES
 
 
 def _require_known_ops(module: ir.Module) -> None:
-    """Ops that user code defined are registered in this process alone."""
+    """Refuse ops that user code defined: they are registered in this process alone."""
     own = {f"pyc.{n}": d for n, d in OPS.items() if not d.__module__.startswith("pyc_mlir.")}
     if not own:
         return
@@ -102,29 +141,6 @@ def _op_names(module: ir.Module) -> set[str]:
     return names
 
 
-def restored(
-    program: CompileRequest, loaded: Source | None = None
-) -> tuple[Any, list[tuple[int | None, ...]] | None]:
-    """What `build` takes: source and inputs. Needs a context for modules. Raises PycError.
-
-    loaded: the program, if it was loaded already.
-    """
-    inputs = None if program.inputs is None else _shapes(program.inputs)
-    if loaded is not None:
-        return loaded, inputs
-    if program.islands:
-        made, _ = restored(replace(program, islands=False))
-        return with_islands(made), inputs
-    if program.kind == "file":
-        return Path(program.name), inputs
-    data = bytes(program.data)
-    if program.kind == "module":
-        return Source(ir.Module.parse(data), name=program.name), inputs
-    if program.kind == "foreign":
-        return Source(None, data, program.name), inputs
-    return (data.decode() if program.kind == "text" else data), inputs
-
-
 def _shapes(text: str) -> list[tuple[int | None, ...]]:
     def sizes(shape: str) -> tuple[int | None, ...]:
         return (
@@ -137,12 +153,15 @@ def _shapes(text: str) -> list[tuple[int | None, ...]]:
     return [sizes(shape) for shape in text.split(",")] if text else []
 
 
-def program_of(frame: Frame) -> CompileRequest:
-    """The program of a request."""
-    header = frame.header["program"]
-    data = b"" if header["kind"] == "file" else frame.blobs[0]
-    islands = bool(header.get("islands"))
-    return CompileRequest(header["kind"], header["name"], data, header["inputs"], islands)
+def job_of(frame: Frame, ask: Callable[[str], Policy]) -> Job:
+    """Return the job of a request; `ask` makes the policy that stands for a parent's.
+
+    Raises KeyError, TypeError, ValueError or PycError for anything else.
+    """
+    about = frame.header["program"]
+    inputs = None if about["inputs"] is None else _shapes(about["inputs"])
+    options = options_of(frame.header["options"], ask)
+    return Job(_unpacked(about, frame.blobs), inputs, options)
 
 
 def options_json(options: Options) -> dict[str, Any]:
@@ -162,7 +181,7 @@ _WISDOM = {Wisdom: Form(lambda w: w.to_bytes().decode(), lambda d: Wisdom.from_b
 
 
 def _policy_form(ask: Callable[[str], Policy] = load_policy) -> Forms:
-    return {**FORMS, Policy: Form(_policy_json, lambda data: _policy(data, ask))}
+    return {Policy: Form(_policy_json, lambda data: _policy(data, ask))}
 
 
 def _is_registered(policy: Policy) -> bool:
@@ -206,32 +225,28 @@ def _current_folder() -> str:
 
 def request(
     do: str,
-    program: CompileRequest,
-    options: Options,
+    job: Job,
     stage: str = REQUESTED,
     artifact: Blob | None = None,
     records: Verifications | None = None,
 ) -> Frame:
-    """The frame that asks for `do`; for an artifact that is tried its bytes, earlier verifications.
+    """Return the frame that asks for `do` of a job that travels.
 
+    artifact, records: a program that is tried, and its earlier verifications.
     Raises PycError (FILE_ACCESS) where the current folder is gone.
     """
+    program, blobs = _packed(job.source)
     header = {
         "do": do,
-        "program": {
-            "kind": program.kind,
-            "name": program.name,
-            "inputs": program.inputs,
-            "islands": program.islands,
-        },
-        "options": options_json(options),
+        "program": {**program, "inputs": None if job.shapes is None else shapes_text(job.shapes)},
+        "options": options_json(job.options),
         "stage": stage,
         "folder": _current_folder(),
         "verifications": None
         if records is None
         else [str(records.cache.store.folder), records.key],
     }
-    return Frame(header, (*program.blobs, *(() if artifact is None else (artifact,))))
+    return Frame(header, (*blobs, *(() if artifact is None else (artifact,))))
 
 
 def verifications_of(frame: Frame) -> Verifications | None:

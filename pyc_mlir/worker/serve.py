@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pyc_mlir.artifact.artifact import from_bytes
@@ -26,16 +25,15 @@ from pyc_mlir.compilation.stages import at_stage
 from pyc_mlir.dialects.errors import PycError, out_of_memory
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.sources import Source, allow_bytecode, load_source
+from pyc_mlir.dialects.util.codec import to_data
+from pyc_mlir.frontends.sources import Loaded, allow_bytecode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.worker.answer import FAULT, artifact_frame, error_frame
 from pyc_mlir.worker.protocol import Channel, Frame
 from pyc_mlir.worker.request import (
     COMPILE,
     PART,
-    options_of,
-    program_of,
-    restored,
+    job_of,
     verifications_of,
 )
 
@@ -49,13 +47,13 @@ class ParentsPolicy:
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
         """The parent's answer."""
-        question = Decision(site, "", tuple(alternatives), self.name).to_json()
+        question = to_data(Decision(site, "", tuple(alternatives), self.name))
         self.channel.send(Frame({"kind": "prefer", "question": question}))
         return str(self.channel.receive().header["name"])
 
     def variants(self, site: Site) -> Sequence[str]:
         """The parent's answer."""
-        question = Decision(site, "", (), self.name).to_json()
+        question = to_data(Decision(site, "", (), self.name))
         self.channel.send(Frame({"kind": "variants", "question": question}))
         return [str(name) for name in self.channel.receive().header["names"]]
 
@@ -66,7 +64,7 @@ class Server:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         # What `part` loaded, until it is compiled.
-        self._held: Source | None = None
+        self._held: Loaded | None = None
 
     def answer(self, request: Frame) -> Frame:
         """The last frame of the answer to a request."""
@@ -85,18 +83,20 @@ class Server:
     def _answer(self, request: Frame) -> Frame:
         header = request.header
         held, self._held = self._held, None
-        with new_context() as context, ir.Location.unknown():
-            source, inputs = restored(program_of(request), held)
-            if header["do"] == PART:
-                self._held = load_source(source, inputs, context)
+        requested = job_of(request, lambda name: ParentsPolicy(name, self._channel))
+        if header["do"] == PART:
+            with new_context() as context, ir.Location.unknown():
+                self._held = requested.load(context)
                 return _part(self._held)
-        requested = options_of(header["options"], lambda name: ParentsPolicy(name, self._channel))
-        options = at_stage(requested, header["stage"])
+        requested = requested if held is None else requested.loaded(held)
+        job = requested.under(at_stage(requested.options, header["stage"]))
         if header["do"] == COMPILE:
-            return artifact_frame(build_here(source, inputs, options, self._stage))
+            return artifact_frame(build_here(job, self._stage))
         found = from_bytes(bytes(request.blobs[-1]), verified=True)
-        again = partial(build_here, source, inputs)
-        return artifact_frame(check_cached(found, options, again, verifications_of(request)))
+        checked = check_cached(
+            found, job.options, lambda o: build_here(job.under(o)), verifications_of(request)
+        )
+        return artifact_frame(checked)
 
     @contextmanager
     def _stage(self, title: str) -> Iterator[None]:
@@ -108,7 +108,7 @@ class Server:
             self._channel.send(Frame({"kind": "stage", "title": title, "begins": False}))
 
 
-def _part(source: Source) -> Frame:
+def _part(source: Loaded) -> Frame:
     part: dict[str, Any] | None = None
     why = ""
     try:

@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action=_Version, help="print PyC's version, and exit")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's; an unknown option is reported with the closest one."""
+        """Parse as argparse does; an unknown option is reported with the closest one."""
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             option = unknown[0].partition("=")[0]
@@ -148,9 +148,9 @@ def refusal(error: Exception) -> PycError:
 def run_tool_guarded(
     tool: str, work: Callable[[], int], crashed: Callable[[PycError], None] | None = None
 ) -> int:
-    """As `run_tool`, in a child process whose crash is reported; start no thread before.
+    """Run as `run_tool`, in a child process whose crash is reported; start no thread before.
 
-    crashed: what is left to do where the child could not: it gets the crash as an error.
+    crashed: the remaining work if the child could not do it: it gets the crash as an error.
     """
     with shown_streams():
         return _run_guarded(tool, work, crashed)

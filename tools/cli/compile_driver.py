@@ -17,7 +17,8 @@ from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import SelfCheck
 from pyc_mlir.cache.cache import choose
-from pyc_mlir.compilation.lower import emit, lower
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.lower import EMITTED, IMPORTED, emit, lower
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
@@ -89,7 +90,7 @@ def _compiled(
         return _replayed(flags, shapes, progress, stdin)
     given = read_options(flags, contract)
     options = resolve(given)
-    makes_text = flags.emit in ("pyc", "linalg") or flags.compile_to
+    makes_text = flags.emit in EMITTED or flags.compile_to
     if makes_text and options.contract.max_compile_seconds is not None:
         raise uncheckable("max_compile_seconds", "a program to be made", "text")
     if guarded.in_child:
@@ -97,9 +98,10 @@ def _compiled(
     with progress.stage(f"reading {flags.model}"):
         model = read_model(flags.model, stdin, options.islands)
         source, inputs = with_shapes(model, shapes)
-    if flags.emit in ("pyc", "linalg"):
-        with progress.stage(f"PyC lowers to {flags.emit}"):
-            text, decisions = emit(source, inputs, options, flags.emit)
+    if flags.emit in EMITTED:
+        done = "PyC imports" if flags.emit == IMPORTED else f"PyC lowers to {flags.emit}"
+        with progress.stage(done):
+            text, decisions = emit(Job.of(source, inputs, options), flags.emit)
         return Output(text.encode(), decisions)
     if flags.compile_to:
         return _to_phase(flags.compile_to, source, inputs, options, progress)
@@ -149,9 +151,9 @@ def _replayed(
 def _to_phase(
     phase: str, source: Any, inputs: Sequence[Any] | None, options: Options, progress: Progress
 ) -> Output:
-    """IREE's IR at a phase."""
+    """Write IREE's IR at a phase."""
     with progress.stage("PyC lowers to linalg"):
-        lowered = lower(source, inputs, options)
+        lowered = lower(Job.of(source, inputs, options))
     with progress.stage(f"IREE compiles for {options.target.name} to phase {phase}"):
         data = compile_module(
             lowered.code,
@@ -191,12 +193,12 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
 
 
 def check_of(artifact: Artifact) -> SelfCheck | None:
-    """How the program compared with its references; None where a contract compares it."""
+    """Return the comparison with the references; None if a contract compares the program."""
     return None if artifact.checks is None else artifact.checks.check
 
 
 def explored_line(artifact: Artifact) -> str:
-    """On what the choices of the policy `explore` rest; nothing under another policy."""
+    """Describe the grounds of the policy `explore`; nothing under another policy."""
     explored = (d for d in artifact.decisions if d.decided_by == Explore.name)
     estimates = [e.measured for d in explored for e in d.grounds if isinstance(e, EstimatedSeconds)]
     measured, predicted = estimates.count(True), estimates.count(False)
@@ -244,7 +246,7 @@ def _arguments(arguments: Sequence[SignatureEntry]) -> str:
 
 
 def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
-    """Stages with their times, then each decision on a line."""
+    """Write stages with their times, then each decision on a line."""
     lines = [f"{quantity(seconds, 's'):>9}  {title}" for title, seconds in stages]
     lines += [
         f"{d.site.pass_name}: {describe(d)}"
@@ -267,7 +269,7 @@ def describe(decision: Listed) -> str:
 
 
 def traffic_saved(decision: Listed) -> int | None:
-    """Predicted bytes that need not be moved, against the costliest alternative; None: unknown."""
+    """Predict the bytes saved against the costliest alternative; None: unknown."""
     costs = {a.name: a.cost for a in decision.alternatives}
     known = [cost.traffic_bytes for cost in costs.values() if cost is not None]
     chosen = costs[decision.chosen]

@@ -143,7 +143,7 @@ def read_contract(arguments: argparse.Namespace) -> Contract:
         text = getattr(arguments, name)
         if text is not None:
             given[name] = _parsed(clause, text, clause.flag)
-    return Contract.from_json(given)
+    return Contract.of(given)
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.frontends.python.specs import TensorSpec, annotated_specs
-from pyc_mlir.frontends.sources import holds_bytecode, load_source, with_islands
+from pyc_mlir.frontends.sources import Function, MlirText, Source
 
 _FUNCTION = re.compile(r"(?P<file>.+\.py)(?::(?P<name>[A-Za-z_][\w.]*)?)?$")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -68,8 +68,8 @@ class InputShape:
         return InputShape(name or None, dims, dtype)
 
 
-def read_model(text: str, stdin: BinaryIO, islands: bool = False) -> Any:
-    """Return the source that MODEL stands for: a function, MLIR text, or a path.
+def read_model(text: str, stdin: BinaryIO, islands: bool = False) -> Source:
+    """Return the source that MODEL stands for.
 
     islands: nodes of an ONNX model may become islands.
 
@@ -77,11 +77,11 @@ def read_model(text: str, stdin: BinaryIO, islands: bool = False) -> Any:
     text.
     """
     if text == "-":
-        return _read_text(stdin)
+        return MlirText(_read_text(stdin))
     match = _FUNCTION.match(text)
     if match is None:
-        return with_islands(Path(text), islands)
-    return load_function(Path(match["file"]), match["name"] or "")
+        return Source.of(Path(text), islands)
+    return Source.of(load_function(Path(match["file"]), match["name"] or ""))
 
 
 def _read_text(stdin: BinaryIO) -> str:
@@ -149,7 +149,7 @@ def _with_code(function: Callable[..., Any], code: ReasonCode, expected: str) ->
 
 
 def _user_place(error: Exception) -> str | None:
-    """File and line of the user's code that `error` comes from; None where it is our code's."""
+    """Return file and line of the user's code that `error` comes from; None for our code."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     frames = [
@@ -163,18 +163,18 @@ def _user_place(error: Exception) -> str | None:
     return next(p for name, p in reversed(frames) if not name.startswith(("pyc_mlir.", "numpy.")))
 
 
-def with_shapes(source: Any, shapes: Sequence[InputShape]) -> tuple[Any, list[Any] | None]:
-    """Return the source and the `inputs` argument of `lower` with the given `shapes`.
+def with_shapes(source: Source, shapes: Sequence[InputShape]) -> tuple[Source, list[Any] | None]:
+    """Return the source and the inputs of a job with the given `shapes`.
 
     Raises PycError: ARGUMENT_COUNT and BAD_ARGUMENT for inputs that the model does not have,
     ARGUMENT_SHAPE, ARGUMENT_DTYPE and DIMENSION_MISMATCH for shapes that do not fit it.
     """
-    if callable(source):
-        return source, _specs(source, shapes)
+    if isinstance(source, Function):
+        return source, _specs(source.function, shapes)
     if not shapes:
         return source, None
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(source, None, context)
+        loaded = source.load(None, context)
     if loaded.module is None:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -188,11 +188,11 @@ def with_shapes(source: Any, shapes: Sequence[InputShape]) -> tuple[Any, list[An
 
 
 def with_shapes_of(
-    source: Any, recorded: Signature | None, shapes: Sequence[InputShape]
-) -> tuple[Any, list[Any] | None]:
-    """As `with_shapes`, by a recorded signature where no `shapes` are given.
+    source: Source, recorded: Signature | None, shapes: Sequence[InputShape]
+) -> tuple[Source, list[Any] | None]:
+    """Do as `with_shapes`, by a recorded signature where no `shapes` are given.
 
-    What the model declares itself is left to it, so that it is compiled as it was.
+    The model's own declarations stay, so that it is compiled as it was.
 
     Raises PycError: REPLAY_MISMATCH for a model that does not take the recorded inputs.
     """
@@ -210,18 +210,18 @@ def with_shapes_of(
         ) from None
 
 
-def _as_recorded(source: Any, recorded: Signature) -> tuple[Any, list[Any] | None]:
+def _as_recorded(source: Source, recorded: Signature) -> tuple[Source, list[Any] | None]:
     given = [
         InputShape(a.name, tuple(d if isinstance(d, int) else None for d in a.shape), a.dtype)
         for a in recorded.inputs
     ]
-    if callable(source):
-        return source, _specs(source, given)
-    if holds_bytecode(source):
+    if isinstance(source, Function):
+        return source, _specs(source.function, given)
+    if source.is_bytecode:
         # Only a worker reads it, and what enters at IREE takes no shapes.
         return source, None
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(source, None, context)
+        loaded = source.load(None, context)
     if loaded.module is None:
         return loaded, None
     with loaded.module.context:
@@ -270,7 +270,7 @@ def _dims_text(dims: Sequence[Dim]) -> list[str]:
 
 
 def assign(names: Sequence[str], shapes: Sequence[InputShape]) -> dict[str, InputShape | None]:
-    """Shapes by input: named ones first, the others fill the inputs left, in order."""
+    """Assign shapes to inputs: named ones first, the others to the inputs left, in order."""
     found: dict[str, InputShape | None] = {}
     for shape in shapes:
         if shape.name is None:

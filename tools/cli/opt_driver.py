@@ -297,7 +297,7 @@ class _Part:
         return report
 
     def _remarks(self) -> None:
-        """Decisions of the passes that --remarks-filter names."""
+        """Print the decisions of the passes that --remarks-filter names."""
         pattern = self.driver.flags.remarks_filter
         if pattern is None:
             return

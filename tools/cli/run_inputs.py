@@ -134,7 +134,7 @@ def _add_archive(
     path: Path,
     by_name: dict[str, SignatureEntry],
 ) -> None:
-    """Arrays by name; where no key is an input's name, all of them in their order."""
+    """Add arrays by name; if no key is an input's name, all of them in their order."""
     arrays = _load(path)
     if not isinstance(arrays, dict):
         raise _bad(str(path), "an archive of arrays", "one array; name it .npy")

@@ -45,7 +45,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def verdict(found: dict[str, DemoComparison], images: DigitImages) -> int:
-    """0 when every accuracy equals the reference's; else 1, with a message."""
+    """Return 0 when every accuracy equals the reference's; else 1, with a message."""
     wrong = [
         name
         for name, c in found.items()

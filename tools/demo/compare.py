@@ -68,12 +68,12 @@ class DemoComparison:
 
     @property
     def max_error(self) -> float:
-        """Largest absolute difference of a score from the reference's."""
+        """The largest absolute difference of a score from the reference's."""
         return float(np.max(np.abs(self.scores - self.reference)))
 
     @property
     def agreeing(self) -> int:
-        """How many inputs both give the highest score to the same class for."""
+        """The number of inputs to which both give the same class."""
         return int(np.sum(self.scores.argmax(1) == self.reference.argmax(1)))
 
 
@@ -136,7 +136,7 @@ def _measure(
 
 
 def measure_memory(artifact: Artifact, x: np.ndarray) -> DemoMemory:
-    """Memory of one call with `x` on the device, from the statistics of a fresh device."""
+    """Measure memory of one call with `x` on the device, from the statistics of a fresh device."""
     device = Device("local-sync")
     program = Program(artifact, device)
     array = to_device(x, device)
@@ -147,7 +147,7 @@ def measure_memory(artifact: Artifact, x: np.ndarray) -> DemoMemory:
 
 
 def onnx_reference(model: Path, x: np.ndarray) -> np.ndarray:
-    """Return the first output by onnx's own evaluator, written in numpy.
+    """Return the first output as onnx's own evaluator, written in numpy, computes it.
 
     Raises PycError (MISSING_DEPENDENCY) without onnx.
     """

@@ -1,15 +1,18 @@
 """The demo's findings as plain text, at most 100 columns wide."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyc_mlir.measure.environment import Environment
+from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.tools.cli.compile_driver import traffic_saved
 from pyc_mlir.tools.demo.compare import DemoComparison, DemoRow
 from pyc_mlir.tools.demo.digits import DigitImages
 from pyc_mlir.util.units import quantity
 
 WIDTH = 100
+_LONGEST = 16
 _LATENCY_LEGEND = """
   PyC, IREE   time of IREE's bare invoke of the program that each compiled; device local-sync,
               one thread, arrays on the device. PyC/IREE below 1: PyC's program is faster.
@@ -20,13 +23,13 @@ _LATENCY_LEGEND = """
               neither input nor result.
 """
 _DECISIONS_LEGEND = """
-  traffic saved: predicted bytes of intermediate results that are neither written nor read again,
-  against the costliest alternative. (IREE also fuses by itself, where it sees fit.)
+  saved: predicted bytes of intermediate results that are neither written nor read again, against
+  the costliest alternative. (IREE also fuses by itself, where it sees fit.)
 """
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """Columns two blanks apart; the first `left` flush left, the others flush right."""
+    """Write columns two blanks apart; the first `left` flush left, the others flush right."""
     cells = [header, *rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
 
@@ -41,7 +44,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> st
 
 
 def heading(environment: Environment, iree: str) -> str:
-    """Write the demo's title, and the machine that it runs on."""
+    """Write what this is and where it runs."""
     return (
         "Handwritten digits: two trained models, compiled by PyC and by plain IREE\n"
         f"{environment.cpu}, {environment.cores} cores; PyC {environment.version}, IREE {iree}\n"
@@ -49,7 +52,7 @@ def heading(environment: Environment, iree: str) -> str:
 
 
 def accuracy(found: Mapping[str, DemoComparison], images: DigitImages) -> str:
-    """Right answers of PyC's programs beside those of onnx's reference evaluator."""
+    """Count right answers of PyC's programs beside those of onnx's reference evaluator."""
     rows = []
     for name, c in found.items():
         shares = [f"{100 * images.accuracy(scores):.2f}%" for scores in (c.scores, c.reference)]
@@ -61,7 +64,7 @@ def accuracy(found: Mapping[str, DemoComparison], images: DigitImages) -> str:
 
 
 def latency_and_memory(found: Mapping[str, DemoComparison], rounds: int) -> str:
-    """One row per model and batch size, and what the columns mean."""
+    """Write one row per model and batch size, and what the columns mean."""
     rows = [_row(name, row) for name, c in found.items() for row in c.rows]
     header = ("model", "images", "PyC", "IREE", "PyC/IREE", "guarded")
     memory = ("peak PyC", "IREE", "transients PyC", "IREE")
@@ -84,23 +87,38 @@ def _row(name: str, row: DemoRow) -> tuple[str, ...]:
 
 
 def decisions(found: Mapping[str, DemoComparison]) -> str:
-    """Write the decisions: the choices by place, and the alternatives turned down."""
-    rows = []
-    for name, comparison in found.items():
-        for d in comparison.decisions:
-            others = ", ".join(a.name for a in d.alternatives if a.name != d.chosen)
-            saved = traffic_saved(d)
-            where = ", ".join(d.site.nodes) or "all"
-            cost = "-" if saved is None else quantity(saved, "B")
-            rows.append((name, where, d.site.pass_name, d.chosen, others or "-", cost))
+    """Show what was chosen where, and what was turned down; equal choices stand once."""
+    rows = Counter(
+        (name, _cut(", ".join(d.site.nodes)) or "all", _choice(d))
+        for name, comparison in found.items()
+        for d in comparison.decisions
+        if len(d.alternatives) > 1
+    )
     batch = max(row.batch for c in found.values() for row in c.rows)
-    header = ("model", "op", "decided in", "chosen", "turned down", "traffic saved")
+    header = ("model", "op", "decided in", "chosen", "turned down", "saved")
     title = f"DECISIONS for {batch} images a call\n"
-    return title + table(header, rows, left=5) + _DECISIONS_LEGEND
+    lines = [
+        (name, f"{times} x {where}" if times > 1 else where, *choice)
+        for (name, where, choice), times in rows.items()
+    ]
+    return title + table(header, lines, left=5) + _DECISIONS_LEGEND
+
+
+def _choice(d: Decision) -> tuple[str, ...]:
+    """Return the pass, what was chosen and what was turned down, and the traffic that it saves."""
+    first, *more = [a.name for a in d.alternatives if a.name != d.chosen]
+    others = f"{_cut(first)}, {len(more)} more" if more else _cut(first)
+    saved = traffic_saved(d)
+    decided_in = d.site.pass_name.removeprefix("pyc-")
+    return decided_in, _cut(d.chosen), others, quantity(saved, "B") if saved else "-"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def how_to_see_all(model: Path, shape: Sequence[int]) -> str:
-    """Return the command that shows every decision with its place, costs and reasons."""
+    """Write the command that shows every decision with its place, costs and reasons."""
     path = model.relative_to(Path.cwd()) if model.is_relative_to(Path.cwd()) else model
     dims = "x".join(map(str, shape))
     return (

@@ -84,7 +84,7 @@ class MaxPool:
         return out.reshape(n, c, h // 2, w // 2)
 
     def backward(self, gradient: np.ndarray, into: Weights) -> np.ndarray:
-        """Winners of a block share its gradient."""
+        """Share a block's gradient among its winners."""
         n, c, h, w = gradient.shape
         spread = gradient[:, :, :, None, :, None] * self.share
         return spread.reshape(n, c, h * 2, w * 2)
@@ -109,7 +109,7 @@ class Dense:
 
 
 def initial_weights(rng: np.random.Generator) -> Weights:
-    """He's initialization (2015) of the network 1 -> 16 -> pool -> 32 -> pool -> 10."""
+    """Draw He's initialization (2015) of the network 1 -> 16 -> pool -> 32 -> pool -> 10."""
     shapes = {"conv1": (16, 1, 3, 3), "conv2": (32, 16, 3, 3), "dense": (32 * 2 * 2, CLASSES)}
     weights: Weights = {}
     for name, shape in shapes.items():
@@ -124,7 +124,7 @@ def initial_weights(rng: np.random.Generator) -> Weights:
 def batches(
     images: DigitImages, rng: np.random.Generator
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Every image once, in random order."""
+    """Yield every image once, in random order."""
     order = rng.permutation(len(images.labels))
     for start in range(0, len(order), BATCH):
         chosen = order[start : start + BATCH]
@@ -148,7 +148,7 @@ class Adam:
         self.second = {name: np.zeros_like(w) for name, w in weights.items()}
 
     def update(self, weights: Weights, gradients: Weights) -> None:
-        """One step, in place."""
+        """Take one step, in place."""
         self.step += 1
         for name, gradient in gradients.items():
             self.first[name] += (gradient - self.first[name]) * np.float32(0.1)
@@ -161,7 +161,7 @@ class Adam:
 
 
 def train_cnn(images: DigitImages) -> Weights:
-    """Weights after `EPOCHS` passes over the images."""
+    """Return the weights after `EPOCHS` passes over the images."""
     rng = np.random.default_rng(SEED)
     weights = initial_weights(rng)
     conv1, conv2 = ConvLayer("conv1", weights), ConvLayer("conv2", weights)

@@ -2,9 +2,10 @@
 
     python -m pyc_mlir.tools.docs.gen_docs [--check]
 
-dialect.md comes from the op definitions, passes.md from the pass classes, frontends.md from the
-tables of handlers, errors.md from the reason codes, results.md and results/<goal>.md from
-docs/results/*.json. The same sources give the same bytes.
+commands.md comes from the parsers of the command lines, dialect.md from the op definitions,
+passes.md from the pass classes, frontends.md from the tables of handlers, errors.md from the reason
+codes, results.md and results/<goal>.md from docs/results/*.json. The same sources give
+the same bytes.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.tools.docs.command_lines import page as commands_page
 from pyc_mlir.tools.docs.dialect import page as dialect_page
 from pyc_mlir.tools.docs.frontends import page as frontends_page
 from pyc_mlir.tools.docs.pages import errors_page, passes_page
@@ -21,6 +23,7 @@ from pyc_mlir.tools.docs.results import pages_of as results_pages
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 Pages = Mapping[str, Callable[[], str]]
 PAGES: Pages = {
+    "commands.md": commands_page,
     "dialect.md": dialect_page,
     "passes.md": passes_page,
     "frontends.md": frontends_page,

@@ -47,7 +47,10 @@ pyc-opt model.mlir --pyc-fuse --pyc-recipe=log.jsonl    # decide the same again
 
 A pass of your own takes part in both: register its class with
 `pyc_mlir.pipelines.driver.registry.PASSES.register`, or under the entry point group
-`{ENTRY_POINT_GROUP}` of an installed package. [The tutorial](tutorial.md) writes one.
+`{ENTRY_POINT_GROUP}` of an installed package. A compile runs it where the option `passes` names it:
+`pyc-compile model.onnx --passes my-pass,default` before PyC's own passes, `default,my-pass` after
+them; `--emit imported` shows the module before, `--emit pyc` after all passes.
+[The tutorial](tutorial.md) writes one.
 """
 
 _ERRORS = """\
@@ -91,7 +94,8 @@ def _pass(pass_class: type[Pass]) -> Iterator[str]:
 
 def errors_page() -> str:
     """docs/errors.md."""
-    rows = (
-        f"| `{c.name}` | {c.meaning} | {c.cause} | {c.remedy} | {c.example} |" for c in ReasonCode
-    )
+    rows = [
+        f"| `{name}` | {r.meaning} | {r.cause} | {r.remedy} | {r.example} |"
+        for name, r in ((c.name, c.value) for c in ReasonCode)
+    ]
     return _ERRORS + "\n".join(rows) + "\n"

@@ -24,7 +24,7 @@ _SPACE = 12
 
 
 def picture(region: RegionReport) -> str:
-    """Both charts of a region, one above the other."""
+    """Draw both charts of a region, one above the other."""
     layout = region.layouts[region.chosen]
     arena = charts.arena_chart(region, layout, layout.arena_bytes, layout.steps)
     placed, width, top = [], 0, _SPACE

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.measure.environment import PROJECT, Environments
 from pyc_mlir.pipelines.target.target import CpuInfo
 from pyc_mlir.tools.doctor.machine import TARGETS, Machine
@@ -49,7 +50,7 @@ class CheckFinding:
 
 
 def diagnose(machine: Machine) -> list[CheckFinding]:
-    """Every check of the table, in its order."""
+    """Run every check of the table, in its order."""
     findings = []
     for check in CHECKS:
         answer = check.ask(machine)
@@ -71,7 +72,7 @@ def to_json(machine: Machine, findings: list[CheckFinding]) -> dict[str, Any]:
         "compiles_for": machine.compiles_for,
         "runs": machine.runs,
         "checks": [asdict(f) for f in findings],
-        "environment": machine.environment.to_json(),
+        "environment": to_data(machine.environment),
         "evidence": {
             "keys": {part: getattr(machine.place, part) for part in PARTS},
             **machine.place.facts(),

@@ -10,7 +10,7 @@ _SHOWN = 100
 
 
 def text(found: ProgramDifference, every: bool = False) -> str:
-    """Conditions, choices, sizes; with `every` also choices that stayed, on other grounds."""
+    """Write conditions, choices, sizes; with `every` also choices that stayed, on new grounds."""
     if found.is_empty:
         return f"no difference: {found.same} equal decisions\n"
     parts = [

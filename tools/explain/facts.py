@@ -1,7 +1,8 @@
 """The facts of a program that the text and the page both show.
 
 Comes in: an artifact, perhaps the log of its compile. Goes out: `ExplainedProgram`, and for each
-region a `Story`: sizes before and after, and sentences. Nothing here knows a terminal or a browser.
+region its `RegionFacts`: sizes before and after, and sentences. Nothing here knows a terminal or a
+browser.
 """
 
 import re
@@ -69,12 +70,12 @@ class ExplainedProgram:
         return ExplainedProgram(name, artifact, shown, report, chosen, profile)
 
     def matching(self, text: str) -> "ExplainedProgram":
-        """With only those decisions that concern `text` (see `concerning`)."""
+        """Keep only those decisions that concern `text` (see `concerning`)."""
         found = concerning(self.decisions, text, self.report)
         return replace(self, decisions=found)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Rows for the head: what it is, for what it was compiled, by what."""
+        """Return rows for the head: the program, its target and its versions."""
         manifest = self.artifact.manifest
         versions = ", ".join(f"{n} {v}" for n, v in sorted(manifest["versions"].items()))
         return [
@@ -96,22 +97,22 @@ class ExplainedProgram:
         return f"{quantity(seconds, 's')} a call on one core (cost model{rests}; not measured)"
 
     def account(self) -> list[tuple[str, int | None]]:
-        """Rows (part, bytes or None if only a call determines them) of one call at a time."""
+        """Return rows (part, bytes or None if only a call determines them) of one call."""
         account = self.sizes.account(self.artifact)
         parts = account.to_json()
         rows = [(label, parts[name]) for name, label in _PARTS.items()]
         return [*rows, ("total", account.total())]
 
     def memory(self) -> tuple[int | None, int | None]:
-        """Bytes of all parts, and the same by IREE's own plan with the model's weights."""
+        """Return all parts' bytes, and the same by IREE's own plan with the model's weights."""
         mine, theirs = (self.sizes.account(self.artifact, part) for part in (MEMORY, BY_IREE))
         return mine.total(), theirs.total()
 
-    def stories(self) -> list["Story"]:
-        """One for each region whose memory was planned, or left to IREE as it is."""
+    def regions(self) -> list["RegionFacts"]:
+        """Return the facts of each region whose memory was planned, or left to IREE as it is."""
         every = (*self.artifact.decisions, *self.decisions)
         found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
-        return [Story(r, found.get(r.name)) for r in self.report.regions if r.chosen]
+        return [RegionFacts(r, found.get(r.name)) for r in self.report.regions if r.chosen]
 
 
 def _require_own(profile: Profile | None, artifact: Artifact, name: str) -> None:
@@ -150,7 +151,7 @@ def _has_task(region: RegionReport, text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Story:
+class RegionFacts:
     """One region: its memory before and after planning, and the decisions about it."""
 
     region: RegionReport
@@ -229,7 +230,7 @@ class Story:
         return ", ".join(found)
 
     def rows(self) -> list[tuple[str, str]]:
-        """All of it, as rows."""
+        """Return all facts as rows."""
         return [
             ("runs with", self.why),
             *([("turned down", self.others)] if self.others else []),
@@ -260,7 +261,7 @@ def role(region: RegionReport, name: str) -> str:
 
 
 def size(value: int | None) -> str:
-    """Bytes with a unit, three digits or more."""
+    """Format bytes with a unit, three digits or more."""
     if value is None:
         return "known at run time"
     factor, name = unit_of(value)

@@ -19,7 +19,7 @@ from pyc_mlir.tools.explain.charts import (
 )
 from pyc_mlir.tools.explain.facts import (
     ExplainedProgram,
-    Story,
+    RegionFacts,
     alive_at_peak,
     compared,
     cost_of,
@@ -68,14 +68,14 @@ def page(subject: ExplainedProgram) -> str:
         header,
         _time(subject.profile),
         _overview(subject),
-        *(_region(story) for story in subject.stories()),
+        *(_region(found) for found in subject.regions()),
         _decisions(subject.decisions),
     )
 
 
 def _overview(subject: ExplainedProgram) -> Html:
     """Write one tile a region, and the account of a call."""
-    tiles = [_tile(story) for story in subject.stories()]
+    tiles = [_tile(found) for found in subject.regions()]
     unit, rows = in_table(subject.account())
     clauses = [(c.clause, c.state) for c in subject.artifact.contract_report.clauses]
     parts = [
@@ -100,8 +100,8 @@ def _time(profile: Profile | None) -> Html:
     return section("Where the time goes", *parts, every, id_="time")
 
 
-def _tile(story: Story) -> Html:
-    before, after = story.region.before, story.region.after
+def _tile(found: RegionFacts) -> Html:
+    before, after = found.region.before, found.region.after
     if after is None:
         return Html()
     saved = "nothing to compare with"
@@ -113,17 +113,17 @@ def _tile(story: Story) -> Html:
         saved = f"{abs(share):.0%} {way} than {size(before.arena_bytes)} before"
     return tag(
         "a",
-        tag("span", f"arena of region {story.region.name}"),
+        tag("span", f"arena of region {found.region.name}"),
         tag("b", size(after.arena_bytes)),
         tag("span", saved),
         class_="tile",
-        href=f"#{story.region.name}",
+        href=f"#{found.region.name}",
     )
 
 
-def _region(story: Story) -> Html:
-    region = story.region
-    parts = [facts(story.rows())]
+def _region(found: RegionFacts) -> Html:
+    region = found.region
+    parts = [facts(found.rows())]
     if any(layout.steps for layout in region.layouts.values()):
         parts += [_live(region), _arenas(region)]
     if region.frontier:

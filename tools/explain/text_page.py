@@ -8,7 +8,7 @@ from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.tools.explain.facts import (
     ExplainedProgram,
-    Story,
+    RegionFacts,
     compared,
     cost_of,
     in_table,
@@ -27,7 +27,7 @@ _INDENT = "  "
 
 
 def overview(subject: ExplainedProgram, levels: str = BLOCKS) -> str:
-    """All of it, the decisions cut off after some."""
+    """Write everything, the decisions cut off after some."""
     shown, left = subject.decisions[:_FIRST], len(subject.decisions) - _FIRST
     more = f"  ... and {left} more; --decisions shows all, with knobs\n" if left > 0 else ""
     if not any(d.site.nodes for d in subject.decisions):
@@ -37,25 +37,25 @@ def overview(subject: ExplainedProgram, levels: str = BLOCKS) -> str:
         _time(subject),
         _account(subject),
         _contract_report(subject),
-        *(_region(story, levels) for story in subject.stories()),
-        f"{unplanned(subject)}\n" if not subject.stories() else "",
+        *(_region(found, levels) for found in subject.regions()),
+        f"{unplanned(subject)}\n" if not subject.regions() else "",
         f"decisions by layer, `>` marks the choice\n{_by_layer(shown)}{more}",
     ]
     return _plain("\n".join(p for p in parts if p), levels)
 
 
 def decisions(subject: ExplainedProgram, levels: str = BLOCKS) -> str:
-    """All decisions and nothing else."""
+    """Write all decisions and nothing else."""
     return listing(subject.decisions, levels)
 
 
 def listing(shown: Sequence[Listed], levels: str = BLOCKS) -> str:
-    """Decisions, one after the other."""
+    """Write decisions, one after the other."""
     return _plain("".join(map(decision_text, shown)), levels)
 
 
 def _by_layer(shown: Sequence[Decision]) -> str:
-    """Decisions under the layers that they are about, without knobs."""
+    """Write decisions under the layers that they are about, without knobs."""
     return "".join(
         f"  {layer}\n{textwrap.indent(''.join(decision_text(d, True) for d in found), '  ')}"
         for layer, found in by_layer(shown).items()
@@ -110,8 +110,8 @@ def _contract_report(subject: ExplainedProgram) -> str:
     return f"contract, as compiled\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
 
 
-def _region(story: Story, levels: str) -> str:
-    region = story.region
+def _region(facts: RegionFacts, levels: str) -> str:
+    region = facts.region
     views = [(name, region.layouts[name]) for name in compared(region)]
     top = max((layout.peak_bytes for _, layout in views), default=0)
     steps = max((layout.steps for _, layout in views), default=0)
@@ -121,13 +121,13 @@ def _region(story: Story, levels: str) -> str:
         for name, layout in views
         if layout.rectangles
     )
-    return f"region {region.name}\n{_rows(story.rows())}{charts}{_frontier(story)}"
+    return f"region {region.name}\n{_rows(facts.rows())}{charts}{_frontier(facts)}"
 
 
 def chart(
     layout: ArenaLayout, top: int, steps: int, levels: str = BLOCKS, width: int = _WIDTH
 ) -> str:
-    """Live bytes over steps as columns of blocks; a column shows the most of its steps.
+    """Draw live bytes over steps as columns of blocks; a column shows the most of its steps.
 
     `top` bytes fill the height and `steps` the width, so that two charts can be compared.
     """
@@ -153,11 +153,11 @@ def chart(
     return "".join(lines)
 
 
-def _frontier(story: Story) -> str:
-    points = story.region.frontier
+def _frontier(facts: RegionFacts) -> str:
+    points = facts.region.frontier
     if not points:
         return ""
-    after = story.region.after
+    after = facts.region.after
     own = None if after is None else (after.arena_bytes, after.seconds)
     lines = [
         f"  {'>' if (p.arena_bytes, p.seconds) == own else ' '} "

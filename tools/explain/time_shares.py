@@ -38,7 +38,7 @@ class Uncovered:
 
 
 def answer(profile: Profile) -> str:
-    """One or two sentences: where the time goes, and on what that rests."""
+    """Describe the shares of time and their basis in one or two sentences."""
     return f"{summary(profile)} {profile.how[:1].upper()}{profile.how[1:]}."
 
 

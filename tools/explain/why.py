@@ -22,7 +22,7 @@ def code_named(name: str) -> ReasonCode:
 
 def why(recorded: CompileLog, code: ReasonCode) -> str:
     """Write the code's row of the table, then each place with the words that hold the code."""
-    head = f"{code.name}: {code.meaning}\n  remedy: {code.remedy}\n"
+    head = f"{code.name}: {code.value.meaning}\n  remedy: {code.value.remedy}\n"
     places = "".join((*_decisions(recorded, code), *_clauses(recorded, code)))
     return head + (places or f"  does not occur in {recorded.name}\n")
 

@@ -36,7 +36,7 @@ def layer_of(decision: Decision) -> str:
 
 
 def by_layer(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
-    """Decisions by their layers, in the order in which these come first; the whole comes last."""
+    """Group decisions by layer, in the order in which these come first; the whole comes last."""
     found: dict[str, list[Decision]] = {}
     for decision in decisions:
         found.setdefault(layer_of(decision), []).append(decision)

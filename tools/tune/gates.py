@@ -131,7 +131,7 @@ def place_of(store: EvidenceStore, flags: argparse.Namespace) -> Environments:
 
 
 def standing_lines(now: Standing) -> Iterator[str]:
-    """Each step of a lane with its conditions, one a line."""
+    """Yield each step of a lane with its conditions, one a line."""
     for assessment in now.assessments:
         yield f"  {assessment.state}: {'met' if assessment.met else 'not met'}\n"
         yield from (f"    {finding}\n" for finding in assessment.findings)

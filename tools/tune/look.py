@@ -77,7 +77,7 @@ def _times(traces: Sequence[Measured]) -> Iterator[str]:
 
 
 def reasons(store: EvidenceStore, beginning: str) -> str:
-    """How a recipe came to its states: every transition, and the verdicts on it."""
+    """Write the history of a recipe's states: every transition, and the verdicts on it."""
     row = named(store, beginning)
     if not isinstance(row, Implementation):
         raise _unknown(f"the id of an implementation, got one of {row.table}")

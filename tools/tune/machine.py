@@ -9,7 +9,7 @@ from pyc_mlir.tools.tune.study_facts import StudyFacts
 
 
 def machine_model(facts: StudyFacts, calibration: str | None) -> CostModel | None:
-    """None for a study of another machine's, unless there is a calibration.
+    """Return the machine's model; None for another machine's study without a calibration.
 
     Raises PycError: FILE_ACCESS, BAD_ARGUMENT for a file that is no calibration.
     """

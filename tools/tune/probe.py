@@ -52,7 +52,7 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Probe; a line for each session, last how often each difference was found."""
+    """Probe; print a line for each session, last the share of differences found."""
     from pyc_mlir.lab.sessions.session import SessionPlan
     from pyc_mlir.lab.survey.probes import probe_sessions
 
@@ -87,7 +87,7 @@ def _line(session: "ProbeSession") -> str:
 
 
 def summary(sessions: Sequence["ProbeSession"]) -> Iterator[str]:
-    """For each difference how often which answer was given."""
+    """Yield for each difference the counts of answers."""
     noisy = sum(bool(s.disturbed) for s in sessions)
     yield f"{len(sessions)} sessions, {noisy} on a disturbed machine"
     for other, text in OTHERS.items():

@@ -176,7 +176,7 @@ def _program(result: StudyResult) -> Iterator[str]:
 
 
 def _gain(verdict: Judgement) -> str:
-    """How many times as fast, with its interval: a ratio of times the other way round."""
+    """Format the speedup with its interval: a ratio of times the other way round."""
     at, level = verdict.interval, 100 * (1 - verdict.alpha)
     return (
         f"{1 / at.ratio:.2f}x ({1 / at.high:.2f} to {1 / at.low:.2f}, {level:g}%) on"

@@ -125,7 +125,7 @@ class Search:
         return first.to_index()
 
     def _load(self, start: Index, at: Lanes) -> Vector:
-        """Numbers of which the largest wins."""
+        """Load numbers of which the largest wins."""
         x = self.x.load(self.i, Lanes(start + at.start, at.mask))
         return x if self.knobs.operation == "argmax" else -x
 
@@ -137,7 +137,7 @@ refusal = refuse_target
 
 
 def cost(knobs: Argmax, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each number is read once from memory; places are of eight bytes."""
+    """Count one read of each number from memory; places are of eight bytes."""
     rows, columns = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.columns))
     flops, traffic = _FLOPS * rows * columns, rows * (4 * columns + 8)
     return CostModel(target).kernel("argmax", flops, traffic)
@@ -151,7 +151,7 @@ def reference(knobs: Argmax, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sample(random: Random, target: Target) -> tuple[Argmax, list[Arrays]]:
-    """Random knobs and three calls: other values each, other sizes where these are dynamic."""
+    """Draw knobs and three calls of other values and dynamic sizes."""
     knobs = Argmax(
         random.choice(OPERATIONS),
         random.choice((random.choice(LENGTHS[:12]), "m")),
@@ -164,7 +164,7 @@ def sample(random: Random, target: Target) -> tuple[Argmax, list[Arrays]]:
 
 
 def _arrays(knobs: Argmax, random: Random) -> Arrays:
-    """Few different numbers, so that many are equal, and now and then an infinity or NaN."""
+    """Draw few different numbers, so that many are equal, and sometimes an infinity or NaN."""
     rows = random.choice(LENGTHS[:12]) if isinstance(knobs.rows, str) else knobs.rows
     columns = random.choice(LENGTHS) if isinstance(knobs.columns, str) else knobs.columns
     values = np.random.default_rng(random.randrange(1 << 30))
@@ -199,7 +199,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Numbers of a chunk, vectors of a turn, and rows of a workgroup."""
+    """Vary the numbers of a chunk, vectors of a turn, and rows of a workgroup."""
     knobs: Argmax = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None
     return knob_space(

@@ -115,7 +115,7 @@ class BatchGemm:
 
 
 def _even(depth: int, parts: int) -> int:
-    """Blocks that cut the depth into equal parts."""
+    """Return blocks that cut the depth into equal parts."""
     return -(-depth // (parts * _UNROLL)) * _UNROLL
 
 
@@ -164,7 +164,7 @@ class BatchProduct:
         Operands(k, knobs.what, a, b, c).each(knobs.workgroups[0], self._matrices)
 
     def _matrices(self, views: Matrices) -> None:
-        """Full panels, then the narrower last one."""
+        """Compute full panels, then the narrower last one."""
         k, knobs = self.k, self.knobs
         columns = k.size(knobs.what.columns)
         full, rest = columns // knobs.panel, columns % knobs.panel
@@ -187,7 +187,7 @@ class BatchProduct:
         return self.k.tail(at if size.number is not None else least(at, size), size)
 
     def _depth(self, views: Matrices, column: Index, places: list[Lanes]) -> None:
-        """Blocks of the depth of a panel, one after the other."""
+        """Compute blocks of the depth of a panel, one after the other."""
         k, knobs = self.k, self.knobs
         depth = k.size(knobs.what.depth)
         # A depth of 0 is one block without steps: it stores zeros.
@@ -248,14 +248,14 @@ class BatchProduct:
         b.memory.prefetch(*place, level=2)
 
     def _copy(self, b: BatchMatrix, block: Block) -> None:
-        """B's rows side by side."""
+        """Copy B's rows side by side."""
         with self.k.range(block.length) as at:
             for v, place in enumerate(block.places):
                 value = b.memory.load(*b.at(k=block.start + at, n=place))
                 self.panel[0].store(value, self._spot(block, at, v))
 
     def _copy_transposed(self, b: BatchMatrix, block: Block) -> None:
-        """Squares of registers turned; columns behind the last one are copies of it."""
+        """Turn squares of registers; columns behind the last one are copies of it."""
         k, lanes = self.k, self.k.lanes
         last = k.size(self.knobs.what.columns) - 1
 
@@ -307,7 +307,7 @@ class BatchProduct:
         self._finish(c, block, rows, sums)
 
     def _start(self, c: BatchMatrix, block: Block, rows: list[Index]) -> list[Vector]:
-        """Zeros in the first block of the depth, what C holds in the others."""
+        """Return zeros in the first block of the depth, C's contents in the others."""
         zeros = [self.k.vector(0.0)] * (len(rows) * len(block.places))
         if block.blocks.number == 1:
             return zeros
@@ -346,7 +346,7 @@ def refusal(knobs: BatchGemm, target: Target) -> str:
 
 
 def sample(random: Random, target: Target) -> tuple[BatchGemm, list[Arrays]]:
-    """Random knobs, and three calls: half of the time the tile that ships for the target."""
+    """Draw knobs, half of the time the tile that ships for the target, and three calls."""
     knobs = _shipped(random, target) if random.random() < 0.5 else _any(random)
     return knobs, [arrays(knobs, random) for _ in range(3)]
 
@@ -363,7 +363,7 @@ def _shipped(random: Random, target: Target) -> BatchGemm:
 
 
 def _any(random: Random) -> BatchGemm:
-    """Knobs that fit 16 registers."""
+    """Draw knobs that fit 16 registers."""
     what = _what(random)
     cuts = random.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (3, 2, 2)))
     unroll = random.choice((1, 2, 4))

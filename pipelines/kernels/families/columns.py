@@ -113,7 +113,7 @@ class ColumnStrip:
     outer: Index
 
     def in_registers(self) -> None:
-        """One result a vector of the row, carried over all rows."""
+        """Keep one result for each vector of the row, carried over all rows."""
         combine, start = REDUCTIONS[self.knobs.operation]
         width = self.x.shape[2]
         assert width.number is not None
@@ -196,7 +196,7 @@ class ColumnStrip:
 
 
 def refusal(knobs: Columns, target: Target) -> str:
-    """Results that are kept in registers must fit them."""
+    """Refuse results in registers that do not fit them."""
     if reason := refuse_narrow(target):
         return reason
     if knobs.registers and isinstance(knobs.columns, int):
@@ -207,7 +207,7 @@ def refusal(knobs: Columns, target: Target) -> str:
 
 
 def cost(knobs: Columns, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each number is read once; the results stay in cache until they are complete."""
+    """Count one read of each number; the results stay in cache until they are complete."""
     dims = (knobs.outer, knobs.reduced, knobs.columns)
     outer, reduced, columns = (d if isinstance(d, int) else sizes[d] for d in dims)
     flops, traffic = outer * reduced * columns, 4 * outer * (reduced + 1) * columns
@@ -229,7 +229,7 @@ def reference(knobs: Columns, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sample(random: Random, target: Target) -> tuple[Columns, list[Arrays]]:
-    """Random knobs and three calls: other values each, other sizes where these are dynamic."""
+    """Draw knobs and three calls of other values and dynamic sizes."""
     registers = random.random() < 0.3
     most = FEW * target.vector_bytes // 4 if registers else LENGTHS[-1]
     columns = random.choice([size for size in LENGTHS if size <= most])
@@ -276,7 +276,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Columns of a strip, rows at once, vectors of a turn, and results in registers or memory."""
+    """Vary columns of a strip, rows at once, vectors of a turn, results in registers or memory."""
     knobs: Columns = offer.knobs
     columns = knobs.columns if isinstance(knobs.columns, int) else max(_STRIPS)
     return knob_space(

@@ -117,7 +117,7 @@ class Elementwise:
 
 
 def _parts(cores: int, rows: Dim, columns: Dim) -> tuple[int, int]:
-    """Rows and columns of a workgroup: few rows are cut along columns, others by rows."""
+    """Return a workgroup's rows and columns: few rows are cut along columns, others by rows."""
     across = columns if isinstance(columns, int) else NOMINAL_DIMENSION
     if isinstance(rows, int) and rows < cores:
         if not isinstance(columns, int):
@@ -142,7 +142,7 @@ refusal = refuse_target
 
 
 def cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each number is read and written once; a row's last vector counts as a whole one."""
+    """Count one read and write of each number; a row's last vector counts as a whole one."""
     rows, columns = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.columns))
     traffic = 8 * rows * columns + knobs.program.read_bytes(rows, columns)
     lanes = target.vector_bytes // 4
@@ -157,7 +157,7 @@ def reference(knobs: Elementwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarra
 
 
 def sample(random: Random, target: Target) -> tuple[Elementwise, list[Arrays]]:
-    """Random knobs and three calls: other values each, other sizes where these are dynamic."""
+    """Draw knobs and three calls of other values and dynamic sizes."""
     rows, columns = random.choice((*_ROWS, "m")), random.choice(_COLUMNS)
     knobs = Elementwise(
         rows,
@@ -226,7 +226,7 @@ def _is_worth(work: Work, knobs: Elementwise) -> bool:
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Parts of workgroups, vectors of a block, and stores through the caches or past them."""
+    """Vary parts of workgroups, vectors of a block, and stores through the caches or past them."""
     knobs: Elementwise = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None
     columns = knobs.columns if isinstance(knobs.columns, int) else _PART

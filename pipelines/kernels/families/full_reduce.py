@@ -110,7 +110,7 @@ refusal = refuse_target
 
 
 def cost(knobs: FullReduce, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each number is read once."""
+    """Count one read of each number."""
     rows, numbers = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.numbers))
     flops, traffic = rows * numbers, 4 * rows * (numbers + knobs.parts)
     return CostModel(target).kernel("full_reduce", flops, traffic)
@@ -140,7 +140,7 @@ def reference(knobs: FullReduce, arrays: Arrays) -> tuple[np.ndarray, np.ndarray
 
 
 def sample(random: Random, target: Target) -> tuple[FullReduce, list[Arrays]]:
-    """Random knobs and three calls: other values each, other sizes where these are dynamic.
+    """Draw knobs and three calls of other values and dynamic sizes.
 
     A part without numbers is the identity, infinite for max and min, which have but one here.
     """
@@ -202,7 +202,7 @@ def _is_short(shape: tuple[int | None, ...], first: int, target: Target) -> bool
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Numbers of a chunk, vectors of a turn, and rows of a workgroup."""
+    """Vary the numbers of a chunk, vectors of a turn, and rows of a workgroup."""
     knobs: FullReduce = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None
     return knob_space(

@@ -189,7 +189,7 @@ class Product:
                 self._strip(Strip(start, start + 1, panels.last_width, base, last=True))
 
     def _strip(self, strip: Strip) -> None:
-        """Blocks of the depth, one after the other."""
+        """Compute blocks of the depth, one after the other."""
         blocks = -(-self.knobs.depth // self.knobs.depth_block)
         if blocks == 1:
             return self._rows(strip, Depth(Index.of(0), Index.of(self.knobs.depth), Index.of(0)))
@@ -230,7 +230,7 @@ class Product:
         height: int,
         turn: Index | None = None,
     ) -> None:
-        """One register tile over one block of the depth; `turn` counts tiles for the prefetch."""
+        """Compute one register tile over one block of the depth; `turn` counts for the prefetch."""
         k, knobs = self.k, self.knobs
         places = self._places(strip, panel)
         offset = panel * (knobs.depth * strip.width) + strip.base + depth.start * strip.width
@@ -277,7 +277,7 @@ class Product:
         return [self.k.tail(Index.of(v), Index.of(knobs.columns)) for v in left]
 
     def _start(self, depth: Depth, spots: list[tuple[Index, Lanes]]) -> list[Vector]:
-        """Zeros in the first block of the depth, what C holds in the others."""
+        """Return zeros in the first block of the depth, C's contents in the others."""
         zeros = [self.k.vector(0.0)] * len(spots)
         if depth.number.number == 0:
             return zeros
@@ -342,7 +342,7 @@ def refusal(knobs: Any, target: Target) -> str:
 
 
 def cost(knobs: Gemm, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each matrix crosses memory once; the packed weights are constants."""
+    """Count each matrix once across memory; the packed weights are constants."""
     rows = knobs.rows if isinstance(knobs.rows, int) else sizes[knobs.rows]
     outs = rows * knobs.columns
     flops = outs * (2.0 * knobs.depth + knobs.epilogue.flops)
@@ -370,7 +370,7 @@ def slack(value: np.ndarray, sizes: np.ndarray, depth: int) -> np.ndarray:
 
 
 def sample(random: Random, target: Target) -> tuple[Gemm, list[Arrays]]:
-    """Random knobs, and three calls: half of the time the tile that ships for the target."""
+    """Draw knobs, half of the time the tile that ships for the target, and three calls."""
     knobs = _shipped(random, target) if random.random() < 0.5 else _any(random)
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
@@ -386,7 +386,7 @@ def _shipped(random: Random, target: Target) -> Gemm:
 
 
 def _any(random: Random) -> Gemm:
-    """Knobs that fit 16 registers."""
+    """Draw knobs that fit 16 registers."""
     height = random.choice((1, 4, 6))
     unroll = random.choice((1, 2, 4))
     return Gemm(
@@ -427,7 +427,7 @@ def _arrays(knobs: Gemm, random: Random) -> Arrays:
 def contents(
     program: Pointwise, rows: int, columns: int, values: np.random.Generator
 ) -> list[np.ndarray]:
-    """Random numbers for what an epilogue reads."""
+    """Draw the numbers that an epilogue reads."""
     shapes = [o.shape for o in program.operands("e", rows, columns)]
     return [values.normal(size=[d for d in s if isinstance(d, int)]) for s in shapes]
 

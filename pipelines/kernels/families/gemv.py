@@ -124,7 +124,7 @@ class Stream:
         return least(first * _UNIT, columns), least(end * _UNIT, columns)
 
     def sums(self, views: Matrices) -> None:
-        """B row by row: strip after strip of C, all of the depth for each."""
+        """Read B row by row: strip after strip of C, all of the depth for each."""
         k, knobs = self.k, self.knobs
         first, end = self._columns()
         depth = k.size(knobs.what.depth)
@@ -179,7 +179,7 @@ class Stream:
                 c.memory.store(apply(c.memory.load(*place), _moved(at, start)), *place)
 
     def dots(self, views: Matrices) -> None:
-        """B transposed: a vector of C from as many rows of B, row by row of A."""
+        """Read B transposed: a vector of C from as many rows of B, row by row of A."""
         k = self.k
         first, end = self._columns()
         whole = first + (end - first) // k.lanes * k.lanes
@@ -190,7 +190,7 @@ class Stream:
                 self._group(views, whole, k.tail(whole, end))
 
     def _group(self, views: Matrices, start: Index, place: Lanes) -> None:
-        """One vector of columns; those behind the last one repeat it."""
+        """Compute one vector of columns; those behind the last one repeat it."""
         last = self.k.size(self.knobs.what.columns) - 1
         columns = [least(start + i, last) if place.mask else start + i for i in range(self.k.lanes)]
         for row in self.rows:
@@ -227,7 +227,7 @@ refusal = refuse_target
 
 
 def sample(random: Random, target: Target) -> tuple[Gemv, list[Arrays]]:
-    """Random knobs, and three calls: half of the time what ships for the target."""
+    """Draw knobs, half of the time those that ship for the target, and three calls."""
     orders = random.choice([o for o in ORDERS if o[0][-1] == "k"])
     letters = [x for x in orders[2] if x not in "mn"]
     batch = tuple(random.choice((1, 2, 3, x)) for x in letters)
@@ -261,7 +261,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Rows of B at once and strips of C, which dots of transposed rows have not; shares."""
+    """Vary rows of B at once, strips of C (not for dots of transposed rows), and shares."""
     knobs: Gemv = offer.knobs
     what = knobs.what
     sums = not what.transposed

@@ -59,8 +59,7 @@ class Panels:
         return self.depth * (self.edge + self.last_width)
 
     def pack(self, b: np.ndarray) -> np.ndarray:
-        """B[depth, columns] as panels, each [depth][panel], the last one padded with zeros;
-        flat."""
+        """Pack B[depth, columns] into panels, each [depth][panel]; zeros pad the last one. Flat."""
         assert b.shape == self.shape
         panels = b[:, : self.edge].reshape(self.depth, self.full, self.panel).transpose(1, 0, 2)
         last = np.zeros((self.depth, self.last_width), np.float32)
@@ -150,7 +149,7 @@ def _places(k: Build, knobs: PanelPacking, panel: _Target) -> list[Lanes | None]
 
 
 def _rows(k: Build, knobs: PanelPacking, b: Memory, panel: _Target) -> None:
-    """Row by row; a masked load gives the zeros of the padding."""
+    """Pack row by row; a masked load gives the zeros of the padding."""
     with k.range(knobs.depth) as row:
         for v, place in enumerate(_places(k, knobs, panel)):
             value = k.vector(0.0) if place is None else b.load(row, place)
@@ -158,7 +157,7 @@ def _rows(k: Build, knobs: PanelPacking, b: Memory, panel: _Target) -> None:
 
 
 def _transposed(k: Build, knobs: PanelPacking, b: Memory, panel: _Target) -> None:
-    """Squares of registers are turned; the rest of the depth under a mask."""
+    """Turn squares of registers; the rest of the depth goes under a mask."""
     whole, depth = knobs.depth // k.lanes * k.lanes, Index.of(knobs.depth)
 
     def square(row: Index, at: int, place: Lanes, count: int) -> None:
@@ -186,7 +185,7 @@ refusal = refuse_target
 
 
 def cost(knobs: PanelPacking, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """B is read once and its panels are written once."""
+    """Count one read of B and one write of its panels."""
     traffic = 4 * (knobs.columns * knobs.depth + knobs.panels.size)
     return CostModel(target).kernel("packing", 0.0, traffic)
 
@@ -199,7 +198,7 @@ def reference(knobs: PanelPacking, arrays: Arrays) -> tuple[np.ndarray, np.ndarr
 
 
 def sample(random: Random, target: Target) -> tuple[PanelPacking, list[Arrays]]:
-    """Random knobs and three calls."""
+    """Draw knobs and three calls."""
     knobs = PanelPacking(
         random.choice(_SIZES),
         random.choice(_SIZES),
@@ -214,7 +213,7 @@ def sample(random: Random, target: Target) -> tuple[PanelPacking, list[Arrays]]:
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Shares of panels, whose width is that of the product that reads them."""
+    """Vary the shares of panels, whose width is that of the product that reads them."""
     knobs: PanelPacking = offer.knobs
     return knob_space(
         knobs,

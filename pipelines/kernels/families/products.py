@@ -29,7 +29,7 @@ ORDERS = (
 
 
 def product_cost(family: str, knobs: Any, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Of a kernel of `family`: each operand crosses memory once."""
+    """Return the cost of a kernel of `family`: each operand crosses memory once."""
     known = {x: d if isinstance(d, int) else sizes[d] for x, d in knobs.what.sizes.items()}
     left, right, out = (prod(known[x] for x in o) for o in knobs.what.orders)
     flops = 2.0 * prod(known.values()) + out * knobs.epilogue.flops
@@ -52,7 +52,7 @@ def reference(knobs: Any, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
 
 def arrays(knobs: Any, random: Random) -> Arrays:
-    """Random arguments of a call; sizes are drawn where they are dynamic."""
+    """Draw arguments of a call, and dynamic sizes."""
     values = np.random.default_rng(random.randrange(1 << 30))
     dims = {
         x: d if isinstance(d, int) else random.choice(SIZES if x in "mnk" else SIZES[:4])

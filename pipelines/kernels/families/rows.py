@@ -177,7 +177,7 @@ Exact = tuple[np.ndarray, np.ndarray]
 
 
 def refusal(knobs: Rows, target: Target) -> str:
-    """Rows that no cache holds would be read from memory several times."""
+    """Refuse rows that no cache holds: they would be read from memory several times."""
     columns = knobs.columns
     if isinstance(columns, int) and 4 * columns > target.l2_bytes:
         expected = f"expected rows of at most {target.l2_bytes} bytes (L2)"
@@ -186,13 +186,13 @@ def refusal(knobs: Rows, target: Target) -> str:
 
 
 def _flops(operation: str, rows: int, columns: int) -> int:
-    """Those that the op itself counts; one a number for reductions."""
+    """Count the operations that the op itself counts; one a number for reductions."""
     matrix = TensorType((rows, columns), np.dtype(np.float32))
     return matrix.elements if operation in REDUCTIONS else OPS[operation].flops([matrix], matrix)
 
 
 def cost(knobs: Rows, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each number is read once and, unless it is reduced, written once."""
+    """Count one read of each number and, unless it is reduced, one write."""
     rows, columns = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.columns))
     across = 1 if knobs.operation in REDUCTIONS else columns
     flops = _flops(knobs.operation, rows, columns) + knobs.prologue.flops * rows * columns
@@ -226,7 +226,7 @@ def _steps(knobs: Rows, x: np.ndarray) -> float:
 
 
 def _exponential(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
-    """Of softmax or its logarithm; `off` is the error of x."""
+    """Compute softmax or its logarithm; `off` is the error of x."""
     below = x - x.max(1, keepdims=True)
     power = np.exp(below)
     total = power.sum(1, keepdims=True)
@@ -276,7 +276,7 @@ def _reduction(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
 
 
 def sample(random: Random, target: Target) -> tuple[Rows, list[Arrays]]:
-    """Random knobs and three calls: other values each, other sizes where these are dynamic."""
+    """Draw knobs and three calls of other values and dynamic sizes."""
     rows, columns = random.choice(LENGTHS[:12]), random.choice(LENGTHS)
     operation = random.choice(OPERATIONS)
     reduces = operation in REDUCTIONS
@@ -379,7 +379,7 @@ def _along_rows(node: WorkOp, rank: int) -> bool:
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Vectors of a block, rows that are prefetched ahead, and rows of a workgroup."""
+    """Vary vectors of a block, rows that are prefetched ahead, and rows of a workgroup."""
     knobs: Rows = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None
     return knob_space(

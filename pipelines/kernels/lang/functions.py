@@ -95,7 +95,7 @@ _GELU_TANH = (
 
 
 def polynomial(x: Vector, coefficients: tuple[float, ...]) -> Vector:
-    """Horner's rule with fused multiply-adds, the highest power first."""
+    """Evaluate by Horner's rule with fused multiply-adds, the highest power first."""
     value = x.constant(coefficients[0])
     for c in coefficients[1:]:
         value = fma(value, x, c)

@@ -115,8 +115,16 @@ class Memory:
         zero = arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, _zero(kind)))
         return vector.maskedload(kind, self._value, at, mask.value, zero)
 
+    def store_as(self, value: Any, *place: Place, mask: Mask | None = None) -> None:
+        """Write an MLIR vector at a place, the lanes of the mask alone where there is one."""
+        _, at = self._find(place)
+        if mask is None:
+            vector.store(value, self._value, at)
+        else:
+            vector.maskedstore(self._value, at, mask.value, value)
+
     def number(self, *place: IndexLike) -> Scalar:
-        """One number."""
+        """Load one number."""
         return Scalar(memref.load(self._value, self._find(place)[1]))
 
     def put(self, value: Scalar, *place: IndexLike) -> None:
@@ -221,7 +229,7 @@ class Build:
 
     @contextmanager
     def when(self, condition: Condition) -> Iterator[None]:
-        """Code that runs only where the condition holds."""
+        """Emit code that runs only if the condition holds."""
         op = scf.IfOp(condition.value)
         with ir.InsertionPoint(op.then_block):
             yield
@@ -310,7 +318,7 @@ class Build:
         return decorate
 
     def _walk(self, size: Index, unroll: int, carry: list[Any], turn: Any) -> list[Any]:
-        """All vectors of a row: blocks of `unroll` without masks, single ones, then the tail."""
+        """Visit a row's vectors: blocks of `unroll` without masks, single ones, then the tail."""
         block = self.lanes * unroll
         blocks = size // block * block
 

@@ -122,7 +122,7 @@ def _rsqrt(values: Arrays, errors: Arrays, result: np.ndarray) -> Any:
 
 
 def _jump(values: Arrays, errors: Arrays, result: np.ndarray) -> Any:
-    """Of functions to integers: a whole step, where the operand is not exact."""
+    """Return a whole step for functions to integers if the operand is not exact."""
     return np.where(errors[0] == 0, 0.0, errors[0] + 1)
 
 

@@ -34,7 +34,7 @@ _shared: ContextVar[tuple[Any, dict[Any, Any]] | None] = ContextVar("_shared", d
 
 @contextmanager
 def shared_constants(block: Any) -> Iterator[None]:
-    """Code built within makes each constant once, at the start of `block`, which holds it all.
+    """Share constants: code built within makes each one once, at the start of `block`.
 
     Every second op would be a constant else, and each pass takes time for it.
     """
@@ -323,17 +323,17 @@ class Vector(_Float):
         return Vector(vector.shuffle(self.value, self.value, positions))
 
     def lane(self, position: int) -> Scalar:
-        """One lane."""
+        """Return one lane."""
         return Scalar(vector.extract(self.value, [], [position]))
 
 
 def f32_vector(lanes: int) -> Any:
-    """MLIR's type of a vector of f32."""
+    """Return MLIR's type of a vector of f32."""
     return ir.VectorType.get([lanes], ir.F32Type.get())
 
 
 def int_vector(lanes: int) -> Any:
-    """MLIR's type of a vector of 32-bit integers, which hold the bits of f32."""
+    """Return MLIR's type of a vector of 32-bit integers, which hold the bits of f32."""
     return ir.VectorType.get([lanes], ir.IntegerType.get_signless(32))
 
 
@@ -434,7 +434,7 @@ def int_constant(number: int, lanes: int) -> Any:
 
 
 def across_lanes(combine: Any, x: Vector) -> Scalar:
-    """All lanes combined into one number by a tree of halves."""
+    """Combine all lanes into one number by a tree of halves."""
     width = x.lanes
     while width > 1:
         half = width // 2
@@ -444,7 +444,7 @@ def across_lanes(combine: Any, x: Vector) -> Scalar:
 
 
 def tree(combine: Any, items: list[Any]) -> Any:
-    """Several values combined pair by pair, which rounds less than one after the other."""
+    """Combine values pair by pair, which rounds less than one after the other."""
     while len(items) > 1:
         pairs = [items[i : i + 2] for i in range(0, len(items), 2)]
         items = [combine(*pair) if len(pair) == 2 else pair[0] for pair in pairs]

@@ -84,7 +84,7 @@ def random_program(
 
 
 def random_reads(program: Pointwise, rows: int, columns: int, random: Random) -> list[np.ndarray]:
-    """Contents for the reads."""
+    """Draw contents for the reads."""
     values = np.random.default_rng(random.randrange(1 << 30))
     shapes = [o.shape for o in program.operands("r", rows, columns)]
     sizes = [[d for d in shape if isinstance(d, int)] for shape in shapes]

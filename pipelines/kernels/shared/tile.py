@@ -95,7 +95,7 @@ def local(k: Build, size: int) -> Memory:
 
 
 def bottom(rows: Index, height: int) -> list[tuple[Index, int, Condition | None]]:
-    """Tiles below the full ones of a matrix: (first row, height, condition or none).
+    """Return tiles below a matrix's full ones: (first row, height, condition or none).
 
     A known rest is one tile; an unknown one is made of powers of two.
     """

@@ -106,8 +106,7 @@ class Lowering:
     """The state that rules share while one function is converted: index values, sizes, checks."""
 
     def __init__(self, block: ir.Block, emit: Emit) -> None:
-        """For a function's `block`. `emit` emits a pending tensor, with what is pending below it,
-        or a reshape."""
+        """Begin a function's `block`. `emit` emits a pending tensor and its pending operands."""
         self.block = block
         self._emit = emit
         # Whether powers of smaller floats may be computed in f64.

@@ -87,7 +87,7 @@ def _contraction(
     zero: LoweredTensor,
     batch: Sequence[LoweredDim],
 ) -> LoweredTensor:
-    """Loops: the batch, m, n, k. Stretched batch dimensions are dropped from their operand."""
+    """Emit loops over the batch, m, n, k; operands drop stretched batch dimensions."""
     n_batch = len(batch)
     m, n, k = n_batch, n_batch + 1, n_batch + 2
     left, left_map = _drop_stretched(lowering, lhs, batch)

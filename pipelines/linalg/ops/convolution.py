@@ -141,7 +141,7 @@ def _grouped(
     groups: int,
     layout: str,
 ) -> LoweredTensor:
-    """Loops: n, g, f, oh, ow, c, kh, kw, on operands whose channels are split into groups."""
+    """Emit loops over n, g, f, oh, ow, c, kh, kw on operands with channels split into groups."""
     nchw = layout == "NCHW"
     channels, filters = (1, 0) if nchw else (3, 3)
     per_group = _split(lowering, x.dims[channels], groups)

@@ -35,7 +35,7 @@ COUNTED = 32
 def argsort(
     lowering: Lowering, name: str, x: LoweredTensor, *, axis: int, descending: bool, count: int
 ) -> LoweredTensor:
-    """By counting or by merging, along the last axis."""
+    """Sort by counting or by merging, along the last axis."""
     axis %= x.rank
     last = x.rank - 1
     order = (*(i for i in range(x.rank) if i != axis), axis)

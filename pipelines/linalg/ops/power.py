@@ -15,7 +15,7 @@ from pyc_mlir.pipelines.linalg.scalar.scalar import Scalar, compare, emit, narro
 
 @lowers("pow")
 def power(lowering: Lowering, name: str, x: LoweredTensor, y: LoweredTensor) -> LoweredTensor:
-    """Elementwise; the constant base 2 needs no logarithm."""
+    """Compute elementwise; the constant base 2 needs no logarithm."""
     dtype = x.dtype
 
     def body(a: Scalar, b: Scalar) -> Scalar:

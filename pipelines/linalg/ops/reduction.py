@@ -49,7 +49,7 @@ def _keep(
 def reduce(
     lowering: Lowering, name: str, x: LoweredTensor, *, axes: tuple[int, ...], keepdims: bool
 ) -> LoweredTensor:
-    """From the identity of the operation, in the accumulator's type."""
+    """Reduce from the identity of the operation, in the accumulator's type."""
     axes = tuple(a % x.rank for a in axes)
     combination = _COMBINED[name]
     wide = accumulator(x.dtype)
@@ -71,7 +71,7 @@ def reduce(
 def cumulative(
     lowering: Lowering, name: str, x: LoweredTensor, *, axis: int, reduction: str
 ) -> LoweredTensor:
-    """In steps of 1, 2, 4, ... (Hillis and Steele, 1986); of a dynamic size as a sum over pairs."""
+    """Accumulate in steps of 1, 2, 4, ... (Hillis and Steele, 1986); dynamic sizes over pairs."""
     axis %= x.rank
     wide = accumulator(x.dtype)
     combine = scalar.combine(COMBINATIONS[reduction].op, wide)

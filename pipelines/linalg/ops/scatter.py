@@ -28,7 +28,7 @@ def scatter(
     *,
     reduction: str,
 ) -> LoweredTensor:
-    """Few updates, or a dynamic number, are compared with each row; more are sorted first."""
+    """Compare few updates, or a dynamic number, with each row; sort more of them first."""
     rows = lowering.require_equal(indices.dims[0], updates.dims[0], "scatter: updates")
     for i in range(1, x.rank):
         lowering.require_equal(x.dims[i], updates.dims[i], f"scatter: dimension {i} of the updates")

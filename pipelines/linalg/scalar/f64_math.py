@@ -100,7 +100,7 @@ def _select(condition: Scalar, a: Scalar, b: Scalar) -> Scalar:
 
 
 def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
-    """Horner's rule, highest power first."""
+    """Evaluate by Horner's rule, highest power first."""
     value = _number(coefficients[0])
     for coefficient in coefficients[1:]:
         value = _add(_mul(value, x), _number(coefficient))
@@ -108,7 +108,7 @@ def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def tanh(x: Scalar) -> Scalar:
-    """Rational near 0, else 1 - 2 / (exp(2|x|) + 1) with the sign of x."""
+    """Compute a rational near 0, else 1 - 2 / (exp(2|x|) + 1) with the sign of x."""
     z = _mul(x, x)
     ratio = _div(_polynomial(z, _TANH_P), _polynomial(z, _TANH_Q))
     near = _add(x, _mul(_mul(x, z), ratio))
@@ -120,7 +120,7 @@ def tanh(x: Scalar) -> Scalar:
 
 
 def erf(x: Scalar) -> Scalar:
-    """Rational below 1, else 1 - exp(-x^2) P(|x|) / Q(|x|) with the sign of x."""
+    """Compute a rational below 1, else 1 - exp(-x^2) P(|x|) / Q(|x|) with the sign of x."""
     z = _mul(x, x)
     near = _mul(x, _div(_polynomial(z, _ERF_T), _polynomial(z, _ERF_U)))
     # Beyond 6 the result is 1 to the last bit; capping keeps infinities out of the quotient.

@@ -127,7 +127,7 @@ def _float_of(width: int) -> ir.Type:
 
 
 def polynomial(x: Number, coefficients: tuple[float, ...]) -> Number:
-    """Horner's rule, the highest power first."""
+    """Evaluate by Horner's rule, the highest power first."""
     value: Number = x.constant(coefficients[0])
     for c in coefficients[1:]:
         value = value * x + c

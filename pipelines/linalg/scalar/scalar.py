@@ -191,7 +191,7 @@ def _between_floats(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar
 
 
 def _to_float(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
-    """From integers; a 16-bit float is reached by way of f32, as numpy does."""
+    """Convert integers; a 16-bit float is reached by way of f32, as numpy does."""
     wide = storage_type(accumulator(target))
     name = "arith.uitofp" if source == BOOL or is_unsigned(source) else "arith.sitofp"
     converted = emit(name, value, result=wide)
@@ -217,7 +217,7 @@ def _to_bf16(value: Scalar) -> Scalar:
 
 
 def _saturate(value: Scalar, target: np.dtype) -> Scalar:
-    """Toward zero; out of range to the nearest bound, NaN to 0 (fptosi is undefined there)."""
+    """Round toward zero; out of range to the nearest bound, NaN to 0 (fptosi is undefined)."""
     out = storage_type(target)
     info = np.iinfo(target)
     above = compare("ge", value, constant_scalar(float(info.max + 1), value.type))

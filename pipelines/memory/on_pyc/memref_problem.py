@@ -207,7 +207,7 @@ def _is_memory(type_: ir.Type) -> bool:
 
 
 def _is_plain(type_: ir.MemRefType) -> bool:
-    """Row-major from the first element, in the default memory space."""
+    """Return whether a type is row-major from the first element, in the default memory space."""
     is_identity = type_.affine_map == ir.AffineMap.get_identity(type_.rank)
     return is_identity and type_.memory_space is None
 

@@ -120,7 +120,7 @@ class _Body:
         return known and ir.IntegerAttr(offset.operation.attributes["value"]).value == 0
 
     def _only_mention(self, binding: int) -> bool:
-        """One span of the binding, and one load or store of it."""
+        """Return whether the binding has one span, and that one load or store."""
         spans = list(self.bindings[binding].uses)
         return len(spans) == 1 and len(list(spans[0].owner.operation.results[0].uses)) == 1
 
@@ -141,7 +141,7 @@ class _Body:
 
 
 def _require_no_capture(op: Any, ways: Mapping[Any, Any]) -> None:
-    """No nested op reads a value that depends on the operand but through the op's operands."""
+    """Require that nested ops read dependents of the operand through the op's operands only."""
     for region in op.regions:
         for block in region.blocks:
             for inner in operations(block):

@@ -83,7 +83,7 @@ def _results(region: StreamRegion, ops: dict[TaskStep, Any]) -> dict[Instance, A
 
 
 def _hoist_scalars(block: Any) -> None:
-    """Arithmetic first: no task makes numbers, so every order of the tasks may use them."""
+    """Move arithmetic first: no task makes numbers, so every order of the tasks may use them."""
     for op in operations(block)[:-1]:
         inner = operations(op.regions[0].blocks[0]) if op.name == CONCURRENT else [op]
         for candidate in inner:
@@ -167,10 +167,10 @@ def _shared(region: StreamRegion, plan: SchedulePlan, step: TaskStep) -> list[tu
 
 
 def shared_offsets(execute: Any, shared: Shared) -> dict[Any, Any]:
-    """For each result that takes over storage: its offset and the operand's, as values.
+    """Return the offset and the operand's, as values, for each result that takes over storage.
 
-    `execute` is the region after IREE scheduled allocations. Raises PycError (PASS_FAILED) when
-    its dispatches are no longer those of the plan.
+    `execute` is the region after IREE scheduled allocations. Raises PycError (PASS_FAILED) when its
+    dispatches are no longer those of the plan.
     """
     dispatches = find(execute, _CMD_DISPATCH)
     if len(dispatches) != len(shared):
@@ -234,7 +234,7 @@ def _pairs_of(pack: Any, shared: Mapping[Any, Any]) -> dict[int, int]:
 
 
 def _joined(slices: Sequence[Slice], pairs: Mapping[int, int]) -> tuple[list[Slice], list[int]]:
-    """Slices with those that share storage as one, and which of them each slice became.
+    """Join slices that share storage; return them, and the number that each slice became.
 
     Only a slice that begins where the other one ends, and is as large, is joined with it.
     """

@@ -98,7 +98,7 @@ def _flops(function: Any) -> int:
 
 
 def _points(op: Any) -> int:
-    """Points of the iteration space; that of the largest operand where the op names no maps."""
+    """Count points of the iteration space; of the largest operand if the op names no maps."""
     shapes = [_shape(v.type) for v in op.operands]
     if "indexing_maps" not in op.attributes:
         return max((prod(s) for s in shapes), default=0)

@@ -56,7 +56,7 @@ class _Touch:
 def donations(
     function: Any, result_of: Callable[[Any], int | None], bodies: Bodies
 ) -> tuple[tuple[int, int], ...]:
-    """Pairs (number of the argument, number of the result), sorted.
+    """Return pairs (number of the argument, number of the result), sorted.
 
     `result_of` tells of an import op the result whose memory it brings in, None for an input's.
     """

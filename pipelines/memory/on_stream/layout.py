@@ -58,7 +58,7 @@ def watch(execute: Any, pack: Any, alignment: int = 64) -> WatchedPack | None:
 
 
 def _inner(op: Any) -> list[Any]:
-    """All ops under one, in the order of the text."""
+    """Return all ops under one, in the order of the text."""
     found = []
     for region in op.regions:
         for block in region.blocks:

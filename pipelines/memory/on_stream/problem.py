@@ -220,7 +220,7 @@ class _Reader:
         return len(self._tasks) - 1
 
     def _in_place(self, op: Any, read: list[int], fresh: list[int]) -> tuple[tuple[int, int], ...]:
-        """Pairs (written, read) of buffers that may be one, by the proof from the body.
+        """Return pairs (written, read) of buffers that may be one, by the proof from the body.
 
         A dispatch's bindings are its operands, then the results that update none of them.
         """
@@ -281,7 +281,7 @@ class _Reader:
 def _in_order_where_captures_change(
     tasks: list[PlannedTask], storage: list[int], shared: set[int]
 ) -> list[PlannedTask]:
-    """If a task updates `shared` memory, keep the order of all that touch such memory.
+    """Keep the order of tasks that touch `shared` memory, if a task updates such memory.
 
     Two captured values may be one storage, which only the ops outside of the region would tell.
     """

@@ -80,7 +80,7 @@ class Fit:
         self.few = self.size.mean() * np.exp(self.random.uniform(-FEW, FEW))
 
     def _search(self, part: PackingPart, start: PackingState, depth: int) -> bool:
-        """Depth first; the offsets of a packing that is found are written down."""
+        """Search depth first; write down the offsets of a packing that is found."""
         taken: list[tuple[PackingState, int]] = []
         state: PackingState | None = start
         while True:

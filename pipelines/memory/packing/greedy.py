@@ -79,7 +79,7 @@ class Placed:
 def place(
     intervals: Intervals, order: Ints, best_fit: bool, spend: Callable[[float], None]
 ) -> Ints:
-    """Offsets in bytes when the intervals are placed in `order`; `spend` is told of the work."""
+    """Return offsets in bytes of the intervals placed in `order`; `spend` counts the work."""
     offsets = place_below(intervals, order, best_fit, spend)
     assert offsets is not None, "without a limit everything finds a place"
     return offsets
@@ -160,7 +160,7 @@ def orders(intervals: Intervals) -> Iterator[Order]:
 
 
 def _heaviest(intervals: Intervals) -> tuple[Ints, Ints]:
-    """For each interval: the first section of greatest load among its own, and that load."""
+    """Return each interval's first section of greatest load, and that load."""
     first, past, count = intervals.sections
     # Loads as ranks, ties to the earlier section: the least rank of a range names its section.
     by_load = np.lexsort((np.arange(count), -intervals.load))
@@ -179,7 +179,7 @@ def _heaviest(intervals: Intervals) -> tuple[Ints, Ints]:
 
 
 def _lanes(intervals: Intervals, classes: Ints) -> Ints:
-    """Within each class, lanes of intervals that do not meet: as few as the class needs."""
+    """Assign lanes of intervals that do not meet within each class: as few as it needs."""
     lane = np.zeros(len(intervals), np.int64)
     free: dict[float, list[int]] = {}
     busy: dict[float, list[tuple[int, int]]] = {}

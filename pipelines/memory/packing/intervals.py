@@ -155,7 +155,7 @@ class Packing:
 
 
 def scale(intervals: Intervals) -> tuple[Ints, int]:
-    """Sizes in units, and the bytes of a unit.
+    """Return sizes in units, and the bytes of a unit.
 
     With one alignment for all, the unit is the padded sizes' greatest divisor: bottom-up packings
     have only sums of sizes as offsets. Else it is the granule.

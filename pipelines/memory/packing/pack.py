@@ -99,7 +99,7 @@ class _Search:
 
 
 def _sized_components(intervals: Intervals) -> Iterator[Ints]:
-    """Components of the intervals that take space; the others lie at offset 0."""
+    """Yield components of the intervals that take space; the others lie at offset 0."""
     sized = np.flatnonzero(intervals.size)
     for component in intervals.take(sized).components():
         yield sized[component]

@@ -32,7 +32,7 @@ class Expansion:
 
     @staticmethod
     def of(problem: PlanningProblem, order: Sequence[int] | None = None) -> "Expansion":
-        """Every task once, in `order` or in the problem's own."""
+        """Run every task once, in `order` or in the problem's own."""
         numbers = range(len(problem.tasks)) if order is None else order
         return Expansion(problem, tuple(TaskStep(t) for t in numbers))
 
@@ -111,7 +111,7 @@ class Expansion:
         return replace(self, steps=steps, sources={k: c for k, c in sources.items() if c})
 
     def tidied(self) -> "Expansion":
-        """Without runs that nothing reads, where another one is left; copies counted by place."""
+        """Drop runs that nothing reads, if another one is left; copies are counted by place."""
         found = self
         while (unread := found._unread()) is not None:
             found = found._dropped(unread)

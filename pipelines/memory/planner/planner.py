@@ -228,7 +228,7 @@ class _Planner:
         return best
 
     def _spread(self) -> None:
-        """Plans with recomputation, from the smallest peak up."""
+        """Find plans with recomputation, from the smallest peak up."""
         for points in self._sweeps(self._free_slowdown()):
             found = list(points)
             every = max(1, len(found) // FRONTIER_POINTS)
@@ -314,13 +314,13 @@ class _Planner:
     def _reuses(
         self, problem: PlanningProblem, waves: Sequence[Sequence[int]], peak: int
     ) -> Iterator[dict[int, int]]:
-        """All reuse; that which the peak needs; none."""
+        """Yield all reuse, the reuse that the peak needs, and none."""
         yield choose(problem, waves)
         yield choose(problem, waves, above=peak)
         yield {}
 
     def _sweeps(self, slowdown: float) -> Iterator[Iterator[Recomputed]]:
-        """For some of the orders: ever smaller peaks by recomputation."""
+        """Yield ever smaller peaks by recomputation for some of the orders."""
         reached = None
         for work, found in self.orders:
             if work in RECOMPUTE_RUNGS and (reached is None or found.peak < reached):

@@ -93,9 +93,9 @@ def sweep(
     work_limit: int = DEFAULT_WORK,
     reuse: bool = True,
 ) -> Iterator[Recomputed]:
-    """Ever smaller peaks, each from the one before, down to `floor` or until nothing helps.
+    """Yield ever smaller peaks, each from the one before, to `floor` or until nothing helps.
 
-    More work only adds to what is yielded.
+    More work only adds to the results.
     """
     peak = peak_of(expansion, reuse=reuse)
     work = 0
@@ -148,7 +148,7 @@ class _View:
         return found
 
     def excess(self, budget: int) -> int:
-        """Bytes over the budget, summed over the steps."""
+        """Return the bytes over the budget, summed over the steps."""
         return int(np.maximum(self.during - budget, 0).sum())
 
     def again(self, i: int) -> bool:
@@ -182,7 +182,7 @@ def _step(view: _View, budget: int, max_seconds: float) -> tuple[_View | None, i
 
 
 def _ways(view: _View, at: int) -> Iterator[_Again]:
-    """Ways to have fewer bytes at step `at`: for each idle storage, chains of growing length."""
+    """Yield candidates for fewer bytes at step `at`: chains of growing length by idle storage."""
     model, tasks = view.model, view.expansion.derived.tasks
     here = set(model.touches[at])
     idle = [
@@ -280,7 +280,7 @@ def _readable(view: _View, b: int, before: int) -> int | None:
 
 
 def _gain(view: _View, way: _Again, budget: int) -> int:
-    """Bytes that leave the excess, by estimate: the storage's gap less what the chain needs."""
+    """Estimate the bytes that leave the excess: the storage's gap less the chain's needs."""
     model, tasks = view.model, view.expansion.derived.tasks
     target, end = way.chain[-1], way.before
     first = min([target, *(start for _, start in way.kept)])

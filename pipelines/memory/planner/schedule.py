@@ -204,7 +204,7 @@ class _Scheduler:
         return False
 
     def _moved(self, at: int) -> Iterator[tuple[int, list[int]]]:
-        """Candidate orders around position `at`: (first position, tasks)."""
+        """Yield candidate orders around position `at`: (first position, tasks)."""
         model, position = self.model, self.position
         for s in self._idle(at):
             births = [position[t] for t in model.touchers[s] if position[t] < at]
@@ -365,7 +365,7 @@ class _ListSchedule:
 
 
 def depth_first(model: Storages) -> list[int]:
-    """Post-order from the results: the operand whose subtree needs most above what it leaves first.
+    """Order depth first from the results: the operand of greatest need beyond its result first.
 
     The labels are Sethi and Ullman's (1970), as if the graph were a tree.
     """

@@ -45,12 +45,12 @@ class Storages:
         return max((self.need(t) for t in range(len(self.touches))), default=0)
 
     def need(self, task: int) -> int:
-        """Bytes that are live while `task` runs, whatever the order."""
+        """Return the bytes that are live while `task` runs, whatever the order."""
         every = {operand for _, operand in self.swaps[task]}
         return sum(self.size[s] for s in self.touches[task]) - self.saved(task, every)
 
     def saved(self, task: int, dying: Iterable[int]) -> int:
-        """Bytes that in-place reuse saves at `task` when the storages `dying` end there."""
+        """Return the bytes that reuse saves at `task` when the storages `dying` end there."""
         return sum(self.size[s] for s in matched(self.swaps[task], dying, self.size))
 
 

@@ -67,7 +67,7 @@ class _Check:
         self.when = {step: w for w, wave in enumerate(plan.waves) for step in wave}
 
     def steps(self) -> Iterator[str]:
-        """Every task runs, once per copy; only what may be computed again has several copies."""
+        """Check that every task runs, once per copy; only recomputable ones have several copies."""
         counts = Counter(self.plan.steps)
         copies: dict[int, list[int]] = {t: [] for t in range(len(self.problem.tasks))}
         for step, count in counts.items():
@@ -147,7 +147,7 @@ class _Check:
                 )
 
     def places(self) -> Iterator[str]:
-        """Every instance of the arena has an aligned offset inside it, and nothing else has one."""
+        """Check that exactly the arena's instances have offsets, aligned and inside it."""
         needed = {i for i in self.lives if self.problem.buffers[i[0]].size and not self.outside(i)}
         for instance in sorted(needed - self.plan.offsets.keys()):
             yield f"{self.name(instance)} has no offset"
@@ -171,7 +171,7 @@ class _Check:
                 yield f"{self.name(result)} reuses {self.name(operand)} and lies elsewhere"
 
     def overlaps(self) -> Iterator[str]:
-        """No two instances share a byte in a wave, but a result and the operand it takes over."""
+        """Check that only a result and the operand it takes over share bytes in a wave."""
         found: dict[tuple[Instance, Instance], list[int]] = {}
         for w, pairs in self._collisions():
             for a, b in pairs:
@@ -182,7 +182,7 @@ class _Check:
             yield f"{self.name(a)} and {self.name(b)} overlap at {where}"
 
     def _collisions(self) -> Iterator[tuple[int, list[tuple[Instance, Instance]]]]:
-        """Pairs that share bytes, wave by wave."""
+        """Yield pairs that share bytes, wave by wave."""
         placed = [
             i for i in self.lives if i in self.plan.offsets and self.problem.buffers[i[0]].size
         ]
@@ -202,7 +202,7 @@ class _Check:
     def _pairs(
         self, placed: list[Instance], live: list[int], start: np.ndarray, end: np.ndarray
     ) -> list[tuple[Instance, Instance]]:
-        """All overlapping pairs of one wave; `live` is sorted by offset."""
+        """Return all overlapping pairs of one wave; `live` is sorted by offset."""
         found, open_ = [], []
         for k in live:
             open_ = [j for j in open_ if end[j] > start[k]]

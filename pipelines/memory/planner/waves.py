@@ -50,7 +50,7 @@ def group(
 
 
 def wave_profile(model: Storages, waves: Sequence[Sequence[int]]) -> list[int]:
-    """Live bytes during each wave."""
+    """Return the live bytes during each wave."""
     live = _Live(model, [t for wave in waves for t in wave])
     found, place = [], 0
     for wave in waves:
@@ -72,7 +72,7 @@ class _Ready:
         self.places = [place for place, t in enumerate(order) if not self.waiting[t]]
 
     def before(self, end: int) -> list[int]:
-        """Those before place `end`, behind which no task has been taken yet."""
+        """Return the places before `end` behind which no task has been taken yet."""
         return self.places[: bisect_left(self.places, end)]
 
     def run(self, wave: Iterable[int]) -> None:
@@ -101,7 +101,7 @@ class _Live:
         self.inside: set[int] = set()
 
     def born(self, place: int) -> int:
-        """Bytes that no task has touched before this one."""
+        """Return the bytes that no task has touched before this one."""
         model = self.model
         touched = model.touches[self.order[place]]
         return sum(model.size[s] for s in touched if self.unborn(s))
@@ -111,7 +111,7 @@ class _Live:
         return len(self.users[s]) == len(self.model.touchers[s])
 
     def saved(self, place: int, dying: Sequence[int]) -> int:
-        """Bytes that the task saves by reuse of the storages `dying` at it."""
+        """Return the bytes that the task saves by reuse of the storages `dying` at it."""
         task = self.order[place]
         return self.model.saved(task, dying) if dying and self.model.swaps[task] else 0
 
@@ -121,7 +121,7 @@ class _Live:
         return [s for s in touched if len(self.users[s]) == 1 and not stays[s]]
 
     def joint_with(self, place: int) -> int:
-        """Bytes that are live during the wave if the task joins it."""
+        """Return the bytes that are live during the wave if the task joins it."""
         # What the wave touches as well does not end at this task alone.
         dying = [s for s in self.dying(place) if s not in self.inside]
         return self.joint + self.born(place) - self.saved(place, dying)
@@ -174,7 +174,7 @@ class _Overtaking(_Live):
         return True
 
     def _overtaken(self, place: int) -> np.ndarray:
-        """Live bytes from the wave's first task on up to `place`, whose task now runs before."""
+        """Return live bytes from the wave's first task to `place`, whose task now runs before."""
         model, first = self.model, self.first
         during = self.during[first:place].copy()
         heirs: dict[int, list[int]] = {}

@@ -92,7 +92,7 @@ class Descent:
         return kept
 
     def gains(self) -> Ints:
-        """Ways that would cost less than the present ones but for the limit, best first."""
+        """Return ways that would cost less than the present ones but for the limit, best first."""
         gain = self._gain()
         order = np.argsort(gain, kind="stable")
         return order[: int(np.searchsorted(gain[order], -1e-9))]

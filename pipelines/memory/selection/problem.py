@@ -65,7 +65,7 @@ class SelectionProblem:
         return float("inf") if max(parts, default=0.0) >= FORBIDDEN else float(sum(parts))
 
     def use(self, choice: Ints) -> Floats:
-        """Bytes at each time, f64[times]."""
+        """Return the bytes at each time, f64[times]."""
         used = np.array([u[s] for u, s in zip(self.usages, choice, strict=True)], np.float64)
         change = np.zeros(int(self.lives.max(initial=0)) + 1)
         living = self.lives[:, 0] < self.lives[:, 1]

@@ -106,7 +106,7 @@ class CoSelected:
     structures: int
 
     def __str__(self) -> str:
-        """For the log."""
+        """Write the outcome for the log."""
         chosen = self.chosen
         return (
             f"{len(self.choices)} sites changed, {self.nbytes} bytes, predicted "

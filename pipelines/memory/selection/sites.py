@@ -74,7 +74,7 @@ class Sites:
         return tuple(site.now for site in self.sites)
 
     def seconds(self, choice: Sequence[int]) -> float:
-        """Predicted for a choice."""
+        """Predict the seconds of a choice."""
         return self.fixed_seconds + self._nanoseconds(choice) / NANO
 
     @property
@@ -86,7 +86,7 @@ class Sites:
         return sum(_nano(s.candidates[c]) for s, c in zip(self.sites, choice, strict=True))
 
     def constants(self, choice: Sequence[int]) -> int:
-        """Bytes of the constants that a choice reads, each once."""
+        """Return the bytes of the constants that a choice reads, each once."""
         found: dict[str, int] = {}
         for site, index in zip(self.sites, choice, strict=True):
             found.update(site.candidates[index].reads)
@@ -100,7 +100,7 @@ class Sites:
         return max(used, default=0)
 
     def bytes(self, choice: Sequence[int], calls: int = 1) -> int:
-        """Constants and the peaks of so many calls at once."""
+        """Return the bytes of constants and the peaks of so many calls at once."""
         return self.constants(choice) + calls * self.peak(choice)
 
 

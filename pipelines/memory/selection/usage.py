@@ -58,7 +58,7 @@ class Usage:
         return Usage(start, way, begin, end, size, first, max(len(events), 1), problem.limit)
 
     def of_choice(self, choice: Ints) -> Floats:
-        """Bytes at each time, f64[times], of a way of each group."""
+        """Return the bytes at each time, f64[times], of a way of each group."""
         chosen = np.zeros(int(self.start[-1]), bool)
         chosen[self.start[:-1] + choice] = True
         mine = chosen[self.way]

@@ -231,7 +231,7 @@ def _reshape(call: OpCall, dim: int) -> Dims | None:
 
 @runs("broadcast_to")
 def _broadcast_to(call: OpCall, dim: int) -> Dims | None:
-    """Without `like`, which only serves dynamic sizes."""
+    """Broadcast without `like`, which only serves dynamic sizes."""
     return (_aligned(call.inputs[0], call.out, dim),) if len(call.inputs) == 1 else None
 
 

@@ -13,7 +13,7 @@ from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.pyc import compatible
 from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.dialects.types import accumulator, is_float
-from pyc_mlir.pipelines.pyc.terms.algebra import Reals, Same
+from pyc_mlir.pipelines.pyc.terms.algebra import ExactAlgebra, RealAlgebra
 from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, NodeBuilder, TermGraph, TermNode
 from pyc_mlir.pipelines.pyc.terms.terms import Terms, TooManyProducts
 
@@ -42,8 +42,8 @@ class Match:
 
     ops: those between the leaves and the root, the root last. same: whether the composite does the
     same operations, so that it rounds alike. guards: what the program does about infinities or NaN
-    that the composite leaves away (`Reals`). guarded: whether it keeps a guard against NaN behind
-    itself.
+    that the composite leaves away (`RealAlgebra`). guarded: whether it keeps a guard against NaN
+    behind itself.
     """
 
     candidate: Candidate
@@ -96,11 +96,11 @@ def confirmed(candidate: Candidate, graph: TermGraph) -> Match | None:
         return None
     terms = Terms()
     try:
-        theirs, ours = (Reals(terms, candidate.leaves) for _ in "ab")
+        theirs, ours = (RealAlgebra(terms, candidate.leaves) for _ in "ab")
         shape = root.type.shape
         if theirs.whole(spelled, shape) != ours.whole(root, shape):
             return None
-        same = [Same(terms, candidate.leaves).whole(n, shape) for n in (spelled, root)]
+        same = [ExactAlgebra(terms, candidate.leaves).whole(n, shape) for n in (spelled, root)]
     except TooManyProducts:
         return None
     guarded = "nan guard" in ours.guards

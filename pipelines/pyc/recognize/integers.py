@@ -131,11 +131,17 @@ def _weights(value: ir.Value) -> np.ndarray | None:
 
 
 def _is_supported(op: ir.Operation) -> bool:
-    """Return whether the op of integers has this form: weights are a matrix, or filters."""
-    rank = from_mlir(op.operands[1].type).rank
+    """Return whether the op of integers has this form: weights are a matrix, or filters.
+
+    A convolution has no groups, or one for each channel.
+    """
+    x, weights = (from_mlir(v.type) for v in op.operands[:2])
     if op.name == "pyc.matmul":
-        return rank == 2 and from_mlir(op.operands[0].type).rank >= 2
-    return params_of(OPS["conv2d"], op)["groups"] == 1 and from_mlir(op.operands[0].type).is_static
+        return weights.rank == 2 and x.rank >= 2
+    params = params_of(OPS["conv2d"], op)
+    own, axis = (1, 0) if params["layout"] == "NCHW" else (3, 3)
+    each = params["groups"] == x.shape[own] == weights.shape[axis]
+    return (params["groups"] == 1 or each) and x.is_static
 
 
 def _integer(op: ir.Operation, x: ir.Value, weights: np.ndarray, zero: ir.Value) -> ir.Value:
@@ -146,7 +152,7 @@ def _integer(op: ir.Operation, x: ir.Value, weights: np.ndarray, zero: ir.Value)
     params = params_of(OPS["conv2d"], op)
     axis = 1 if params["layout"] == "NCHW" else 3
     missing = max(0, 4 - (from_mlir(x.type).shape[axis] or 4))
-    if missing:
+    if missing and params["groups"] == 1:
         high = tuple(missing if d == axis else 0 for d in range(4))
         x = b.pad(x, low=(0, 0, 0, 0), high=high)
         own = 1 if axis == 1 else 2

@@ -1,8 +1,8 @@
 """Two algebras for the elements of tensors: of the same operations, and of the same real numbers.
 
-`Same` keeps every operation and knows only that sums and products commute: programs with equal
-terms round alike. `Reals` multiplies out, takes divisions as products with inverses, leaves
-conversions between floats away and pulls out of sums what does not vary: programs with equal terms
+`ExactAlgebra` keeps every operation and knows only that sums and products commute: programs with
+equal terms round alike. `RealAlgebra` multiplies out, makes divisions products with inverses, drops
+conversions between floats and pulls out of sums what does not vary: programs with equal terms
 compute the same function of real numbers, by roundings of their own.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.types import DTYPES, is_float
 from pyc_mlir.pipelines.pyc.terms.nodes import TermNode
-from pyc_mlir.pipelines.pyc.terms.reading import Place, Reading
+from pyc_mlir.pipelines.pyc.terms.reader import Place, TermReader
 from pyc_mlir.pipelines.pyc.terms.terms import Atom, Poly, Product, Terms
 
 _ROOT = math.sqrt(2 / math.pi)
@@ -84,7 +84,7 @@ def triangle(node: TermNode) -> int | None:
     return k if np.array_equal(matrix, np.tri(rows, columns, k, dtype=bool)) else None
 
 
-class Same(Reading):
+class ExactAlgebra(TermReader):
     """The same operations on the same operands, but for the order of sums and products."""
 
     def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
@@ -105,7 +105,7 @@ class Same(Reading):
         return self.terms.atom("op", "mul", (), parts=sorted((a, b)))
 
 
-class Reals(Reading):
+class RealAlgebra(TermReader):
     """The same function of real numbers.
 
     `guards` names what was left away since it changes infinities or NaN only: ``max guard``, a
@@ -286,7 +286,7 @@ class Reals(Reading):
         return out
 
     def _compare(self, predicate: str, parts: Sequence[Poly], floats: bool) -> Poly:
-        """Of integers the bound ``d <= 0``; of floats the comparison itself, without gt and ge."""
+        """Compare integers by the bound ``d <= 0``; floats by the op itself, without gt and ge."""
         t, (a, b) = self.terms, parts
         if predicate in ("gt", "ge"):
             predicate, a, b = {"gt": "lt", "ge": "le"}[predicate], b, a

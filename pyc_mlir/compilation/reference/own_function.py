@@ -12,7 +12,6 @@ self-check leaves out a function with such effects.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,8 @@ from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import ExpectedResult, Sample, compare, make_inputs
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, accumulator
-from pyc_mlir.frontends.python.trace import NumpyCall, Traced, bind, by_numpy
-from pyc_mlir.frontends.sources import is_torch
+from pyc_mlir.frontends.python.trace import NumpyCall, bind, by_numpy
+from pyc_mlir.frontends.sources import Function, Inputs, Source, Trace
 from pyc_mlir.util.captures.effects import Effects
 
 _BF16 = DTYPES["bf16"]
@@ -39,13 +38,16 @@ class OwnFunction:
     effects: Callable[[], str]
 
 
-def own_function(source: Any, inputs: Sequence[Any] | None) -> OwnFunction | None:
-    """The function that is a source of `compile`; None for one that is no function of arrays."""
-    if isinstance(source, Traced):
-        return OwnFunction(source.call, lambda: source.effects)
-    if is_torch(source) or not callable(source):
+def own_function(source: Source, inputs: Inputs) -> OwnFunction | None:
+    """Return the function that is a source of `compile`; None for any other kind of source."""
+    if isinstance(source, Trace):
+        traced = source.traced
+        return OwnFunction(traced.call, lambda: traced.effects)
+    if not isinstance(source, Function):
         return None
-    return OwnFunction(by_numpy(source, bind(source, inputs or (), {})), Effects(source).found)
+    function = source.function
+    call = by_numpy(function, bind(function, tuple(inputs or ()), {}))
+    return OwnFunction(call, Effects(function).found)
 
 
 def agreement(call: NumpyCall, signature: Signature, samples: Sequence[Sample]) -> str:

@@ -27,6 +27,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.numerics.budget import OverBudget, ReferenceBudget
 from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.ops.contraction import any_order
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
@@ -122,10 +123,10 @@ def self_check(artifact: Artifact, expected: Expectation, device: Device | None)
         return SelfCheck(work=expected.work, unchecked=expected.unchecked, why=expected.why)
     if device is None:
         return SelfCheck.without(Unchecked.NO_DEVICE, artifact.manifest["target"])
-    contract = Contract.from_json({**artifact.manifest["contract"], "max_error": ROUNDING})
+    contract = Contract.of({**artifact.manifest["contract"], "max_error": ROUNDING})
     trial = replace(
         artifact,
-        manifest={**artifact.manifest, "contract": contract.to_json()},
+        manifest={**artifact.manifest, "contract": to_data(contract)},
         samples=expected.samples.to_bytes(),
         checks=None,
     )

@@ -226,7 +226,7 @@ class _JaxprImporter:
         return outputs
 
     def _replaced(self, site: SourceNode, jaxpr: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        """Return what another jaxpr computes for an equation; its ops are at the equation."""
+        """Return the results of an equation by another jaxpr, whose ops are at the equation."""
         outer, self._within = self._within, site
         try:
             return self._inline(jaxpr, operands)

@@ -1,6 +1,6 @@
 """The executions of a pyc program that no other one beats, as recipes that `compile` accepts.
 
-    explored = explore(model, inputs, options, wisdom)
+    explored = explore(Job.of(model, inputs, options), wisdom)
     explored.best.to_bytes()                    # a file for compile(recipe=...)
 
 Comes in: what `lower` takes, and evidence. Goes out: recipes of the Pareto set on (seconds, bytes).
@@ -20,12 +20,11 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
 
 from pyc_mlir.artifact.memory_report import MemoryReport, from_bytes
 from pyc_mlir.compilation.build import plan_only
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
-from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.simulation.estimate import Estimate
 from pyc_mlir.lab.simulation.evidence import MEASURED, PREDICTED
@@ -104,9 +103,7 @@ class Variant:
 class Explorer:
     """The searches over one program; `lowerings` and `plans` count what was done."""
 
-    source: Any
-    inputs: Sequence[Any] | None
-    options: Options
+    job: Job
     wisdom: Wisdom = field(default_factory=Wisdom)
     residuals: Residuals = field(default_factory=Residuals)
     effort: ExploreLimits = field(default_factory=ExploreLimits)
@@ -139,8 +136,8 @@ class Explorer:
         """Lower the program under these choices of structure; the policy makes the others."""
         self.lowerings += 1
         recipe = Recipe(dict(structure), tolerant=True)
-        lowered = lower(self.source, self.inputs, replace(self.options, recipe=recipe))
-        simulator = self._simulator(priced(lowered, self.options.target))
+        lowered = lower(self.job.under(replace(self.job.options, recipe=recipe)))
+        simulator = self._simulator(priced(lowered, self.job.options.target))
         quickest = quickest_kernels(simulator, clear=True)
         return Variant(
             {d.site.key: d.chosen for d in lowered.decisions if d.site.pass_name in STRUCTURE},
@@ -158,11 +155,11 @@ class Explorer:
         """A recipe for each memory plan of a program with these kernels, with its exact bytes."""
         self.plans += 1
         recipe = Recipe({**variant.structure, **kernels}, tolerant=True)
-        options = replace(self.options, recipe=recipe)
+        options = replace(self.job.options, recipe=recipe)
         modes = tuple(dict.fromkeys((*options.planner_modes, *PLANNER_MODES)))
         if options.planner_modes:
             options = replace(options, planner_modes=modes)
-        lowered = lower(self.source, self.inputs, options)
+        lowered = lower(self.job.under(options))
         try:
             made = plan_only(lowered, options)
         except PycError as error:
@@ -227,23 +224,19 @@ class Explorer:
 
 
 def explore(
-    source: Any,
-    inputs: Sequence[Any] | None,
-    options: Options,
+    job: Job,
     wisdom: Wisdom | None = None,
     residuals: Residuals | None = None,
     effort: ExploreLimits | None = None,
 ) -> Explored:
-    """The Pareto set of executions of a program on (seconds, bytes), as recipes.
+    """Return the Pareto set of executions of a program on (seconds, bytes), as recipes.
 
-    source, inputs: as of `compile`; options: of the compile that the recipes are for, without one.
+    job: the compile that the recipes are for; a recipe of its own is left out.
     wisdom, residuals: what seconds rest on, see `simulate`. Deterministic; nothing is measured, and
     no code is generated. Raises as a compile up to its memory plan.
     """
     asked = Explorer(
-        source,
-        inputs,
-        replace(options, recipe=None),
+        job.under(replace(job.options, recipe=None)),
         wisdom or Wisdom(),
         residuals or Residuals(),
         effort or ExploreLimits(),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import (
@@ -106,7 +107,7 @@ def reports_of(store: EvidenceStore, name: str) -> list[Report]:
 def _of_report(
     store: EvidenceStore, name: str, version: int, number: int, report: Report, moment: str
 ) -> Iterator[EvidenceRow]:
-    facts = {"environment": report.environment.to_json()}
+    facts = {"environment": to_data(report.environment)}
     place = Environments(facts, {}, {"suite": report.suite}, report.environment.fingerprint)
     store.add_place(place)
     nonce = f"baseline {name} {version} {number}"
@@ -142,7 +143,7 @@ def _record(store: EvidenceStore, trace: Trace) -> Record:
 
 
 def _report(place: Environments, records: Sequence[Record]) -> Report:
-    environment = Environment.from_json(place.hardware_facts["environment"])
+    environment = from_data(Environment, place.hardware_facts["environment"])
     unique = {(r["workload"], r["candidate"], r["metric"]): r for r in records}
     return Report(place.context_facts["suite"], environment, {}, tuple(unique.values()))
 

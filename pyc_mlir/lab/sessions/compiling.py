@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.rows import CRASH, OK, REFUSED, TIMEOUT
@@ -23,7 +24,7 @@ from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.util.logs import logged
 from pyc_mlir.worker.answer import WorkerFault
-from pyc_mlir.worker.job import CompileJob
+from pyc_mlir.worker.compile import WorkerCompile
 
 _STATUSES = {ReasonCode.NATIVE_CRASH: CRASH, ReasonCode.COMPILE_TIMEOUT: TIMEOUT}
 _SAID = 500
@@ -119,10 +120,9 @@ class Compiler:
         subject, options = self.subject, self._options
         options = replace(options, recipe=recipe)
         limit = self.timeout_seconds
-        with CompileJob(
-            subject.source, subject.inputs, options, logged, give_up_seconds=limit
-        ) as job:
-            return job.compile()
+        job = Job.of(subject.source, subject.inputs, options)
+        with WorkerCompile(job, logged, give_up_seconds=limit) as work:
+            return work.compile()
 
     @cached_property
     def _options(self) -> Options:

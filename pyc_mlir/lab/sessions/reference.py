@@ -22,7 +22,7 @@ from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.sources import load_source
+from pyc_mlir.frontends.sources import Source
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.lab.evidence.identity import graph_of_program
 from pyc_mlir.lab.evidence.rows import Graph
@@ -69,8 +69,9 @@ class Described:
 
 def described(source: Any, inputs: Sequence[Any] | None = None) -> Described:
     """Read a program; inputs as `compile` takes them. Raises PycError as the front ends do."""
+    source = Source.of(source)
     found = _described(source, inputs)
-    if inputs is None or callable(source) or len(inputs) != len(found.signature.inputs):
+    if inputs is None or source.takes_inputs or len(inputs) != len(found.signature.inputs):
         return found
     # Shapes refine the dynamic dimensions of what is no function.
     shapes = [tuple(getattr(given, "shape", given)) for given in inputs]
@@ -79,9 +80,9 @@ def described(source: Any, inputs: Sequence[Any] | None = None) -> Described:
     return replace(found, signature=replace(found.signature, inputs=refined))
 
 
-def _described(source: Any, inputs: Sequence[Any] | None) -> Described:
+def _described(source: Source, inputs: Sequence[Any] | None) -> Described:
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(source, inputs, context)
+        loaded = source.load(inputs, context)
         if loaded.module is None:
             entry = read_entry(loaded.foreign, loaded.name)
             oracle = ForeignOracle(loaded.foreign, entry.name, entry.signature)

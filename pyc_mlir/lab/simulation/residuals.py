@@ -20,14 +20,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.files import read_file
-from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.dialects.util.json_input import read_record
 
-SCHEMA_VERSION = 1
-KIND = "pyc-residuals"
 COVERAGE = 0.9
 # As families: whole programs, and a call that computes next to nothing.
 PROGRAM, CALL = "program", "call"
@@ -90,6 +88,8 @@ class Width:
 class Residuals:
     """Residuals, sorted. Equal contents have equal bytes."""
 
+    kind: ClassVar[str] = "pyc-residuals"
+    schema: ClassVar[int] = 1
     rows: tuple[Residual, ...] = ()
 
     @staticmethod
@@ -161,25 +161,14 @@ class Residuals:
 
     def to_bytes(self) -> bytes:
         """The file: JSON with sorted keys."""
-        data = {"schema": SCHEMA_VERSION, "kind": KIND, "rows": to_data(self.rows)}
+        data = to_data(self)
         return f"{json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True)}\n".encode()
 
     @staticmethod
     def from_bytes(data: bytes, where: str = "residuals") -> "Residuals":
         """Read what `to_bytes` wrote. Raises PycError (BAD_ARGUMENT), with `where` first."""
-        try:
-            found = parse_json(data)
-            if not isinstance(found, dict) or found.get("kind") != KIND:
-                raise ValueError(f"something else than {KIND}")
-            if found.get("schema") != SCHEMA_VERSION:
-                raise ValueError(f"schema {found.get('schema')!r} where {SCHEMA_VERSION} is known")
-            return Residuals.of(from_data(tuple[Residual, ...], found["rows"], "rows"))
-        except (ValueError, KeyError, TypeError) as error:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"{where}: expected residuals, got {error}; write them again with "
-                "`pyc-bench predict`",
-            ) from None
+        remedy = "write them again with `pyc-bench predict`"
+        return read_record(Residuals, data, where, "residuals", remedy)
 
     @staticmethod
     def load(path: str | Path) -> "Residuals":

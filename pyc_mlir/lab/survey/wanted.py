@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import optimized
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
@@ -57,7 +58,7 @@ def wanted_works(source: Any, inputs: Sequence[Any] | None, options: Options) ->
 
     Raises PycError as a compile does.
     """
-    with optimized(source, inputs, options) as (made, context):
+    with optimized(Job.of(source, inputs, options)) as (made, context):
         if made.module is None:
             return []
         graphs = {found.graph.graph_id: found.graph for found in works_of(made.module)}

@@ -10,6 +10,7 @@ from calibrations import calibration, host_calibration
 from pyc_mlir.api import build, compile
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -90,7 +91,7 @@ def test_the_program_runs(tmp_path: Path):
 
 def predicted(figures: Calibration) -> tuple[float, list[float]]:
     """Seconds of the program, and of each alternative that the kernels' choice had."""
-    lowered = lower(TEXT, None, make_options(calibration=figures))
+    lowered = lower(Job.of(TEXT, None, make_options(calibration=figures)))
     chosen = [d for d in lowered.decisions if d.site.pass_name == "pyc-select-kernels"]
     assert chosen and lowered.seconds is not None
     return lowered.seconds, [a.cost.seconds for d in chosen for a in d.alternatives if a.cost]
@@ -121,7 +122,7 @@ def test_a_recipe_of_another_calibration_is_refused(measured, other):
     recipe = Recipe.from_log(measured.decisions)
     for compiling in (
         made,
-        lambda c, r: emit(TEXT, None, make_options(recipe=r, calibration=c), "pyc"),
+        lambda c, r: emit(Job.of(TEXT, None, make_options(recipe=r, calibration=c)), "pyc"),
     ):
         with pytest.raises(PycError, match="that the recipe was made under") as caught:
             compiling(other, recipe)
@@ -138,8 +139,8 @@ def test_a_recipe_that_names_none_is_used_under_any(plain):
 
 def test_a_program_that_enters_at_iree_names_it_too():
     options = make_options(calibration=host_calibration())
-    assert len(named(lower(FOREIGN, None, options).decisions)) == 1
-    assert len(named(emit(FOREIGN, None, options, "linalg")[1])) == 1
+    assert len(named(lower(Job.of(FOREIGN, None, options)).decisions)) == 1
+    assert len(named(emit(Job.of(FOREIGN, None, options), "linalg")[1])) == 1
 
 
 def test_another_cpu_is_refused():

@@ -8,6 +8,7 @@ import pytest
 import pyc_mlir
 from pyc_mlir.compilation import build
 from pyc_mlir.compilation.generate import CONSTANTS_SITE
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -70,7 +71,7 @@ class AtCompile(FirstIsBest):
 
 
 def work_of(text: str, **options) -> int:
-    return lower(text, None, make_options(target="cpu-avx2", **options)).constant_work
+    return lower(Job.of(text, None, make_options(target="cpu-avx2", **options))).constant_work
 
 
 def decided(program: pyc_mlir.Program) -> list[str]:
@@ -123,7 +124,7 @@ def test_a_program_that_no_memory_holds_compiles():
     The program itself needs them only where IREE keeps them apart from the sum.
     """
     program = SUM.replace("20000", "100000")
-    made = build.build_here(program, None, make_options(target="cpu-avx2", kernels="iree"))
+    made = build.build_here(Job.of(program, None, make_options(target="cpu-avx2", kernels="iree")))
     assert [d.chosen for d in made.decisions if d.site.pass_name == CONSTANTS_SITE] == ["load"]
     try:
         pyc_mlir.Program(made, SYNC)

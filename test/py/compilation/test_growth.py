@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pyc_mlir.compilation.build import plan_only
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.iree.session import IreeSession
@@ -33,7 +34,7 @@ def results(n: int) -> Any:
 def calls(function: Any) -> Counter[tuple[str, int, str]]:
     """How often each Python function is called by a compile up to its memory plan."""
     profile, options = cProfile.Profile(), make_options()
-    profile.runcall(lambda: plan_only(lower(function, [X], options), options))
+    profile.runcall(lambda: plan_only(lower(Job.of(function, [X], options)), options))
     stats: Any = pstats.Stats(profile)
     return Counter({where: count[1] for where, count in stats.stats.items()})
 
@@ -49,7 +50,7 @@ def test_no_function_is_called_more_than_twice_as_often_as_the_program_grows(mad
 
 @pytest.mark.parametrize("n", [16, 200])
 def test_the_terms_of_a_sum_are_made_where_they_are_added(n):
-    text, _ = emit(terms(n), [X], make_options(), "pyc")
+    text, _ = emit(Job.of(terms(n), [X], make_options()), "pyc")
     kernels = [line for line in text.splitlines() if line.startswith("    ") and line[4] == "%"]
     computed = [line for line in kernels if '"pyc.constant"' not in line]
     assert len(computed) <= 1 + n / 6
@@ -58,5 +59,5 @@ def test_the_terms_of_a_sum_are_made_where_they_are_added(n):
 @pytest.mark.parametrize(("n", "barriers"), [(400, 0), (1600, 3)])
 def test_a_long_chain_becomes_several_dispatches(n, barriers):
     with IreeSession() as session:
-        session.parse(lower(chain(n), [X], make_options()).code)
+        session.parse(lower(Job.of(chain(n), [X], make_options())).code)
         assert part_long_chains(session.module) == barriers >= n * 8 // MOST_STEPS

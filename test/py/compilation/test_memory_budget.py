@@ -14,6 +14,7 @@ from stream_programs import LOOP, Program, bits, branches, chain, layered
 from pyc_mlir.api import build, compile
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.compilation.build import Planned, plan_only
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -49,7 +50,7 @@ def planned(code: bytes, mode: str) -> Planned:
 def plan_of(source: Any, inputs: Any, **asked: Any) -> Planned:
     """What a compile would plan."""
     options = make_options(**asked)
-    return plan_only(lower(source, inputs, options), options)
+    return plan_only(lower(Job.of(source, inputs, options)), options)
 
 
 def needed(program: Program, mode: str = "balanced") -> int:

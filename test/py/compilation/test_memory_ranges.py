@@ -16,6 +16,7 @@ from pyc_mlir.api import build, compile
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.compilation.build import plan_only
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -96,14 +97,14 @@ def test_ranges_stay_in_the_artifact_and_in_the_text(tmp_path):
     path = tmp_path / "p.vmfb"
     Program(made, Device("local-sync")).save(path)
     assert load(path, Device("local-sync")).signature.ranges == {"batch": (1, 50)}
-    text, _ = emit(model, SPECS, options, "pyc")
+    text, _ = emit(Job.of(model, SPECS, options), "pyc")
     assert "pyc.ranges = {batch = array<i64: 1, 50>}" in text
     again = build(text, None, make_options(dims={"y[0]": (2, 9)}))
     assert again.signature.ranges == DIMS
     # A dimension that has become static needs none.
     settled = build(text, [(8, 16), (None, 16)], make_options())
     assert settled.signature.ranges == {} and settled.signature.inputs[0].shape == (8, 16)
-    assert "pyc.ranges" not in emit(model, SPECS, options, "linalg")[0]
+    assert "pyc.ranges" not in emit(Job.of(model, SPECS, options), "linalg")[0]
 
 
 def test_wrong_ranges_are_refused():
@@ -168,7 +169,7 @@ def test_the_account_is_that_of_the_largest_call():
 @pytest.mark.full
 def test_a_budget_is_kept_up_to_the_largest_sizes(concurrency):
     options = make_options(dims=DIMS)
-    free = plan_only(lower(model, SPECS, options), options).account.total(concurrency)
+    free = plan_only(lower(Job.of(model, SPECS, options)), options).account.total(concurrency)
     assert free is not None
     with pytest.raises(BudgetNotKept) as caught:
         build(model, SPECS, make_options(contract=budget(1000, concurrency), dims=DIMS))
@@ -205,11 +206,11 @@ def test_random_programs_ranges_and_budgets(seed):
     low = rng.randrange(12, 30)
     high = low + rng.choice((0, 1, 17, 40))
     text = program.code.decode()
-    lowered = lower(text, None, make_options())
+    lowered = lower(Job.of(text, None, make_options()))
     names = [a.dynamic[0] for a in lowered.signature.inputs if a.dynamic]
     dims = dict.fromkeys(names, (low, high))
     options = make_options(dims=dims)
-    free = plan_only(lower(text, None, options), options).account.total()
+    free = plan_only(lower(Job.of(text, None, options)), options).account.total()
     assert free is not None
     total = int(free * rng.uniform(0.4, 1.1))
     try:

@@ -14,9 +14,10 @@ from pyc_mlir import CompileOptions, Contract, Device, PycError, ReasonCode, Tar
 from pyc_mlir.api import build
 from pyc_mlir.artifact.manifest import ReplayOptions
 from pyc_mlir.compilation.compile_options import texts
-from pyc_mlir.compilation.options import Options, make_options, resolve
+from pyc_mlir.compilation.options import HIGH_LEVEL, Options, make_options, passes_of, resolve
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.pipelines.choices.choices import FirstIsBest
+from pyc_mlir.pipelines.driver.registry import PASSES
 from pyc_mlir.tools import pyc_compile
 from pyc_mlir.tools.cli.contract_flags import read_contract
 from pyc_mlir.tools.cli.option_flags import read_options
@@ -38,6 +39,7 @@ CHANGED: dict[str, Any] = {
     "dims": {"batch": (1, 64)},
     "node_names": True,
     "islands": True,
+    "passes": "pyc-canonicalize,default",
     "dump_phases": "phases",
     "iree_flags": ("--iree-opt-level=O2",),
 }
@@ -142,7 +144,7 @@ def test_the_command_line_gives_the_same_options(tmp_path):
         ("--kernels", "rows+gemv"), ("--calibration", "figures.json"), ("--recipe", "log.jsonl"),
         ("--dim", "batch=1:64"), ("--dump-phases", "phases"), ("--Xiree=--iree-opt-level=O2",),
         ("--node-names",), ("--islands",), ("--check",), ("--wisdom", "wisdom.json"),
-        ("--require-evidence",),
+        ("--require-evidence",), ("--passes", "pyc-canonicalize,default"),
         ("--memory-budget", "1MiB"), ("--allowed-targets", "cpu-avx2"),
     ]  # fmt: skip
     parser = pyc_compile.make_parser()
@@ -193,7 +195,7 @@ def test_clauses_take_units(clause, text, value):
     assert Contract(**given) == Contract(**{**given, clause: value})
     with pytest.raises(PycError, match=f"clause `{clause}`: expected a number and one of .*'7 x'"):
         Contract(**{**given, clause: "7 x"})
-    assert Contract(memory_budget_bytes="64MiB").to_json()["memory_budget_bytes"] == 64 << 20
+    assert Contract(memory_budget_bytes="64MiB").memory_budget_bytes == 64 << 20
 
 
 def test_a_target_without_a_device_names_the_way_to_compile_only(monkeypatch):
@@ -206,3 +208,19 @@ def test_a_target_without_a_device_names_the_way_to_compile_only(monkeypatch):
     assert caught.value.code is ReasonCode.DEVICE_UNAVAILABLE
     assert "`pyc_mlir.api.build`" in caught.value.message
     assert build(double, [X], make_options(target="cuda-sm_80")).vmfb
+
+
+def test_passes_name_pycs_own_by_one_word():
+    assert passes_of("") == passes_of("default") == HIGH_LEVEL
+    assert passes_of("a{x=1},default,func.func(cse)") == f"a{{x=1}},{HIGH_LEVEL},func.func(cse)"
+    with pytest.raises(PycError) as caught:
+        make_options(passes="a(")
+    assert caught.value.code is ReasonCode.INVALID_PIPELINE
+
+
+def test_strict_determinism_takes_no_pass_of_a_plugin(monkeypatch):
+    monkeypatch.setitem(PASSES._registered, "their-pass", object)
+    strict = Contract(determinism="strict")
+    with pytest.raises(PycError, match="the pass `their-pass`"):
+        make_options(passes="func.func(their-pass),default", contract=strict)
+    assert make_options(passes="default,cse", contract=strict).passes.endswith("cse")

@@ -11,6 +11,7 @@ from pyc_mlir import Contract, nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, from_bytes, to_bytes
 from pyc_mlir.artifact.compile_log import read_compile_log
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import tunable_sites
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
@@ -210,7 +211,7 @@ def test_rows_of_variants_that_are_no_more_are_left_out(plain):
 
 
 def test_tools_see_what_there_is_to_tune(plain):
-    sites = tunable_sites(MODEL, [X], make_options())
+    sites = tunable_sites(Job.of(MODEL, [X], make_options()))
     listed = {d.site.key: d.alternatives for d in plain.decisions if len(d.alternatives) > 1}
     assert {s.site.key for s in sites} <= set(listed)
     assert all(s.alternatives == listed[s.site.key] for s in sites)
@@ -224,7 +225,7 @@ def test_tools_see_what_there_is_to_tune(plain):
 
 def test_tools_see_sites_after_other_choices(plain):
     kernels = make_options(recipe=recipe_with(plain, "iree"))
-    again = tunable_sites(MODEL, [X], kernels)
+    again = tunable_sites(Job.of(MODEL, [X], kernels))
     assert [s.site.key for s in again] == [
-        s.site.key for s in tunable_sites(MODEL, [X], make_options())
+        s.site.key for s in tunable_sites(Job.of(MODEL, [X], make_options()))
     ]

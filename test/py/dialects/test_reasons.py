@@ -1,5 +1,7 @@
 """Reason codes: each can be provoked and gives its own."""
 
+from dataclasses import astuple
+
 import pytest
 import reason_calls  # noqa: F401  (enters its scenarios)
 import reason_contracts  # noqa: F401
@@ -20,6 +22,6 @@ def test_a_scenario_gives_its_code_and_no_other(code, tmp_path, monkeypatch):
 
 def test_rows_are_sentences_for_a_table():
     for code in ReasonCode:
-        for text in (code.meaning, code.cause, code.remedy, code.example):
+        for text in astuple(code.value):
             assert text and "|" not in text and "\n" not in text and not text.endswith("."), code
     assert len({c.value for c in ReasonCode}) == len(ReasonCode), "equal rows are one member"

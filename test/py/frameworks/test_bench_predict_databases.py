@@ -9,6 +9,7 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 
 from wisdoms import KERNELS, reversed_wisdom
 
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.lab.sessions.session import SessionPlan
@@ -137,7 +138,7 @@ def test_programs_are_measured_by_work_and_by_recipe():
 def test_policies_are_compared_in_one_session():
     """By costs in which IREE's code takes half the time, with rows that say so clearly."""
     program = programs(quick=True)[0]
-    decisions = lower(program.source, program.specs, make_options()).decisions
+    decisions = lower(Job.of(program.source, program.specs, make_options())).decisions
     wisdom = reversed_wisdom(decisions)
 
     def cost(subject, candidate) -> float:

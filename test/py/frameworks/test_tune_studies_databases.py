@@ -19,6 +19,7 @@ import simulated_studies
 from simulated_studies import Costs, known_of, prepared, setting_of, studied, work
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import DONE, LEASED, WAITING
 from pyc_mlir.lab.evidence.database.upkeep import problems
@@ -143,7 +144,7 @@ def test_an_interrupt_gives_the_trial_back(url):
 def _first():
     from pyc_mlir.lab.tune.studies.agenda import asked_of
 
-    return asked_of(WORKS[0], TrialStage.SEARCH, ("iree",)).to_json()
+    return to_data(asked_of(WORKS[0], TrialStage.SEARCH, ("iree",)))
 
 
 def test_a_measurer_that_refuses_ends_the_trial_with_its_reason(url):

@@ -20,6 +20,7 @@ from ml_dtypes import bfloat16
 
 import pyc_mlir
 from pyc_mlir import Tensor, nn
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.iree.compiler import compile_module
@@ -180,7 +181,7 @@ def test_kept_and_recomputed_values_have_the_same_bits(mode):
 
 def final_code(source: Any, target: str, *shapes: tuple[int, ...]) -> str:
     """All executables in the dialect of the target's back end, before it takes over."""
-    lowered = lower(source, zeros(*shapes), make_options(target=target, kernels="iree"))
+    lowered = lower(Job.of(source, zeros(*shapes), make_options(target=target, kernels="iree")))
     return compile_module(lowered.code, Target.named(target), compile_to=AFTER).decode()
 
 
@@ -208,7 +209,7 @@ def test_the_decoration_reaches_the_spirv_program(tmp_path):
         return x * 0.3 + y
 
     flags = (f"--iree-hal-dump-executable-binaries-to={tmp_path}",)
-    lowered = lower(main, zeros((4096,), (4096,)), make_options(target="vulkan"))
+    lowered = lower(Job.of(main, zeros((4096,), (4096,)), make_options(target="vulkan")))
     compile_module(lowered.code, Target.named("vulkan"), flags)
     (file,) = tmp_path.glob("*.spv")
     words = np.fromfile(file, np.uint32)

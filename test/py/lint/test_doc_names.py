@@ -19,7 +19,7 @@ NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:\(\))?")
 # `A_b`, `AbC` and dotted names; a single word in Markdown may be anybody's.
 OURS = re.compile(r"\w+_\w+|[A-Z]\w*[a-z][A-Z]\w*|_?[a-zA-Z]\w*(?:\.\w+)+")
 OP_ID = re.compile(r"\w+\.[0-9a-f]{16}")
-GENERATED = {"frontends.md"}
+GENERATED = {"commands.md", "frontends.md"}
 # Until their docstrings are statements.
 UNTIL = tuple(
     f"pyc_mlir/{folder}"

@@ -19,7 +19,7 @@ PACKAGES = {
     "pyc_mlir": "pyc_mlir",
 }
 # Files of a user in examples, and entry point groups, which are no modules.
-EXAMPLES = {"file.py", "judge.py"}
+EXAMPLES = {"FILE.py", "file.py", "judge.py", "model.py"}
 GROUPS = {"pyc_mlir.kernels", "pyc_mlir.passes", "pyc_mlir.policies"}
 PATH = re.compile(r"[\w./{},*<>$-]*\w\.py\b")
 DOTTED = re.compile(r"\bpyc_mlir(?:\.[A-Za-z_]\w*)+")

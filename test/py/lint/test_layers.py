@@ -38,7 +38,10 @@ FOLDERS = (
     *under("pipelines/pyc", "", "canonicalize", "terms", "recognize", "fuse", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
-    *under("pyc_mlir", "util/captures", "util", "measure", "artifact", "profile", "runtime"),
+    *under(
+        *("pyc_mlir", "util/captures", "util", "measure", "artifact", "profile", "runtime"),
+        *("service", "serve"),
+    ),
     *under("pyc_mlir/frontends", "python", "importing", "islands", "onnx/shared"),
     *under("pyc_mlir/frontends/onnx/ops", "layers", "images", "microsoft", ""),
     *under("pyc_mlir/frontends", "onnx", "torch/shared", "torch/ops", "torch"),
@@ -76,7 +79,7 @@ RUN_PATH = (
 COMPILERS = ("torch_mlir", "iree.compiler")
 MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12
 # Lines of dialects/, pipelines/, pyc_mlir/ and tools/ together.
-MAX_PRODUCT = 114_300
+MAX_PRODUCT = 118_500
 
 
 @dataclass

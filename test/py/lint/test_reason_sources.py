@@ -2,6 +2,7 @@
 
 import ast
 import re
+from dataclasses import astuple
 
 from source_trees import PRODUCT, trees
 
@@ -37,7 +38,7 @@ def decision_sites() -> set[str]:
 
 
 def test_decisions_that_texts_name_exist():
-    texts = [t for c in ReasonCode for t in (c.meaning, c.cause, c.remedy, c.example)]
+    texts = [t for c in ReasonCode for t in astuple(c.value)]
     texts += [
         node.value
         for tree in TREES.values()

@@ -8,6 +8,7 @@ import pytest
 from profiled import made_by_hand
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.profile.profile import KEY, Disturbance, Profile
 from pyc_mlir.profile.views import table
 
@@ -80,7 +81,7 @@ def test_the_trace_is_a_trace(tmp_path):
 
 def test_json_and_back():
     profile = made_by_hand()
-    assert Profile.from_json(json.loads(json.dumps(profile.to_json()))) == profile
+    assert from_data(Profile, json.loads(json.dumps(to_data(profile)))) == profile
 
 
 @pytest.mark.parametrize(

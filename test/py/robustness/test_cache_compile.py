@@ -196,7 +196,7 @@ def test_a_file_that_is_known_is_not_imported(tmp_path, monkeypatch, plain):
     made, outcome, _ = compiled(fresh, file)
     assert outcome == "miss" and to_bytes(made) == plain
     no_compile(monkeypatch)
-    monkeypatch.setattr("pyc_mlir.cache.lookup.load_source", None)
+    monkeypatch.setattr("pyc_mlir.frontends.sources.MlirFile.load", None)
     made, outcome, _ = compiled(cache_in(tmp_path / "cache", ahead=100.0), str(file))
     assert outcome == "hit" and to_bytes(made) == plain
     assert compiled(fresh, file)[1] == "memory"

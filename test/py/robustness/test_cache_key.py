@@ -27,7 +27,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.frontends.python.trace import trace
-from pyc_mlir.frontends.sources import load_source
+from pyc_mlir.frontends.sources import Source
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
@@ -281,7 +281,7 @@ class TestProgram:
     def test_a_text_is_the_program_that_it_was_written_from(self):
         with new_context() as context, ir.Location.unknown():
             module = trace(lambda x: x @ W, X)
-            source = load_source(str(module), None, context)
+            source = Source.of(str(module)).load(None, context)
             assert source.module is not None
             assert module_digests(source.module) == module_digests(module)
 
@@ -324,35 +324,35 @@ class TestSources:
         return Sources(CacheStore(tmp_path / "cache"), lambda _: None, lambda: time.time() + ahead)
 
     def test_a_file_that_just_changed_or_will_is_not_trusted(self, tmp_path, model):
-        assert self.sources(tmp_path, 0).contents(model) is None
-        assert self.sources(tmp_path, -1e6).contents(model) is None
-        assert self.sources(tmp_path).contents(model) is not None
+        assert self.sources(tmp_path, 0).contents(Source.of(model)) is None
+        assert self.sources(tmp_path, -1e6).contents(Source.of(model)) is None
+        assert self.sources(tmp_path).contents(Source.of(model)) is not None
 
     def test_a_known_file_is_not_read_again(self, tmp_path, model, monkeypatch):
-        first = self.sources(tmp_path).contents(model)
+        first = self.sources(tmp_path).contents(Source.of(model))
         monkeypatch.setattr("pyc_mlir.cache.sources.file_digest", None)
-        assert self.sources(tmp_path).contents(str(model)) == first
+        assert self.sources(tmp_path).contents(Source.of(str(model))) == first
 
     def test_a_changed_file_is(self, tmp_path, model):
         """Of the same size, with its time of modification put back, or another in its place."""
         sources = self.sources(tmp_path)
         settle(model)
-        first, time_then = sources.contents(model), model.stat().st_mtime_ns
+        first, time_then = sources.contents(Source.of(model)), model.stat().st_mtime_ns
         assert first is not None
         model.write_text("two")
         os.utime(model, ns=(time_then, time_then))
-        second = sources.contents(model)
+        second = sources.contents(Source.of(model))
         assert second is not None and second.digests != first.digests
         assert not first.unchanged() and second.unchanged()
         (tmp_path / "other").write_text("six")
         os.utime(tmp_path / "other", ns=(time_then, time_then))
         os.replace(tmp_path / "other", model)
-        third = sources.contents(model)
+        third = sources.contents(Source.of(model))
         assert third is not None and third.digests not in (first.digests, second.digests)
 
     def test_memos_say_which_program_a_file_is(self, tmp_path, model):
         sources, part = self.sources(tmp_path), {"enters": "pyc", "graph": "g", "constants": "c"}
-        contents = sources.contents(model)
+        contents = sources.contents(Source.of(model))
         assert contents is not None and sources.known(contents, WHO) is None
         sources.remember(contents, WHO, part)
         assert sources.known(contents, WHO) == part
@@ -364,25 +364,25 @@ class TestSources:
     def test_weights_beside_an_onnx_model(self, tmp_path):
         path = external_model(tmp_path)
         sources = self.sources(tmp_path)
-        first = sources.contents(path)
+        first = sources.contents(Source.of(path))
         assert first is not None and len(first.states) == 2
         (tmp_path / "weights.bin").write_bytes(bytes(4096))
-        second = sources.contents(path)
+        second = sources.contents(Source.of(path))
         assert second is not None and second.digests[0] == first.digests[0]
         assert second.digests[1] != first.digests[1]
         (tmp_path / "weights.bin").unlink()
-        assert sources.contents(path) is None
-        assert external_model(tmp_path, "../weights.bin") and sources.contents(path) is None
-        assert external_model(tmp_path, "/dev/zero") and sources.contents(path) is None
+        assert sources.contents(Source.of(path)) is None
+        for odd in ("../weights.bin", "/dev/zero"):
+            assert external_model(tmp_path, odd) and sources.contents(Source.of(path)) is None
 
     def test_what_may_not_be_read_here_is_known_by_memos_alone(self, tmp_path, monkeypatch):
         """As of untrusted models."""
         path = external_model(tmp_path)
-        assert self.sources(tmp_path).contents(path, read=False) is None
-        read = self.sources(tmp_path).contents(path)
+        assert self.sources(tmp_path).contents(Source.of(path), read=False) is None
+        read = self.sources(tmp_path).contents(Source.of(path))
         for name in ("_external_names", "file_digest"):
             monkeypatch.setattr(f"pyc_mlir.cache.sources.{name}", None)
-        assert self.sources(tmp_path).contents(path, read=False) == read is not None
+        assert self.sources(tmp_path).contents(Source.of(path), read=False) == read is not None
 
     def test_memos_that_cannot_be_written_are_told(self, tmp_path, model):
         (tmp_path / "cache").write_text("a file")
@@ -390,16 +390,16 @@ class TestSources:
         sources = Sources(
             CacheStore(tmp_path / "cache"), reported.extend, lambda: time.time() + 100
         )
-        assert sources.contents(model) is not None
+        assert sources.contents(Source.of(model)) is not None
         assert [e.code for e in reported] == [ReasonCode.CACHE_FOLDER]
 
     @pytest.mark.full
     def test_no_files(self, tmp_path):
         sources = self.sources(tmp_path)
         (tmp_path / "broken.onnx").write_bytes(b"broken")
-        for odd in (lambda x: x, "func.func @main", tmp_path, tmp_path / "a.onnx", None, "\0.onnx"):
-            assert sources.contents(odd) is None
-        assert sources.contents(tmp_path / "broken.onnx") is None
+        for odd in (lambda x: x, "func.func @main", tmp_path, tmp_path / "a.onnx", "\0.onnx"):
+            assert sources.contents(Source.of(odd)) is None
+        assert sources.contents(Source.of(tmp_path / "broken.onnx")) is None
 
 
 def external_model(folder: Path, location: str = "weights.bin") -> Path:

@@ -29,7 +29,8 @@ from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.json_input import MAX_JSON_BYTES, parse_json
+from pyc_mlir.dialects.util.codec import to_data
+from pyc_mlir.dialects.util.json_input import MAX_JSON_BYTES, parse_json, read_record
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.log import read_log, write_log
 from pyc_mlir.pipelines.target.calibration import Calibration
@@ -190,22 +191,19 @@ def mutated_file(seed: int) -> str:
         lambda: Calibration.from_bytes(odd_bytes(draw, calibration().to_bytes())),
         lambda: read_log(folder / "odd.log"),
         lambda: read_contract(parser.parse_args(["--contract", "c.toml"])),
-        lambda: Verification.from_json(plain(odd_json(draw, json.dumps(verification).encode()))),
-        lambda: Contract.from_json(plain(odd_json(draw, json.dumps(CLAUSES).encode()))),
+        lambda: plain(Verification, odd_json(draw, json.dumps(verification).encode())),
+        lambda: Contract.of(plain(Any, odd_json(draw, json.dumps(CLAUSES).encode()))),
     ]
     return "; ".join(filter(None, map(reported, works)))
 
 
-def plain(data: bytes) -> Any:
-    """What the callers of `from_json` hand to it: they have refused what is no JSON."""
-    try:
-        return parse_json(data)
-    except ValueError as error:
-        raise PycError(ReasonCode.BAD_ARGUMENT, str(error)) from None
+def plain(kind: Any, data: bytes) -> Any:
+    """Return the record. Raises PycError."""
+    return read_record(kind, data, "record", "one", "write it again")
 
 
 TOML = b'max_error = "rounding"\ndeterminism = "strict"\nfallbacks = ["none"]\n'
-CLAUSES = Contract(max_error=0.1, memory_budget_bytes=1 << 20).to_json()
+CLAUSES = to_data(Contract(max_error=0.1, memory_budget_bytes=1 << 20))
 
 
 @pytest.mark.parametrize("batch", range(ARTIFACTS // BATCH))

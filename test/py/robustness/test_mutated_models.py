@@ -13,6 +13,7 @@ import pytest
 from mutation import BATCH, mutated_text, require_all_right
 from scenarios import count_of
 
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
@@ -27,14 +28,14 @@ def originals() -> list[onnx.ModelProto]:
 
 def warm_up() -> None:
     """What is loaded late is loaded before any mutant is timed."""
-    lower(originals()[0], None, make_options(target="cpu-avx2"))
+    lower(Job.of(originals()[0], None, make_options(target="cpu-avx2")))
     outcome("func.func @main() { return }\n")
 
 
 def outcome(source: str | bytes) -> str:
     """What is wrong with how the front takes a model ('' when nothing is)."""
     try:
-        lower(source, None, make_options(target="cpu-avx2"))
+        lower(Job.of(source, None, make_options(target="cpu-avx2")))
     except PycError as error:
         return "" if error.message else "no message"
     except Exception as error:  # noqa: BLE001  (what it must not be is what is asked)
@@ -66,5 +67,5 @@ def test_mutated_onnx(batch: int, tmp_path: Path) -> None:
 def test_originals_compile():
     """So that what is refused is refused for the mutation."""
     for proto in originals():
-        lowered = lower(proto, None, make_options(target="cpu-avx2"))
+        lowered = lower(Job.of(proto, None, make_options(target="cpu-avx2")))
         assert len(lowered.signature.outputs) == len(proto.graph.output)

@@ -18,9 +18,11 @@ from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation import contract_check
 from pyc_mlir.compilation.blame import WrongResult
 from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
@@ -76,7 +78,7 @@ def test_the_program_is_compared_and_its_bytes_are_the_same():
     assert check_of(without).unchecked is Unchecked.OFF
     assert to_bytes(made) == to_bytes(without)
     assert made.checks is not None and made.checks.expected is None, "not kept"
-    assert SelfCheck.from_json(check.to_json()) == check
+    assert from_data(SelfCheck, to_data(check)) == check
 
 
 def test_dynamic_dimensions_have_several_sizes():
@@ -110,7 +112,7 @@ def test_a_wrong_program_is_refused_with_the_decision_to_blame(monkeypatch):
 
 
 def expected(source: Any, inputs: Sequence[Any] | None = None) -> Any:
-    found = lower(source, inputs, ON, expect=True).expected
+    found = lower(Job.of(source, inputs, ON), expect=True).expected
     assert found is not None
     return found
 
@@ -122,7 +124,7 @@ def test_what_is_not_checked_says_why():
         found = expected(function, inputs)
         assert found.unchecked is Unchecked.OVER_BUDGET and found.work == 0 and found.why
     assert expected(FOREIGN).unchecked is Unchecked.NO_REFERENCE
-    assert lower(rows, [X], ON).expected is None, "only where it is asked for"
+    assert lower(Job.of(rows, [X], ON)).expected is None, "only where it is asked for"
     elsewhere = build(rows, [X], make_options(check=True, target="cpu-neon"))
     assert str(check_of(elsewhere)) == "not checked: no device for the target (cpu-neon)"
     contract = Contract(max_error=ROUNDING)

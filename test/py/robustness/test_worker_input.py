@@ -11,18 +11,20 @@ from scenarios import count_of
 from worker_hooks import CRASHES, SLEEPS, hook
 
 from pyc_mlir.api import build
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import bytecode_of, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.sources import holds_bytecode, load_source
+from pyc_mlir.frontends.sources import Source
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_compile
 from pyc_mlir.util.logs import logged
-from pyc_mlir.worker import job, process
+from pyc_mlir.worker import compile as worker_compile
+from pyc_mlir.worker import process
 
 __all__ = ["hook"]
 FOREIGN = """func.func @main(%a: tensor<5xf32>) -> tensor<5xf32> {
@@ -55,23 +57,19 @@ def test_bytes_of_bytecode_are_compiled():
 
 
 @pytest.mark.full
-def test_what_holds_bytecode(tmp_path):
+def test_sources_of_bytecode(tmp_path):
     path = tmp_path / "model"
     path.write_bytes(BYTECODE_MAGIC)
-    assert holds_bytecode(path)
-    assert holds_bytecode(str(path))
-    assert holds_bytecode(bytecode())
-    others = [FOREIGN, b"", b"ML", tmp_path, tmp_path / "none", "no\0path", lambda x: x, None]
-    assert not any(map(holds_bytecode, others))
+    assert all(Source.of(given).is_bytecode for given in (path, str(path), bytecode()))
+    others = [FOREIGN, b"", b"ML", tmp_path, tmp_path / "none", "no\0path", lambda x: x]
+    assert not any(Source.of(given).is_bytecode for given in others)
 
 
-@pytest.mark.parametrize("read", [load_source, lower])
-def test_it_is_not_parsed_in_this_process(tmp_path, read):
+def test_it_is_not_parsed_in_this_process(tmp_path):
     path = tmp_path / "model.mlirbc"
     path.write_bytes(bytecode())
-    third = make_options() if read is lower else new_context()
     with pytest.raises(PycError, match="only a worker process may parse") as caught:
-        read(path, None, third)
+        lower(Job.of(path, None, make_options()))
     assert caught.value.code is ReasonCode.BAD_MODEL
 
 
@@ -157,7 +155,7 @@ def refusal_of_text() -> PycError:
 
 def test_what_is_not_trusted_has_a_limit_by_default(hook, monkeypatch):
     hook(SLEEPS)
-    monkeypatch.setattr(job, "UNTRUSTED_SECONDS", 0.5)
+    monkeypatch.setattr(worker_compile, "UNTRUSTED_SECONDS", 0.5)
     error = refusal_of_text()
     assert error.code is ReasonCode.COMPILE_TIMEOUT
     assert "a compile in a worker: expected a program within 0.5 s" in error.message
@@ -166,9 +164,9 @@ def test_what_is_not_trusted_has_a_limit_by_default(hook, monkeypatch):
 
 @pytest.mark.full
 def test_the_contracts_limit_replaces_the_default_one(monkeypatch):
-    monkeypatch.setattr(job, "UNTRUSTED_SECONDS", 0.0)
+    monkeypatch.setattr(worker_compile, "UNTRUSTED_SECONDS", 0.0)
     assert refusal_of_text().code is ReasonCode.COMPILE_TIMEOUT
     requested = make_options(contract=Contract(max_compile_seconds=600))
     assert build(FOREIGN, None, requested, untrusted=True).vmfb
-    with job.CompileJob(FOREIGN, None, make_options(), logged) as trusted:
+    with worker_compile.WorkerCompile(Job.of(FOREIGN, None, make_options()), logged) as trusted:
         assert trusted._left is None

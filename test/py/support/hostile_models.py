@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
@@ -246,7 +247,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {**MLIR, **ONNX}
 def code_of(source: str | bytes) -> tuple[str, str]:
     """Code and message of the compile's front; both empty where it accepts the model."""
     try:
-        lower(source, None, make_options(target="cpu-avx2"))
+        lower(Job.of(source, None, make_options(target="cpu-avx2")))
     except PycError as error:
         return error.code.name, error.message
     return "", ""

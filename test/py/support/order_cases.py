@@ -35,7 +35,7 @@ def bits(floats: Sequence[str], integers: Sequence[str]) -> Iterator[Row]:
         for dtype in integers:
             yield op, ((dtype, (9, 9), "extreme"), (dtype, (9, 9), "bits")), True, {}
     for shapes in (((3, 5), (), (1,)), ((), (4,), (3, 1)), ((2, 9), (2, 9), (9,))):
-        words = [("ui64", shape, "words") for shape in shapes]
+        words = tuple(("ui64", shape, "words") for shape in shapes)
         yield "threefry", words[:2], True, {}
         yield "philox", words, True, {}
     same = {"f64": "i64", "i64": "f64", "f32": "ui32", "i32": "f32", "f16": "i16", "ui16": "bf16"}

@@ -1,6 +1,8 @@
 """Scenarios of reason codes: contracts, budgets, the cache (reason_table.py)."""
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +23,7 @@ from reason_table import (
 from stream_programs import branches
 
 import pyc_mlir
-from pyc_mlir import Contract
+from pyc_mlir import Contract, Program, Service, Targets
 from pyc_mlir.api import build
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.compile_key import Identity
@@ -31,7 +33,7 @@ from pyc_mlir.compilation.generate import Generated, Request
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.stages import CHEAPEST, OFFERED
 from pyc_mlir.compilation.stages import SITE as COMPILE_STAGE
-from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.frontends.python.jit import jit
 from pyc_mlir.frontends.python.specs import spec
@@ -40,6 +42,9 @@ from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.runtime.plans import Serving
+from pyc_mlir.serve.batching import Batcher, Waiting
+from pyc_mlir.serve.limits import Limits
+from pyc_mlir.serve.models import model_of
 
 # Contracts
 
@@ -225,3 +230,99 @@ def _(here: Here) -> Codes:
         raise Unkeyed("PyC's source changed")
 
     return _cached(here, changed)
+
+
+# Programs in service
+
+
+def tanh() -> Program:
+    return pyc_mlir.compile(small, [spec(np.float32, X.shape)])
+
+
+def service_codes(service: Service) -> Codes:
+    """The codes of the log of a service."""
+    own = {*ReasonCode.__members__}
+    return {ReasonCode[r.code] for e in service.log() for r in e.reasons if r.code in own}
+
+
+@provokes(ReasonCode.BUILD_SWAPPED)
+def _(here: Here) -> Codes:
+    with Service(tanh()) as service:
+        service.swap(tanh())
+        return service_codes(service)
+
+
+@provokes(ReasonCode.TARGET_MISSED)
+def _(here: Here) -> Codes:
+    targets = Targets(p50_seconds=1e-9, window=1, actions=())
+    with Service(tanh(), targets=targets) as service:
+        service(X)
+        return {ReasonCode[r.code] for r in service.health().reasons}
+
+
+@provokes(ReasonCode.SERVICE_REFUSING)
+def _(here: Here) -> Codes:
+    targets = Targets(p50_seconds=1e-9, window=1, actions=["refuse"])
+    with Service(tanh(), targets=targets) as service:
+        service(X)
+        return reported(lambda: service(X))
+
+
+@provokes(ReasonCode.CALL_HANGS)
+def _(here: Here) -> Codes:
+    free = threading.Event()
+    program = tanh()
+    run = program._serving.run
+    here.patch.setattr(program._serving, "run", lambda a: (free.wait(10), run(a))[1])
+    with Service(program, hang_seconds=0.01) as service:
+        thread = threading.Thread(target=service, args=(X,))
+        thread.start()
+        while not service.health().reasons:
+            time.sleep(0.002)
+        free.set()
+        thread.join()
+        return service_codes(service)
+
+
+# The server
+
+
+def queued(*waiting: Waiting, limit: int = 2) -> Codes:
+    """The codes of requests behind a call that goes on until all are queued."""
+    free, told = threading.Event(), []
+    program = tanh()
+    batcher = Batcher(
+        lambda x: (free.wait(10), program(x))[1], program.signature, told.extend, 1, limit, False
+    )
+    batcher.submit(Waiting([X], 0, None, None))
+    while batcher.waiting:
+        time.sleep(0.001)
+    found = {c for w in waiting for c in reported(lambda w=w: batcher.submit(w))}
+    free.set()
+    batcher.close()
+    return found | {o.code for _, o in told if isinstance(o, PycError)}
+
+
+@provokes(ReasonCode.SERVER_BUSY)
+def _(here: Here) -> Codes:
+    return queued(*(Waiting([X], 0, None, None) for _ in range(2)), limit=1)
+
+
+@provokes(ReasonCode.DEADLINE_PASSED)
+def _(here: Here) -> Codes:
+    return queued(Waiting([X], 0, 0.0, None))
+
+
+@provokes(ReasonCode.REQUEST_TOO_LARGE)
+def _(here: Here) -> Codes:
+    return reported(lambda: Limits(1024).require_size(2048))
+
+
+@provokes(ReasonCode.UNAUTHORIZED)
+def _(here: Here) -> Codes:
+    return reported(lambda: Limits(token="secret").require_token(b"Bearer guess"))
+
+
+@provokes(ReasonCode.UNKNOWN_MODEL)
+def _(here: Here) -> Codes:
+    return reported(lambda: model_of({}, "none", None))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pyc_mlir.worker import process
-from pyc_mlir.worker.job import CompileJob
+from pyc_mlir.worker.compile import WorkerCompile
 
 # What a worker runs in place of `process.BOOT`.
 _BOOT = """
@@ -44,9 +44,9 @@ def hook(monkeypatch: pytest.MonkeyPatch):
 class Clock:
     """0 as a job begins, then `at`, and `over` once `is_over` says so of the job."""
 
-    def __init__(self, at: float, over: float, is_over: Callable[[CompileJob], bool]) -> None:
+    def __init__(self, at: float, over: float, is_over: Callable[[WorkerCompile], bool]) -> None:
         self.at, self.over, self.is_over = at, over, is_over
-        self.job: CompileJob | None = None
+        self.job: WorkerCompile | None = None
 
     def __call__(self) -> float:
         if self.job is None:
@@ -54,7 +54,7 @@ class Clock:
         return self.over if self.is_over(self.job) else self.at
 
 
-def second_is_done(job: CompileJob) -> bool:
+def second_is_done(job: WorkerCompile) -> bool:
     """Whether the second worker of a job has answered all."""
     return job._second is not None and job._second.done
 
@@ -62,9 +62,9 @@ def second_is_done(job: CompileJob) -> bool:
 def with_clock(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Compiles of this test go by a clock."""
 
-    def make(*arguments: object, **options: object) -> CompileJob:
+    def make(*arguments: object, **options: object) -> WorkerCompile:
         clock.job = None
-        clock.job = CompileJob(*arguments, **options, clock=clock)  # pyright: ignore
+        clock.job = WorkerCompile(*arguments, **options, clock=clock)  # pyright: ignore
         return clock.job
 
-    monkeypatch.setattr("pyc_mlir.worker.front.CompileJob", make)
+    monkeypatch.setattr("pyc_mlir.worker.front.WorkerCompile", make)

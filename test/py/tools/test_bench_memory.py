@@ -10,6 +10,7 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact import memory_report
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.ir.bindings import ir
@@ -141,7 +142,7 @@ def test_a_peak_of_loading_does_not_hide_the_calls(monkeypatch):
 def test_iree_alone_in_its_partitioning_modes():
     """The default lets branches overlap, each with memory of its own; `debug` is a sequence."""
     case, options = make(SMALLEST, quick=True), plain_options()
-    lowered = lower(case.source, case.specs, options)
+    lowered = lower(Job.of(case.source, case.specs, options))
     manifest = make_manifest(options.target, lowered.signature, "", entry=lowered.entry)
     peaks = []
     for name in ("min-peak-memory", "debug"):

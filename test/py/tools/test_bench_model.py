@@ -117,9 +117,7 @@ def test_the_report_is_a_table_and_a_page():
     assert "transients 512 B, outputs 256 B = 2 KiB" in text
     assert "error above 0.001 by torch" in text and "left out: jax: no package" in text
     page = report.page(written)
-    assert page.count("<tr>") == 4 and "a&lt;b&gt;.onnx" in page
-    fetched = page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
-    assert "http" not in fetched and "<script" not in page
+    assert page.count("<tr>") == 4 and "a&lt;b&gt;.onnx" in page and "2 KiB" in page
 
 
 def test_a_model_alone_is_the_short_form(monkeypatch):

@@ -3,10 +3,13 @@
 import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,11 +18,15 @@ from pyc_mlir.artifact.artifact import read
 from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.artifact.signature import SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import events_of, read_log
+from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.driver.registry import PASSES
 from pyc_mlir.runtime import load as runtime
 from pyc_mlir.tools import pyc_compile, pyc_run
 from pyc_mlir.tools.cli import common as cli
@@ -63,6 +70,22 @@ FOREIGN = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   return %0 : tensor<4xf32>
 }
 """
+
+
+@dataclass(frozen=True)
+class Widen:
+    """A plugin's pass: relu of x is relu of x twice, which a self-check does not notice."""
+
+    name: ClassVar[str] = "test-widen"
+
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
+        body = entry_function(module, "layer").regions[0].blocks[0]
+        found = [op for op in body.operations if op.operation.name == "pyc.maximum"]
+        for op in found:
+            copy = op.operation.clone(ip=ir.InsertionPoint.at_block_terminator(body))
+            copy.operands[0] = op.result
+            body.operations[len(body.operations) - 1].operands[0] = copy.result
+        return {"widened": len(found)}
 
 
 @pytest.fixture
@@ -238,7 +261,7 @@ def test_log_is_a_recipe_that_gives_the_same_program(folder):
     compiled(model, "-o", "b.vmfb", "--recipe", "a.jsonl", "--log", "b.jsonl")
     assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
     assert Path("a.vmfb").read_bytes() == Path("b.vmfb").read_bytes()
-    kinds = [json.loads(line)["record"] for line in Path("a.jsonl").read_text().splitlines()]
+    kinds = [json.loads(line)["kind"] for line in Path("a.jsonl").read_text().splitlines()]
     assert kinds[0] == "conditions" and kinds[-1] == "event", "the last is the self-check"
     assert kinds.count("decision") == len(read("a.vmfb").decisions) == len(kinds) - 2
 
@@ -424,3 +447,24 @@ def test_places_that_cannot_be_written_are_told_before_the_compile(
     monkeypatch.setattr(compile_driver, "run", None)
     assert pyc_compile.run(["foreign.mlir", *flags.split()]) == 1
     assert "[FILE_ACCESS]" in capsys.readouterr().err
+
+
+def emitted(capsys, *flags: str) -> list[str]:
+    """The names of the pyc ops of ``--emit`` text."""
+    assert pyc_compile.run(["m.py:layer", *flags]) == 0
+    return re.findall(r'"(pyc\.\w+)"', capsys.readouterr().out)
+
+
+def test_the_imported_module_and_passes_of_plugins(folder, capsys, monkeypatch):
+    monkeypatch.setitem(PASSES._registered, Widen.name, Widen)
+    imported = emitted(capsys, "--emit", "imported")
+    assert "pyc.group" not in imported and imported.count("pyc.maximum") == 1
+    assert emitted(capsys, "--emit", "pyc", "--passes", "test-widen,default").count(
+        "pyc.maximum"
+    ) == emitted(capsys, "--emit", "pyc").count("pyc.maximum")  # relu of relu is one relu
+    only = emitted(capsys, "--emit", "pyc", "--passes", "test-widen", "--kernels", "iree")
+    assert "pyc.group" not in only and only.count("pyc.maximum") == 2
+    assert pyc_compile.run(["m.py:layer", "--passes", "default,cse", "-o", "m.vmfb"]) == 0
+    assert read("m.vmfb").manifest["options"]["passes"].endswith(",pyc-fuse,cse")
+    assert pyc_compile.run(["m.py:layer", "--passes", "no-such-pass", "-o", "x.vmfb"]) == 1
+    assert "no-such-pass" in capsys.readouterr().err

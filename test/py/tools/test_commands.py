@@ -117,7 +117,7 @@ def test_what_is_misspelled_is_named(command, hint, capfd):
         (lambda: load_policy("memory-first"), "did you mean 'memory_first'?"),
         (lambda: check_phase("strem"), "did you mean 'stream'?"),
         (lambda: Device("local-synk"), "did you mean 'local-sync'?"),
-        (lambda: Contract.from_json({"memory_budget": 3}), "did you mean 'memory_budget_bytes'?"),
+        (lambda: Contract.of({"memory_budget": 3}), "did you mean 'memory_budget_bytes'?"),
         (lambda: resolve(CompileOptions(planner_mode="balancd")), "did you mean 'balanced'?"),
         (lambda: resolve(CompileOptions(kernels="rowss")), "did you mean 'rows'?"),
     ],

@@ -27,10 +27,11 @@ def comparison(scores: np.ndarray) -> DemoComparison:
     names = (Alternative("fuse:a+b", Cost(traffic_bytes=10)), Alternative("keep", Cost()))
     site = Site("pyc-fuse", "a.1", 'loc("op1"("m.onnx":1:1))')
     chosen = Decision(site, "keep", names, "heuristic")
-    unknown = Decision(Site("iree-fusion", "m"), "plain", (Alternative("plain"),), "heuristic")
-    return DemoComparison(
-        scores, np.eye(3), (DemoRow(3, side, side, spread, spread),), (chosen, unknown)
-    )
+    plain = (Alternative("plain"), Alternative("other"))
+    unknown = Decision(Site("iree-fusion", "m"), "plain", plain, "heuristic")
+    forced = Decision(Site("plan-memory", "m"), "iree", plain[:1], "heuristic")
+    made = (chosen, unknown, forced, chosen)
+    return DemoComparison(scores, np.eye(3), (DemoRow(3, side, side, spread, spread),), made)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -69,7 +70,8 @@ def test_text_says_it_all_within_the_width():
 def test_saved_traffic_is_counted_against_the_costliest():
     text = demo_text.decisions({"m": comparison(np.eye(3))})
     rows = [line.split() for line in text.splitlines()[2:4]]
-    assert rows[0][-2:] == ["10", "B"] and rows[1][-1] == "-"
+    assert rows[0][1:4] == ["2", "x", "op1"] and rows[0][-2:] == ["10", "B"] and rows[1][-1] == "-"
+    assert "plan-memory" not in text  # where there was nothing to choose
 
 
 def test_verdict_needs_the_reference_accuracy(capsys):

@@ -12,9 +12,10 @@ from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.compile_log import CompileLog, head_of, read_compile_log
 from pyc_mlir.debug.diff import ProgramDifference, diff
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import CACHE, Event, Reason, write_log
 from pyc_mlir.tools import pyc_explain
@@ -32,10 +33,10 @@ CACHED = Event(CACHE, "none", "miss", reasons=(Reason(ReasonCode.CACHE_MISS.name
 
 @pytest.fixture
 def program(tmp_path) -> str:
-    clause = ClauseReport("fallbacks", ["none"], Status.CHECKED, code=CODE.name)
+    clause = ClauseReport("fallbacks", ("none",), Status.CHECKED, code=CODE.name)
     made = explained([planned(branches(3))], [FUSE, FUSION])
-    report = ContractReport((clause,)).to_json()
-    requested = Contract(fallbacks=("none",)).to_json()
+    report = to_data((clause,))
+    requested = to_data(Contract(fallbacks=("none",)))
     manifest = {**made.manifest, "contract": requested, "contract_report": report}
     return saved(tmp_path, replace(made, manifest=manifest))
 
@@ -84,7 +85,7 @@ def test_parts_of_words_are_no_ops(capsys, log):
 
 def test_why_names_each_place(capsys, program, log):
     out = ran(capsys, program, "--why", CODE.name)
-    assert out.startswith(f"{CODE.name}: {CODE.meaning}\n  remedy: {CODE.remedy}\n")
+    assert out.startswith(f"{CODE.name}: {CODE.value.meaning}\n  remedy: {CODE.value.remedy}\n")
     assert "iree-fusion:0123456789abcdef: plain (by fallback)" in out
     assert "aggressive: stack" in out and "contract: fallbacks" in out
     assert "cache:none: miss" in ran(capsys, log, "--why", "cache_miss")
@@ -140,6 +141,7 @@ def test_a_change_has_its_reasons():
         "b: workspace_bytes absent -> 0",
         "b: constant_bytes absent -> 0",
         "b: traffic_bytes absent -> 1048576",
+        "b: flops absent -> 0",
         "c: was not offered before",
         "evidence before: old",
         "evidence now: new",

@@ -7,6 +7,7 @@ from explain_programs import ran, refused
 from profiled import X, artifact_of, made_by_hand
 
 from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.explain.facts import ExplainedProgram
@@ -54,7 +55,7 @@ def test_a_measurement_takes_its_place(tmp_path, capsys):
     assert "Where the time goes" in shown and "Every dispatch, measured" in shown
     assert "kernel gemm" in shown
     data = json.loads(ran(capsys, program, "--profile", trace, "--json", "-"))
-    assert data["time"] == json.loads(json.dumps(profile.to_json()))
+    assert data["time"] == json.loads(json.dumps(to_data(profile)))
 
 
 def test_a_log_tells_where(tmp_path, capsys):

@@ -99,7 +99,7 @@ def test_arenas_of_regions_are_parts_of_the_account(regions):
     subject = explained(program)
     account, by_iree = program.artifact.account, program.artifact.reference
     assert dict(subject.account())["transients (the arena)"] == account.transients
-    arenas = [s.region.after.arena_bytes for s in subject.stories() if s.region.after]
+    arenas = [s.region.after.arena_bytes for s in subject.regions() if s.region.after]
     assert account.scratch is not None and max(arenas) <= account.scratch <= sum(arenas) + 64
     assert subject.memory() == (account.total(), by_iree.total())
     mine, theirs = subject.memory()

@@ -13,6 +13,7 @@ from wisdoms import KERNELS, reversed_wisdom
 from pyc_mlir import nn
 from pyc_mlir.artifact.artifact import Artifact, write
 from pyc_mlir.compilation.build import build_here
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.python.specs import spec
@@ -34,7 +35,9 @@ sys.exit(main(sys.argv[1:]))
 
 @cache
 def artifact() -> Artifact:
-    return build_here(lambda x: nn.softmax(nn.relu(x @ W)), [spec("f32", (8, 32))], make_options())
+    return build_here(
+        Job.of(lambda x: nn.softmax(nn.relu(x @ W)), [spec("f32", (8, 32))], make_options())
+    )
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import socket
 import threading
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,20 +16,38 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import Checks, Verification
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle
 from pyc_mlir.compilation.stages import CHEAPEST, DEFAULT, FewestSteps, at_stage, stages_below
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
+from pyc_mlir.frontends.sources import (
+    Bytecode,
+    Loaded,
+    MlirFile,
+    MlirText,
+    OnnxFile,
+    OnnxModel,
+    PycBytecode,
+)
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBest, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
+from pyc_mlir.pipelines.choices.policies import load_policy
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.worker.answer import artifact_frame, artifact_of, error_frame, error_of
 from pyc_mlir.worker.protocol import Channel, Frame, FrameReader, read_frame
-from pyc_mlir.worker.request import options_json, options_of, restored, travelling
+from pyc_mlir.worker.request import (
+    COMPILE,
+    job_of,
+    options_json,
+    options_of,
+    request,
+    travelling,
+)
 
 FRAMES = [
     Frame({}),
@@ -162,9 +181,33 @@ def test_a_policy_of_others_stays_in_the_parent():
 
 @pytest.mark.parametrize("inputs", [None, [], [(2, None)], [(), np.zeros((3, 4), np.float32)]])
 def test_shapes_travel(inputs):
-    found = restored(travelling("func.func @main() {\n}", inputs))[1]
+    job = travelling(Job.of("func.func @main() {\n}", inputs, options()))
+    found = job_of(request(COMPILE, job), load_policy).inputs
     expected = None if inputs is None else [tuple(getattr(i, "shape", i)) for i in inputs]
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        OnnxFile(Path("model.onnx"), islands=True),
+        OnnxModel(b"model", islands=True),
+        MlirFile(Path("model.mlir")),
+        MlirText("module {}"),
+        Bytecode(b"ML\xefR"),
+        Loaded(None, b"module {}", "foreign"),
+    ],
+)
+def test_sources_travel(source):
+    job = travelling(Job(source, None, options()))
+    assert job_of(request(COMPILE, job), load_policy).source == source
+
+
+def test_a_function_travels_as_its_module():
+    job = travelling(Job.of(np.tanh, [pyc_mlir.TensorSpec("f32", 2)], options()))
+    found = job_of(request(COMPILE, job), load_policy)
+    assert isinstance(found.source, PycBytecode) and found.source.name == "tanh"
+    assert found.inputs is None
 
 
 def artifact() -> Artifact:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pyc_mlir.api import build
 from pyc_mlir.compilation.generate import SETTINGS, SITE
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -61,10 +62,10 @@ def compiles(
 ) -> Mapping[str, Callable[[], object]]:
     """Return the candidates: each call is one whole compile. `folder` takes the tools' files."""
     options, plain = make_options(), plain_options()
-    text = emit(workload.source, workload.inputs, plain, "linalg")[0]
+    text = emit(Job.of(workload.source, workload.inputs, plain), "linalg")[0]
     source, out = folder / "in.mlir", folder / "out.vmfb"
     source.write_text(text)
-    code = lower(workload.source, workload.inputs, plain).code
+    code = lower(Job.of(workload.source, workload.inputs, plain)).code
     return {
         "pyc": lambda: build(workload.source, workload.inputs, options),
         TEXT: partial(compile_plain, text.encode(), flags),

@@ -29,7 +29,7 @@ _FIRST, _LOG, _AGAIN = "first.vmfb", "first.jsonl", "again.vmfb"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Replays in fresh processes whose bytes are those of the first compile."""
+    """Count replays in fresh processes whose bytes are those of the first compile."""
     bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     with tempfile.TemporaryDirectory() as folder:
         models = models_in(Path(folder))
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def models_in(folder: Path) -> Mapping[str, Sequence[str]]:
-    """By name the arguments of `pyc-compile` that say what is compiled, and for what."""
+    """Return by name the arguments of `pyc-compile`: the model and its options."""
     chain, encoder = folder / "chain.mlir", folder / "encoder.onnx"
     chain.write_text(layers(_OPS))
     encoder.write_bytes(encoder_onnx(TINY, encoder_weights(TINY)))

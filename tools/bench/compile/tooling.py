@@ -61,7 +61,7 @@ def layers(ops: int) -> str:
 
 
 def process_records(rounds: int) -> list[Record]:
-    """Wall seconds of whole processes."""
+    """Measure the wall seconds of whole processes."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "small.mlir"
         source.write_text(layers(_OPS_A_LAYER))
@@ -113,7 +113,7 @@ def _ops(function: ir.Operation) -> list[ir.Operation]:
 
 
 def module_records(ops: int, rounds: int) -> list[Record]:
-    """Median seconds of the whole way, of parsing, and of each pass."""
+    """Measure the median seconds of the whole path, of parsing, and of each pass."""
     text = layers(ops)
     runs = []
     for i in range(rounds):

@@ -19,7 +19,7 @@ _WAYS, _TRACES, _BATCH = 5, 10, 5000
 
 
 def measure(url: str, share: int = 1) -> list[Record]:
-    """All of it, or one part in `share`; the database is left full."""
+    """Measure all, or one part in `share`; the database is left full."""
     kept = _kept(url, max(WRITERS, KILLS // share))
     return [*kept, *_claimed(url, CLAIMS // share), *_looked_up(url, ROWS // share)]
 

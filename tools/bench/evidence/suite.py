@@ -17,7 +17,7 @@ SUITE = "evidence"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Rows lost to SIGKILL, claims a second, look-ups in a million rows, of the database."""
+    """Measure the database: rows lost to SIGKILL, claims a second, look-ups in a million rows."""
     parser = Parser(SUITE, "")
     parser.add_argument("--db", metavar="URL", help="an empty database; default: a SQLite file")
     bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)

@@ -127,7 +127,7 @@ def kill_writers(url: str, kills: int, writers: int = WRITERS, seed: int = 0) ->
 
 
 def _ready(running: dict[int, Path], chance: Random) -> int:
-    """One of those that have acknowledged a row, at random."""
+    """Wait for writers that have acknowledged a row, and return one of them at random."""
     while True:
         for process in running:
             ended, status = os.waitpid(process, os.WNOHANG)
@@ -148,7 +148,7 @@ def _kill_one(running: dict[int, Path], chance: Random) -> None:
 
 
 def claims_per_second(url: str, trials: int, writers: int = WRITERS) -> float:
-    """Trials claimed and finished in a second by so many processes together."""
+    """Measure trials claimed and finished in a second by so many processes together."""
     study = fill(url, trials)
     begin = time.perf_counter()
     children = [fork(url, study.id, n) for n in range(writers)]

@@ -42,7 +42,7 @@ MILLION = 1e6
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Latency of the demo models and an encoder block: PyC, plain IREE, onnxruntime."""
+    """Measure the demo models and an encoder block: PyC, plain IREE, onnxruntime."""
     bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     names = (TINY_ENCODER,) if bench.quick else PUBLISHED
     counts = [t for t in THREADS if t <= available_cores()][: 1 if bench.quick else None]

@@ -41,7 +41,7 @@ _GIGA, MILLION = 1e9, 1e6
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Sustained FLOP/s of products with bias and gelu, as a share of the peak of the same run."""
+    """Measure FLOP/s of products with bias and gelu, as a share of the same run's peak."""
     bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     sizes = QUICK_SIZES if bench.quick else SIZES
     threads = [t for t in (1, 2) if t <= available_cores()]

@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def cases(quick: bool) -> Iterator[Build]:
-    """Builders of what is measured; one op in a quick run."""
+    """Yield builders of the measured cases; one op in a quick run."""
     yield from (partial(op_workload, name) for name in ((SMALLEST,) if quick else OPS))
     yield from () if quick else (WORKLOADS[name] for name in PUBLISHED)
 
@@ -95,9 +95,9 @@ def target_for(capability: tuple[int, int]) -> str:
 
 
 def compute_capability() -> tuple[int, int]:
-    """Major and minor number of the first GPU, from NVIDIA's driver library.
+    """Return major and minor number of the first GPU, from NVIDIA's driver library.
 
-    Raises PycError (DEVICE_UNAVAILABLE) where the driver does not answer.
+    Raises PycError (DEVICE_UNAVAILABLE) if the driver does not answer.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")

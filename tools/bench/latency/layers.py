@@ -121,7 +121,7 @@ QUICK_LAYERS = {"ResNet-50": (Layer(CONV, 8, 8, 16, 3), Layer(POOL, 8, 16, 16, 3
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Layers of ResNet-50 and MobileNet-V2: shares of the FMA peak, or of the memory's speed."""
+    """Measure layers of ResNet-50 and MobileNet-V2: shares of the FMA peak or memory's speed."""
     requested, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     threads = [t for t in (1, 2) if t <= available_cores()]
     records = [

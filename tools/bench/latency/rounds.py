@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
@@ -85,7 +86,7 @@ def store_graph(graph: PeerGraph, folder: Path) -> None:
 
 def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:
     """Write what plain IREE compiles. Raises PycError as the front ends do."""
-    lowered = lower(source, specs, plain_options())
+    lowered = lower(Job.of(source, specs, plain_options()))
     (folder / "linalg").write_bytes(pickle.dumps(lowered))
 
 
@@ -193,7 +194,7 @@ class PeerProcess:
         return json.loads(line) if line else {FAILED: f"ended with status {self._process.wait()}"}
 
     def ask(self, calls: int) -> float:
-        """Seconds of that many calls. Raises PycError (RUNTIME_FAILED) where it died."""
+        """Return seconds of that many calls. Raises PycError (RUNTIME_FAILED) if it died."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(BrokenPipeError):
             print(calls, file=self._process.stdin, flush=True)

@@ -25,6 +25,7 @@ import numpy as np
 import pyc_mlir
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import write
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -61,7 +62,7 @@ Seconds = Mapping[str, float]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """From a saved artifact, and from the cache, to the first answer, in fresh processes."""
+    """Measure the first answer from a saved artifact and from the cache, in fresh processes."""
     bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     records: list[Record] = []
     for name in (_TINY,) if bench.quick else ("encoder block, seq 128", "digits mlp, batch 1"):
@@ -86,13 +87,13 @@ def prepare(name: str, folder: Path) -> None:
     write(artifact, folder / _SAVED)
     program = pyc_mlir.compile(source, [x], cache=folder / _CACHE)
     np.save(folder / _EXPECTED, program(x), allow_pickle=False)
-    lowered = lower(source, [x], plain_options())
+    lowered = lower(Job.of(source, [x], plain_options()))
     (folder / _PLAIN).write_bytes(_plain_code(lowered.code))
     (folder / _ENTRY).write_text(lowered.entry)
 
 
 def _plain_code(code: bytes) -> bytes:
-    """By the first of IREE's settings that compiles it. Raises PycError where none does."""
+    """Compile by the first of IREE's settings that can. Raises PycError if none can."""
     for flags in list(IREE_COMPILES.values())[:-1]:
         with suppress(PycError):
             return compile_plain(code, plain_flags(make_options().target, *flags))
@@ -107,7 +108,7 @@ def _encoder(shape: EncoderShape) -> tuple[bytes, np.ndarray]:
 
 
 def measured(name: str, folder: Path, rounds: int) -> list[Record]:
-    """Every way in turn, each time in a process of its own."""
+    """Measure every way in turn, each time in a process of its own."""
     samples: dict[str, list[Seconds]] = {way: [] for way in WAYS}
     for _ in range(rounds):
         for way, found in samples.items():
@@ -124,7 +125,7 @@ def measured(name: str, folder: Path, rounds: int) -> list[Record]:
 
 
 def in_own_process(way: str, folder: Path) -> Seconds:
-    """Seconds by part. Raises PycError (RUNTIME_FAILED) with what the process said."""
+    """Return seconds by part. Raises PycError (RUNTIME_FAILED) with the process's message."""
     line = [sys.executable, "-m", "pyc_mlir.tools.bench.latency.start", way, str(folder)]
     done = run_child(line)
     if done.returncode != 0:
@@ -136,7 +137,7 @@ def in_own_process(way: str, folder: Path) -> Seconds:
 
 
 def answer(way: str, folder: Path) -> Seconds:
-    """In this process: load, call, compare; seconds by part."""
+    """Load, call and compare in this process; return seconds by part."""
     x = np.load(folder / _INPUT, allow_pickle=False)
     expected = np.load(folder / _EXPECTED, allow_pickle=False)
     parts: dict[str, float] = {}
@@ -160,7 +161,7 @@ def answer(way: str, folder: Path) -> Seconds:
 
 
 def _plain(folder: Path, result: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """IREE's function, loaded as PyC loads its own, without guards and plans."""
+    """Load IREE's function as PyC loads its own, without guards and plans."""
     device = Device("local-task")
     loaded = Executable((folder / _PLAIN).read_bytes(), device)
     entry = loaded.entry((folder / _ENTRY).read_text(), [ResultType(result.dtype, result.shape)])
@@ -168,7 +169,7 @@ def _plain(folder: Path, result: np.ndarray) -> Callable[[np.ndarray], np.ndarra
 
 
 def main(arguments: Sequence[str]) -> int:
-    """One sample, as JSON on standard output."""
+    """Print one sample, as JSON on standard output."""
     print(json.dumps(answer(arguments[0], Path(arguments[1]))))
     return 0
 

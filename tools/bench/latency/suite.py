@@ -76,7 +76,7 @@ _MICRO = 1e6
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Latency of the CPU workloads: PyC, plain IREE, onnxruntime, OpenVINO, XLA and torch."""
+    """Measure the CPU workloads: PyC, plain IREE, onnxruntime, OpenVINO, XLA and torch."""
     bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, _parser())
     threads = [t for t in known.threads if t <= available_cores()]
     for t in set(known.threads) - set(threads):
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Positive numbers of a command line, each once. Raises ArgumentTypeError, and ValueError."""
+    """Read positive numbers, each once. Raises ArgumentTypeError, and ValueError."""
     numbers = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     if min(numbers) < 1:
         raise argparse.ArgumentTypeError(f"expected numbers above 0, got {text!r}")
@@ -175,7 +175,7 @@ def _measured(
 def records_of(
     name: str, kind: str, threads: int, work: LeastWork, found: SystemRounds, peaks: Peaks
 ) -> list[Record]:
-    """One record for each system: its latency, or the reason why it has none."""
+    """Return one record for each system: its latency, or the reason why it has none."""
     rows = list(_records(name, threads, work, found, peaks))
     for system, reason in found.failed.items():
         rows.append(failure(name, system, threads, reason))
@@ -217,13 +217,13 @@ def _records(
 
 
 def failure(name: str, system: str, threads: int, reason: str, metric: str = FAILURE) -> Record:
-    """Why a system has no latency."""
+    """Record why a system has no latency."""
     row = record(name, system, metric, "systems", 1, reason=reason)
     return row | {"system": system, "threads": threads}
 
 
 def with_overhead(records: Sequence[Record]) -> list[Record]:
-    """Each record with what a call of nothing costs the same system with as many threads."""
+    """Add to each record the cost of an empty call of the same system and threads."""
     costs: dict[Any, float] = {
         (r["system"], r["threads"]): r["median_seconds"]
         for r in records

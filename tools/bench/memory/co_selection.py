@@ -48,7 +48,7 @@ MIB = 2.0**20
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Latency under a byte budget: kernels chosen with memory, against kernels chosen alone."""
+    """Measure latency under a byte budget: kernels chosen with memory, or alone."""
     parser = Parser(SUITE)
     parser.add_argument("--only", nargs="+", choices=PRESSED, metavar="NAME", help="workloads")
     shares_help = "where budgets lie, from the smallest (0) to the quickest (1)"
@@ -164,7 +164,7 @@ def smallest(case: SuiteCase) -> int:
 
 
 def way_of(artifact: Artifact) -> str:
-    """In which way the budget is kept; "" without one."""
+    """Return the choice that keeps the budget; "" without one."""
     return next((d.chosen for d in artifact.decisions if d.site.pass_name == "budget"), "")
 
 

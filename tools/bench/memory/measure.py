@@ -16,6 +16,7 @@ from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.compilation.build import finish
 from pyc_mlir.compilation.generate import SETTINGS
 from pyc_mlir.compilation.generate import SITE as FUSION_SITE
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
@@ -77,14 +78,14 @@ def build_all(case: SuiteCase, clock: Clock = time.perf_counter) -> Programs:
         options = make_options(planner_mode=mode)
         start = clock()
         # The modes differ in passes too: IREE gets the program that no chunking has changed.
-        forms[mode] = lower(case.source, case.specs, options)
+        forms[mode] = lower(Job.of(case.source, case.specs, options))
         pyc[mode] = Built(finish(forms[mode], options), clock() - start)
         note(f"{case.name}: {mode} compiled in {pyc[mode].seconds:.1f} s")
     unplanned = pyc[UNPLANNED].artifact
     fusion = next(d.chosen for d in unplanned.decisions if d.site.pass_name == FUSION_SITE)
     options = plain_options()
     # IREE gets the program without PyC's kernels, as it got it without parts.
-    lowered = lower(case.source, case.specs, options)
+    lowered = lower(Job.of(case.source, case.specs, options))
     # Without PyC's other entries.
     manifest = make_manifest(
         options.target, lowered.signature, lowered.graph_id, entry=lowered.entry
@@ -124,7 +125,7 @@ def compile_iree(lowered: Lowered, target: Target, fusion: str, partitioning: st
 
 
 def task_bound(lowered: Lowered, target: Target, fusion: str) -> int:
-    """Bytes of transients that every order needs, recomputation or not: those of the largest task.
+    """Return the bytes of transients that every order needs: those of the largest task.
 
     A task's operands and results exist at once, but for a result that takes over an operand.
     """

@@ -68,7 +68,7 @@ Timings = Mapping[int, Mapping[str, Timing]]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Peaks and latency by planner mode, against plain IREE; temporary memory of XLA."""
+    """Measure peaks and latency by planner mode, against plain IREE; XLA's temporary memory."""
     parser = Parser(SUITE)
     parser.add_argument(
         "--only", nargs="+", choices=WORKLOADS, metavar="NAME", help="only these workloads"
@@ -169,7 +169,7 @@ def _failure(name: str, reason: str) -> Record:
 def measure(
     case: SuiteCase, rounds: int, min_seconds: float, threads: Sequence[int]
 ) -> list[Record]:
-    """One record per mode. Raises PycError when a program does not compile or run."""
+    """Measure one record per mode. Raises PycError when a program does not compile or run."""
     programs = build_all(case)
     pyc = {mode: footprint(b.artifact, case.arrays) for mode, b in programs.pyc.items()}
     iree = {name: footprint(b.artifact, case.arrays) for name, b in programs.iree.items()}
@@ -254,7 +254,7 @@ def _xla_fields(found: XlaMemory | None) -> dict[str, Any]:
 
 
 def _latency(mode: str, programs: Programs, timings: Mapping[str, Timing]) -> dict[str, Any]:
-    """PyC's program in `mode` beside IREE's quickest, in seconds."""
+    """Return the times of PyC's program in `mode` beside IREE's quickest, in seconds."""
     quickest = min(programs.same_kernels, key=lambda name: timings[name].median)
     return {
         "seconds": asdict(timings[mode].spread),
@@ -269,7 +269,7 @@ def _ratio(timings: Mapping[str, Timing], of: str, to: str) -> Spread:
 
 
 def lower_bound(artifact: Artifact, task_bound: int) -> int:
-    """Transients that the plan's order needs; `task_bound` where IREE's order was kept.
+    """Return the transients that the plan's order needs; `task_bound` if IREE's order was kept.
 
     Regions run one after another, so the largest bound counts.
     """

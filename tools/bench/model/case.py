@@ -19,7 +19,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.frontends.sources import load_source
+from pyc_mlir.frontends.sources import Source
 from pyc_mlir.tools.bench.latency.rounds import store_graph, store_linalg
 from pyc_mlir.tools.bench.model.reference import Reference, reference
 from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph, count_work, read_graph
@@ -37,7 +37,7 @@ _LARGEST_FILE = 1_900_000_000
 def read_signature(source: Any, specs: Sequence[Any] | None) -> Signature:
     """Return a model's signature. Raises PycError (BAD_MODEL) for what enters at IREE."""
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(source, specs, context)
+        loaded = Source.of(source).load(specs, context)
         if loaded.module is None:
             raise PycError(
                 ReasonCode.BAD_MODEL,

@@ -1,4 +1,4 @@
-"""The answers that a model should give: in float64 where that can be computed, else onnxruntime's.
+"""The expected results of a model: in float64 where that can be computed, else by onnxruntime.
 
 `onnx` is ONNX's own reference evaluator on the model with its weights in float64, `numpy` are the
 references of PyC's ops in float64, `onnxruntime` its CPU provider in the model's own types without

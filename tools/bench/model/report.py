@@ -1,6 +1,8 @@
 """The report of `pyc-bench model`, as text for a terminal and as one HTML page."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.tools.bench.report.latency_facts import PYC, WorkloadFacts, results, systems_of
@@ -50,11 +52,11 @@ def text(report: Report) -> str:
 
 
 def page(report: Report) -> str:
-    """Return the same as a page with a chart, which needs no network and runs no script."""
+    """Write the same as a page with a chart. Ends in a newline."""
     found, settings = results(report.records), report.settings
-    systems = systems_of(found)
-    inputs = "; ".join(settings["inputs"]) or "no inputs"
-    title = f"{settings['model']}: PyC and its peers"
+    systems, titled = systems_of(found), [replace(r, workload=_title(r)) for r in found]
+    title = f"{Path(settings['model']).name}: PyC and its peers"
+    inputs = "; ".join(settings["inputs"]) or "none"
     return document(
         title,
         tag("h1", title),
@@ -63,11 +65,23 @@ def page(report: Report) -> str:
         section(
             "Time over that of the quickest peer",
             legend((kind_of(s, systems), s) for s in systems),
-            bar_chart(found, systems),
+            wide(bar_chart(titled, systems)),
         ),
-        *(_section(result) for result in found),
+        *map(_section, found),
         *(tag("p", line) for line in _absent(report)),
         section("Columns", facts(list(_COLUMNS.items()))),
+    )
+
+
+def _section(result: WorkloadFacts) -> Html:
+    rows = [
+        (system, *_cells(result, system), result.systems[system]["setting"])
+        for system in _ordered(result)
+    ]
+    return section(
+        _title(result),
+        wide(table(("system", *_HEAD, "setting"), rows)),
+        *(tag("p", line) for line in _lines(result)),
     )
 
 
@@ -77,21 +91,12 @@ def _absent(report: Report) -> Iterator[str]:
     yield from (f"left out: {name}: {why}" for name, why in report.settings["missing"].items())
 
 
-def _section(result: WorkloadFacts) -> Html:
-    rows = [
-        (system, *_cells(result, system), result.systems[system]["setting"])
-        for system in _ordered(result)
-    ]
-    lines = (tag("p", line) for line in _lines(result))
-    return section(_title(result), wide(table(("system", *_HEAD, "setting"), rows)), *lines)
-
-
 def _title(result: WorkloadFacts) -> str:
     return f"{result.workload}, {result.threads} thread{'s' * (result.threads > 1)}"
 
 
 def _ordered(result: WorkloadFacts) -> list[str]:
-    """PyC first, then its peers from the quickest on."""
+    """Order PyC first, then its peers from the quickest on."""
     seconds = {name: row["median_seconds"] for name, row in result.systems.items()}
     return sorted(seconds, key=lambda name: (name != PYC, seconds[name]))
 

@@ -60,7 +60,7 @@ _ANY_ERROR = float("inf")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One's own model under PyC and its peers: latency, memory, error and compile time."""
+    """Measure one's own model under PyC and its peers: latency, memory, error, compile time."""
     known = _parser().parse_args(arguments)
     for path in (known.json, known.html):
         if path is not None:

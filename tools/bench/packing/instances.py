@@ -59,14 +59,14 @@ def nested(count: int, random: np.random.Generator) -> Intervals:
 
 
 def staggered(count: int, random: np.random.Generator) -> Intervals:
-    """Inference: most results are read soon, a few much later (log-normal lives)."""
+    """Make an inference: most results are read soon, a few much later (log-normal lives)."""
     lower = random.integers(0, count, count)
     life = 1 + np.exp(random.normal(3, 1.5, count)).astype(np.int64)
     return _sized(lower, lower + life, random)
 
 
 def mixed(count: int, random: np.random.Generator) -> Intervals:
-    """Both, side by side."""
+    """Make both, side by side."""
     parts = nested(count // 2, random), staggered(count - count // 2, random)
     columns = zip(*((p.lower, p.upper, p.size, p.alignment) for p in parts), strict=True)
     return Intervals(*(np.concatenate(c) for c in columns))
@@ -88,14 +88,14 @@ def cut(count: int, random: np.random.Generator, height: int = 1 << 14) -> Inter
 
 
 def layered(count: int, random: np.random.Generator, width: int = 20) -> Intervals:
-    """Layers of `width` results for the next layer; a tenth skips up to 30 layers."""
+    """Make layers of `width` results for the next layer; a tenth skips up to 30 layers."""
     lower = np.arange(count) // width * 4 + random.integers(0, 3, count)
     skipped = np.where(random.random(count) < 0.1, random.integers(1, 30, count), 0)
     return _sized(lower, lower + 4 + random.integers(0, 4, count) + 4 * skipped, random)
 
 
 def one_huge(count: int, random: np.random.Generator) -> Intervals:
-    """Staggered, and one buffer 20 times as large as the largest, for a tenth of the time."""
+    """Make a staggered one with a buffer 20 times the largest, for a tenth of the time."""
     few = staggered(count - 1, random)
     end = int(few.upper.max())
     columns = (
@@ -108,7 +108,7 @@ def one_huge(count: int, random: np.random.Generator) -> Intervals:
 
 
 def paired_phases(count: int, random: np.random.Generator, length: int = 40) -> Intervals:
-    """Phases of `length` steps; half of a phase's results are read in the next one."""
+    """Make phases of `length` steps; half of a phase's results are read in the next one."""
     lower = random.integers(0, count, count)
     last = (lower // length + 1 + (random.random(count) < 0.5)) * length
     upper = last - random.integers(0, length // 2, count)
@@ -138,7 +138,7 @@ def _areas(pieces: list[tuple[int, int, int]]) -> Ints:
 
 
 def _sized(lower: Ints, upper: Ints, random: np.random.Generator) -> Intervals:
-    """Lives with sizes over five decades, the same alignment for all."""
+    """Draw sizes over five decades for lives, the same alignment for all."""
     size = (10 ** random.uniform(2, 7, len(lower))).astype(np.int64)
     size = -(-size // ALIGNMENT) * ALIGNMENT
     return Intervals(lower, upper, size, np.full(len(lower), ALIGNMENT, np.int64))

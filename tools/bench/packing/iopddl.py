@@ -40,7 +40,7 @@ class KnownBest:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Cost and points of selections under a limit of memory, on a public contest's instances."""
+    """Measure cost and points of selections under a memory limit, on a public contest."""
     parser = Parser(SUITE)
     parser.add_argument("path", type=Path, metavar="PATH", help="a folder of instances, or one")
     parser.add_argument(

@@ -32,7 +32,7 @@ CUT_SHARE = 100
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Arena bytes and seconds of the packer on CSV files or made instances of 10,000 and 50,000."""
+    """Measure arena bytes and seconds of the packer on CSV files or instances of 10,000, 50,000."""
     parser = Parser(SUITE)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE.csv")
     parser.add_argument("--capacity", type=int, help="stop once the arena has this many bytes")
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _read(files: Sequence[Path]) -> list[tuple[str, Intervals]]:
-    """All files first: a bad one is said before minutes are spent on the others."""
+    """Read all files first, so that a bad one is reported before minutes are spent on others."""
     return [(str(path), read_csv(path)) for path in files]
 
 

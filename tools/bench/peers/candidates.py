@@ -18,6 +18,7 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.signature import flat
 from pyc_mlir.compilation.generate import SETTINGS as FUSION
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
 from pyc_mlir.compilation.plan_memory import UNPLANNED
@@ -52,12 +53,12 @@ ALLOCATORS = {"": None, ", caching allocator": "caching"}
 
 
 def pyc(workload: BenchWorkload, options: Options, device: Device) -> PreparedWorkload:
-    """PyC's program with arrays on the device."""
+    """Prepare PyC's program with arrays on the device."""
     return _prepared(Program(build(workload.source, workload.specs, options), device), workload)
 
 
 def pyc_by_default(workload: BenchWorkload, threads: int) -> PreparedWorkload:
-    """PyC's program as users get it, on a machine of so many cores."""
+    """Prepare PyC's program as users get it, on a machine of so many cores."""
     artifact = build(workload.source, workload.specs, make_options())
     device = default_device(threads, artifact.manifest["seconds"])
     return _prepared(Program(artifact, device), workload)
@@ -83,12 +84,12 @@ def plain_iree(workload: BenchWorkload, threads: int) -> Settings:
 
     A setting under which IREE fails is left out and noted.
     """
-    lowered = lower(workload.source, workload.specs, plain_options())
+    lowered = lower(Job.of(workload.source, workload.specs, plain_options()))
     return dict(plain_settings(workload.name, lowered, workload.inputs, threads))
 
 
 def plain_options() -> Options:
-    """Options under which a program is lowered for IREE alone: no parts, no kernels of PyC's."""
+    """Return options that lower a program for IREE alone: no parts, no kernels of PyC's."""
     return make_options(planner_mode=UNPLANNED, kernels=NO_KERNELS)
 
 
@@ -120,7 +121,7 @@ def plain_settings(
 
 
 def devices_for(threads: int) -> dict[str, Device]:
-    """Every kind of device with every allocator; the first kind is that for so many threads."""
+    """Return every kind of device with every allocator; first the kind for so many threads."""
     return {
         f"{kind}{suffix}": Device(kind, threads if kind == "local-task" else None, allocator)
         for kind, (suffix, allocator) in product(_kinds(threads), ALLOCATORS.items())

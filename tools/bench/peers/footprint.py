@@ -57,7 +57,7 @@ def footprint(artifact: Artifact, arrays: Sequence[np.ndarray]) -> Footprint:
 
 
 def _constant_bytes(artifact: Artifact) -> int:
-    """Device memory of the loaded module; nothing where constants are mapped from the file."""
+    """Return the loaded module's device memory; nothing if constants are mapped from the file."""
     device = Device("local-sync")
     module = Executable(artifact.vmfb, device)
     live = device.memory().live_bytes

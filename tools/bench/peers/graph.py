@@ -1,6 +1,6 @@
 """A traced pyc function as plain data that any peer can be handed.
 
-In: whatever `load_source` reads. Out: a `PeerGraph`, which pickles, needs no MLIR, and is built
+In: whatever `Source` reads. Out: a `PeerGraph`, which pickles, needs no MLIR, and is built
 again for each peer by a `Builder` of that peer: one definition of a workload serves all of them.
 """
 
@@ -72,10 +72,10 @@ def read_graph(source: Any, specs: Sequence[Any] | None) -> PeerGraph:
     from pyc_mlir.dialects.ir.bindings import ir
     from pyc_mlir.dialects.ir.interpreter import entry_function
     from pyc_mlir.dialects.ir.pyc import new_context
-    from pyc_mlir.frontends.sources import load_source
+    from pyc_mlir.frontends.sources import Source
 
     with new_context() as context, ir.Location.unknown():
-        module = load_source(source, specs, context).module
+        module = Source.of(source).load(specs, context).module
         assert module is not None, "workloads are pyc programs"
         return _read_block(entry_function(module).regions[0].blocks[0])
 

@@ -75,7 +75,7 @@ class OnnxBuilder(Recorder):
         self.rules = {**self._elementwise(), **self._others()}
 
     def node(self, op: str, *operands: str, **attributes: Any) -> str:
-        """One node; the name of its result."""
+        """Add one node; return the name of its result."""
         from onnx import helper
 
         name = f"v{len(self.nodes)}"
@@ -185,7 +185,7 @@ class OnnxBuilder(Recorder):
         )
 
     def _channels_first(self, op: str, channels_last: bool, x: str, *more: str, **p: Any) -> str:
-        """ONNX has no other layout: transposes around it, which the peers move or cancel."""
+        """Add an op between transposes, which the peers move or cancel: ONNX has one layout."""
         if not channels_last:
             return self.node(op, x, *more, **p)
         made = self.node(op, self.node("Transpose", x, perm=[0, 3, 1, 2]), *more, **p)

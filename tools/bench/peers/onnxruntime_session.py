@@ -17,7 +17,7 @@ _SPINNING = {
 
 
 def settings(model: bytes, inputs: Sequence[np.ndarray], threads: int) -> Named:
-    """Sessions with and without spinning workers. Raises ModuleNotFoundError without the package.
+    """Return sessions with and without spinning workers. Raises ModuleNotFoundError.
 
     One thread has no worker that could spin.
     """
@@ -36,7 +36,7 @@ def _sessions(
     threads: int,
     entries: Mapping[str, str],
 ) -> Iterator[tuple[str, PreparedWorkload]]:
-    """One session, called in both ways that its API has."""
+    """Yield one session, called in both ways that its API has."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

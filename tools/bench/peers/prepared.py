@@ -25,7 +25,7 @@ class Spent:
 
     @staticmethod
     def so_far() -> "Spent":
-        """Since some moment in the past: what counts are differences."""
+        """Return the use since some moment in the past: only differences count."""
         used = (getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN))
         return Spent(time.perf_counter(), sum(u.ru_utime + u.ru_stime for u in used))
 

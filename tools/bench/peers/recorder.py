@@ -33,7 +33,7 @@ class Recorder(Builder):
         """Record an array that is part of the program."""
 
     def emit(self, op: type[OpDef], operands: Sequence[Value], params: dict[str, Any]) -> Value:
-        """One op. Raises PycError (UNSUPPORTED_OP)."""
+        """Record one op. Raises PycError (UNSUPPORTED_OP)."""
         out = op.infer(*(v.type for v in operands), **params)
         rule = self.rules.get(op.name)
         if rule is not None:

@@ -99,7 +99,7 @@ def _dtype(torch: Any, dtype: np.dtype) -> Any:
 
 
 def _others(torch: Any, functional: Any) -> dict[str, Rule]:
-    """Row-wise ops, movement and contractions under torch's own names."""
+    """Return rules of row-wise ops, movement and contractions under torch's own names."""
 
     def reduction(name: str) -> Rule:
         def reduce(out: TensorType, x: Value, *, axes: Sequence[int], keepdims: bool) -> Any:

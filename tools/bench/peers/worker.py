@@ -97,7 +97,7 @@ def main(arguments: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> i
 def prepare(
     system: System, task: SystemTask, rounds: int, min_seconds: float
 ) -> tuple[Callable[[], object], Ready]:
-    """Cold start, the error of every setting, the quickest one. What a system raises goes up."""
+    """Measure the cold start and every setting's error; return the quickest. Errors propagate."""
     inputs = task.inputs()
     left = system.settings(task, inputs)
     name, first, start = _cold_start(left)
@@ -180,7 +180,7 @@ def check(prepared: PreparedWorkload, folder: Path) -> float:
 
 
 def _calls(call: Callable[[], object], min_seconds: float) -> int:
-    """How many calls last `min_seconds`, doubled until they do."""
+    """Double the number of calls until they last `min_seconds`."""
     calls = 1
     while min_seconds and _seconds(call, calls) < min_seconds:
         calls *= 2
@@ -207,7 +207,7 @@ def _memory() -> Iterator[tuple[str, int]]:
 
 
 def _own_stdout() -> IO[str]:
-    """Stdout for answers alone: whoever else writes there goes to stderr."""
+    """Keep stdout for answers alone: other output goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers

@@ -20,7 +20,7 @@ from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS, OpDef
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.frontends.sources import load_source
+from pyc_mlir.frontends.sources import Source
 from pyc_mlir.tools.bench.workloads.case import SuiteCase
 
 # Ops that jax.numpy has under a name of its own, and those of jax.lax.
@@ -60,7 +60,7 @@ _NO_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 def temporary_memory(case: SuiteCase) -> XlaMemory | None:
-    """XLA's transients for the program of `case`; None where jax is not installed.
+    """Return XLA's transients for the program of `case`; None if jax is not installed.
 
     Raises PycError (UNSUPPORTED_OP) for an op that `JaxBuilder` has no rule for.
     """
@@ -91,7 +91,7 @@ class JaxBuilder(Builder):
         self.rules = _rules(jax)
 
     def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> Any:
-        """One op by its rule, else by its decomposition."""
+        """Record one op by its rule, else by its decomposition."""
         out = op.infer(*(self.type_of(v) for v in operands), **params)
         rule = self.rules.get(op.name)
         if rule is not None:
@@ -199,7 +199,7 @@ def _constant(op: Any) -> np.ndarray:
 def _operations(case: SuiteCase, visit: Callable[[Any], Any]) -> Any:
     """`visit` the entry block of the case's module, which lives no longer than that."""
     with new_context() as context, ir.Location.unknown():
-        module = load_source(case.source, case.specs, context).module
+        module = Source.of(case.source).load(case.specs, context).module
         assert module is not None, "workloads are pyc programs"
         return visit(entry_function(module).regions[0].blocks[0])
 

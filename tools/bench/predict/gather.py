@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from pyc_mlir.artifact.memory_report import from_bytes
 from pyc_mlir.compilation.build import plan_only
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
@@ -39,7 +40,7 @@ def observe(
     ways: list[ObservedRecipe] = []
     for program in programs:
         try:
-            lowered = lower(program.source, program.specs, make_options())
+            lowered = lower(Job.of(program.source, program.specs, make_options()))
             costs = _predicted(priced(lowered, make_options().target))
             for work in wanted_works(program.source, program.specs, make_options()):
                 name = work.graph.graph_id
@@ -57,7 +58,7 @@ def observe(
 
 
 def _predicted(program: PricedProgram) -> Mapping[str, Mapping[str, float]]:
-    """Predicted seconds on one thread by work and choice."""
+    """Return predicted seconds on one thread by work and choice."""
     return {
         site.site.work: {name: on_threads(cost, program, 1) for name, cost in site.costs.items()}
         for site in program.kernels
@@ -85,7 +86,9 @@ def _ways(
     program: BenchWorkload, measurer: Measurer, plan: SessionPlan
 ) -> Iterator[ObservedRecipe]:
     options = make_options()
-    own = [d for d in lower(program.source, program.specs, options).decisions if _is_kernel(d)]
+    own = [
+        d for d in lower(Job.of(program.source, program.specs, options)).decisions if _is_kernel(d)
+    ]
     recipes = {"own": {}, "IREE": {d.site.key: IREE for d in own}, **_flips(own)}
     candidates = [MeasuredChoice(recipe, label) for label, recipe in recipes.items()]
     for result in _measured(program, candidates, measurer, plan):
@@ -94,7 +97,7 @@ def _ways(
             continue
         recipe = Recipe(dict(recipes[result.candidate.name]))
         by_recipe = replace(options, recipe=recipe)
-        lowered = lower(program.source, program.specs, by_recipe)
+        lowered = lower(Job.of(program.source, program.specs, by_recipe))
         planned = plan_only(lowered, by_recipe)
         report = from_bytes(planned.memory)
         numbers = priced_parts("", planned.decisions, planned.account, report, options.target)
@@ -144,6 +147,6 @@ def _seconds(result: ChoiceResult) -> float | None:
 
 
 def _medians(result: ChoiceResult) -> list[float]:
-    """CPU seconds of each process, else those of the clock."""
+    """Return CPU seconds of each process, else those of the clock."""
     cpu = [replace(result, processes=(p,)).seconds() for p in result.processes]
     return [seconds for seconds in cpu if seconds is not None]

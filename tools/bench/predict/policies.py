@@ -32,7 +32,7 @@ _ROUNDS, _BUDGET, _QUICK_BUDGET = 20, 600.0, 20.0
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Programs by `fastest`, `explore` and exhaustive search, against `heuristic`."""
+    """Compare programs by `fastest`, `explore` and exhaustive search with `heuristic`."""
     # The measuring library compiles, and the list of suites is shown without it.
     from pyc_mlir.lab.evidence.database.exchange import export_wisdom
     from pyc_mlir.lab.evidence.database.store import EvidenceStore
@@ -91,19 +91,20 @@ def compared(
 
 def recipes(program: BenchWorkload, wisdom: Wisdom) -> Mapping[str, Mapping[str, str]]:
     """Return each policy's choices for a program, as {site: choice}."""
+    from pyc_mlir.compilation.job import Job
     from pyc_mlir.compilation.lower import lower
     from pyc_mlir.compilation.options import make_options
     from pyc_mlir.lab.explore.programs import explore
 
     options = make_options()
     kernels = [
-        d for d in lower(program.source, program.specs, options).decisions
+        d for d in lower(Job.of(program.source, program.specs, options)).decisions
         if d.site.pass_name == SELECT
     ]  # fmt: skip
     by_rows = make_options(policy=FASTEST, wisdom=wisdom)
-    fastest = lower(program.source, program.specs, by_rows).decisions
+    fastest = lower(Job.of(program.source, program.specs, by_rows)).decisions
     requested = replace(options, policy=make_options(policy=EXPLORE, wisdom=wisdom).policy)
-    explored = explore(program.source, program.specs, requested, wisdom).chosen()
+    explored = explore(Job.of(program.source, program.specs, requested), wisdom).chosen()
     found = {
         HEURISTIC: {},
         FASTEST: {d.site.key: d.chosen for d in fastest if d.site.pass_name == SELECT},

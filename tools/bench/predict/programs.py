@@ -73,7 +73,7 @@ _MADE: Sequence[tuple[Callable[[int, int], BenchWorkload], int, int]] = (
 
 
 def programs(quick: bool = False) -> list[BenchWorkload]:
-    """All of them; quick: two small ones."""
+    """Return all programs; quick: two small ones."""
     if quick:
         return [_softmax_mlp(16, 32), _rows(16, 32)]
     return [f(m, n) for f, m, n in _MADE] + [make(name) for name in _STORED if name in ROWS]

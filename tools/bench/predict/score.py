@@ -60,7 +60,7 @@ class Scores:
         return sum(j.held for j in self.judged) / max(1, sum(j.ways for j in self.judged))
 
     def interval(self, name: str) -> tuple[float, float]:
-        """Of one of the figures above: programs are drawn with replacement."""
+        """Return the interval of a figure: programs are drawn with replacement."""
         chance, found = np.random.default_rng(0), []
         for _ in range(_RESAMPLES):
             drawn = chance.integers(0, len(self.judged), len(self.judged))
@@ -70,7 +70,7 @@ class Scores:
 
 
 def scores(observed: Observed, known: str) -> Scores:
-    """Each program left out once. `known`: ROWS_KNOWN or ROWS_UNKNOWN."""
+    """Leave each program out once. `known`: ROWS_KNOWN or ROWS_UNKNOWN."""
     judged, made = [], _Made()
     for name, ways in observed.programs.items():
         residuals = _known(observed, known, name, made)
@@ -90,7 +90,7 @@ _Made = dict[tuple[str, frozenset[str]], list[Residual]]
 
 
 def _known(observed: Observed, known: str, left_out: str, made: _Made) -> Residuals:
-    """Errors of single kernels and of programs, where one program is left out.
+    """Return errors of single kernels and of programs, one program left out.
 
     The estimates of each other program were made without its own times and, with ROWS_UNKNOWN,
     without the rows of its own works too, as those of the one that is left out will be.
@@ -117,7 +117,7 @@ def _hidden(observed: Observed, known: str, *programs: str) -> frozenset[str]:
 def _estimates(
     observed: Observed, program: str, known: str, residuals: Residuals
 ) -> list[Estimate]:
-    """Estimates of a program's recipes."""
+    """Estimate a program's recipes."""
     join = residuals.join_seconds(HERE.environment)
     overheads = Overheads(observed.call_seconds, join_seconds=join)
     wisdom = observed.wisdom(_hidden(observed, known, program))
@@ -128,7 +128,7 @@ def _estimates(
 
 
 def _of_works(observed: Observed, hidden: Set[str]) -> Iterator[Residual]:
-    """Errors of predictions of single kernels, but for those of hidden works."""
+    """Yield errors of predictions of single kernels, but for those of hidden works."""
     for row in observed.rows:
         own = row.seconds - observed.call_seconds
         if row.work not in hidden and own > 0 and row.predicted > 0:
@@ -138,7 +138,7 @@ def _of_works(observed: Observed, hidden: Set[str]) -> Iterator[Residual]:
 
 
 def _of_program(observed: Observed, name: str, estimates: Sequence[Estimate]) -> Iterator[Residual]:
-    """Errors of estimates of one program, one a recipe."""
+    """Yield errors of estimates of one program, one a recipe."""
     for way, estimate in zip(observed.programs[name], estimates, strict=True):
         yield Residual(
             HERE.environment,

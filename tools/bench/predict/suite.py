@@ -31,7 +31,7 @@ _ROUNDS, _PROCESSES, _ESTIMATES = 10, 1, 2000
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Estimates of programs left out: winner, regret, coverage, bytes, estimates a second."""
+    """Measure estimates of programs left out: winner, regret, coverage, bytes, rate."""
     parser = Parser(SUITE, "")
     parser.add_argument("--again", metavar="REPORT", help="score a stored report without measuring")
     parser.add_argument(
@@ -98,7 +98,7 @@ def _figures(known: str, found: Scores) -> Iterator[Record]:
 
 
 def _rate(observed: Observed) -> float:
-    """Estimates a second of the program with most kernels, each by another recipe."""
+    """Return estimates a second of the program with most kernels, each by another recipe."""
     ways = max(observed.programs.values(), key=lambda ways: len(ways[0].kernels))
     simulator = Simulator(observed.priced(ways[0]), observed.wisdom(), HERE)
     sites = simulator.program.kernels

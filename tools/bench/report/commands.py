@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools.bench.report.show import markdown
@@ -13,7 +14,7 @@ def show_environment(arguments: Sequence[str]) -> int:
     """Print this machine's environment and fingerprint as JSON."""
     Parser("pyc-bench env", show_environment.__doc__ or "").parse_args(arguments)
     environment = probe()
-    print(json.dumps({"fingerprint": environment.fingerprint, **environment.to_json()}, indent=1))
+    print(json.dumps({"fingerprint": environment.fingerprint, **to_data(environment)}, indent=1))
     return 0
 
 

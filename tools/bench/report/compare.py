@@ -136,7 +136,7 @@ def _log_ratio(ours: Record, theirs: Record) -> tuple[float, float]:
 
 
 def _interval(logs: Sequence[Sequence[tuple[float, float]]], alpha: float) -> tuple[Interval, bool]:
-    """Of after / before, and whether it rests on the assumed spread."""
+    """Return the interval of after / before, and whether it rests on the assumed spread."""
     values = [np.array([value for value, _ in side]) for side in logs]
     change = float(values[1].mean() - values[0].mean())
     counts = [len(side) for side in values]

@@ -37,7 +37,7 @@ class WorkloadFacts:
         return self.systems[system]["median_seconds"] / self.systems[base]["median_seconds"]
 
     def over_default(self) -> float | None:
-        """PyC's time over that of plain IREE at O3 with no further setting, as it was tried."""
+        """Return PyC's time over plain IREE's at O3 without another setting."""
         iree, mine = self.systems.get(IREE), self.systems.get(PYC)
         if iree is None or mine is None or not iree["tried"]:
             return None
@@ -57,7 +57,7 @@ def results(records: Sequence[Record]) -> list[WorkloadFacts]:
 
 
 def systems_of(found: Sequence[WorkloadFacts]) -> list[str]:
-    """Every system that ran, in the records' order."""
+    """Return every system that ran, in the records' order."""
     return list(dict.fromkeys(name for result in found for name in result.systems))
 
 
@@ -74,7 +74,7 @@ class Mean:
 def mean(
     found: Sequence[WorkloadFacts], ratio: Callable[[WorkloadFacts], float | None]
 ) -> Mean | None:
-    """Over the results that have the ratio; None where none has."""
+    """Average over the results that have the ratio; None if none has."""
     ratios = {r.workload: value for r in found if (value := ratio(r)) is not None}
     if not ratios:
         return None
@@ -98,6 +98,6 @@ def means(
 def groups(
     found: Sequence[WorkloadFacts], goal_classes: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Titles for means: the goal's classes together, then each class alone."""
+    """Return titles for means: the goal's classes together, then each class alone."""
     kinds = tuple(dict.fromkeys(r.kind for r in found))
     return {"classes of the goal": tuple(goal_classes), **{kind: (kind,) for kind in kinds}}

@@ -38,7 +38,7 @@ _MEDIANS = (
 
 
 def markdown(report: Report) -> str:
-    """All tables of a report of the suite `latency`. Ends in a newline."""
+    """Write all tables of a report of the suite `latency`. Ends in a newline."""
     found = results(report.records)
     systems = systems_of(found)
     head = (

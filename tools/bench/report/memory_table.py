@@ -30,7 +30,7 @@ class _Workload:
 
 
 def markdown(report: Report) -> str:
-    """All tables of a report of the suite `memory`. Ends in a newline."""
+    """Write all tables of a report of the suite `memory`. Ends in a newline."""
     found = list(_workloads(report.records))
     threads = list(dict.fromkeys(t for w in found for t in w.modes[_BALANCED]["latency"]))
     means = _ratios(threads)
@@ -161,7 +161,7 @@ def _mean(members: Sequence[_Workload], ratio: Ratio) -> float | None:
 
 
 def _exceptions(records: Sequence[Record], found: Sequence[_Workload]) -> Iterator[str]:
-    """One line per kind of exception, also where there is none."""
+    """Yield one line per kind of exception, also if there is none."""
     runs = [(f"{w.name} ({mode})", w.modes[mode]) for w in found for mode in _MODES]
     above = [name for name, r in runs if r["peak_bytes"] > r["iree_peak_bytes"]]
     yield _listed("Above plain IREE", above)

@@ -93,5 +93,5 @@ def parse(
 
 
 def note(text: str) -> None:
-    """One line of progress, with the time of day."""
+    """Print one line of progress, with the time of day."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -43,14 +43,14 @@ def markdown(report: Report) -> str:
 
 
 def _ratio(of: Record | None, to: Record | None) -> str:
-    """How many times as much the first record took as the second; '' where that says nothing."""
+    """Format the first record over the second; '' if that says nothing."""
     if of is None or to is None or of["unit"] not in SCALES or to["value"] <= 0:
         return ""
     return f"{of['value'] / to['value']:.3g}x"
 
 
 def environment_line(report: Report) -> str:
-    """Which suite ran where, on one line."""
+    """Write the suite and its environment on one line."""
     env = report.environment
     place = [env.cpu, f"{env.cores} cores", f"{env.memory_gib} GiB", *env.accelerators, env.python]
     commit = (env.commit or "no commit")[:12] + (" with changes" if env.modified else "")
@@ -58,7 +58,7 @@ def environment_line(report: Report) -> str:
 
 
 def table_row(*cells: str) -> str:
-    """One row of a Markdown table."""
+    """Write one row of a Markdown table."""
     return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
 
 
@@ -80,7 +80,7 @@ def seconds_cell(row: Record) -> str:
 
 
 def exceptions(records: Sequence[Record]) -> Iterator[str]:
-    """One line for each reason why a system is not in the tables."""
+    """Yield one line for each reason why a system is not in the tables."""
     for metric in ("failure", "left out"):
         reasons: dict[tuple[str, str], list[str]] = {}
         for row in records:

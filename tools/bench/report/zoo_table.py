@@ -54,7 +54,7 @@ _ERRORS = (
 
 
 def markdown(report: Report) -> str:
-    """All tables of a report of the suite `zoo`. Ends in a newline."""
+    """Write all tables of a report of the suite `zoo`. Ends in a newline."""
     found = results(report.records)
     systems = systems_of(found)
     ratios = ("/ iree", f"/ {_ORT}")
@@ -82,7 +82,7 @@ def markdown(report: Report) -> str:
 
 
 def short(report: Report) -> str:
-    """Medians and ratios alone, for a terminal."""
+    """Write medians and ratios alone, for a terminal."""
     found = results(report.records)
     medians = _latency(found, systems_of(found), lambda row: quantity(row["median_seconds"], "s"))
     return "\n".join(part for part in (medians, *exceptions(report.records)) if part)
@@ -114,7 +114,7 @@ def _cells(
 
 
 def _means(found: Sequence[WorkloadFacts]) -> Iterator[tuple[str, ...]]:
-    """By kind of network, batch size and threads."""
+    """Yield means by kind of network, batch size and threads."""
     for kind, batch, threads in dict.fromkeys((r.kind, _batch(r), r.threads) for r in found):
         members = [r for r in found if (r.kind, _batch(r), r.threads) == (kind, batch, threads)]
         value = mean(members, lambda r: r.ratio(PYC))
@@ -143,7 +143,7 @@ def _beside(
     ratios: Sequence[str],
     field: str,
 ) -> str:
-    """One cell a system; PyC's `field` over those of plain IREE and onnxruntime for `ratios`."""
+    """Write one cell a system; PyC's `field` over plain IREE's and onnxruntime's for `ratios`."""
 
     def cells(result: WorkloadFacts) -> Iterator[str]:
         yield from _names(result)

@@ -61,7 +61,7 @@ class Published:
         return [config for _, config in sorted(worked)]
 
     def shares(self, strategy: Strategy, counts: Sequence[int], seed: int) -> list[float]:
-        """Optimum / best cost found after each number of evaluations; 0 where all failed."""
+        """Return optimum / best cost found after each number of evaluations; 0 if all failed."""
         trials = run(strategy, self.space, self.costs.__getitem__, max(counts), seed)
         least = self.costs[self.ranked[0]]
         assert least is not None
@@ -102,7 +102,7 @@ def run_suite(arguments: Sequence[str]) -> int:
 def _records(
     space: Published, spaces: Sequence[Published], seeds: int, quick: bool
 ) -> Iterator[Record]:
-    """One for each strategy and number of evaluations."""
+    """Yield a record for each strategy and number of evaluations."""
     measured: dict[str, Strategy] = {s.name: s for s in (Random(), Local(), Learned())}
     if known := space.known(spaces):
         measured["portfolio"] = Portfolio(known, Learned())

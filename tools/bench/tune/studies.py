@@ -40,7 +40,7 @@ class Sleeps:
 
 
 def trials_per_second(where: str | Executor, workers: int, seconds: float) -> float:
-    """Of one study, from its first proposal to its last result; workers run before it begins."""
+    """Measure one study, from first proposal to last result; workers run before it begins."""
     plan = SessionPlan(rounds=8, processes=1)
     effort = Effort("bench", "portfolio", BLOCK, 0, dict.fromkeys(TrialStage, plan))
     works = tuple(map(_work, range(WORKS * workers)))

@@ -20,7 +20,7 @@ _PROCESSES = "processes"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Trials a second of studies on simulated measurements, with 1 to 8 workers."""
+    """Measure trials a second of studies on simulated measurements, with 1 to 8 workers."""
     parser = Parser(SUITE, "")
     parser.add_argument("--executor", default=_PROCESSES, metavar="WHERE", help="as for `pyc-tune`")
     bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)

@@ -89,7 +89,7 @@ def decoder(shape: EncoderShape) -> Block:
 
 
 def chain(x: Any) -> Any:
-    """Ten elementwise operations: arithmetic, and one of each kind that costs more."""
+    """Compute ten elementwise operations: arithmetic, and one of each kind that costs more."""
     x = np.maximum(x * 1.01 + 0.1, -2.0)
     x = (x - 0.05) * x
     return np.minimum(np.tanh(x) * 0.5 + np.abs(x), 3.0)

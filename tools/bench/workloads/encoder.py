@@ -42,7 +42,7 @@ TINY = EncoderShape(seq=8, width=16, heads=2, hidden=32)
 
 
 def encoder_weights(shape: EncoderShape, seed: int = 0) -> Weights:
-    """Seeded f32 weights that keep activations near 1."""
+    """Draw f32 weights that keep activations near 1."""
     rng = np.random.default_rng(seed)
     width, hidden = shape.width, shape.hidden
     linear = dict.fromkeys(("query", "key", "value", "out"), (width, width))
@@ -97,7 +97,7 @@ class _Nodes:
         return self("Add", self("MatMul", x, f"{name}.weight"), f"{name}.bias")
 
     def norm(self, x: str, name: str) -> str:
-        """LayerNormalization over the last axis."""
+        """Add LayerNormalization over the last axis."""
         operands = (x, f"{name}.scale", f"{name}.bias")
         return self("LayerNormalization", *operands, axis=-1, epsilon=EPSILON)
 

@@ -25,7 +25,7 @@ def encoder(shape: EncoderShape, layers: int) -> SuiteCase:
 
 
 def decoder(shape: EncoderShape) -> SuiteCase:
-    """One decoder block on a whole sequence (prefill)."""
+    """Make one decoder block on a whole sequence (prefill)."""
     draw = SeededWeights(2)
     width, hidden = shape.width, shape.hidden
     weights = {name: draw.matrix(width, width) for name in ("query", "key", "value", "out")}

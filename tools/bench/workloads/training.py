@@ -29,7 +29,7 @@ class Perceptron:
 
 
 def mlp_step(shape: Perceptron) -> SuiteCase:
-    """Mean cross entropy of an MLP with relu, and its gradients."""
+    """Make the mean cross entropy of an MLP with relu, and its gradients."""
     draw = SeededWeights(1)
     pairs = list(zip(shape.widths[:-1], shape.widths[1:], strict=True))
     weights = {f"w{i}": draw.matrix(a, b, gain=1.4) for i, (a, b) in enumerate(pairs)}
@@ -61,7 +61,7 @@ def mlp_gradients(x: Any, target: Any, w: Named) -> dict[str, Any]:
 
 
 def encoder_step(shape: EncoderShape) -> SuiteCase:
-    """One encoder layer forward and backward."""
+    """Make one encoder layer forward and backward."""
     draw = SeededWeights(2)
     x, target = (draw.activations(shape.seq, shape.width) for _ in range(2))
     weights = dict(encoder_weights(shape))

@@ -67,7 +67,7 @@ class Inception:
 
 
 def inception(shape: Inception) -> SuiteCase:
-    """Blocks of inception (3a): branches 1x1, 3x3, 5x5 and pooled, side by side."""
+    """Make blocks of inception (3a): branches 1x1, 3x3, 5x5 and pooled, side by side."""
     draw, layers, channels = SeededWeights(2), [], shape.channels
     for _ in range(shape.blocks):
         block, channels = _inception_block(draw, channels, shape.scale)
@@ -105,7 +105,7 @@ class DenseNet:
 
 
 def densenet(shape: DenseNet) -> SuiteCase:
-    """Every layer reads all earlier ones: relu, 1x1 to 4 growth channels, 3x3 to growth."""
+    """Make layers that read all earlier ones: relu, 1x1 to 4 growth channels, 3x3 to growth."""
     draw = SeededWeights(4)
     steps = []
     for i in range(shape.layers):
@@ -133,7 +133,7 @@ class UNet:
 
 
 def unet(shape: UNet) -> SuiteCase:
-    """Down by pooling, up by doubling; each level's result skips over to its way up."""
+    """Make a U-Net: down by pooling, up by doubling; each level's result skips to its way up."""
     draw, channels = SeededWeights(6), 3
     down, up = [], []
     for level in range(shape.depth + 1):

@@ -44,7 +44,7 @@ _UNITS = {
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Architectures with random weights, imported from torch.export and compared with torch."""
+    """Compare architectures with random weights, imported from torch.export, with torch."""
     parser = argparse.ArgumentParser(add_help=True)
     parser.add_argument("catalogue", type=Path, metavar="CATALOGUE")
     parser.add_argument("--only", default="", metavar="NAME,...")

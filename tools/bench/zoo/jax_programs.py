@@ -91,7 +91,7 @@ def _rows(make: Callable[[], Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _shaken(value: Any) -> Any:
-    """Floats with some noise: weights that are all 0 or 1 would hide faults.
+    """Add noise to floats: weights that are all 0 or 1 would hide faults.
 
     Signs stay, so that variances and second moments remain legal.
     """

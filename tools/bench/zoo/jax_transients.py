@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def encoder() -> tuple[Callable[[Any], Any], tuple[Any, ...]]:
-    """Six blocks, normalization first: x [1, 128, 384], six heads, gelu by tanh."""
+    """Make six blocks, normalization first: x [1, 128, 384], six heads, gelu by tanh."""
     import jax  # pyright: ignore[reportMissingImports]
     import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
 
@@ -79,7 +79,7 @@ def encoder() -> tuple[Callable[[Any], Any], tuple[Any, ...]]:
 
 
 def _rows(name: str, make: Callable[[], Any]) -> list[Record]:
-    """XLA's bytes, and PyC's by mode; `why` where a program was not made."""
+    """Return XLA's bytes, and PyC's by mode; `why` if a program was not made."""
     import jax  # pyright: ignore[reportMissingImports]
 
     try:

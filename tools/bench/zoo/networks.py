@@ -65,7 +65,7 @@ def make(network: Network) -> Any:
 
 
 def inputs(network: Network, batch: int, seed: int = _SEED) -> tuple[Any, ...]:
-    """Seeded inputs of that batch size as torch tensors."""
+    """Draw inputs of that batch size as torch tensors."""
     import torch  # pyright: ignore[reportMissingImports]
 
     generator = torch.Generator().manual_seed(seed)

@@ -79,7 +79,7 @@ class ZooRow:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Real networks with random weights: PyC, plain IREE, onnxruntime, OpenVINO, torch."""
+    """Measure real networks with random weights: PyC, plain IREE, onnxruntime, OpenVINO, torch."""
     bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, _parser(), _part)
     threads = [t for t in known.threads if t <= available_cores()]
     for t in set(known.threads) - set(threads):

@@ -124,7 +124,7 @@ class Geometry:
         return pixels_of(self.images, self.outputs)
 
     def pixels(self, sizes: Mapping[str, int]) -> int:
-        """Positions of the result, in all images."""
+        """Count the positions of the result, in all images."""
         images = self.images if isinstance(self.images, int) else sizes[self.images]
         return images * self.outputs[0] * self.outputs[1]
 
@@ -147,14 +147,14 @@ class Geometry:
         return ""
 
     def to_try(self, target: Target) -> dict[str, Sequence[int]]:
-        """Values to try of the fields of knobs whose `images` this is."""
+        """Return values to try of the fields of knobs whose `images` this is."""
         rows = known(self.images) * self.outputs[0]
         widths = [w for w in range(1, _WIDTH + 1) if w <= max(1, self.outputs[1])]
         return {"images.width": widths, "images.workgroups": shares(target, rows)}
 
     @staticmethod
     def random(random: Random, target: Target, covered: bool = False) -> "Geometry":
-        """Any small window, for tests; `covered` ones always meet the image."""
+        """Draw a small window, for tests; `covered` ones always meet the image."""
         while True:
             images = random.choice((1, 2, "n"))
             axes, channels = (random_axis(random), random_axis(random)), random.choice(_CHANNELS)
@@ -164,7 +164,7 @@ class Geometry:
                 return replace(made, workgroups=random.choice((1, 2, 3)))
 
     def random_images(self, random: Random, values: np.random.Generator) -> list[np.ndarray]:
-        """Contents of `sources` for tests."""
+        """Draw contents of `sources` for tests."""
         images = random.choice((1, 2, 3)) if isinstance(self.images, str) else self.images
         pitches = channels_of(self.channels, self.parts)
         image = (images, self.rows.size, self.columns.size)
@@ -281,7 +281,7 @@ class _Tile:
             self.kernel.y.store(value, self.image, self.row, self.start + p, self.at)
 
     def _row_of_taps(self, down: Index, *sums: Vector) -> list[Vector]:
-        """One row of taps: each number of x once, for all outputs that it belongs to."""
+        """Add one row of taps: each number of x once, for all outputs that it belongs to."""
         knobs = self.kernel.knobs
         columns = knobs.columns
         y = self.row * knobs.rows.stride + down * knobs.rows.dilation - knobs.rows.low

@@ -52,7 +52,7 @@ def refusal(knobs: DirectConv, target: Target) -> str:
 
 
 def cost(knobs: DirectConv, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each tensor crosses memory once; the packed weights are constants.
+    """Count each tensor once across memory; the packed weights are constants.
 
     Lanes that the narrowest panel leaves idle are time, but no operations.
     """
@@ -100,7 +100,7 @@ _FILTERS = (1, 3, 4, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 79)
 
 
 def sample(random: Random, target: Target) -> tuple[DirectConv, list[Arrays]]:
-    """Random knobs, and three calls: half of the time what ships for the target."""
+    """Draw knobs, half of the time those that ship for the target, and three calls."""
     groups = random.choice((1, 1, 1, 2, 3, 8))
     rows, columns = (_any_axis(random, name) for name in ("high", "wide"))
     sizes = (groups * random.choice(_CHANNELS), groups * random.choice(_FILTERS), groups)

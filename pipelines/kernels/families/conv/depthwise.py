@@ -62,7 +62,7 @@ def refusal(knobs: Depthwise, target: Target) -> str:
 
 
 def cost(knobs: Depthwise, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each tensor crosses memory once."""
+    """Count each tensor once across memory."""
     images = knobs.images
     pixels = images.pixels(sizes)
     flops = pixels * images.channels * (2.0 * images.taps + knobs.epilogue.flops)
@@ -86,7 +86,7 @@ def reference(knobs: Depthwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]
 
 
 def sample(random: Random, target: Target) -> tuple[Depthwise, list[Arrays]]:
-    """Random knobs and three calls."""
+    """Draw knobs and three calls."""
     knobs = Depthwise(Geometry.random(random, target), random_epilogue(random))
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 

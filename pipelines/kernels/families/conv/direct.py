@@ -240,7 +240,7 @@ class Direct:
     sums: list[Memory] = field(default_factory=list)
 
     def build(self) -> None:
-        """Every block's panels, full ones and the narrower last one, over this share's rows."""
+        """Build every block's panels, also the narrower last one, over this share's rows."""
         k, knobs = self.k, self.knobs
         if knobs.epilogue.heavy:
             self.sums.append(local(k, knobs.width * knobs.panel))
@@ -273,7 +273,7 @@ class Direct:
             self._columns(panel, ConvRow(image, row, taps))
 
     def _columns(self, panel: FilterPanel, row: ConvRow) -> None:
-        """All outputs of a row."""
+        """Compute all outputs of a row."""
         if self.knobs.columns.name:
             self._unknown_width(panel, row)
             return
@@ -298,13 +298,13 @@ class Direct:
                     self._single(panel, row, at)
 
     def _single(self, panel: FilterPanel, row: ConvRow, at: Index) -> None:
-        """One output whose taps are found while the kernel runs."""
+        """Compute one output whose taps are found while the kernel runs."""
         axis = self.knobs.columns
         taps = taps_at(axis, at, self.k.size(axis.dim))
         self._tile(panel, row, [_Found(taps)], at, 1)
 
     def _run(self, panel: FilterPanel, row: ConvRow, run: TileRun) -> None:
-        """Neighbouring tiles; where there is one row in all, this workgroup's share of them."""
+        """Compute neighbouring tiles; of a single row, this workgroup's share of them."""
         k, knobs = self.k, self.knobs
         parts = knobs.workgroups[0] if knobs.shares_tiles else 1
         if run.count == 1:
@@ -322,7 +322,7 @@ class Direct:
         start: Index,
         width: int,
     ) -> None:
-        """One register tile: outputs `start` and on of a row, by the filters of a panel."""
+        """Compute one register tile: outputs `start` and on of a row, by the filters of a panel."""
         k = self.k
         vectors = len(self._places(panel))
         zeros = [k.vector(0.0)] * (width * vectors)
@@ -447,7 +447,7 @@ class Direct:
 
 
 def _cut(cores: int, knobs: DirectConv, panel: int) -> tuple[int, int]:
-    """Shares of rows and of panels: panels where they come out even, rows otherwise.
+    """Return shares of rows and of panels: panels if they come out even, rows otherwise.
 
     A last panel that is narrower makes shares of panels uneven.
     """

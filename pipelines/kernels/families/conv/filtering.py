@@ -236,7 +236,7 @@ class Filtering:
         return TilePlace(image, y * self.knobs.m, x * self.knobs.m)
 
     def _transform(self, place: TilePlace, at: Index) -> None:
-        """One tile of x, for all channels, to scratch[position][tile][channel]."""
+        """Transform one tile of x, for all channels, to scratch[position][tile][channel]."""
         k, knobs = self.k, self.knobs
         conditions = []
         for axis, start in ((knobs.rows, place.y), (knobs.columns, place.x)):
@@ -295,7 +295,7 @@ class Filtering:
         block: tuple[Index, Index, Index],
         last: bool = False,
     ) -> None:
-        """One panel of filters for a block's tiles: products, then outputs."""
+        """Compute one panel of filters for a block's tiles: products, then outputs."""
         k, knobs = self.k, self.knobs
         own, start, count = block
         vectors = width // k.lanes
@@ -372,7 +372,7 @@ class Filtering:
 
 
 def _combined(matrix: np.ndarray, numbers: Sequence[Vector]) -> list[Vector]:
-    """Each row of the matrix times the numbers; zeros and ones cost nothing."""
+    """Multiply each row of the matrix by the numbers; zeros and ones cost nothing."""
     return [_row(row, numbers) for row in matrix]
 
 

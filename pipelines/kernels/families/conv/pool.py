@@ -84,12 +84,12 @@ class Pool:
 
 
 def refusal(knobs: Pool, target: Target) -> str:
-    """Results and one number of x must fit the registers."""
+    """Refuse results and one number of x that do not fit the registers."""
     return knobs.images.refusal(target)
 
 
 def cost(knobs: Pool, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each tensor crosses memory once."""
+    """Count each tensor once across memory."""
     images = knobs.images
     pixels = images.pixels(sizes)
     flops = pixels * images.channels * (float(images.taps) + knobs.epilogue.flops)
@@ -121,7 +121,7 @@ def reference(knobs: Pool, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sample(random: Random, target: Target) -> tuple[Pool, list[Arrays]]:
-    """Random knobs and three calls."""
+    """Draw knobs and three calls."""
     operation = random.choice(OPERATIONS)
     geometry = Geometry.random(random, target, covered=operation != "padded_mean")
     knobs = Pool(operation, geometry, random_epilogue(random))

@@ -81,7 +81,7 @@ def joined(arrays: Sequence[np.ndarray], parts: Sequence[ChannelSlice]) -> np.nd
 
 
 def random_parts(random: Random, channels: int) -> tuple[ChannelSlice, ...]:
-    """Any parts of so many channels, for tests; none half of the time."""
+    """Draw parts of so many channels, for tests; none half of the time."""
     parts: list[ChannelSlice] = []
     left = channels if random.random() < 0.5 else 0
     while left:

@@ -70,7 +70,7 @@ class Spectrum:
         return TAPS * TAPS * self.channels, self.panels.columns
 
     def pack(self, weights: np.ndarray) -> np.ndarray:
-        """Panels, each [positions][channels][panel]; computed in f64, rounded once."""
+        """Pack panels, each [positions][channels][panel]; computed in f64, rounded once."""
         g = matrices(self.m).g
         w = weights.astype(np.float64).reshape(TAPS, TAPS, self.channels, -1)
         spectrum = np.einsum("pi,qj,ijcf->pqcf", g, g, w, optimize=True)

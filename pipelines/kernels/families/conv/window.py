@@ -98,7 +98,7 @@ class ConvAxis:
         return found
 
     def tiles(self, most: int) -> Iterator["TileRun"]:
-        """All outputs in tiles of at most `most`, alike as far as possible, in order.
+        """Yield all outputs in tiles of at most `most`, alike as far as possible, in order.
 
         Neighbouring tiles of one width whose taps all fall on the image are one run.
         """
@@ -172,7 +172,7 @@ PIXELS_OF_RESULT = ((_PIXELS, 3),)
 
 
 def pixels_of(images: Dim, outputs: tuple[Dim, Dim]) -> Dim:
-    """All positions of the result, the rows of an epilogue's matrix; a name of unknown ones."""
+    """Return the positions of the result, an epilogue's rows; a name for unknown ones."""
     known = [d for d in (images, *outputs) if isinstance(d, int)]
     return math.prod(known) if len(known) == 3 else _PIXELS
 
@@ -180,7 +180,7 @@ def pixels_of(images: Dim, outputs: tuple[Dim, Dim]) -> Dim:
 def under_taps(
     x: np.ndarray, rows: ConvAxis, columns: ConvAxis, padding: float
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Each tap's number with what it meets: [images, output rows, output columns, channels]."""
+    """Yield each tap's number with its reads: [images, output rows, output columns, channels]."""
     pads = ((0, 0), (rows.low, rows.high), (columns.low, columns.high), (0, 0))
     padded = np.pad(x, pads, constant_values=padding)
 
@@ -194,7 +194,7 @@ def under_taps(
 
 
 def random_axis(random: Random) -> ConvAxis:
-    """Any small window on an image that it fits."""
+    """Draw a small window on an image that it fits."""
     kernel = random.choice((1, 1, 2, 3, 3, 5, 7))
     dilation = random.choice((1, 1, 1, 2, 3))
     low, high = random.choice(((0, 0), (kernel // 2, kernel // 2), (0, 1), (2, 1), (4, 3)))

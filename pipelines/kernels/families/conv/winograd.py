@@ -98,7 +98,7 @@ _FILTERS = (1, 8, 16, 17, 32, 48, 65)
 
 
 def sample(random: Random, target: Target) -> tuple[Winograd, list[Arrays]]:
-    """Random knobs, and three calls: half of the time what ships for the target."""
+    """Draw knobs, half of the time those that ship for the target, and three calls."""
     rows, columns = (_axis(random) for _ in range(2))
     sizes = (random.choice(_CHANNELS), random.choice(_FILTERS))
     others: dict[str, Any] = {"epilogue": random_epilogue(random)}

@@ -37,6 +37,7 @@ from pyc_mlir.pipelines.kernels.families.int8.dot import (
     IntVector,
     best_dot,
 )
+from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.families.int8.weights import (
     ByteFilters,
     TapRanges,
@@ -45,15 +46,12 @@ from pyc_mlir.pipelines.kernels.families.int8.weights import (
 )
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, Place
+from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel
 from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
     Vector,
-    arith,
     int_vector,
-    larger,
-    smaller,
     vector,
 )
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for
@@ -62,7 +60,6 @@ from pyc_mlir.pipelines.target.target import Target
 
 # Results: i32 sums, f32 after the epilogue, or bytes after it.
 RESULTS = {"i32": "i32", "f32": "f32", "i8": "i8", "ui8": "i8"}
-_BOUNDS = {"i8": (-128.0, 127.0), "ui8": (0.0, 255.0)}
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,8 @@ class ByteConv(DirectConv):
     """The knobs of y = epilogue(f32(conv2d(x - zero, w) + bias)), as `DirectConv`.
 
     `signed`: x is of i8, else of ui8. `shifted`: x has a zero point that is not 0. `bias`: i32 for
-    each filter. `result` is the type of y; that of i32 has no epilogue. `form` is how products are
-    added.
+    each filter. `result` is the type of y; that of i32 has no epilogue, one of bytes is made by
+    `narrow`. `form` is how products are added.
     """
 
     signed: bool = False
@@ -79,6 +76,7 @@ class ByteConv(DirectConv):
     bias: bool = False
     result: str = "f32"
     form: str = MADD
+    narrow: Narrow = NARROW
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -87,6 +85,8 @@ class ByteConv(DirectConv):
             raise _refusal(f"NHWC images of {QUAD} channels or more without groups", self)
         if self.form not in DOTS or self.result not in RESULTS:
             raise _refusal(f"a form of {DOTS} and a result of {tuple(RESULTS)}", self)
+        if self.result in BOUNDS and self.narrow.dtype != self.result:
+            raise _refusal(f"a conversion to {self.result}", self.narrow)
         if self.result == "i32" and self.epilogue.steps:
             raise _refusal("no epilogue of i32", self.epilogue)
 
@@ -155,10 +155,9 @@ class ByteConv(DirectConv):
         sums = rest.pop(0) if self.corrects else None
         bias = rest.pop(0) if self.bias else None
         *reads, y = rest
-        out = y if self.result in ("i32", "f32") else ByteMemory(y, k, self.result)
         pieces = (Piece(x, 0, 0, self.channels),)
         epilogue = InKernel(k, self.epilogue, tuple(reads))
-        made = DirectBytes(k, self, pieces, w, out, epilogue, sums_of_taps=sums, bias=bias)
+        made = DirectBytes(k, self, pieces, w, y, epilogue, sums_of_taps=sums, bias=bias)
         if zero is not None or sums is not None:
             made.zero.append(_zero_point(k, zero, 128 if self.signed and self.form == VNNI else 0))
         made.build()
@@ -173,21 +172,6 @@ def _zero_point(k: Build, zero: Memory | None, more: int) -> IntVector:
     one = zero.load_as(ir.VectorType.get([1], i32), 0)
     whole = vector.broadcast(int_vector(k.lanes), vector.extract(one, [], [0]))
     return IntVector(whole) + constant if more else IntVector(whole)
-
-
-class ByteMemory(Memory):
-    """Memory of bytes that takes vectors of f32: toward zero, out of range to the nearest bound."""
-
-    def __init__(self, memory: Memory, k: Build, dtype: str) -> None:
-        self.memory, self.bounds, self.shape = memory, _BOUNDS[dtype], memory.shape
-        self.kind = ir.VectorType.get([k.lanes], ir.IntegerType.get_signless(8))
-
-    def store(self, value: Vector, *place: Place, streaming: bool = False) -> None:
-        """Write a vector as bytes. NaN, which no sum of integers is, becomes the lower bound."""
-        low, high = (value.constant(bound) for bound in self.bounds)
-        inside = smaller(larger(low, value), high)
-        whole = arith.fptosi(int_vector(value.lanes), inside.value)
-        self.memory.store(Vector(arith.trunci(self.kind, whole)), *place)
 
 
 @dataclass(frozen=True)
@@ -207,7 +191,7 @@ class DirectBytes(Direct):
         start: Index,
         width: int,
     ) -> None:
-        """One register tile: outputs `start` and on of a row, by the filters of a panel."""
+        """Compute one register tile: outputs `start` and on of a row, by the filters of a panel."""
         k = self.k
         places = self._places(panel)
         zeros = [IntVector.of(0, k.lanes) for _ in range(width * len(places))]
@@ -234,6 +218,35 @@ class DirectBytes(Direct):
         else:
             floats = [total.to_float() for total in sums]
         self._finish(panel, row, start, width, floats)
+
+    def _finish(
+        self, panel: FilterPanel, row: ConvRow, start: Index, width: int, sums: list[Any]
+    ) -> None:
+        """Store what the epilogue makes of the sums, bytes by whole registers."""
+        if self.knobs.result not in BOUNDS:
+            super()._finish(panel, row, start, width, sums)
+            return
+        k, knobs, places = self.k, self.knobs, self._places(panel)
+        high, wide = knobs.output_dims
+        first = (row.image * k.size(high) + row.number) * k.size(wide) + start
+        vectors = len(places)
+
+        def pixel(p: Index, values: Sequence[Vector]) -> None:
+            apply = self.epilogue.row(first + p)
+            made = [apply(value, at) for value, at in zip(values, places, strict=True)]
+            head = (row.image, row.number, start + p)
+            count = knobs.panels.columns - knobs.panels.edge if panel.last else None
+            knobs.narrow.store(k, self.y, made, head, panel.filter, count)
+
+        if not self.sums:
+            for p in range(width):
+                pixel(Index.of(p), sums[p * vectors : (p + 1) * vectors])
+            return
+        (kept,) = self.sums
+        for n, value in enumerate(sums):
+            kept.store(value, Index.of(n * k.lanes))
+        with k.range(width) as p:
+            pixel(p, [kept.load((p * vectors + v) * k.lanes) for v in range(vectors)])
 
     def _offset(self, row: ConvRow, met: list[Any], at: Any) -> Any:
         """Return the addend of a pixel's sums: the bias, less the zero point's share."""
@@ -263,7 +276,7 @@ class DirectBytes(Direct):
         outputs: int,
         sums: list[Any],
     ) -> list[Any]:
-        """All quads under one tap, at `place` for the first of the outputs."""
+        """Add all quads under one tap, at `place` for the first of the outputs."""
         k, knobs = self.k, self.knobs
         dot = Dot(k, knobs.form, knobs.signed)
         vectors = len(sums) // outputs

@@ -86,7 +86,7 @@ class Dot:
         return words_of(self.form)
 
     def load(self, x: Memory, *place: Index) -> list[Any]:
-        """Four neighbouring bytes of x in each lane, as `add` takes them."""
+        """Load four neighbouring bytes of x in each lane, as `add` takes them."""
         lanes = self.k.lanes
         i8, i32 = (ir.IntegerType.get_signless(n) for n in (8, 32))
         quad = x.load_as(ir.VectorType.get([QUAD], i8), *place)

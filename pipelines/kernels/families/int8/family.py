@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.types import DTYPES, dtype_name
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis, random_axis, under_taps
 from pyc_mlir.pipelines.kernels.families.gemm import contents
 from pyc_mlir.pipelines.kernels.families.int8.byte_conv import ByteConv
+from pyc_mlir.pipelines.kernels.families.int8.chain import after_sums, bias_of
 from pyc_mlir.pipelines.kernels.families.int8.dot import QUAD, VNNI, has_dot
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS, NARROW, Narrow
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, evaluate
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, find
+from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.kernels.shared.grid import known
@@ -47,7 +49,7 @@ def refusal(knobs: ByteConv, target: Target) -> str:
 
 
 def cost(knobs: ByteConv, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each tensor crosses memory once; the packed weights are constants."""
+    """Count each tensor once across memory; the packed weights are constants."""
     images = knobs.images if isinstance(knobs.images, int) else sizes[knobs.images]
     rows, columns = (
         axis.of(sizes[axis.name]) if axis.name else axis for axis in (knobs.rows, knobs.columns)
@@ -81,11 +83,8 @@ def reference(knobs: ByteConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
         return total.astype(np.float64), np.zeros(total.shape)
     matrix = total.reshape(-1, knobs.filters).astype(np.float64)
     exact, bound = evaluate(knobs.epilogue, matrix, rest, ROUNDING * np.abs(matrix))
-    if knobs.result != "f32":
-        info = np.iinfo(DTYPES[knobs.result])
-        exact, bound = np.clip(np.trunc(exact), info.min, info.max), bound + 1
-        if knobs.result == "ui8":  # Held as bytes with a sign, of which 255 is next to 0.
-            exact, bound = exact.astype(np.uint8).view(np.int8).astype(np.float64), bound * 256
+    if knobs.result in BOUNDS:
+        exact, bound = knobs.narrow.reference(exact, bound)
     return exact.reshape(total.shape), bound.reshape(total.shape)
 
 
@@ -94,16 +93,19 @@ _FILTERS = (1, 3, 8, 15, 16, 17, 33, 64, 79)
 
 
 def sample(random: Random, target: Target) -> tuple[ByteConv, list[Arrays]]:
-    """Random knobs, and three calls."""
+    """Draw knobs and three calls."""
     rows, columns = (random_axis(random) for _ in "ab")
     if random.random() < 0.4:
         rows, columns = ConvAxis(1), ConvAxis(random.choice((1, 5, 14, 40)))
         columns = replace(columns, name=random.choice(("", "wide")))
     result = random.choice(("i32", "f32", "i8", "ui8"))
     epilogue = NOTHING if result == "i32" else layer(bias=random.random() < 0.5, activation="relu")
+    narrow = NARROW
+    if result in BOUNDS:
+        narrow = Narrow.random(random, result)
     knobs = ByteConv.for_bytes(
         target, random.choice((1, 2)), (rows, columns), random.choice(_CHANNELS),
-        random.choice(_FILTERS), epilogue=epilogue, result=result,
+        random.choice(_FILTERS), epilogue=epilogue, result=result, narrow=narrow,
         signed=random.random() < 0.5, shifted=random.random() < 0.5, bias=random.random() < 0.5,
         workgroups=random.choice(((1, 1), (2, 1), (1, 2))),
     )  # fmt: skip
@@ -153,7 +155,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
         pixels = ConvAxis(rows or NOMINAL_DIMENSION, name="" if rows else "m")
         images, axes, feed = 1, (ConvAxis(1), pixels), Feed(x, (0, 0, len(shape) - 1))
     else:
-        found = _images(work, shape)
+        found = images_of(work, shape, 1)
         if found is None:
             return []
         images, axes = found
@@ -162,13 +164,14 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
             pixels = ConvAxis(images * axes[0].size * axes[1].size)
             images, axes, feed = 1, (ConvAxis(1), pixels), Feed(x, (0, 0, 3))
     shifted = not (work.is_constant(zero) and work.inputs[zero].magnitude == 0)
-    bias, first = _bias(work, filters)
-    result, covers, program, reads = _after(work, first, MatrixView(out.shape, cut))
-    if result == "i32":
+    bias, first = bias_of(work, filters)
+    after = after_sums(work, first, MatrixView(out.shape, cut))
+    if after.result == "i32":
         bias = None
     try:
         knobs = ByteConv.for_bytes(
-            target, images, axes, channels, filters, epilogue=program, result=result,
+            target, images, axes, channels, filters,
+            epilogue=after.program, result=after.result, narrow=after.narrow,
             signed=work.type(x).dtype == DTYPES["i8"], shifted=shifted, bias=bias is not None,
         )  # fmt: skip
     except PycError:
@@ -184,14 +187,14 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     if bias is not None:
         feeds.append(Feed(bias))
     named = dict.fromkeys(knobs.kernel("k").sizes, NOMINAL_DIMENSION)
-    return [KernelOffer(knobs, covers, (*feeds, *reads), cost(knobs, target, named))]
+    return [KernelOffer(knobs, after.covers, (*feeds, *after.feeds), cost(knobs, target, named))]
 
 
-def _images(work: Work, shape: Any) -> tuple[Any, tuple[ConvAxis, ConvAxis]] | None:
-    """Images and axes of an NHWC convolution of known sizes without groups."""
+def images_of(work: Work, shape: Any, groups: int) -> tuple[Any, tuple[ConvAxis, ConvAxis]] | None:
+    """Return images and axes of an NHWC convolution of known sizes with so many groups."""
     node = work.nodes[0]
     params, kernel = node.params, work.type(node.operands[1]).shape[:2]
-    if params["layout"] != "NHWC" or params["groups"] != 1 or None in (*shape[1:], *kernel):
+    if params["layout"] != "NHWC" or params["groups"] != groups or None in (*shape[1:], *kernel):
         return None
     pads, axes = params["pads"], []
     for axis in (0, 1):
@@ -201,44 +204,6 @@ def _images(work: Work, shape: Any) -> tuple[Any, tuple[ConvAxis, ConvAxis]] | N
         except PycError:
             return None
     return ("n" if shape[0] is None else shape[0]), (axes[0], axes[1])
-
-
-def _bias(work: Work, filters: int) -> tuple[int | None, int]:
-    """Return the constant vector of i32 that is added to the sums, and the next op."""
-    node = work.nodes[1] if len(work.nodes) > 1 else None
-    own = work.number_of(0)
-    if node is None or node.name != "add" or node.operands[0] != own:
-        return None, 1
-    other = node.operands[1]
-    fits = work.is_constant(other) and set(work.type(other).shape[:-1]) <= {1}
-    if not fits or work.type(other).shape[-1:] != (filters,):
-        return None, 1
-    return other, 2
-
-
-def _after(
-    work: Work, first: int, view: MatrixView
-) -> tuple[str, int, Pointwise, tuple[Feed, ...]]:
-    """Return the result's type, the number of covered ops, and the program behind the cast."""
-    nodes = work.nodes
-    own = work.number_of(first - 1)
-    start = first + 1
-    plain = first < len(nodes) and nodes[first].name == "cast" and nodes[first].operands == (own,)
-    if not plain or nodes[first].type.dtype != DTYPES["f32"] or not work.closed(start):
-        return "i32", 1, NOTHING, ()
-    for end in range(len(nodes), start - 1, -1):
-        if not work.closed(end):
-            continue
-        last = nodes[end - 1]
-        narrow = end > start and last.name == "cast" and last.type.dtype in _BYTES
-        stop = end - narrow
-        if narrow and last.operands != (work.number_of(stop - 1),):
-            continue
-        found = find(work, start, stop, work.number_of(first), view)
-        if found is not None:
-            result = dtype_name(last.type.dtype) if narrow else "f32"
-            return result, end, found.program, found.feeds
-    return "i32", 1, NOTHING, ()
 
 
 FAMILY = Family("int8", ByteConv, refusal, cost, reference, sample, match)

@@ -82,7 +82,7 @@ class TapRanges:
 
     @staticmethod
     def of(axis: ConvAxis) -> "TapRanges":
-        """Those of an axis; of an unknown size any."""
+        """Return the ranges of an axis; of an unknown size all."""
         if axis.name and (axis.low or axis.high):
             return TapRanges(axis.kernel, 0, axis.kernel)
         met = [[t for t in range(axis.kernel) if axis.meets(o, t)] for o in range(axis.outputs)]

@@ -104,7 +104,7 @@ class Concat:
         place: tuple[int, int],
         apply: Callable[..., Any],
     ) -> None:
-        """Row `i` of one part to its place in the result's row."""
+        """Copy row `i` of one part to its place in the result's row."""
         start, width = place
 
         @k.each(Index.of(width), self.unroll)
@@ -117,7 +117,7 @@ refusal = refuse_target
 
 
 def cost(knobs: Concat, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each number is read and written once."""
+    """Count one read and write of each number."""
     rows = knobs.rows if isinstance(knobs.rows, int) else sizes[knobs.rows]
     traffic = 8 * rows * knobs.columns + knobs.program.read_bytes(rows, knobs.columns)
     return CostModel(target).kernel("concat", knobs.program.flops * rows * knobs.columns, traffic)
@@ -130,7 +130,7 @@ def reference(knobs: Concat, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sample(random: Random, target: Target) -> tuple[Concat, list[Arrays]]:
-    """Random knobs and three calls: other values each, other sizes where these are dynamic."""
+    """Draw knobs and three calls of other values and dynamic sizes."""
     widths = [
         random.choice((1, 3, 8, 15, 16, 17, 32, 33, 100)) for _ in range(random.randint(1, 5))
     ]
@@ -207,7 +207,7 @@ def _tree(work: Work) -> tuple[list[int], int, int] | None:
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Rows of a workgroup and vectors of a block."""
+    """Vary the rows of a workgroup and vectors of a block."""
     knobs: Concat = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None
     return knob_space(

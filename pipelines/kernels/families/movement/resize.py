@@ -42,7 +42,7 @@ class Phases:
 
     @staticmethod
     def of(factor: int, mode: str, coordinates: str, rounding: str) -> "Phases":
-        """Those of an axis that grows by `factor`."""
+        """Return the phases of an axis that grows by `factor`."""
         found = phase_taps(factor, mode, coordinates, rounding)
         weights = np.ones(found.indices.shape) if found.weights is None else found.weights
         return Phases(
@@ -137,7 +137,7 @@ class _Growing:
                     self._over_channels(image, row, column)
 
     def _over_channels(self, image: Index, row: Index, column: Index) -> None:
-        """All outputs of one position, a vector of channels at a time."""
+        """Compute all outputs of one position, a vector of channels at a time."""
         k, knobs = self.k, self.knobs
         down, along = knobs.down, knobs.along
 
@@ -153,7 +153,7 @@ class _Growing:
                 self.y.store(value, image, *to, at)
 
     def _along_rows(self, image: Index, row: Index) -> None:
-        """Vectors where all taps lie in the row, single elements at its ends."""
+        """Compute vectors whose taps all lie in the row, single elements at its ends."""
         k, knobs = self.k, self.knobs
         before, behind = knobs.along.reach
         count = max(0, (knobs.columns - before - behind) // k.lanes)
@@ -202,7 +202,7 @@ def _clamped(at: Index, distance: int, size: int) -> Index:
 def _blended(
     down: Phases, along: Phases, load: Callable[[int, int], Vector]
 ) -> dict[tuple[int, int], Vector]:
-    """All outputs of one element by phase: sums down the columns first, then along the rows."""
+    """Return all outputs of one element by phase: sums down the columns, then along the rows."""
     loaded: dict[tuple[int, int], Vector] = {}
     sums: dict[tuple[int, int], Vector] = {}
     made: dict[tuple[int, int], Vector] = {}
@@ -261,7 +261,7 @@ def _grown(x: np.ndarray, phases: Phases, axis: int) -> np.ndarray:
 
 
 def sample(random: Random, target: Target) -> tuple[Resize, list[Arrays]]:
-    """Random knobs and three calls: other values each, other numbers of images if dynamic."""
+    """Draw knobs and three calls of other values and numbers of images."""
     how = (
         random.choice(("nearest", "linear")),
         random.choice([c for c in COORDINATES if c != "align_corners"]),
@@ -339,7 +339,7 @@ def _phases(
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Shares of rows; nothing else of such a kernel is a choice."""
+    """Vary the shares of rows; nothing else of such a kernel is a choice."""
     knobs: Resize = offer.knobs
     return knob_space(
         knobs,

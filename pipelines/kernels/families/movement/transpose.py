@@ -104,7 +104,7 @@ class Transpose:
         return Kernel(name, (x, y), self._grid, self._body)
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index]:
-        """Tiles across, and tiles down of all matrices: IREE's third dimension has 16 bits."""
+        """Return tiles across, and down all matrices: IREE's third dimension has 16 bits."""
         down = size(self.rows).ceildiv(self.tile_rows)
         across = size(self.columns).ceildiv(self.tile_columns)
         return across, down * size(self.batch).ceildiv(self.batches)
@@ -134,7 +134,7 @@ class TransposeTile:
     streaming: bool
 
     def copies(self) -> None:
-        """Rows of `inner` numbers, as they lie in y (`down`) or in x."""
+        """Copy rows of `inner` numbers, as they lie in y (`down`) or in x."""
         spans = [self._span(2), self._span(1)][:: 1 if self.knobs.down else -1]
         with self.k.range(*spans[0]) as first, self.k.range(*spans[1]) as second:
             i, j = (second, first) if self.knobs.down else (first, second)
@@ -144,7 +144,7 @@ class TransposeTile:
                 self._put(self.x.load(self.b, i, j, at), j, i, at)
 
     def blocks(self) -> None:
-        """Whole blocks, then those at the bottom, at the right and in the corner."""
+        """Turn whole blocks, then those at the bottom, at the right and in the corner."""
         lanes = self.k.lanes
         (top, bottom), (left, right) = self._span(1), self._span(2)
         low, side = (self.x.shape[d] // lanes * lanes for d in (1, 2))
@@ -215,7 +215,7 @@ _LEAST_INNER = 8
 
 
 def refusal(knobs: Transpose, target: Target) -> str:
-    """Blocks that are mostly empty, and copies of less than a vector, gain nothing."""
+    """Refuse blocks that are mostly empty and copies of less than a vector: they gain nothing."""
     if reason := refuse_narrow(target):
         return reason
     lanes = target.vector_bytes // 4
@@ -229,7 +229,7 @@ def refusal(knobs: Transpose, target: Target) -> str:
 
 
 def cost(knobs: Transpose, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each number is read and written once."""
+    """Count one read and write of each number."""
     dims = (knobs.batch, knobs.rows, knobs.columns, knobs.inner)
     traffic = 8 * prod(d if isinstance(d, int) else sizes[d] for d in dims)
     return CostModel(target).kernel("transpose", 0, traffic)
@@ -242,7 +242,7 @@ def reference(knobs: Transpose, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]
 
 
 def sample(random: Random, target: Target) -> tuple[Transpose, list[Arrays]]:
-    """Random knobs and three calls: other values each, other sizes where these are dynamic."""
+    """Draw knobs and three calls of other values and dynamic sizes."""
     rows, columns = (random.choice((random.choice(_SIZES[4:]), name)) for name in "mn")
     inner = random.choice((1, 1, random.choice((8, 9, 16, 33)), "q"))
     together = rows if inner == 1 else inner
@@ -330,7 +330,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Tiles and the order in which they are walked, matrices of a workgroup, kinds of stores."""
+    """Vary tiles and their order, matrices of a workgroup, kinds of stores."""
     knobs: Transpose = offer.knobs
     return knob_space(
         knobs,

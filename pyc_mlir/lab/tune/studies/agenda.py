@@ -157,7 +157,7 @@ def bad_choices(work: TunedWork, ledger: Ledger) -> Mapping[str, str]:
     """Choices with wrong results or that ended their process, and why: they are quarantined."""
     found: dict[str, str] = {}
     for outcome in ledger.outcomes():
-        if outcome.asked.graph_id != work.graph.graph_id:
+        if outcome.asked.graph != work.graph.graph_id:
             continue
         for recipe, (status, reason) in zip(outcome.asked.recipes, outcome.statuses, strict=True):
             if status in BAD:

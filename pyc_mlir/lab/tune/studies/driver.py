@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.tune.studies.ledger import Ledger
 from pyc_mlir.lab.tune.studies.study import Asked
@@ -38,7 +39,7 @@ def drive(
         while True:
             ledger.update()
             requests = propose(ledger)
-            if requests and store.add_trials(job.study_id, [one.to_json() for one in requests]):
+            if requests and store.add_trials(job.study_id, [to_data(one) for one in requests]):
                 ledger.update()
             if not ledger.open:
                 return ledger

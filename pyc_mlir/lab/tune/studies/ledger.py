@@ -8,6 +8,7 @@ learn from.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import DONE, FAILED, StoredTrial
 from pyc_mlir.lab.evidence.rows import OK, REFUSED, Implementation, Samples, Trace
@@ -69,7 +70,7 @@ class Ledger:
                 self._outcomes[trial.config_hash] = found
                 if found.asked.stage is TrialStage.SEARCH:
                     (choice,) = found.asked.recipes[1].values()
-                    self._costs[found.asked.graph_id, choice] = found.cost(1)
+                    self._costs[found.asked.graph, choice] = found.cost(1)
 
     @property
     def open(self) -> list[StoredTrial]:
@@ -88,12 +89,12 @@ class Ledger:
 
     def knows(self, asked: Asked) -> bool:
         """Whether there is this trial."""
-        name = digest(asked.to_json())
+        name = digest(to_data(asked))
         return any(t.config_hash == name for t in self.trials)
 
     def outcome(self, asked: Asked) -> TrialOutcome | None:
         """Of a trial that ended; None of others."""
-        return self._outcomes.get(digest(asked.to_json()))
+        return self._outcomes.get(digest(to_data(asked)))
 
     def outcomes(self) -> list[TrialOutcome]:
         """Of all trials that ended."""
@@ -105,7 +106,7 @@ class Ledger:
         return self._costs
 
     def _outcome(self, trial: StoredTrial) -> TrialOutcome:
-        asked = Asked.from_json(trial.config)
+        asked = from_data(Asked, trial.config)
         known = None if trial.trace_id is None else self._store.get(Trace, trial.trace_id)
         if known is None:
             failed = ((REFUSED, trial.reason),) * len(asked.recipes)

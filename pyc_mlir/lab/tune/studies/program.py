@@ -17,7 +17,7 @@ from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.sources import load_source
+from pyc_mlir.frontends.sources import Source
 from pyc_mlir.lab.evidence.database.exchange import measured
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.identity import WORK, works_of
@@ -59,9 +59,9 @@ def program_of(
     """Read a model. Raises PycError as the front ends do; BAD_ARGUMENT if it is no pyc program."""
     given = options or CompileOptions()
     subject = subject_of_program(source, inputs, given, dims)
-    resolved = resolve(given)
+    resolved, model = resolve(given), Source.of(source, given.islands)
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(source, inputs, context)
+        loaded = model.load(inputs, context)
         if loaded.module is None:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
@@ -71,7 +71,7 @@ def program_of(
         module = loaded.module
         with module.context, ir.Location.unknown():
             passes = context_of(resolved)
-            if inputs and not callable(source):
+            if inputs and not model.takes_inputs:
                 run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", passes)
             run_pipeline(module, resolved.passes, passes)
             select(module, passes, "+".join(passes.kernels or ()))

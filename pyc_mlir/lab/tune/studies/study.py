@@ -12,7 +12,6 @@ the quickest of a few good ones. So the choice is made in `rerank`, the number c
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.sessions.session import SessionPlan
@@ -108,30 +107,14 @@ def budget_of(text: "str | float | StudyBudget | None") -> StudyBudget:
 class Asked:
     """A trial's configuration: what to measure in one session, the incumbent first.
 
-    graph_id: of a work, or of the program. recipes: {pass or site: choice} of each candidate.
+    graph: the id of a work, or of the program. recipes: {pass or site: choice} of each candidate.
     repeat: distinguishes sessions of equal candidates, and seeds them.
     """
 
     stage: TrialStage
-    graph_id: str
+    graph: str
     recipes: tuple[Mapping[str, str], ...]
     repeat: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """As the database keeps it."""
-        recipes = [dict(r) for r in self.recipes]
-        return {
-            "stage": str(self.stage),
-            "graph": self.graph_id,
-            "recipes": recipes,
-            "repeat": self.repeat,
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Asked":
-        """Read what `to_json` wrote."""
-        recipes = tuple(data["recipes"])
-        return Asked(TrialStage(data["stage"]), data["graph"], recipes, data["repeat"])
 
 
 @dataclass(frozen=True)

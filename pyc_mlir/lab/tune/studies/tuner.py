@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -114,7 +115,7 @@ def tune(
     result = tune_program(program, how, budget_of(budget), db, bench, seed, notes)
     if how.strategy:
         return result
-    lowered = lower(model, inputs, resolve(given))
+    lowered = lower(Job.of(model, inputs, resolve(given)))
     with EvidenceStore.open(db) as store:
         wisdom = export_wisdom(store, bench.place.hardware, bench.place.toolchain)
     found = estimated(Simulator.of(lowered, wisdom), seed=seed)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import StoredTrial
 from pyc_mlir.lab.evidence.rows import Graph, Trace
@@ -110,8 +111,8 @@ def _measure(store: EvidenceStore, trial: StoredTrial, job: TrialJob) -> None:
 
 
 def _measure_held(store: EvidenceStore, trial: StoredTrial, job: TrialJob) -> None:
-    request, begin = Asked.from_json(trial.config), time.monotonic()
-    graph = store.get(Graph, request.graph_id)
+    request, begin = from_data(Asked, trial.config), time.monotonic()
+    graph = store.get(Graph, request.graph)
     assert graph is not None, "a study's graphs are added with it"
     candidates = [
         MeasuredChoice(recipe, str(number), TUNER if number else INCUMBENT)

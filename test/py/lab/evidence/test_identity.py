@@ -7,7 +7,7 @@ from pyc_mlir import nn
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.sources import load_source
+from pyc_mlir.frontends.sources import Source
 from pyc_mlir.lab.evidence.identity import graph_of_program, works_of
 from pyc_mlir.lab.evidence.rows import ANSWERS
 from pyc_mlir.lab.tune.verdict import VerdictKind
@@ -31,7 +31,7 @@ def network(seed: int, layers: int = 3, width: int = 16, swapped: bool = False):
 def rows(model, width: int = 16):
     """The program's row, and its works after fusion."""
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(model, [np.zeros((4, width), np.float32)], context)
+        loaded = Source.of(model).load([np.zeros((4, width), np.float32)], context)
         module = loaded.module
         program = graph_of_program(entry_function(module))
         run_pipeline(module, "pyc-canonicalize,pyc-fuse", PassContext())

@@ -12,6 +12,7 @@ import pytest
 from conftest import FULL
 from wisdoms import row
 
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.lab.explore.policy import Explore
@@ -29,7 +30,7 @@ Costs = dict[tuple[str, str], float]
 def sites_of(name: str) -> Sites:
     """The kernels of a workload at its tiny size."""
     workload = make(name, tiny=True)
-    decisions = lower(workload.source, workload.specs, make_options()).decisions
+    decisions = lower(Job.of(workload.source, workload.specs, make_options())).decisions
     return [(d.site, list(d.alternatives)) for d in decisions if d.site.pass_name == SELECT]
 
 

@@ -12,6 +12,7 @@ from wisdoms import KERNELS, row
 from pyc_mlir import nn
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.compilation.build import build_here, plan_only
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.frontends.python.specs import spec
@@ -40,11 +41,13 @@ def branches(x):
 
 @cache
 def explored() -> Explored:
-    return explore(branches, INPUTS, make_options(), effort=ExploreLimits(lowerings=5, plans=1))
+    return explore(
+        Job.of(branches, INPUTS, make_options()), effort=ExploreLimits(lowerings=5, plans=1)
+    )
 
 
 def compiled(file: RecipeFile) -> Artifact:
-    return build_here(branches, INPUTS, make_options(recipe=file.recipe))
+    return build_here(Job.of(branches, INPUTS, make_options(recipe=file.recipe)))
 
 
 def needed(artifact: Artifact) -> int:
@@ -67,7 +70,7 @@ def test_each_recipe_is_accepted_and_needs_the_bytes_that_were_expected():
 
 @pytest.mark.full
 def test_the_own_recipe_is_what_a_compile_chooses():
-    own = build_here(branches, INPUTS, make_options())
+    own = build_here(Job.of(branches, INPUTS, make_options()))
     made = {d.site.key: d.chosen for d in own.decisions}
     assert explored().own.choices.items() <= made.items()
 
@@ -90,7 +93,9 @@ def test_files_come_back_byte_for_byte(tmp_path):
 
 
 def test_equal_questions_have_equal_answers():
-    again = explore(branches, INPUTS, make_options(), effort=ExploreLimits(lowerings=5, plans=1))
+    again = explore(
+        Job.of(branches, INPUTS, make_options()), effort=ExploreLimits(lowerings=5, plans=1)
+    )
     assert again == explored()
 
 
@@ -103,7 +108,7 @@ def test_measured_rows_decide_and_are_named():
         for a in d.alternatives
     ]
     wisdom, effort = Wisdom.of(rows, {}), ExploreLimits(lowerings=1, plans=1)
-    found = explore(branches, INPUTS, make_options(), wisdom, effort=effort)
+    found = explore(Job.of(branches, INPUTS, make_options()), wisdom, effort=effort)
     assert found.chosen() is found.best
     assert found.best.evidence == wisdom.label
     for decision in own:
@@ -139,7 +144,7 @@ def test_unknown_works_are_those_of_the_structures_looked_at():
 
 def test_kernels_are_chosen_as_exhaustive_search_would():
     """The quickest and the smallest of all combinations of kernels, by sums over the sites."""
-    simulator = Simulator.of(lower(branches, INPUTS, make_options()))
+    simulator = Simulator.of(lower(Job.of(branches, INPUTS, make_options())))
     sites = simulator.program.kernels
 
     def totals(choices: Mapping[str, str]) -> tuple[float, int]:
@@ -162,11 +167,11 @@ def test_a_plan_without_code_states_the_bytes_of_a_compile(choice: str):
     """Exact for other kernels too, where a log alone says nothing."""
     recipe = None
     if choice == "iree":
-        own = build_here(branches, INPUTS, make_options())
+        own = build_here(Job.of(branches, INPUTS, make_options()))
         sites = [d.site.key for d in own.decisions if d.site.pass_name == KERNELS]
         recipe = RecipeFile("", dict.fromkeys(sites, "iree")).recipe
     options = make_options(recipe=recipe)
-    planned = plan_only(lower(branches, INPUTS, options), options)
-    artifact = build_here(branches, INPUTS, options)
+    planned = plan_only(lower(Job.of(branches, INPUTS, options)), options)
+    artifact = build_here(Job.of(branches, INPUTS, options))
     assert planned.account.to_json() == artifact.manifest["memory"]
     assert planned.memory == artifact.memory

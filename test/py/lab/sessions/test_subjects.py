@@ -5,6 +5,7 @@ import pytest
 from kernel_works import lone
 
 from pyc_mlir import nn
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import optimized
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -34,7 +35,10 @@ def model(x):
 
 
 def test_a_work_is_a_program_of_one_group_that_computes_it():
-    with optimized(model, [np.zeros((4, 16), np.float32)], make_options()) as (made, context):
+    with optimized(Job.of(model, [np.zeros((4, 16), np.float32)], make_options())) as (
+        made,
+        context,
+    ):
         decisions = [d for d in context.choices.log if d.site.pass_name == KERNELS]
         subjects = [subject_of_decision(d, made.module) for d in decisions]
     assert [s.graph.graph_id for s in subjects] == [d.site.work for d in decisions]
@@ -102,7 +106,7 @@ def ops_of(module):
 
 
 def test_a_subgraph_is_a_program_of_its_ops():
-    with optimized(model, [np.zeros((4, 16), np.float32)], make_options()) as (made, _):
+    with optimized(Job.of(model, [np.zeros((4, 16), np.float32)], make_options())) as (made, _):
         ops = [op for op in ops_of(made.module) if op.name != "pyc.constant"]
         subject = subject_of_subgraph(ops)
     assert subject.graph.kind == "program" and subject.passes == ""
@@ -115,7 +119,7 @@ def test_subgraphs_that_are_none_are_refused():
         y = nn.relu(x)
         return nn.softmax(y), y
 
-    with optimized(several, [np.zeros((4, 16), np.float32)], make_options()) as (made, _):
+    with optimized(Job.of(several, [np.zeros((4, 16), np.float32)], make_options())) as (made, _):
         (first, *others) = ops_of(made.module)
         with pytest.raises(PycError, match="another use"):
             subject_of_subgraph([first, *others])
@@ -126,7 +130,7 @@ def test_subgraphs_that_are_none_are_refused():
 
 
 def test_decisions_on_other_programs_are_refused():
-    with optimized(model, [np.zeros((4, 16), np.float32)], make_options()) as (made, _):
+    with optimized(Job.of(model, [np.zeros((4, 16), np.float32)], make_options())) as (made, _):
         decision = Decision(Site(KERNELS, "x", "", "w1-other"), "iree", (), "test")
         with pytest.raises(PycError, match="of this module"):
             subject_of_decision(decision, made.module)

@@ -11,6 +11,7 @@ from wisdoms import KERNELS, row
 from pyc_mlir import nn, simulate
 from pyc_mlir.artifact.artifact import Artifact, from_bytes, to_bytes
 from pyc_mlir.compilation.build import build_here
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -36,14 +37,14 @@ def program(x):
 @cache
 def artifact() -> Artifact:
     """The program, compiled once."""
-    return build_here(program, [spec("f32", (32, 64))], make_options())
+    return build_here(Job.of(program, [spec("f32", (32, 64))], make_options()))
 
 
 @cache
 def wide() -> Artifact:
     """A product that all cores of its target share."""
     w = RNG.standard_normal((512, 512), dtype=np.float32)
-    return build_here(lambda x: x @ w, [spec("f32", (512, 512))], make_options())
+    return build_here(Job.of(lambda x: x @ w, [spec("f32", (512, 512))], make_options()))
 
 
 def kernel_sites() -> list[str]:
@@ -183,7 +184,7 @@ def test_a_log_of_the_program_is_its_own_recipe():
 
 
 def test_a_lowered_program_has_no_bytes_yet():
-    lowered = lower(program, [spec("f32", (32, 64))], make_options())
+    lowered = lower(Job.of(program, [spec("f32", (32, 64))], make_options()))
     estimate = simulate(lowered)
     assert estimate.seconds == pytest.approx(simulate(artifact()).seconds)
     assert (estimate.bytes, estimate.exact) == (None, False)

@@ -8,7 +8,7 @@ import pytest
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.pipelines.text.text_bounds import beyond
+from pyc_mlir.pipelines.text.text_bounds import first_excess
 
 
 def op(attribute: str) -> str:
@@ -78,15 +78,15 @@ def test_refused_before_it_is_parsed(name):
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_accepted(name):
-    assert beyond(RIGHT[name]) is None
+    assert first_excess(RIGHT[name]) is None
 
 
 def test_the_place_is_where_the_bound_is_passed():
-    found = beyond(op("[" * 600))
+    found = first_excess(op("[" * 600))
     assert found is not None and found.index == op("[").index("[") + 498
 
 
 @pytest.mark.full
 def test_tests_are_accepted():
     texts = [p.read_text() for p in sorted(Path(opt_harness.LIT_ROOT).rglob("*.mlir"))]
-    assert sum(beyond(t) is not None for t in texts) <= 1, "nesting.mlir is refused"
+    assert sum(first_excess(t) is not None for t in texts) <= 1, "nesting.mlir is refused"

@@ -12,6 +12,7 @@ from stream_programs import bits
 
 from pyc_mlir.compilation.build import finish
 from pyc_mlir.compilation.generate import SETTINGS
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.ir.bindings import ir
@@ -57,7 +58,7 @@ def check(lowered: Lowered, inputs: list) -> None:
 def test_random_graphs(seed):
     graph = draw_graph(Random(seed), dynamic=seed % 4 == 3, ops=OPS)
     with new_context(), ir.Location.unknown():
-        lowered = lower(graph.module(), None, make_options())
+        lowered = lower(Job.of(graph.module(), None, make_options()))
     check(lowered, graph.inputs)
 
 
@@ -66,7 +67,7 @@ def test_random_graphs(seed):
 def test_demo_models(name):
     _, images = load_digits()
     pixels = images.pixels[:64]
-    check(lower(MODELS[name], [pixels], make_options()), [pixels])
+    check(lower(Job.of(MODELS[name], [pixels], make_options())), [pixels])
 
 
 @pytest.mark.full
@@ -74,4 +75,4 @@ def test_an_encoder_block():
     block = encoder_block(TINY, encoder_weights(TINY))
     x = load_digits()[1].pixels.reshape(-1)[: TINY.seq * TINY.width]
     x = x.reshape(TINY.seq, TINY.width)
-    check(lower(block, [x], make_options()), [x])
+    check(lower(Job.of(block, [x], make_options())), [x])

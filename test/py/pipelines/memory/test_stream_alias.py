@@ -9,6 +9,7 @@ import pytest
 from conftest import FULL
 
 from pyc_mlir.compilation.generate import SETTINGS, Request
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, make_options
 from pyc_mlir.compilation.plan_memory import planner_of
@@ -27,7 +28,9 @@ W = np.random.default_rng(0).normal(0, 0.2, (24, 24)).astype(F32)
 
 
 def lowered(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Lowered:
-    return lower(function, [np.zeros(s, F32) for s in shapes], make_options(kernels=NO_KERNELS))
+    return lower(
+        Job.of(function, [np.zeros(s, F32) for s in shapes], make_options(kernels=NO_KERNELS))
+    )
 
 
 def proven(function: Callable[..., Any], *shapes: tuple[int, ...], forms=FORMS) -> list[list[Any]]:
@@ -167,7 +170,7 @@ def test_bits_stay_on_vulkan_too(seed):
         pytest.skip(f"no vulkan device: {error.message}")
     shape = random.Random(seed).choice([(5, 7), (33, 24), (1, 7), (64, 24), (130, 7)])
     options = make_options(target="vulkan")
-    code = lower(program(seed), [np.zeros(shape, F32)] * 2, options).code
+    code = lower(Job.of(program(seed), [np.zeros(shape, F32)] * 2, options)).code
     plain = Request(code, options.target, SETTINGS["plain"]).compile("plain").vmfb
     planned, _ = run_in_place(code, "vulkan")
     rng = np.random.default_rng(seed)

@@ -7,6 +7,7 @@ import pytest
 from kernel_runs import FLOAT, pointwise, targets
 
 from pyc_mlir.compilation.generate import Request
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.plan_memory import PlanRequest, planner_of
@@ -103,7 +104,7 @@ def test_kernels_declare_operations_not_time():
     rows, depth, columns = 4, 256, 128
     w = np.ones((depth, columns), np.float32)
     options = make_options(target="cpu-avx2")
-    lowered = lower(lambda x: x @ w, [np.ones((rows, depth), np.float32)], options)
+    lowered = lower(Job.of(lambda x: x @ w, [np.ones((rows, depth), np.float32)], options))
     with opened(lowered.code, options.target, ()) as session:
         session.run(to="flow")
         with session.context:

@@ -9,7 +9,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.pipelines.choices.contract import Contract
 
 SX, SY = np.float32(0.03), np.float32(0.11)
-SW = np.array([0.02, 0.015, 0.03, 0.011, 0.02], np.float32)
+SW = np.array([0.02, 0.015, 0.03, 0.011, 0.02, 0.007], np.float32)
 ZX, ZY = 7, 120
 
 
@@ -23,21 +23,31 @@ def model(nodes, weights, image, results=("y",)):
     return built
 
 
-def quantized(kind="Conv", w_dtype=np.int8, relu=False, bias=True, scale_x=SX, more=(), results=()):
+def quantized(
+    kind="Conv", w_dtype=np.int8, relu=False, bias=True, scale_x=SX, more=(), results=(), groups=1
+):
     """A product of quantized tensors in QDQ, and its weights and bias as integers."""
     values = np.random.default_rng(0)
     info = np.iinfo(w_dtype)
-    shape = (5, 6, 3, 3) if kind == "Conv" else (6, 5)
+    filters = 5 if groups == 1 else 6
+    shape = (filters, 6 // groups, 3, 3) if kind == "Conv" else (6, 5)
+    sw = SW[:filters]
     w = values.integers(info.min, info.max + 1, shape).astype(w_dtype)
     axis = 0 if kind == "Conv" else 1
-    shift = values.integers(-500, 500, 5).astype(np.int32)
-    weights = {"sx": scale_x, "zx": np.uint8(ZX), "w": w, "sw": SW, "zw": np.zeros(5, w_dtype)}
+    shift = values.integers(-500, 500, filters).astype(np.int32)
+    weights = {
+        "sx": scale_x,
+        "zx": np.uint8(ZX),
+        "w": w,
+        "sw": sw,
+        "zw": np.zeros(filters, w_dtype),
+    }
     weights |= {
         "sy": SY,
         "zy": np.uint8(ZY),
         "b": shift,
-        "sb": SX * SW,
-        "zb": np.zeros(5, np.int32),
+        "sb": SX * sw,
+        "zb": np.zeros(filters, np.int32),
     }
     dequantize, node = "DequantizeLinear", helper.make_node
     nodes = [
@@ -47,7 +57,7 @@ def quantized(kind="Conv", w_dtype=np.int8, relu=False, bias=True, scale_x=SX, m
     ]
     if kind == "Conv":
         given = ["xf", "wf", "bf"][: 2 + bias]
-        nodes.append(node("Conv", given, ["p"], pads=[1, 1, 1, 1], strides=[1, 1]))
+        nodes.append(node("Conv", given, ["p"], pads=[1, 1, 1, 1], group=groups))
     else:
         nodes.append(node("MatMul", ["xf", "wf"], ["p0"]))
         nodes.append(node("Add", ["p0", "bf"], ["p"]))
@@ -65,10 +75,13 @@ def exact(x, w, shift, relu=False):
     if w.ndim == 4:
         padded = np.pad(wide, ((0, 0), (0, 0), (1, 1), (1, 1)))
         windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
-        total = np.einsum("nchwij,fcij->nhwf", windows, weights) + shift
+        if w.shape[1] == 1:
+            total = np.einsum("nchwij,cij->nhwc", windows, weights[:, 0]) + shift
+        else:
+            total = np.einsum("nchwij,fcij->nhwf", windows, weights) + shift
     else:
         total = wide @ weights + shift
-    scaled = total.astype(np.float32) * ((SX * SW) / SY)
+    scaled = total.astype(np.float32) * ((SX * SW[: total.shape[-1]]) / SY)
     out = np.rint(np.maximum(scaled, 0) if relu else scaled) + ZY
     out = np.clip(out, 0, 255).astype(np.uint8)
     return out.transpose(0, 3, 1, 2) if w.ndim == 4 else out
@@ -91,13 +104,19 @@ def image_of(source):
 
 
 @pytest.mark.parametrize(
-    "kind,relu,bias", [("Conv", True, True), ("Conv", False, False), ("MatMul", True, True)]
+    "kind,relu,bias,groups",
+    [
+        ("Conv", True, True, 1),
+        ("Conv", False, False, 1),
+        ("Conv", True, True, 6),
+        ("MatMul", True, True, 1),
+    ],
 )
-def test_qdq_equals_sums_of_integers_in_every_bit(kind, relu, bias):
-    source, w, shift = quantized(kind, relu=relu, bias=bias)
+def test_qdq_equals_sums_of_integers_in_every_bit(kind, relu, bias, groups):
+    source, w, shift = quantized(kind, relu=relu, bias=bias, groups=groups)
     program, x = compiled(source), image_of(source)
     assert composites(program) == [f"quantized {'conv2d' if kind == 'Conv' else 'matmul'}"]
-    assert any("int8:" in d.chosen for d in program.artifact.decisions)
+    assert any(d.chosen.startswith("int8") for d in program.artifact.decisions)
     np.testing.assert_array_equal(np.asarray(program(x)), exact(x, w, shift, relu))
 
 
@@ -128,6 +147,7 @@ def test_a_bound_on_the_error_keeps_the_floats():
 NEAR_MISSES = {
     "weights beyond 8 bits with a sign": {"w_dtype": np.uint8},
     "the product is needed in f32": {"results": (("p", TensorProto.FLOAT),)},
+    "groups of two channels": {"groups": 3},
     "a scale that is not positive": {"scale_x": np.float32(-0.03)},
 }
 

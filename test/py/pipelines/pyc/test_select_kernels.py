@@ -10,6 +10,7 @@ from kernel_runs import any_target, targets
 from kernel_works import lone
 
 from pyc_mlir.api import build, compile
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -99,8 +100,8 @@ def test_the_choice_is_replayed_and_can_be_another():
 
 def test_families_can_be_left_out():
     x = np.zeros((8, 40), np.float32)
-    assert not chosen(lower(block, [x], make_options(kernels="iree")).decisions)
-    only = chosen(lower(block, [x], make_options(kernels="rows")).decisions)
+    assert not chosen(lower(Job.of(block, [x], make_options(kernels="iree"))).decisions)
+    only = chosen(lower(Job.of(block, [x], make_options(kernels="rows"))).decisions)
     assert only and all(name.split(":")[0] in ("rows", "iree") for name in only)
     with pytest.raises(PycError, match=r"kernels: .*some of rows, gemm.*got \['abacus'\]"):
         make_options(kernels="rows+abacus")
@@ -108,9 +109,11 @@ def test_families_can_be_left_out():
 
 def test_no_kernels_where_no_target_has_them():
     assert not chosen(
-        lower(block, [TensorSpec("f32", 8, 40)], make_options(target="vulkan")).decisions
+        lower(Job.of(block, [TensorSpec("f32", 8, 40)], make_options(target="vulkan"))).decisions
     )
-    text, _ = emit(block, [TensorSpec("f32", 8, 40)], make_options(target="vulkan"), "linalg")
+    text, _ = emit(
+        Job.of(block, [TensorSpec("f32", 8, 40)], make_options(target="vulkan")), "linalg"
+    )
     assert "pyc.kernel" not in text
 
 
@@ -118,7 +121,9 @@ def test_equal_kernels_share_their_code():
     def twice(x):
         return softmax(softmax(x) @ np.eye(40, dtype=np.float32))
 
-    text, _ = emit(twice, [TensorSpec("f32", 8, 40)], make_options(target="cpu-avx2"), "linalg")
+    text, _ = emit(
+        Job.of(twice, [TensorSpec("f32", 8, 40)], make_options(target="cpu-avx2")), "linalg"
+    )
     assert text.count("func.func private @pyc_rows") == 1
     assert text.count("call @pyc_rows") == 2
 
@@ -132,7 +137,7 @@ def test_a_kernel_attached_by_hand_is_taken():
         feeds = ["0|1"], knobs = "{knobs}"}}}} : (tensor<4x8xf32>) -> tensor<4x8xf32>
       return %y : tensor<4x8xf32>
     }}"""
-    linalg, _ = emit(text, None, make_options(target="cpu-avx2"), "linalg")
+    linalg, _ = emit(Job.of(text, None, make_options(target="cpu-avx2")), "linalg")
     assert knobs in linalg and "call @pyc_rows" in linalg
     program = compile(text, target=any_target(), device=Device("local-sync"))
     assert not chosen(program.artifact.decisions)
@@ -142,7 +147,9 @@ def test_a_kernel_attached_by_hand_is_taken():
 
 
 def test_a_kernel_for_another_target_is_refused():
-    text, _ = emit(block, [TensorSpec("f32", 8, 40)], make_options(target="cpu-avx2"), "linalg")
+    text, _ = emit(
+        Job.of(block, [TensorSpec("f32", 8, 40)], make_options(target="cpu-avx2")), "linalg"
+    )
     with pytest.raises(PycError, match=r"kernel @pyc_.*: expected a kernel for target") as error:
         compile_module(text.encode(), Target.named("vulkan"))
     assert error.value.code is ReasonCode.INVALID_IR
@@ -199,7 +206,9 @@ def test_a_norm_with_an_infinite_epsilon_is_left_to_iree():
 
 
 def test_the_default_is_the_cheapest():
-    decisions = lower(block, [TensorSpec("f32", 64, 40)], make_options(target="cpu-avx2")).decisions
+    decisions = lower(
+        Job.of(block, [TensorSpec("f32", 64, 40)], make_options(target="cpu-avx2"))
+    ).decisions
     for d in (d for d in decisions if d.site.pass_name == SITE):
         costs = {a.name: a.cost.seconds for a in d.alternatives if a.cost is not None}
         assert costs[d.chosen] == min(costs.values())
@@ -213,7 +222,7 @@ def test_a_bound_on_the_error_leaves_out_what_adds_other_numbers(error):
         return conv2d(conv2d(x, first, pads=1), second, pads=1)
 
     options = make_options(target="cpu-avx512", contract=Contract(max_error=error))
-    decisions = lower(twice, [TensorSpec("f32", 1, 16, 33, 31)], options).decisions
+    decisions = lower(Job.of(twice, [TensorSpec("f32", 1, 16, 33, 31)], options)).decisions
     requested = [d for d in decisions if d.site.pass_name == SITE]
     offered = [a.reason for d in requested for a in d.alternatives if a.name.startswith("winograd")]
     sizes = [2, 4] if error in (None, "rounding") else []
@@ -221,7 +230,7 @@ def test_a_bound_on_the_error_leaves_out_what_adds_other_numbers(error):
 
 
 def test_code_comes_when_dispatches_are_final():
-    lowered = lower(block, [np.zeros((5, 40), np.float32)], make_options())
+    lowered = lower(Job.of(block, [np.zeros((5, 40), np.float32)], make_options()))
     kernels = len({c.partition(":")[0] for c in chosen(lowered.decisions) if c != "iree"})
     flow, sources = (
         compile_module(lowered.code, make_options().target, compile_to=phase).decode()

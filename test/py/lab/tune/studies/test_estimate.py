@@ -5,6 +5,7 @@ import pytest
 
 from pyc_mlir import nn
 from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import resolve
 from pyc_mlir.lab.simulation.simulator import Simulator
@@ -31,7 +32,7 @@ class Last(FirstIsBest):
 
 
 def simulated(policy=None):
-    return Simulator.of(lower(net, [X], resolve(CompileOptions(policy=policy))))
+    return Simulator.of(lower(Job.of(net, [X], resolve(CompileOptions(policy=policy)))))
 
 
 @pytest.fixture(scope="module")

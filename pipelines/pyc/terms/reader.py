@@ -1,6 +1,6 @@
-"""The element of a node at an index, as a term: what moves elements goes, what computes stays.
+"""The element of a node at an index, as a term: ops that move elements go, ops that compute stay.
 
-`Reading` follows nodes down to the leaves. Broadcasts, reshapes and transposes change the index;
+`TermReader` follows nodes down to the leaves. Broadcasts, reshapes and transposes change the index;
 composites are read as their decompositions; sums and maxima bind variables. What is left, each
 operation on elements, is the business of an algebra (algebra.py).
 """
@@ -19,7 +19,7 @@ _REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "r
 Place = tuple[Index, ...]
 
 
-class Reading(ABC):
+class TermReader(ABC):
     """The reader of nodes as terms over the given leaves."""
 
     def __init__(self, terms: Terms, leaves: Sequence[TermNode]) -> None:

@@ -9,17 +9,16 @@ not trusted is then ended after `UNTRUSTED_SECONDS`.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.verifications import Verifications
 from pyc_mlir.compilation.contract_check import needs_runs
-from pyc_mlir.compilation.options import Options
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.stages import (
     CLAUSE,
     DEFAULT,
@@ -54,14 +53,12 @@ UNTRUSTED_SECONDS = 600.0
 _SHORT_SECONDS = 8.0
 
 
-class CompileJob:
+class WorkerCompile:
     """One program on its way through workers. Close it, or use it as a context manager."""
 
     def __init__(
         self,
-        source: Any,
-        inputs: Sequence[Any] | None,
-        options: Options,
+        job: Job,
         stage: Stage,
         trusted: bool = True,
         clock: Callable[[], float] = time.monotonic,
@@ -74,6 +71,7 @@ class CompileJob:
         limit is ended; None is `UNTRUSTED_SECONDS` for what is not trusted, else never.
         """
         self._clock, self._began = clock, clock() - spent
+        options = job.options
         self._options, self._trusted = options, trusted
         self.limit = options.contract.max_compile_seconds
         if give_up_seconds is None and not trusted:
@@ -85,12 +83,12 @@ class CompileJob:
         try:
             if DEFAULT in self._below and self.limit is not None and self.limit < _SHORT_SECONDS:
                 process.start_early()
-            self._program = travelling(source, inputs)
+            self._job = travelling(job)
         except BaseException:
             self.close()
             raise
 
-    def __enter__(self) -> "CompileJob":
+    def __enter__(self) -> "WorkerCompile":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,7 +122,7 @@ class CompileJob:
     def _request(
         self, do: str, artifact: bytes | None = None, records: Verifications | None = None
     ) -> Frame:
-        frame = request(do, self._program, self._options, artifact=artifact, records=records)
+        frame = request(do, self._job, artifact=artifact, records=records)
         self._first.ask(frame)
         while not self._first.done:
             if self._left == 0:
@@ -138,7 +136,7 @@ class CompileJob:
         Raises PycError: COMPILE_TIMEOUT if nothing is there then, what the compile raises, and
         NATIVE_CRASH for a worker that ended. WorkerFault for a fault of PyC in it.
         """
-        self._first.ask(request(COMPILE, self._program, self._options))
+        self._first.ask(request(COMPILE, self._job))
         while not self._first.done and self._left != 0:
             self._begin_second()
             self._wait(self._until_next())
@@ -173,9 +171,7 @@ class CompileJob:
         self._second = WorkerAttempt(policy, lambda _: nullcontext(), self._trusted, clock)
         if DEFAULT not in self._below:
             self._second.worker.yield_to_others()
-        self._second.ask(
-            *(request(COMPILE, self._program, self._options, stage) for stage in self._below)
-        )
+        self._second.ask(*(request(COMPILE, self._job, stage) for stage in self._below))
 
     def _answer(self) -> Frame:
         if self._first.error is not None:

@@ -1,0 +1,1 @@
+"""A server of compiled programs: the open inference protocol v2 over HTTP."""

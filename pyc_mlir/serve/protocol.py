@@ -1,0 +1,194 @@
+"""The messages of the open inference protocol v2: requests to arrays, results to responses.
+
+A tensor's data is a list in the JSON, or binary: raw little-endian bytes after the JSON, whose
+length the header ``Inference-Header-Content-Length`` gives (the binary tensor data extension).
+
+Source: the Open Inference Protocol v2 (KServe), and Triton's extension for binary data.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES, dtype_name
+from pyc_mlir.dialects.util.json_input import parse_json
+
+HEADER_LENGTH = "inference-header-content-length"
+_WIDTHS = {f"i{n}": f"INT{n}" for n in (8, 16, 32, 64)}
+_WIDTHS |= {f"ui{n}": f"UINT{n}" for n in (8, 16, 32, 64)}
+DATATYPES = {"bool": "BOOL", "f16": "FP16", "bf16": "BF16", "f32": "FP32", "f64": "FP64"} | _WIDTHS
+_DTYPES = {text: DTYPES[name] for name, text in DATATYPES.items() if name in DTYPES}
+# Types whose data JSON numbers do not carry: binary only.
+_BINARY_ONLY = ("FP16", "BF16")
+_MOST_TIMEOUT = 24 * 3600 * 10**6
+
+
+@dataclass(frozen=True, eq=False)
+class InferRequest:
+    """A request for one model: its arrays in the order of the signature.
+
+    outputs: the results that are wanted, by number, and whether each comes as binary data.
+    timeout_seconds: after which the client does not want the answer any more.
+    """
+
+    inputs: Sequence[np.ndarray]
+    outputs: Sequence[tuple[int, bool]]
+    id: str = ""
+    timeout_seconds: float | None = None
+
+
+def datatype(dtype: np.dtype) -> str:
+    """Return the protocol's name of an element type, or PyC's where it has none."""
+    name = dtype_name(dtype)
+    return DATATYPES.get(name, name)
+
+
+def metadata(name: str, version: str, signature: Signature) -> dict[str, Any]:
+    """Return the metadata of a model; unknown dimensions are -1."""
+    return {
+        "name": name,
+        "versions": [version],
+        "platform": "pyc",
+        "inputs": [_tensor(e) for e in signature.inputs],
+        "outputs": [_tensor(e) for e in signature.outputs],
+    }
+
+
+def _tensor(entry: SignatureEntry) -> dict[str, Any]:
+    shape = [d if isinstance(d, int) else -1 for d in entry.shape]
+    return {"name": entry.name, "datatype": datatype(entry.dtype), "shape": shape}
+
+
+def read_request(body: bytes, header_length: str | None, signature: Signature) -> InferRequest:
+    """Read a request. Raises PycError (BAD_ARGUMENT) that names the part that is wrong.
+
+    Sizes are compared with the program by its own guards later, on the arrays.
+    """
+    length = len(body) if header_length is None else _number(header_length, len(body))
+    view = memoryview(body)
+    try:
+        head = parse_json(bytes(view[:length]))
+    except ValueError as error:
+        raise _bad("request", "JSON", str(error)) from None
+    head = _mapping(head, "request")
+    parameters = _mapping(head.get("parameters", {}), "parameters")
+    tensors = _sequence(head.get("inputs"), "inputs")
+    rest, arrays = view[length:], dict[str, np.ndarray]()
+    for tensor in (_mapping(t, "inputs") for t in tensors):
+        name = tensor.get("name")
+        if not isinstance(name, str) or name in arrays:
+            raise _bad("inputs", "tensors of different names", repr(name))
+        arrays[name], rest = _array(name, tensor, rest)
+    if len(rest):
+        raise _bad("request", "binary data of the inputs alone", f"{len(rest)} bytes more")
+    inputs = _in_order(arrays, signature)
+    timeout = parameters.get("timeout")
+    if timeout is not None and not (type(timeout) is int and 0 < timeout <= _MOST_TIMEOUT):
+        raise _bad("parameters: timeout", f"1 to {_MOST_TIMEOUT} microseconds", repr(timeout))
+    binary = bool(parameters.get("binary_data_output", False))
+    return InferRequest(
+        inputs,
+        _wanted(head.get("outputs"), signature, binary),
+        str(head.get("id", "")),
+        None if timeout is None else timeout / 1e6,
+    )
+
+
+def _in_order(arrays: Mapping[str, np.ndarray], signature: Signature) -> list[np.ndarray]:
+    names = [e.name for e in signature.inputs]
+    if set(arrays) != set(names):
+        raise _bad("inputs", f"the tensors {', '.join(names)}", ", ".join(arrays) or "none")
+    return [arrays[n] for n in names]
+
+
+def _array(name: str, tensor: Mapping[str, Any], rest: memoryview) -> tuple[np.ndarray, memoryview]:
+    """Return a tensor, and the binary data that is left for those after it."""
+    kind = tensor.get("datatype")
+    dtype = _DTYPES.get(kind) if isinstance(kind, str) else None
+    if dtype is None:
+        raise _bad(f"`{name}`: datatype", f"one of {', '.join(sorted(_DTYPES))}", repr(kind))
+    shape = _sequence(tensor.get("shape"), f"`{name}`: shape")
+    if not all(type(d) is int and d >= 0 for d in shape):
+        raise _bad(f"`{name}`: shape", "sizes of 0 or more", repr(shape)[:80])
+    parameters = _mapping(tensor.get("parameters", {}), f"`{name}`: parameters")
+    size = parameters.get("binary_data_size")
+    elements = prod(shape)
+    if size is not None:
+        if size != elements * dtype.itemsize or size > len(rest):
+            have = f"binary_data_size {size!r} and {len(rest)} bytes left"
+            raise _bad(f"`{name}`", f"{elements * dtype.itemsize} bytes of {kind}{shape}", have)
+        return np.frombuffer(rest[:size], dtype).reshape(shape), rest[size:]
+    if kind in _BINARY_ONLY:
+        raise _bad(f"`{name}`", f"{kind} as binary data", "a list")
+    data = _sequence(tensor.get("data"), f"`{name}`: data")
+    try:
+        array = np.array(data, dtype=dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise _bad(f"`{name}`: data", f"numbers of {kind}", str(error)[:200]) from None
+    if array.size != elements:
+        raise _bad(f"`{name}`: data", f"{elements} elements, as its shape says", str(array.size))
+    return array.reshape(shape), rest
+
+
+def _wanted(outputs: Any, signature: Signature, binary: bool) -> list[tuple[int, bool]]:
+    names = {e.name: i for i, e in enumerate(signature.outputs)}
+    if outputs is None:
+        return [(i, binary) for i in names.values()]
+    found = []
+    for output in (_mapping(o, "outputs") for o in _sequence(outputs, "outputs")):
+        name = output.get("name")
+        if name not in names:
+            raise _bad("outputs", f"names out of {', '.join(names)}", repr(name)[:80])
+        parameters = _mapping(output.get("parameters", {}), "outputs: parameters")
+        found.append((names[name], bool(parameters.get("binary_data", binary))))
+    return found
+
+
+def write_response(
+    model: str, version: str, request: InferRequest, signature: Signature, results: Sequence[Any]
+) -> tuple[int | None, list[bytes]]:
+    """Return the length of the JSON where binary data follows it, and the parts of the body."""
+    tensors, data = [], []
+    for number, binary in request.outputs:
+        entry, array = signature.outputs[number], np.ascontiguousarray(results[number])
+        kind = datatype(entry.dtype)
+        tensor = {"name": entry.name, "datatype": kind, "shape": list(array.shape)}
+        if binary or kind in _BINARY_ONLY:
+            tensor["parameters"] = {"binary_data_size": array.nbytes}
+            data.append(array.tobytes())
+        else:
+            tensor["data"] = array.reshape(-1).tolist()
+        tensors.append(tensor)
+    head: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": tensors}
+    if request.id:
+        head["id"] = request.id
+    text = json.dumps(head, separators=(",", ":")).encode()
+    return (len(text) if data else None), [text, *data]
+
+
+def _number(text: str, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > most:
+        raise _bad(HEADER_LENGTH, f"a number up to the body's {most} bytes", repr(text)[:80])
+    return int(text)
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _bad(where, "an object", type(value).__name__)
+    return value
+
+
+def _sequence(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _bad(where, "a list", type(value).__name__)
+    return value
+
+
+def _bad(where: str, expected: str, got: str) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, where=where, expected=expected, got=got)

@@ -1,0 +1,1 @@
+"""Programs in service: targets, swaps of builds, comparisons in the background, telemetry."""

@@ -1,0 +1,255 @@
+"""`pyc-serve` in a process of its own, with the clients of others."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import pyc_mlir
+from pyc_mlir import TensorSpec
+
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install '.[serve]'")
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+SERVE = [sys.executable, "-m", "pyc_mlir.tools.pyc_serve"]
+
+
+class Server:
+    """A server that has said where it listens."""
+
+    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        command = [*SERVE, "--port", "0", *arguments]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"http://([\d.]+:\d+)", line)
+        assert found, (line, self.process.stderr.read())
+        self.address = found[1]
+        self.url = f"http://{found[1]}"
+        end = time.monotonic() + 30
+        while True:
+            try:
+                if httpx.get(self.url + "/v2/health/ready").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.communicate(timeout=30)
+        finally:
+            self.process.kill()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """m.vmfb: x * 2 for 1 to 16 rows of three. slow.vmfb: products that take a while."""
+    folder = tmp_path_factory.mktemp("models")
+    double = pyc_mlir.compile(lambda x: x * 2, [TensorSpec("f32", "n", 3)], dims={"n": (1, 16)})
+    double.save(folder / "m.vmfb")
+
+    def slow(x):
+        for _ in range(8):
+            x = x @ x
+        return x
+
+    pyc_mlir.compile(slow, [TensorSpec("f32", 384, 384)]).save(folder / "slow.vmfb")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with Server(str(folder / "m.vmfb"), "--max-request-bytes", "1MiB", "--workers", "1") as running:
+        yield running
+
+
+def infer(server: Server, x=X, model: str = "m", **more):
+    name = server_input(server, model)
+    tensor = {"name": name, "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
+    return httpx.post(
+        f"{server.url}/v2/models/{model}/infer", json={"inputs": [tensor], **more}, timeout=60
+    )
+
+
+def server_input(server: Server, model: str) -> str:
+    return httpx.get(f"{server.url}/v2/models/{model}").json()["inputs"][0]["name"]
+
+
+def test_the_addresses_of_the_protocol(server):
+    get = lambda path: httpx.get(server.url + path)  # noqa: E731
+    assert get("/v2").json()["name"] == "pyc-serve"
+    assert get("/v2/health/live").json() == {"live": True}
+    metadata = get("/v2/models/m").json()
+    assert metadata["inputs"][0] == {"name": "x", "datatype": "FP32", "shape": [-1, 3]}
+    assert get("/v2/models/m/versions/1/ready").json()["ready"] is True
+    assert httpx.post(server.url + "/v2/repository/index").json()[0]["state"] == "READY"
+    reply = infer(server, id="a")
+    assert reply.status_code == 200 and reply.json()["id"] == "a"
+    assert reply.json()["outputs"][0]["data"] == (X * 2).ravel().tolist()
+    assert get("/v2/models/m/stats").json()["model_stats"][0]["inference_count"] >= 1
+    assert "pyc_call_seconds_bucket" in get("/metrics").text
+    assert get("/status").json()["m"]["health"] == "ok"
+    page = get("/")
+    assert "script-src 'sha256-" in page.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        ({"x": X[:, :2]}, 400, "ARGUMENT_SHAPE"),
+        ({"x": np.ones((17, 3), np.float32)}, 400, "DIMENSION_OUT_OF_RANGE"),
+        ({"x": np.ones((16, 60000), np.float32)}, 413, "REQUEST_TOO_LARGE"),
+        ({"parameters": {"timeout": "soon"}}, 400, "BAD_ARGUMENT"),
+    ],
+)
+def test_bad_requests_get_codes(server, change, status, code):
+    reply = infer(server, **change)
+    assert (reply.status_code, reply.json()["code"]) == (status, code), reply.text
+
+
+def test_unknown_models_and_versions(server):
+    for path in ("/v2/models/none", "/v2/models/m/versions/9", "/v2/models/none/ready"):
+        reply = httpx.get(server.url + path)
+        assert (reply.status_code, reply.json()["code"]) == (404, "UNKNOWN_MODEL")
+
+
+def test_a_client_that_says_nothing_holds_up_nobody(server):
+    host, port = server.address.split(":")
+    with socket.create_connection((host, int(port))) as idle:
+        idle.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+        assert infer(server).status_code == 200
+
+
+def test_tritons_client(server):
+    client = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed")
+    with client.InferenceServerClient(server.address) as triton:
+        assert triton.is_server_live() and triton.is_model_ready("m")
+        assert triton.get_model_metadata("m")["platform"] == "pyc"
+        for binary in (True, False):
+            given = client.InferInput("x", list(X.shape), "FP32")
+            given.set_data_from_numpy(X, binary_data=binary)
+            name = triton.get_model_metadata("m")["outputs"][0]["name"]
+            wanted = [client.InferRequestedOutput(name, binary_data=binary)]
+            result = triton.infer("m", [given], outputs=wanted, request_id="7")
+            assert (result.as_numpy(name) == X * 2).all()
+            assert result.get_response()["id"] == "7"
+
+
+def test_many_clients_get_their_own_answers_while_builds_are_swapped(server):
+    before = httpx.get(server.url + "/v2/models/m").json()["versions"]
+
+    def ask(number: int) -> bool:
+        x = np.full((1 + number % 4, 3), number, np.float32)
+        reply = infer(server, x)
+        return (
+            reply.status_code == 200
+            and reply.json()["outputs"][0]["data"] == [2.0 * number] * x.size
+        )
+
+    with ThreadPoolExecutor(8) as clients:
+        answers = clients.map(ask, range(200))
+        for _ in range(5):
+            assert httpx.post(server.url + "/v2/repository/models/m/load").status_code == 200
+        assert all(answers)
+    assert httpx.get(server.url + "/v2/models/m").json()["versions"] != before
+
+
+def test_a_full_queue_is_told_at_once(folder):
+    options = ("--queue", "1", "--workers", "1")
+    with Server(str(folder / "slow.vmfb"), *options) as server:
+        x = np.eye(384, dtype=np.float32)
+        end = time.monotonic() + 60
+        replies = []
+        with ThreadPoolExecutor(16) as clients:
+            while not any(r.status_code == 429 for r in replies) and time.monotonic() < end:
+                replies = list(clients.map(lambda _: infer(server, x, "slow"), range(64)))
+        assert {r.status_code for r in replies} == {200, 429}
+        busy = next(r for r in replies if r.status_code == 429)
+        assert busy.json()["code"] == "SERVER_BUSY" and busy.headers["retry-after"] == "1"
+
+
+def test_a_deadline_is_kept(folder):
+    with Server(str(folder / "slow.vmfb"), "--workers", "1") as server:
+        x = np.eye(384, dtype=np.float32)
+        with ThreadPoolExecutor(4) as clients:
+            first = [clients.submit(infer, server, x, "slow") for _ in range(3)]
+            time.sleep(0.005)
+            late = infer(server, x, "slow", parameters={"timeout": 1})
+            assert all(f.result().status_code == 200 for f in first)
+        assert late.status_code in (200, 504)
+        if late.status_code == 504:
+            assert late.json()["code"] == "DEADLINE_PASSED"
+
+
+def test_the_end_answers_what_has_begun(folder):
+    server = Server(str(folder / "slow.vmfb"), "--workers", "1")
+    x = np.eye(384, dtype=np.float32)
+    replies: list[int] = []
+    asked = threading.Thread(target=lambda: replies.append(infer(server, x, "slow").status_code))
+    asked.start()
+    until = time.monotonic() + 10
+    while not httpx.get(server.url + "/status").json()["slow"]["batches"]:
+        assert time.monotonic() < until
+    server.__exit__()
+    asked.join()
+    assert replies == [200] and server.process.returncode in (0, -signal.SIGTERM)
+
+
+def test_a_token(folder, tmp_path):
+    (tmp_path / "token").write_text("secret\n")
+    arguments = ("--host", "0.0.0.0", "--token-file", str(tmp_path / "token"))
+    with Server(str(folder / "m.vmfb"), *arguments) as server:
+        reply = httpx.get(server.url + "/v2/models/m")
+        assert (reply.status_code, reply.json()["code"]) == (401, "UNAUTHORIZED")
+        right = {"Authorization": "Bearer secret"}
+        assert httpx.get(server.url + "/v2/models/m", headers=right).status_code == 200
+        assert httpx.get(server.url + "/v2/models/m", headers={"Authorization": "no"}).is_error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["{m}", "--host", "0.0.0.0"], "BAD_ARGUMENT"),
+        (["{m}", "{m}"], "BAD_ARGUMENT"),
+        (["missing.vmfb"], "FILE_ACCESS"),
+        (["{here}"], "BAD_ARTIFACT"),
+        (["{m}", "--memory-budget", "10"], "BUDGET_IMPOSSIBLE"),
+        (["{m}", "--memory-budget", "ten"], "BAD_ARGUMENT"),
+        (["{m}", "--token-file", "missing"], "FILE_ACCESS"),
+        (["{m}", "--port", "{port}"], "BAD_ARGUMENT"),
+    ],
+)
+def test_what_cannot_be_served_ends_before_it_listens(folder, server, arguments, code):
+    here = {"m": folder / "m.vmfb", "here": __file__, "port": server.address.split(":")[1]}
+    command = [*SERVE, "--port", "0", *(a.format(**here) for a in arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and f"[{code}]" in ended.stderr, ended.stderr
+
+
+def test_telemetry_is_appended(folder, tmp_path):
+    path = tmp_path / "numbers.jsonl"
+    with Server(str(folder / "m.vmfb"), "--telemetry", str(path)) as server:
+        infer(server)
+    assert json.loads(path.read_text().splitlines()[-1])["calls"] == 1
