@@ -1,7 +1,7 @@
 """The common part of the command lines: exit codes, readable errors, progress.
 
-Exit status 0 is success, 1 the user's fault (a message with place and reason code, never a
-traceback), 2 a fault of ours (with a traceback), 130 an interrupt.
+Exit status 0 is success, 1 a refusal (a message with place and reason code, never a traceback), 2 a
+command line that cannot be parsed, 3 a fault of ours (with a traceback), 130 an interrupt.
 """
 
 import argparse
@@ -30,7 +30,11 @@ from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
 from pyc_mlir.util.logs import COMPILE, configure, logged, logger
 from pyc_mlir.util.temp_dir import require_room
 
-OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
+OK, REFUSED, MISUSED, BROKEN, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class UsageError(PycError):
+    """A command line that cannot be parsed."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -81,8 +85,8 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def error(self, message: str) -> NoReturn:
-        """Raise PycError (BAD_ARGUMENT)."""
-        raise PycError(
+        """Raise UsageError (BAD_ARGUMENT)."""
+        raise UsageError(
             ReasonCode.BAD_ARGUMENT, f"command line: {one_line(message)}; see `{self.prog} --help`"
         )
 
@@ -125,7 +129,7 @@ def _run_tool(tool: str, work: Callable[[], int]) -> int:
         known = refusal(error)
         if known.code is not ReasonCode.INTERNAL_ERROR:
             print(explain(tool, known), file=sys.stderr)
-            return REFUSED
+            return MISUSED if isinstance(known, UsageError) else REFUSED
         traceback.print_exc()
         print(explain(tool, known), file=sys.stderr)
         print(bug_note(tool), file=sys.stderr)
@@ -220,8 +224,8 @@ def explain(tool: str, error: PycError) -> str:
 def bug_note(tool: str) -> str:
     """Return the request to report a fault of ours."""
     return (
-        f"{tool}: error: this is a fault of PyC, not of your input; please report it with the "
-        "lines above and the command line"
+        f"{tool}: error: this is a fault of PyC, not of your input; please report it in an "
+        "issue of PyC's repository (CONTRIBUTING.md), with the lines above and the command line"
     )
 
 

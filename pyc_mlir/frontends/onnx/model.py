@@ -93,6 +93,18 @@ def bad_model(name: str, problem: str) -> PycError:
     )
 
 
+def unread_weights(name: str, error: OSError) -> PycError:
+    """Return the error for weights whose file, beside the model, cannot be read."""
+    missing = "put that file where the exporter wrote it, beside the model"
+    return PycError(
+        ReasonCode.FILE_ACCESS,
+        where=one_line(name),
+        expected=f"weights in the file {one_line(error.filename or '')}",
+        got=error.strerror or str(error),
+        remedy=missing if isinstance(error, FileNotFoundError) else "make it readable",
+    )
+
+
 @dataclass(frozen=True)
 class PreparedModel:
     """A checked model without its larger initializers, which are inputs of the graph in it."""
@@ -119,7 +131,9 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
     try:
         check_nodes(model)
         light, weights = split_weights(model, source.directory)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise unread_weights(source.name, error) from error
+    except ValueError as error:
         raise bad_model(source.name, str(error)) from error
     _state_domains(light)
     _refuse_undefined(light, source, opset or NEWEST, known_ops)

@@ -7,6 +7,7 @@
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -172,7 +173,8 @@ class GraphImport:
         file, line = _user_line(node.meta.get("stack_trace") or "")
         place = ir.Location.file(file, line, 1) if file else None
         op = _called(node, target)
-        return SourceNode(name, op, self.place, place and ir.Location.name(name, place))
+        where = f"{file}:{line}" if file else ""
+        return SourceNode(name, op, self.place, place and ir.Location.name(name, place), where)
 
     def emitted(self, value: Any, name: str) -> ir.Value:
         """Return a result as an MLIR value."""
@@ -259,7 +261,7 @@ def _agreeing(found: Sequence[Any], dims: Sequence[Any]) -> list[Any]:
 
 def _with_family(finding: GraphBreak) -> GraphBreak:
     family = finding.op.split(".")[0]
-    return GraphBreak(finding.node, finding.op, finding.code, finding.why, finding.place, family)
+    return replace(finding, family=family)
 
 
 def _called(node: Any, target: str) -> str:

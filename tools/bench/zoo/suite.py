@@ -32,7 +32,7 @@ import numpy as np
 
 from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.calibrate.peaks import Peaks
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.pipelines.target.target import available_cores
 from pyc_mlir.tools.bench.latency.rounds import RoundSettings, compare, store_linalg
@@ -207,8 +207,7 @@ class Models:
             raise PycError(
                 ReasonCode.MISSING_DEPENDENCY,
                 f"zoo: expected {path.name} in {self.folder}, and its export ended with status "
-                f"{done.returncode}; its message stands above. It needs "
-                "`pip install pyc-mlir[zoo]`",
+                f"{done.returncode}; its message stands above; {install('zoo')}",
             )
         return path
 
