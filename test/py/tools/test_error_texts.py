@@ -85,9 +85,9 @@ def test_a_disk_that_can_only_be_read_is_told_as_such(tmp_path, monkeypatch):
     fixed = SimpleNamespace(f_flag=found.f_flag | os.ST_RDONLY, f_bavail=1 << 30, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda folder: fixed)
     monkeypatch.setattr(os, "access", lambda *given: False)
-    with pytest.raises(PycError, match="Read-only file system; name one on a disk"):
+    with pytest.raises(PycError, match=r"Read-only file system; name one on a disk"):
         require_writable(tmp_path / "model.vmfb")
-    with pytest.raises(PycError, match="Read-only file system.*TMPDIR"):
+    with pytest.raises(PycError, match=r"Read-only file system.*TMPDIR"):
         require_room({"TMPDIR": str(tmp_path)})
 
 
@@ -97,11 +97,8 @@ def test_a_reason_code_prints_as_its_name():
 
 def test_remedies_name_what_exists():
     """No registry has PyC; an issue has an address; a form that nothing names is not asked for."""
-    sources = [
-        p
-        for top in ("dialects", "pipelines", "pyc_mlir", "tools")
-        for p in (ROOT / top).rglob("*.py")
-    ]
+    tops = ("dialects", "pipelines", "pyc_mlir", "tools")
+    sources = [path for top in tops for path in (ROOT / top).rglob("*.py")]
     named = re.compile(r"pip install '?pyc-mlir\[")
     assert [str(p) for p in sources if named.search(p.read_text())] == []
     assert "CONTRIBUTING.md" in ReasonCode.UNSUPPORTED_OP.value.remedy

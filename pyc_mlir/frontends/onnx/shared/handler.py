@@ -170,9 +170,7 @@ class OnnxNode:
         for index, operand in enumerate(self.operands):
             if operand is not None and index not in self._seen:
                 name = self.proto.input[index]
-                raise unsupported(
-                    f"input {index}, `{name}`: expected none, since PyC passes it over"
-                )
+                raise unsupported(f"input {index}, `{name}`: expected none, since PyC lacks it")
 
     def all(self) -> list[Any]:
         """Return every input as a value of the builder."""
