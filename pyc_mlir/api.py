@@ -10,10 +10,10 @@ y = model(images)
 import inspect
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.test_vectors import Samples
@@ -21,8 +21,8 @@ from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.lookup import compiled
 from pyc_mlir.cache.verifications import Verifications, noted, recalled
-from pyc_mlir.compilation.build import build_here
-from pyc_mlir.compilation.compile_options import CompileOptions, documentation
+from pyc_mlir.compilation.attempts import build_here
+from pyc_mlir.compilation.compile_options import CompileOptions, CompileOverrides, documentation
 from pyc_mlir.compilation.contract_check import check_cached
 from pyc_mlir.compilation.job import Job, PreparesCompile
 from pyc_mlir.compilation.options import Options, resolve
@@ -36,83 +36,42 @@ from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger
 from pyc_mlir.worker.compile import in_time
 from pyc_mlir.worker.front import in_workers
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Surroundings(CompileOptions):
-    """The options, and where a compile looks and its program runs."""
-
-    device: Device | None = None
-    cache: Cache | bool | str | Path | None = None
-    untrusted: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class _JitArguments(_Surroundings):
-    """What `jit` takes besides the function."""
-
-    options: CompileOptions | None = None
-    audit: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _CompileArguments(_Surroundings):
-    """What `compile` takes besides the source."""
-
-    inputs: Sequence[Any] | None = field(default=None, kw_only=False)
-    options: CompileOptions | None = field(default=None, kw_only=False)
-
-
-_JIT_AROUND = ("device", "cache", "untrusted", "audit")
-
-
-class _Jit(Protocol[P]):
-    """What type checkers know of `jit`."""
-
-    @overload
-    def __call__(self, function: Callable[..., Any], /) -> JitFunction: ...
-    @overload
-    def __call__(
-        self, *args: P.args, **kwargs: P.kwargs
-    ) -> Callable[[Callable[..., Any]], JitFunction]: ...
-
-
-def _document(function: Callable[..., Any], arguments: type) -> None:
-    """Give a function that takes options the signature and the documentation of each option."""
-    first = next(iter(inspect.signature(function).parameters.values()))
-    others = inspect.signature(arguments).parameters.values()
-    function.__signature__ = inspect.Signature([first, *others])  # type: ignore[attr-defined]
+def _documented(function: F) -> F:
+    """Show each option in the signature and the documentation of a function that takes them."""
+    own = inspect.signature(function).parameters.values()
+    options = inspect.signature(CompileOptions).parameters.values()
+    shown = [*(p for p in own if p.kind is not p.VAR_KEYWORD), *options]
+    function.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     function.__doc__ = f"{function.__doc__}\n{documentation()}\n"
+    return function
 
 
-def _typed_compile(
-    arguments: Callable[P, _CompileArguments],
-) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
-    """Derive the signature of `compile` from its options."""
-
-    def typed(function: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
-        _document(function, _CompileArguments)
-        return function
-
-    return typed
-
-
-def _typed_jit(
-    arguments: Callable[P, _JitArguments],
-) -> Callable[[Callable[..., Any]], _Jit[P]]:
-    """Derive the signature of `jit` from its options."""
-
-    def typed(function: Callable[..., Any]) -> _Jit[P]:
-        _document(function, _JitArguments)
-        return function
-
-    return typed
-
-
-@_typed_jit(_JitArguments)
-def jit(function: Callable[..., Any] | None = None, **arguments: Any) -> Any:
+@overload
+def jit(function: Callable[..., Any], /) -> JitFunction: ...
+@overload
+def jit(
+    *,
+    options: CompileOptions | None = None,
+    device: Device | None = None,
+    cache: Cache | bool | str | Path | None = None,
+    untrusted: bool = False,
+    audit: int = 0,
+    **overrides: Unpack[CompileOverrides],
+) -> Callable[[Callable[..., Any]], JitFunction]: ...
+@_documented
+def jit(
+    function: Callable[..., Any] | None = None,
+    *,
+    options: CompileOptions | None = None,
+    device: Device | None = None,
+    cache: Cache | bool | str | Path | None = None,
+    untrusted: bool = False,
+    audit: int = 0,
+    **overrides: Unpack[CompileOverrides],
+) -> Any:
     """Compile `function` at its first call for each kind of arguments, and run it.
 
     As ``@jit`` or with what `pyc_mlir.compile` takes: ``@jit(target="cpu-avx2")``. Programs
@@ -127,12 +86,18 @@ def jit(function: Callable[..., Any] | None = None, **arguments: Any) -> Any:
         is not the one that was compiled; 0 for none. Calls compare what docs/frontends.md lists of
         the captured values; an audit finds changes of others.
     """
-    around = {name: arguments.pop(name) for name in _JIT_AROUND if name in arguments}
-    given = _given(arguments.pop("options", None), arguments)
-    return frontend.jit(function, compile=compile, options=given, **around)
+    return frontend.jit(
+        function,
+        compile=compile,
+        audit=audit,
+        options=_given(options, overrides),
+        device=device,
+        cache=cache,
+        untrusted=untrusted,
+    )
 
 
-@_typed_compile(_CompileArguments)
+@_documented
 @memory_errors()
 def compile(
     source: Any,
@@ -142,7 +107,7 @@ def compile(
     device: Device | None = None,
     cache: Cache | bool | str | Path | None = None,
     untrusted: bool = False,
-    **overrides: Any,
+    **overrides: Unpack[CompileOverrides],
 ) -> Program:
     """Compile `source` and load it on a device.
 
@@ -170,8 +135,8 @@ def compile(
     return Program(made, device)
 
 
-def _given(options: CompileOptions | None, overrides: Mapping[str, Any]) -> CompileOptions:
-    """The options with overrides. Raises PycError (BAD_ARGUMENT) for options of another type."""
+def _given(options: CompileOptions | None, overrides: CompileOverrides) -> CompileOptions:
+    """Return the options with overrides. Raises PycError (BAD_ARGUMENT) for another type."""
     if not isinstance(options, CompileOptions | None):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -225,7 +190,7 @@ def build(
 
 
 def _with_function(made: Artifact, function: OwnFunction | None, compares: bool) -> Artifact:
-    """The artifact once the function itself was compared; what that needed is dropped.
+    """Compare the function itself, and return the artifact without what that needed.
 
     Raises PycError (TRACE_MISMATCH).
     """

@@ -46,6 +46,7 @@ SUITES: dict[str, str] = {
     "policies": "pyc_mlir.tools.bench.predict.policies:run",
     "predict": "pyc_mlir.tools.bench.predict.suite:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",
+    "serve": "pyc_mlir.tools.bench.service.suite:run",
     "zoo": "pyc_mlir.tools.bench.zoo.suite:run",
     "architectures-torch": "pyc_mlir.tools.bench.zoo.architectures:run",
     "gpu": "pyc_mlir.tools.bench.latency.gpu:run",

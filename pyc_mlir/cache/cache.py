@@ -54,12 +54,12 @@ class Cache:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many compiles had each outcome, and how many events each code."""
+        """The numbers of compiles by outcome, and of events by code."""
         with self._lock:
             return dict(sorted(self._counts.items()))
 
     def find(self, key: Key) -> CacheAnswer:
-        """The program under a key, or what happened instead."""
+        """Return the program under a key, or what happened instead."""
         with self._lock:
             held = self._held.get(key.digest)
             if held is not None:
@@ -85,7 +85,7 @@ class Cache:
         return self.store.write(key.digest, key.text, data)
 
     def miss_reason(self, key: Key) -> str:
-        """The parts of the key that differ from the nearest entry's."""
+        """Return the parts of the key that differ from the nearest entry's."""
         names = [entry.name for entry in self.store.entries()[:_COMPARED]]
         texts = ((name, self.store.key_of(name)) for name in names)
         parsed = ((name, parse_key(text)) for name, text in texts if text is not None)
@@ -121,7 +121,7 @@ _open_lock = threading.Lock()
 
 
 def open_cache(folder: str | Path) -> Cache:
-    """The cache of a folder, one for the process. Nothing is written before a program is kept."""
+    """Return the process's cache of a folder. Nothing is written before a program is kept."""
     path = Path(folder).absolute()
     with _open_lock:
         if path not in _open:
@@ -132,7 +132,7 @@ def open_cache(folder: str | Path) -> Cache:
 def choose(
     requested: "Cache | bool | str | Path | None", environment: Mapping[str, str]
 ) -> Cache | None:
-    """The cache that a user asks for: none (False), the user's own (True), a folder's, or a Cache.
+    """Return the cache that a user asks for: none (False), the own (True), a folder's, a Cache.
 
     None is the default: the user's own, unless `PYC_CACHE` is 0 or there is no safe folder for it.
 
@@ -159,7 +159,7 @@ _SWITCH = "PYC_CACHE"
 
 
 def _is_on(environment: Mapping[str, str]) -> bool:
-    """Whether the default is a cache. Raises PycError (BAD_ARGUMENT)."""
+    """Return whether the default is a cache. Raises PycError (BAD_ARGUMENT)."""
     value = environment.get(_SWITCH) or "1"
     if value not in ("0", "1"):
         raise PycError(

@@ -53,7 +53,7 @@ def current_identity(
     seen: Files = SEEN,
     environment: Mapping[str, str] = os.environ,
 ) -> Identity:
-    """The identity of this process.
+    """Return the identity of this process.
 
     Raises Unkeyed when PyC's source changed after the process began: what it runs is then
     neither the old source nor the new one. And for variables of the environment that change what
@@ -77,7 +77,7 @@ def _host() -> dict[str, Any]:
 
 
 def policy_part(policy: Policy) -> dict[str, Any]:
-    """A policy as data: its class and fields, and for one that is not PyC's own its version.
+    """Return a policy as data: its class and fields, and the version of one not PyC's own.
 
     Raises Unkeyed for a foreign one without `version`, and for one whose state is no plain data.
     """
@@ -105,7 +105,7 @@ def _state(policy: Policy) -> dict[str, Any]:
 
 
 def _class_source(kind: type) -> str:
-    """The hash of the file that defines a class. Raises Unkeyed where there is none to read."""
+    """Return the hash of the file that defines a class. Raises Unkeyed where there is none."""
     try:
         return sha256(Path(inspect.getfile(kind)).read_bytes())
     except (OSError, TypeError):
@@ -114,7 +114,7 @@ def _class_source(kind: type) -> str:
 
 @functools.cache
 def plugin_kernels() -> dict[str, str]:
-    """Kernel families of other packages: ``package version`` by name.
+    """Return the kernel families of other packages: ``package version`` by name.
 
     Raises Unkeyed for one that is installed for development: its version does not tell its code.
     """
@@ -136,7 +136,7 @@ def _is_editable(package: metadata.Distribution) -> bool:
 
 
 def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -> Key:
-    """The key of a compile. Raises Unkeyed for options that no content can name."""
+    """Make the key of a compile. Raises Unkeyed for options that no content can name."""
     if options.dump_phases is not None:
         raise Unkeyed("dump_phases asks for files that only a compile writes")
     if options.node_names:

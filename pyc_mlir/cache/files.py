@@ -45,7 +45,7 @@ def tree_digest(data: bytes | memoryview) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """The `tree_digest` of a file's content, of which no more is held at once than a MiB."""
+    """Return the `tree_digest` of a file's content, of which at most a MiB is held at once."""
     blocks = []
     with open_plain(path) as file:
         while block := file.read(BLOCK_BYTES):
@@ -54,12 +54,12 @@ def file_digest(path: Path) -> str:
 
 
 def sealed(data: bytes) -> bytes:
-    """`data` after a line with its SHA-256."""
+    """Return `data` after a line with its SHA-256."""
     return f"{sha256(data)}\n".encode() + data
 
 
 def unsealed(data: bytes | memoryview) -> bytes | None:
-    """What `sealed` was given; None for anything damaged."""
+    """Return what `sealed` was given; None for anything damaged."""
     rest = bytes(data[_DIGITS + 1 :])
     return rest if data[: _DIGITS + 1] == f"{sha256(rest)}\n".encode() else None
 
@@ -82,7 +82,7 @@ def sync_folder(path: Path) -> None:
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """True while `path` leads to what is open as `descriptor`."""
+    """Return True while `path` leads to what is open as `descriptor`."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
@@ -91,7 +91,7 @@ def same_file(descriptor: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def making(parent: Path) -> Iterator[Path]:
-    """A new, locked folder under `parent`; what is left of it at the end is removed.
+    """Yield a new, locked folder under `parent`; what is left of it at the end is removed.
 
     Raises OSError.
     """
@@ -121,7 +121,7 @@ def _locked_folder(parent: Path) -> tuple[Path, int]:
 
 
 def _lock(folder: Path) -> int | None:
-    """The open folder under a lock of its own; None where it is gone or another holds it."""
+    """Yield the open folder under a lock of its own; None where it is gone or another holds it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError):

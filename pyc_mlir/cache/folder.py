@@ -32,7 +32,7 @@ def own_folder(environment: Mapping[str, str]) -> Path | None:
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
-    """The user's own folder by the XDG base directories. Nothing is created.
+    """Return the user's own folder by the XDG base directories. Nothing is created.
 
     Raises PycError (BAD_ARGUMENT) where the environment names none: there is no folder of the
     user's own then, and none is made up.

@@ -28,12 +28,12 @@ class Key:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of `text`, in hex."""
+        """The SHA-256 of `text`, in hex."""
         return sha256(self.text)
 
 
 def flat(parts: Any, prefix: str = "") -> dict[str, Any]:
-    """``{"options.target.cores": 4, ...}``; lists of plain values stay whole."""
+    """Flatten to ``{"options.target.cores": 4, ...}``; lists of plain values stay whole."""
     if isinstance(parts, Mapping):
         found = {}
         for name, value in parts.items():
@@ -43,7 +43,7 @@ def flat(parts: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The names of the parts that differ, sorted."""
+    """Return the names of the parts that differ, sorted."""
     left, right = flat(mine), flat(other)
     return sorted(n for n in left.keys() | right.keys() if left.get(n, ...) != right.get(n, ...))
 
@@ -51,7 +51,7 @@ def differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 def nearest(
     mine: Mapping[str, Any], others: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> tuple[str, list[str]]:
-    """The entry that differs in the fewest parts, and these; the first of those that tie.
+    """Return the entry that differs in the fewest parts, and these; the first of those that tie.
 
     An entry of the same program counts as nearer than any other. Empty without entries.
     """
@@ -66,7 +66,7 @@ def nearest(
 
 
 def parse_key(text: bytes) -> Mapping[str, Any]:
-    """The parts of a key's text; empty for what is no key of this schema."""
+    """Return the parts of a key's text; empty for what is no key of this schema."""
     try:
         found = parse_json(text)
     except ValueError:

@@ -30,7 +30,7 @@ def program_part(source: Loaded) -> dict[str, Any]:
 
 
 def module_digests(module: ir.Module) -> dict[str, str]:
-    """``graph`` and ``constants`` of a module, SHA-256 in hex. Raises Unkeyed."""
+    """Return ``graph`` and ``constants`` of a module, SHA-256 in hex. Raises Unkeyed."""
     # No blob is printed: the limit of 0 characters elides each.
     text = module.operation.get_asm(enable_debug_info=False, large_resource_limit=0)
     order: dict[str, int] = {}
@@ -52,12 +52,12 @@ def module_digests(module: ir.Module) -> dict[str, str]:
 
 
 def _foreign_ops() -> list[str]:
-    """Ops whose meaning is not in PyC's own source."""
+    """Return the ops whose meaning is not in PyC's own source."""
     return sorted(n for n, d in OPS.items() if not d.__module__.startswith("pyc_mlir."))
 
 
 def _resources(module: ir.Module) -> dict[str, str]:
-    """The digest of each resource that an op has as an attribute, by name. Raises Unkeyed."""
+    """Return the digest of each resource that an op has as an attribute. Raises Unkeyed."""
     found: dict[str, str] = {}
 
     def visit(op: ir.Operation) -> ir.WalkResult:

@@ -34,7 +34,7 @@ _PARTS = ("enters", "graph", "constants")
 
 @dataclass(frozen=True)
 class FileState:
-    """What tells that a file is still the one that was read."""
+    """The state of a file that tells whether it is still the one that was read."""
 
     path: str
     device: int
@@ -45,7 +45,7 @@ class FileState:
 
     @staticmethod
     def of(path: Path) -> "FileState":
-        """The state now. Raises OSError."""
+        """Return the state now. Raises OSError."""
         found = os.stat(path)
         return FileState(
             os.path.realpath(path),
@@ -57,7 +57,7 @@ class FileState:
         )
 
     def settled(self, now: float) -> bool:
-        """True unless the file may have changed since, or may yet, within one step of its times."""
+        """Return True unless the file may have changed since, or may yet, within one time step."""
         return max(self.modified_ns, self.changed_ns) <= (now - SETTLED_SECONDS) * 1e9
 
     @property
@@ -74,7 +74,7 @@ class Contents:
     digests: tuple[str, ...]
 
     def unchanged(self) -> bool:
-        """True while all files are what they were."""
+        """Return True while all files are what they were."""
         try:
             return all(FileState.of(Path(s.path)) == s for s in self.states)
         except OSError:
@@ -115,7 +115,7 @@ class Sources:
         return found if found.unchanged() else None
 
     def known(self, contents: Contents, identity: Identity) -> Mapping[str, str] | None:
-        """The program's part of the key, where files of these contents were imported before."""
+        """Return the program's part of the key, if files of these contents were imported before."""
         found = _read(self._store.read_memo(_memo_name(contents, identity)))
         return found if set(found) == set(_PARTS) else None
 
@@ -128,7 +128,7 @@ class Sources:
         self._note(self._store.write_memo(name, json.dumps(found).encode()))
 
     def _weights(self, path: Path, read: bool) -> list[Path]:
-        """The files beside a model that hold weights of it. Raises OSError, ValueError."""
+        """Return the files beside a model that hold weights of it. Raises OSError, ValueError."""
         if path.suffix != ".onnx":
             return []
         state = FileState.of(path)
@@ -143,7 +143,7 @@ class Sources:
         return [inside(path.resolve().parent, name) for name in names]
 
     def _digest(self, state: FileState, read: bool) -> str:
-        """The digest of a file's content, by its identity where that is known.
+        """Return the digest of a file's content, by its identity where that is known.
 
         Raises OSError, ValueError.
         """
@@ -174,7 +174,7 @@ def _model_path(source: Source) -> Path | None:
 
 
 def _external_names(path: Path) -> list[str]:
-    """The files that an ONNX model keeps weights in. Raises ValueError for what is no model."""
+    """Return the files that an ONNX model keeps weights in. Raises ValueError for no model."""
     if importlib.util.find_spec("onnx") is None:
         raise ValueError("no onnx")
     from pyc_mlir.dialects.errors import PycError
@@ -189,7 +189,7 @@ def _external_names(path: Path) -> list[str]:
 
 
 def _memo_name(contents: Contents, identity: Identity) -> str:
-    """Imports depend on the importer: PyC's source, the packages' versions."""
+    """Name a memo; imports depend on the importer: PyC's source, the packages' versions."""
     versions = dict(identity.versions)
     with contextlib.suppress(PackageNotFoundError):
         versions["onnx"] = installed_version("onnx")

@@ -73,7 +73,7 @@ class Listed:
 
 
 class _Damaged(Exception):
-    """What is wrong with an entry."""
+    """A damaged entry; the text says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class CacheStore:
 
     @property
     def root(self) -> Path:
-        """Where this version's files lie."""
+        """The folder in which this version's files lie."""
         return self.folder / VERSION
 
     @property
@@ -94,11 +94,11 @@ class CacheStore:
         return self.root / "making"
 
     def path(self, name: str) -> Path:
-        """The folder of the entry called `name`."""
+        """Return the folder of the entry called `name`."""
         return self.root / "entries" / name
 
     def read(self, name: str, key: bytes) -> StoredEntry:
-        """The program under a key, verified. A damaged entry is removed, and the event says so."""
+        """Find the verified program under a key. A damaged entry is removed with an event."""
         path = self.path(name)
         try:
             folder = os.open(path, _NO_FOLLOW | os.O_DIRECTORY)
@@ -174,7 +174,7 @@ class CacheStore:
         return True
 
     def entries(self) -> list[Listed]:
-        """All entries, the most recently used first.
+        """Return all entries, the most recently used first.
 
         Times in the future, as a clock that was set back leaves them, count as long ago.
         """
@@ -209,7 +209,7 @@ class CacheStore:
         return gone
 
     def _memos(self) -> dict[Path, int]:
-        """The bytes of each memo."""
+        """Return the bytes of each memo."""
         found = {}
         for path in _children(self.root / "memo"):
             with contextlib.suppress(OSError):
@@ -227,15 +227,15 @@ class CacheStore:
                     os.rename(path, self.path(path.name))
 
     def key_of(self, name: str) -> bytes | None:
-        """The text of an entry's key; None where it cannot be read or is another's."""
+        """Return the text of an entry's key; None where it cannot be read or is another's."""
         return _key_at(self.path(name))
 
     def check(self, name: str) -> str:
-        """What is wrong with an entry; empty if nothing is. It is neither used nor removed."""
+        """Return what is wrong with an entry, or nothing. It is neither used nor removed."""
         return _flaw(self.path(name))
 
     def read_side(self, name: str, side: str) -> bytes | None:
-        """What `write_side` kept beside an entry; None where there is nothing whole."""
+        """Read what `write_side` kept beside an entry; None where there is nothing whole."""
         return _unsealed_file(self.path(name) / SIDE / _small_name(side))
 
     def write_side(self, name: str, side: str, data: bytes) -> tuple[CacheEvent, ...]:
@@ -244,7 +244,7 @@ class CacheStore:
         return self._replace(folder / _small_name(side), data, parents=False)
 
     def read_memo(self, name: str) -> bytes | None:
-        """What `write_memo` kept; None where there is nothing whole."""
+        """Read what `write_memo` kept; None where there is nothing whole."""
         return _unsealed_file(self.root / "memo" / _small_name(name))
 
     def write_memo(self, name: str, data: bytes) -> tuple[CacheEvent, ...]:
@@ -261,7 +261,7 @@ class CacheStore:
 
 
 def _key_at(path: Path) -> bytes | None:
-    """The text of the key of an entry that lies at `path`, whose name is its digest."""
+    """Return the text of the key of an entry that lies at `path`, whose name is its digest."""
     try:
         text = read_plain(path / KEY)
     except OSError:
@@ -270,7 +270,7 @@ def _key_at(path: Path) -> bytes | None:
 
 
 def _flaw(path: Path) -> str:
-    """What is wrong with the entry that lies at `path`; empty if nothing is."""
+    """Return what is wrong with the entry that lies at `path`; empty if nothing is."""
     key = _key_at(path)
     if key is None:
         return f"{KEY}: expected the text whose SHA-256 is the entry's name"
@@ -288,7 +288,7 @@ def _flaw(path: Path) -> str:
 
 
 def _forgotten(memos: Iterable[Path]) -> dict[Path, int]:
-    """What is left of memos after they were removed: nothing."""
+    """Return what is left of memos after they were removed: nothing."""
     for path in memos:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -296,7 +296,7 @@ def _forgotten(memos: Iterable[Path]) -> dict[Path, int]:
 
 
 def _verified(folder: int, key: bytes, whole: bool = False) -> bytes | memoryview:
-    """The program of an open entry; `whole` checks SHA-256, too. Raises _Damaged, or OSError."""
+    """Read the program of an open entry; `whole` checks SHA-256. Raises _Damaged, or OSError."""
     sums = unsealed(_part(folder, CHECKSUMS, _SMALL_BYTES))
     lines = [] if sums is None else sums.decode().splitlines()
     if len(lines) != 2:
@@ -313,7 +313,7 @@ def _verified(folder: int, key: bytes, whole: bool = False) -> bytes | memoryvie
 
 
 def _part(folder: int, name: str, most: int) -> bytes | memoryview:
-    """A file of an open entry, of at most `most` bytes. Raises _Damaged, or OSError."""
+    """Read a file of an open entry, of at most `most` bytes. Raises _Damaged, or OSError."""
     try:
         opened = open_plain(name, flags=os.O_NOFOLLOW, folder=folder)
     except FileNotFoundError:
@@ -330,7 +330,7 @@ def _line(name: str, data: bytes, digest: str) -> str:
 
 
 def side_name(kind: str, who: Mapping[str, str]) -> str:
-    """The file of a fact that holds in one environment only, such as a verification record."""
+    """Return the file of a fact of one environment only, such as a verification record."""
     return f"{kind}-{sha256(json.dumps(dict(who), sort_keys=True).encode())[:16]}"
 
 
@@ -357,10 +357,10 @@ def _children(folder: Path) -> Sequence[Path]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of all files of an entry."""
+    """Return the bytes of all files of an entry."""
     return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
 
 
 def _failed(what: str, error: OSError) -> CacheEvent:
-    """An event without paths, which have no place in a log."""
+    """Make an event without paths, which have no place in a log."""
     return CacheEvent(ReasonCode.CACHE_FOLDER, f"the folder could not be {what}: {error.strerror}")

@@ -35,11 +35,11 @@ class Verifications:
 
     @staticmethod
     def of(cache: Cache, record: CacheRecord | None) -> "Verifications | None":
-        """Those of the program that the record is of; None for one that went past the cache."""
+        """Return those of the program of a record; None for one that went past the cache."""
         return None if record is None or not record.key else Verifications(cache, record.key)
 
     def known(self, device: Device) -> Verification | None:
-        """The verification of an earlier comparison on such a device."""
+        """Return the verification of an earlier comparison on such a device."""
         data = self.cache.store.read_side(self.key, side_name(KIND, environment_of(device)))
         if data is None:
             return None
@@ -59,7 +59,7 @@ class Verifications:
         self._write(_CHECK_NAME, check)
 
     def known_check(self) -> SelfCheck:
-        """The outcome that was kept; else that there is no record."""
+        """Return the outcome that was kept; else that there is no record."""
         data = self.cache.store.read_side(self.key, _CHECK_NAME)
         try:
             if data is not None:
@@ -75,7 +75,7 @@ class Verifications:
 
 
 def noted(artifact: Artifact, verifications: Verifications | None) -> Artifact:
-    """An artifact that was compiled here, whose verification record is kept beside its entry."""
+    """Keep the verification record of an artifact that was compiled here beside its entry."""
     checks = artifact.checks
     if verifications is not None and checks is not None:
         if checks.verification is not None:
@@ -86,7 +86,7 @@ def noted(artifact: Artifact, verifications: Verifications | None) -> Artifact:
 
 
 def recalled(artifact: Artifact, verifications: Verifications | None) -> Artifact:
-    """A program from the cache with the outcome of the check of its compile."""
+    """Return a program from the cache with the outcome of the check of its compile."""
     if verifications is None:
         return artifact
     checks = artifact.checks or Checks()

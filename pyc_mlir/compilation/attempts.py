@@ -11,32 +11,35 @@ The ways to keep a memory budget come first, each with all settings of IREE's fu
 tell whether a budget is kept. So the next way is for a program that does not keep it in the one
 before, and the other settings are for one that IREE has no code for under the chosen setting.
 What is chosen together is no slower by prediction than the ways behind it, or those are taken
-(`pipelines/memory/selection/rounds.py`). `build.py` goes through the list; what was left, and why,
-stands in the log.
+(`pipelines/memory/selection/rounds.py`). `first_artifact` goes through the list; what was left, and
+why, stands in the log.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from pyc_mlir.compilation.generate import SETTINGS, UNFUSED
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.compilation.build import Prepared, complete, prepare, together
+from pyc_mlir.compilation.contract_check import check_contract, with_requested_options
+from pyc_mlir.compilation.generate import SETTINGS, UNFUSED, generate, plan
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options
+from pyc_mlir.compilation.stages import record_stage, stage_of_recipe
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.pipelines.choices.choices import (
-    Alternative,
-    Choices,
-    Recipe,
-    Site,
-)
-from pyc_mlir.pipelines.choices.evidence import Note, Reason
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.policies import CO_SELECTED
+from pyc_mlir.util.logs import Stage, logged
+from pyc_mlir.util.temp_dir import require_room
 
-SITE = Site("budget", "module")
+BUDGET_SITE = Site("budget", "module")
 SMALLEST = "memory_first"
-# Who decides, in the log, at sites that were changed for the budget.
-_SIGNED = "co-selection"
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,82 @@ class Failure:
     error: PycError
 
 
+def build_here(job: Job, stage: Stage = logged) -> Artifact:
+    """Compile in this process, without a cache or a limit of time. Raises as `compile`."""
+    options = job.options
+    if options.target.device == "local":
+        require_room()
+    at, decision = stage_of_recipe(options)
+    made = check_contract(at, lambda options: first_artifact(job.under(options), stage))
+    return with_requested_options(
+        made if decision is None else record_stage(made, decision), options
+    )
+
+
+def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
+    """Return the artifact of the first attempt that succeeds. Raises as `compile`."""
+    choices = Choices(job.options.policy, job.options.recipe)
+    failures: list[Failure] = []
+    notes: list[str] = []
+    for way, found in groupby(attempts_of(job.options, choices), attrgetter("way")):
+        attempts = tuple(found)
+        if not follows(attempts[0], failures):
+            continue
+        tried = job.under(attempts[0].options)
+        if tried.options.co_selected and failures:
+            try:
+                with stage("PyC chooses kernels and parts together"):
+                    options, note = together(tried, _alone(tried.options))
+            except PycError as error:
+                notes.append(error.message)
+                failures.append(Failure(attempts[0], _smallest(failures)))
+                continue
+            tried = job.under(options)
+            notes.append(note)
+        if failures:
+            choices.record_fallback(BUDGET_SITE, way, retry_reasons(failures, notes))
+        with stage("PyC lowers to linalg"):
+            # Under `max_error` the contract's own samples are compared.
+            lowered = lower(tried, tried.options.check and not tried.options.contract.compares)
+            prepared = prepare(lowered, tried.options, choices.log)
+        artifact = _first_of(prepared, attempts, failures, stage)
+        if artifact is not None:
+            return artifact
+    raise refusal(failures)
+
+
+def finish(lowered: Lowered, options: Options) -> Artifact:
+    """Compile a lowered program by IREE and make its artifact. Raises as `compile`."""
+    failures: list[Failure] = []
+    artifact = _first_of(prepare(lowered, options), attempts_under(options), failures, logged)
+    if artifact is None:
+        raise refusal(failures)
+    return artifact
+
+
+def _first_of(
+    prepared: Prepared, attempts: Sequence[Attempt], failures: list[Failure], stage: Stage
+) -> Artifact | None:
+    """Go through the settings of one way; the attempts that fail are appended to `failures`."""
+    for attempt in attempts:
+        if not follows(attempt, failures):
+            continue
+        request = replace(prepared.request, setting=attempt.setting or prepared.request.setting)
+        with stage(f"IREE compiles for {request.target.name}"):
+            try:
+                with plan(prepared.lowered, request) as planned:
+                    made = generate(planned)
+            except PycError as error:
+                if not may_be_followed(error):
+                    raise
+                failures.append(Failure(replace(attempt, setting=request.setting), error))
+                continue
+        return complete(prepared, made, fallback_reasons(failures, attempt.way))
+    return None
+
+
 def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
-    """All attempts, the preferred one first.
+    """Return all attempts, the preferred one first.
 
     With a budget, `choices` answers in which way to begin: a recipe repeats the way that kept it
     without those before. Kernels are chosen together only for the policy `co-selected` without a
@@ -74,7 +151,7 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
     names = list(ways)
     if options.contract.memory_budget_bytes is None or len(names) == 1:
         return attempts_under(options)
-    requested = choices.choose(SITE, tuple(map(Alternative, names))).name
+    requested = choices.choose(BUDGET_SITE, tuple(map(Alternative, names))).name
     found: list[Attempt] = []
     free = options.recipe is None and getattr(options.policy, "co_selects", False)
     for name in names[names.index(requested) :]:
@@ -88,14 +165,14 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
 def attempts_under(
     options: Options, way: str = "", why: ReasonCode | None = None
 ) -> tuple[Attempt, ...]:
-    """The attempts in one way: the chosen setting, then those that are left."""
+    """Return the attempts in one way: the chosen setting, then those that are left."""
     settings = (*SETTINGS, UNFUSED)
     rest = (Attempt(options, way, s, ReasonCode.CODEGEN_FALLBACK) for s in settings)
     return (Attempt(options, way, why=why), *rest)
 
 
 def _ways(options: Options) -> dict[str, dict[str, Any]]:
-    """Changes of the options by the name of the way, the preferred one first."""
+    """Return changes of the options by the name of the way, the preferred one first."""
     first = (*options.planner_modes, SMALLEST)[0]
     ways: dict[str, dict[str, Any]] = {first: {"parts_for": first}}
     if options.kernels != NO_KERNELS and options.target.device == "local":
@@ -108,7 +185,7 @@ def _ways(options: Options) -> dict[str, dict[str, Any]]:
 
 
 def follows(attempt: Attempt, failures: Sequence[Failure]) -> bool:
-    """Whether an attempt is made after these failures."""
+    """Return whether an attempt is made after these failures."""
     here = [f for f in failures if f.attempt.way == attempt.way]
     match attempt.why:
         case None:
@@ -122,12 +199,12 @@ def follows(attempt: Attempt, failures: Sequence[Failure]) -> bool:
 
 
 def may_be_followed(error: PycError) -> bool:
-    """Whether an attempt that ended so is a failure, not a refusal of the whole compile."""
+    """Return whether the next attempt may follow this error."""
     return isinstance(error, BudgetNotKept) or error.code is ReasonCode.TARGET_COMPILE_FAILED
 
 
 def refusal(failures: Sequence[Failure]) -> PycError:
-    """What a compile ends with when every attempt failed.
+    """Return the error that a compile ends with when every attempt failed.
 
     BudgetNotKept, with the smallest need of all, where the last way has code that does not keep the
     budget; otherwise the first failure of that way.
@@ -137,37 +214,22 @@ def refusal(failures: Sequence[Failure]) -> PycError:
 
 
 def retry_reasons(failures: Sequence[Failure], notes: Sequence[str] = ()) -> list[Reason]:
-    """Why the ways so far were left, for the decision at `SITE`; `notes` are of co-selection."""
+    """Return why the ways so far were left; `notes` are those of co-selection."""
     return [
         Reason.of(ReasonCode.BUDGET_RETRY, text) for text in (_smallest(failures).message, *notes)
     ]
 
 
-def unselected(attempt: Attempt, failures: Sequence[Failure]) -> Failure:
-    """The failure of an attempt in which nothing was found to choose together."""
-    return Failure(attempt, _smallest(failures))
-
-
-def alone(attempt: Attempt) -> list[Options]:
-    """The options of the ways behind co-selection that have kernels."""
-    requested = replace(attempt.options, co_selected=False)
+def _alone(options: Options) -> list[Options]:
+    """Return the options of the ways behind co-selection that have kernels."""
+    requested = replace(options, co_selected=False)
     ways = _ways(requested)
     behind = list(ways)[list(ways).index(CO_SELECTED) + 1 :]
     return [replace(requested, **ways[name]) for name in behind]
 
 
-def with_choices(
-    options: Options, choices: Mapping[str, str], grounds: Mapping[str, str]
-) -> Options:
-    """The options with choices that were made together, which say so in the log."""
-    origins = {
-        site: (_SIGNED, (Note(grounds[site]),) if site in grounds else ()) for site in choices
-    }
-    return replace(options, recipe=Recipe(dict(choices), origins, tolerant=True))
-
-
 def fallback_reasons(failures: Sequence[Failure], way: str) -> list[Reason]:
-    """Why settings of a way were left, for the decision about fusion."""
+    """Return why settings of a way were left, for the decision about fusion."""
     return [_reason(f) for f in failures if f.attempt.way == way]
 
 
@@ -188,5 +250,5 @@ def _over(failures: Sequence[Failure]) -> list[BudgetNotKept]:
 
 
 def _smallest(failures: Sequence[Failure]) -> BudgetNotKept:
-    """The refusal with the smallest need of all."""
+    """Return the refusal with the smallest need of all."""
     return reduce(BudgetNotKept.or_better, _over(failures))

@@ -55,7 +55,7 @@ class Plainest:
     name: str = "plainest"
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
-        """The name of the plain alternative; of the first one where a program enters."""
+        """Return the name of the plain alternative; of the first one where a program enters."""
         names = [a.name for a in alternatives]
         if site.pass_name in _FIRST:
             return names[0]
@@ -63,7 +63,7 @@ class Plainest:
 
 
 def differing(good: Mapping[str, str], bad: Mapping[str, str]) -> list[str]:
-    """The sites of choices that differ, those of the bad choices first, in their order."""
+    """Return the sites of choices that differ, those of the bad choices first, in their order."""
     apart = (CALIBRATION_SITE.key, f"{ORACLE}:")
     sites = [s for s in dict.fromkeys((*bad, *good)) if good.get(s) != bad.get(s)]
     return [s for s in sites if not s.startswith(apart)]
@@ -72,7 +72,7 @@ def differing(good: Mapping[str, str], bad: Mapping[str, str]) -> list[str]:
 def mixed(
     good: Mapping[str, str], bad: Mapping[str, str], sites: Sequence[str], applied: Sequence[str]
 ) -> Recipe:
-    """The good choices, but for the sites in `applied`, and what both chose alike."""
+    """Return the good choices, but for the sites in `applied`, and what both chose alike."""
     found = {s: c for s, c in bad.items() if good.get(s) == c}
     for site in sites:
         chosen = (bad if site in applied else good).get(site)
@@ -87,7 +87,7 @@ def blamed(
     build: Callable[[Options], Artifact],
     is_wrong: Callable[[Artifact], bool],
 ) -> tuple[Decision, ...]:
-    """The decisions of a wrong program that make it so; none where the plainest one is wrong too.
+    """Return the decisions that make a program wrong; none where the plainest one is wrong too.
 
     build: compiles under other options. is_wrong: whether a program fails the comparison.
     """
@@ -114,7 +114,7 @@ def blamed(
 
 @dataclass(frozen=True)
 class Culprits(Generic[Change]):
-    """What makes it bad: `changes`, applied together; for a monotone test none can be left out.
+    """The changes that make it bad together; for a monotone test none can be left out.
 
     Where tests could not tell, a change has neighbours that could not be told from it. `tests` is
     how many were asked, `untold` how many of them had no answer.
@@ -134,7 +134,7 @@ class NothingToFind(ValueError):
 
 
 def find_culprits(changes: Sequence[Change], is_bad: Test[Change]) -> Culprits[Change]:
-    """The changes that make it bad. Raises NothingToFind unless none is good and all are bad."""
+    """Return the changes that make it bad. Raises NothingToFind unless none is good, all bad."""
     search = _Search(tuple(changes), is_bad)
     for applied, wanted in (("none", False), ("all", True)):
         answer = search.ask(search.changes if wanted else ())
@@ -159,7 +159,7 @@ class _Search(Generic[Change]):
         self._is_bad = is_bad
 
     def ask(self, applied: Sequence[Change]) -> bool | None:
-        """Whether it is bad with these."""
+        """Return whether it is bad with these."""
         key = tuple(applied)
         if key not in self.answers:
             self.answers[key] = self._is_bad(key)

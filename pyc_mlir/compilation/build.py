@@ -1,10 +1,9 @@
-"""From a model to a program: front end, pyc passes, linalg, IREE, artifact.
+"""From a lowered program to an artifact: the choices before IREE, and the record of what came.
 
-    program = compile("model.onnx", target="cpu")
-    y = program(x)
+    prepared = prepare(lowered, options)
+    artifact = complete(prepared, compiled(lowered, prepared.request))
 
-`lower` stops at MLIR, `build` at the artifact (for targets without a device here), `compile`
-loads the artifact on a device.
+`plan_only` stops at the memory plan; `together` chooses kernels and parts by such plans.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,29 +16,15 @@ from pyc_mlir.artifact.contract_status import Facts, compile_report
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks, Oracle
-from pyc_mlir.compilation.attempts import SITE as BUDGET_SITE
-from pyc_mlir.compilation.attempts import (
-    Attempt,
-    Failure,
-    alone,
-    attempts_of,
-    attempts_under,
-    fallback_reasons,
-    follows,
-    may_be_followed,
-    refusal,
-    retry_reasons,
-    unselected,
-    with_choices,
-)
-from pyc_mlir.compilation.contract_check import check_contract, with_requested_options
 from pyc_mlir.compilation.generate import (
     CONSTANTS,
     CONSTANTS_SITE,
     Generated,
+    Planned,
     Request,
     offered,
     places_for_constants,
+    plan,
 )
 from pyc_mlir.compilation.generate import SITE as FUSION_SITE
 from pyc_mlir.compilation.job import Job
@@ -47,132 +32,49 @@ from pyc_mlir.compilation.lower import Lowered, lower, structure_of_parts
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle, make_samples
-from pyc_mlir.compilation.stages import record_stage, stage_of_recipe
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
-from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry
+from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry, EntryRequest
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
 from pyc_mlir.iree.memory.needs import account_of, formulas_of, reference_of, require_kept
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Site
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.evidence import Reason
+from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
 from pyc_mlir.pipelines.choices.wisdom import for_program
 from pyc_mlir.pipelines.memory.selection.rounds import Checked, CutProgram, co_select
 from pyc_mlir.runtime.arenas import read_facts
-from pyc_mlir.util.logs import Stage, logged
-from pyc_mlir.util.temp_dir import require_room
 
-
-def build_here(job: Job, stage: Stage = logged) -> Artifact:
-    """Compile in this process, without a cache or a limit of time. Raises as `compile`."""
-    options = job.options
-    if options.target.device == "local":
-        require_room()
-    at, decision = stage_of_recipe(options)
-    made = check_contract(at, lambda options: first_artifact(job.under(options), stage))
-    return with_requested_options(
-        made if decision is None else record_stage(made, decision), options
-    )
-
-
-def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
-    """Return the artifact of the first attempt that succeeds. Raises as `compile`."""
-    choices = Choices(job.options.policy, job.options.recipe)
-    return _first_of(attempts_of(job.options, choices), choices, job, stage)
-
-
-def finish(lowered: Lowered, options: Options) -> Artifact:
-    """Compile a lowered program by IREE and make its artifact. Raises as `compile`."""
-    choices = Choices(options.policy, options.recipe)
-    return _first_of(attempts_under(options), choices, lowered)
-
-
-def _first_of(
-    attempts: Sequence[Attempt],
-    choices: Choices,
-    source: Job | Lowered,
-    stage: Stage = logged,
-) -> Artifact:
-    """Go through the attempts."""
-    failures: list[Failure] = []
-    notes: list[str] = []
-    begun: Begun | None = None
-    for attempt in attempts:
-        if not follows(attempt, failures):
-            continue
-        if begun is None or begun.attempt.way != attempt.way:
-            if attempt.options.co_selected and failures and isinstance(source, Job):
-                try:
-                    with stage("PyC chooses kernels and parts together"):
-                        attempt, note = together(attempt, source)
-                    notes.append(note)
-                except PycError as error:
-                    notes.append(error.message)
-                    failures.append(unselected(attempt, failures))
-                    continue
-            if failures:
-                reasons = retry_reasons(failures, notes)
-                choices.record_fallback(BUDGET_SITE, attempt.way, reasons)
-            with stage("PyC lowers to linalg"):
-                given = source.under(attempt.options) if isinstance(source, Job) else source
-                lowered = _lowered(given) if isinstance(given, Job) else given
-                begun = begin(lowered, attempt, choices.log)
-        setting = attempt.setting or begun.setting
-        with stage(f"IREE compiles for {attempt.options.target.name}"):
-            try:
-                made = begun.request.compile(setting)
-            except PycError as error:
-                if not may_be_followed(error):
-                    raise
-                failures.append(Failure(replace(attempt, setting=setting), error))
-                continue
-            return complete(begun, made, setting, failures)
-    raise refusal(failures)
-
-
-def _lowered(job: Job) -> Lowered:
-    # Under `max_error` the contract's own samples are compared.
-    return lower(job, job.options.check and not job.options.contract.compares)
+# Who decides, in the log, at sites that were changed for the budget.
+_SIGNED = "co-selection"
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A program that is lowered for one way to keep the budget: what all its settings share.
+class Prepared:
+    """A lowered program with all that is chosen before IREE compiles it.
 
-    `setting` is the chosen setting of IREE's fusion.
+    `request` has the chosen setting of IREE's fusion; the other settings share all else.
     """
 
-    attempt: Attempt
     lowered: Lowered
+    options: Options
     choices: Choices
     request: Request
-    setting: str
     samples: Samples
     oracle: Oracle | None = None
 
-    @property
-    def options(self) -> Options:
-        """The options of the way."""
-        return self.attempt.options
-
-    @property
-    def wants_entry(self) -> bool:
-        """Whether the second entry is to be made."""
-        return self.request.arena is not None and self.request.arena.wanted
-
     def site(self, pass_name: str) -> Site:
-        """Where a decision about the whole module is made."""
+        """Return where a decision about the whole module is made."""
         return Site(pass_name, self.lowered.graph_id or "module", work=self.lowered.structure_id)
 
 
-def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Begun:
+def prepare(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) -> Prepared:
     """Choose what every setting of fusion shares, and the one that comes first.
 
     before: decisions made before the program was lowered.
     """
-    options, module = attempt.options, lowered.graph_id or "module"
+    module = lowered.graph_id or "module"
     # The decision is the lowering's, whose log follows; the policy is that of its other choices.
     policy, _ = for_program(options.policy, None, module, lowered.structure_id)
     options = replace(options, policy=policy)
@@ -182,33 +84,29 @@ def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Beg
     choices.record(*before, *lowered.decisions)
     made = Alternative(MADE, reason="the caller can own scratch and outputs")
     none = Alternative(NONE, reason="only the plain ABI")
-    entry = Site(ARENA_SITE, module, work=lowered.structure_id)
-    wanted = choices.choose(entry, (made, none)).name == MADE
+    site = Site(ARENA_SITE, module, work=lowered.structure_id)
+    wanted = choices.choose(site, (made, none)).name == MADE
     ranges = lowered.signature.ranges_of_inputs
-    arena = ArenaEntry(lowered.entry, wanted, options.also_modes, ranges)
-    folder = options.dump_phases
+    entry = EntryRequest(lowered.entry, wanted, options.also_modes, ranges)
     at: tuple[str, ...] = ()
     if lowered.constant_work > MAX_FOLDED_WORK:
         offers = places_for_constants()
         at = CONSTANTS[choices.choose(Site(CONSTANTS_SITE, module), offers).name]
-    request = Request(
-        lowered.code,
-        options.target,
-        (*at, *options.iree_flags),
-        None if folder is None else str(folder),
-        lowered.locations,
-        arena,
-        ranges,
-        _plans(lowered, options, arena.modes),
-    )
     first = "plain" if lowered.mixes_rows else "aggressive"
     fusion = Site(FUSION_SITE, module, work=lowered.structure_id)
-    setting = choices.choose(fusion, offered(first)).name
-    return Begun(attempt, lowered, choices, request, setting, samples, oracle)
+    request = Request(
+        options.target,
+        choices.choose(fusion, offered(first)).name,
+        (*at, *options.iree_flags),
+        None if options.dump_phases is None else str(options.dump_phases),
+        entry,
+        _plans(lowered, options, entry.modes),
+    )
+    return Prepared(lowered, options, choices, request, samples, oracle)
 
 
 def _plans(lowered: Lowered, options: Options, only: Mapping[str, str]) -> PlanRequest | None:
-    """Memory plans of PyC's, where they are asked for."""
+    """Return the request for memory plans of PyC's, where they are asked for."""
     if not options.planner_modes:
         return None
     planner = planner_of(options.planner_modes, options.also_modes)
@@ -218,47 +116,52 @@ def _plans(lowered: Lowered, options: Options, only: Mapping[str, str]) -> PlanR
     return PlanRequest(name, planner, policy, recipe, only, budget, structure)
 
 
-def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Failure]) -> Artifact:
-    """The artifact of what a setting gave. Raises PycError where it breaks the contract."""
-    choices, lowered, options = begun.choices, begun.lowered, begun.options
-    arena = _recorded(begun, made, setting, failures)
+def complete(prepared: Prepared, made: Generated, why: Sequence[Reason] = ()) -> Artifact:
+    """Make the artifact of a compiled program. Raises PycError where it breaks the contract.
+
+    why: the chosen setting of fusion was left, if it was.
+    """
+    choices, lowered, options = prepared.choices, prepared.lowered, prepared.options
+    entry = _recorded(prepared, made, why)
     choices.require_recipe_used(lowered.graph_id)
-    account = account_of(lowered.signature, arena, options.contract, options.target.device)
-    require_kept(account, options.contract, arena)
-    manifest = _manifest(begun, made, arena, account)
-    memory = report_bytes(made.memory) if made.memory.regions else b""
-    samples = begun.samples
+    account = account_of(lowered.signature, entry, options.contract, options.target.device)
+    require_kept(account, options.contract, entry)
+    samples = prepared.samples
     return Artifact(
         made.vmfb,
-        manifest,
+        _manifest(prepared, made, entry, account),
         choices.log,
         lowered.pyc_text.encode(),
-        memory,
+        _report(made),
         samples.to_bytes() if samples.samples else b"",
-        Checks(begun.oracle, expected=lowered.expected),
+        Checks(prepared.oracle, expected=lowered.expected),
     )
 
 
+def _report(made: Planned | Generated) -> bytes:
+    report = made.memory.report
+    return report_bytes(report) if report.regions else b""
+
+
 def _recorded(
-    begun: Begun, made: Generated, setting: str, failures: Sequence[Failure] = ()
+    prepared: Prepared, made: Planned | Generated, why: Sequence[Reason] = ()
 ) -> ArenaEntry:
-    """Record the decisions of what a setting gave; what came of the second entry."""
-    choices, arena = begun.choices, made.arena
-    assert arena is not None, "a compile always reads the account"
-    if setting != begun.setting:
-        reasons = fallback_reasons(failures, begun.attempt.way)
-        choices.record_fallback(begun.site(FUSION_SITE), setting, reasons)
-    choices.record(*made.decisions)
-    if begun.wants_entry and arena.missing:
-        reason = Reason.of(ReasonCode.NO_ARENA_ENTRY, arena.missing)
-        choices.record_fallback(begun.site(ARENA_SITE), NONE, [reason])
-    elif begun.wants_entry:
-        choices.annotate(begun.site(ARENA_SITE), *arena.evidence)
-    return arena
+    """Record the decisions of what a setting gave; return what came of the second entry."""
+    choices, entry = prepared.choices, made.entry
+    assert entry is not None, "a compile always reads the account"
+    if made.request.setting != prepared.request.setting:
+        choices.record_fallback(prepared.site(FUSION_SITE), made.request.setting, why)
+    choices.record(*made.memory.decisions)
+    if entry.request.wanted and entry.missing:
+        reason = Reason.of(ReasonCode.NO_ARENA_ENTRY, entry.missing)
+        choices.record_fallback(prepared.site(ARENA_SITE), NONE, [reason])
+    elif entry.request.wanted:
+        choices.annotate(prepared.site(ARENA_SITE), *entry.evidence)
+    return entry
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedProgram:
     """A program up to its memory plan: decisions, the account, the report; no code.
 
     A compile states the same, unless IREE has no code for the chosen setting of fusion and another
@@ -271,30 +174,39 @@ class Planned:
     added_seconds: float = 0.0
 
 
-def plan_only(lowered: Lowered, options: Options) -> Planned:
+def plan_only(lowered: Lowered, options: Options) -> PlannedProgram:
     """Plan the memory of a lowered program and generate no code. Raises as `compile`."""
-    begun = begin(lowered, attempts_under(options)[0], ())
-    made = begun.request.plan(begun.setting)
-    arena = _recorded(begun, made, begun.setting)
-    memory = report_bytes(made.memory) if made.memory.regions else b""
+    prepared = prepare(lowered, options)
+    with plan(lowered, prepared.request) as made:
+        entry, memory = _recorded(prepared, made), made.memory
     device = options.target.device
-    account = account_of(lowered.signature, arena, options.contract, device)
-    return Planned(begun.choices.log, account, memory, made.added_seconds)
+    account = account_of(lowered.signature, entry, options.contract, device)
+    return PlannedProgram(prepared.choices.log, account, _report(made), memory.added_seconds)
 
 
-def together(attempt: Attempt, job: Job) -> tuple[Attempt, str]:
-    """Return the attempt with kernels and parts chosen together, and a note for the log.
+def with_choices(
+    options: Options, choices: Mapping[str, str], grounds: Mapping[str, str]
+) -> Options:
+    """Return the options with choices that were made together, which say so in the log."""
+    origins = {
+        site: (_SIGNED, (Note(grounds[site]),) if site in grounds else ()) for site in choices
+    }
+    return replace(options, recipe=Recipe(dict(choices), origins, tolerant=True))
 
+
+def together(job: Job, rivals: Sequence[Options]) -> tuple[Options, str]:
+    """Return the options with kernels and parts chosen together, and a note for the log.
+
+    rivals: the options of ways in which kernels are chosen alone, for the same budget.
     Raises PycError where that gives nothing: see `co_select` and `structure_of_parts`.
     """
-    contract = attempt.options.contract
+    contract = job.options.contract
     limit, calls = contract.memory_budget_bytes, contract.max_concurrency
     assert limit is not None, "chosen together for a budget"
-    program = _Selectable(job.under(attempt.options), limit, calls)
-    rivals = [_Rival(program, options) for options in alone(attempt)]
-    found = co_select(program, limit, calls, rivals)
-    options = with_choices(attempt.options, found.choices, found.grounds)
-    return replace(attempt, options=options), f"co-selection: {found}"
+    program = _Selectable(job, limit, calls)
+    found = co_select(program, limit, calls, [_Rival(program, options) for options in rivals])
+    options = with_choices(job.options, found.choices, found.grounds)
+    return options, f"co-selection: {found}"
 
 
 @dataclass(frozen=True)
@@ -306,11 +218,11 @@ class _Selectable:
     calls: int
 
     def read(self, parts: Mapping[str, str]) -> CutProgram:
-        """The program's sites under choices of parts. Raises as `structure_of_parts`."""
+        """Return the program's sites under choices of parts. Raises as `structure_of_parts`."""
         return structure_of_parts(self._with(parts))
 
     def check(self, choices: Mapping[str, str]) -> Checked:
-        """The bytes of the whole program, inputs and outputs too. Raises as `compile`."""
+        """Return the bytes of the whole program, inputs and outputs too. Raises as `compile`."""
         return self.planned(self._with(choices))
 
     def _with(self, choices: Mapping[str, str]) -> Job:
@@ -348,10 +260,12 @@ class _Rival:
         return self.program.planned(self.program.job.under(self.options)).fits
 
 
-def _manifest(begun: Begun, made: Generated, arena: ArenaEntry, account: Account) -> dict[str, Any]:
-    lowered, options, vmfb = begun.lowered, begun.options, made.vmfb
-    by_iree = made.reference or arena.main
-    facts = _facts(begun, account)
+def _manifest(
+    prepared: Prepared, made: Generated, entry: ArenaEntry, account: Account
+) -> dict[str, Any]:
+    lowered, options, vmfb = prepared.lowered, prepared.options, made.vmfb
+    by_iree = made.memory.reference.get(lowered.entry) or entry.main
+    facts = _facts(prepared, account)
     return make_manifest(
         options.target,
         lowered.signature,
@@ -359,10 +273,10 @@ def _manifest(begun: Begun, made: Generated, arena: ArenaEntry, account: Account
         account,
         options.contract,
         entry=lowered.entry,
-        arena_entry="" if read_facts(vmfb, arena.name) is None else arena.name,
+        arena_entry="" if read_facts(vmfb, entry.request.name) is None else entry.request.name,
         reference=reference_of(account, lowered.constants_bytes, by_iree),
-        formulas=formulas_of(arena, by_iree, options.contract, options.target.device),
-        modes=_modes(vmfb, options, arena),
+        formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
+        modes=_modes(vmfb, options, entry.request),
         seconds=lowered.seconds,
         calibration=options.calibration,
         contract_report=compile_report(options.contract, facts),
@@ -371,31 +285,31 @@ def _manifest(begun: Begun, made: Generated, arena: ArenaEntry, account: Account
 
 
 def oracle_of(lowered: Lowered) -> Oracle:
-    """Who knows what the program should answer."""
+    """Return the reference that knows what the program should answer."""
     if lowered.graph_id:
         return PycOracle(lowered.reference, lowered.entry)
     return ForeignOracle(lowered.reference, lowered.entry, lowered.signature)
 
 
-def _facts(begun: Begun, account: Account) -> Facts:
-    calibration, oracle = begun.options.calibration, begun.oracle
-    used = [d.chosen for d in begun.choices.log if d.site == WISDOM_SITE]
+def _facts(prepared: Prepared, account: Account) -> Facts:
+    calibration, oracle = prepared.options.calibration, prepared.oracle
+    used = [d.chosen for d in prepared.choices.log if d.site == WISDOM_SITE]
     if calibration is not None:
         used.insert(0, f"the calibration {calibration.name} ({calibration.hash[:12]})")
     return Facts(
-        begun.options.target.name,
+        prepared.options.target.name,
         account,
-        len(begun.samples.samples),
+        len(prepared.samples.samples),
         "" if oracle is None else oracle.name,
         tuple(used),
     )
 
 
-def _modes(vmfb: bytes, options: Options, arena: ArenaEntry) -> dict[str, Mode]:
-    """Each function with an arena of its own: the mode of its plan, the arena's bytes."""
+def _modes(vmfb: bytes, options: Options, entry: EntryRequest) -> dict[str, Mode]:
+    """Return, by function with an arena of its own, the mode of its plan and the arena's bytes."""
     first = "+".join(options.planner_modes) or UNPLANNED
     found = {}
-    for name, mode in {arena.name: first, **arena.modes}.items():
+    for name, mode in {entry.name: first, **entry.modes}.items():
         facts = read_facts(vmfb, name)
         if facts is not None:
             found[name] = Mode(mode, facts.arena_bytes)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from pyc_mlir.artifact.signature import Ranges
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -27,7 +27,7 @@ ALL_KERNELS, NO_KERNELS = "all", "iree"
 
 @dataclass(frozen=True)
 class OptionText:
-    """What documentation and command line say of one option; without `flag` it has no flag.
+    """The texts of one option in documentation and command line; without `flag` it has no flag.
 
     `group` is the headline of `--help` that the flag stands under; `once_each` flags may be given
     several times, one value each.
@@ -46,13 +46,13 @@ _TEXT = "option"
 def _option(
     text: str, flag: str = "", metavar: str = "", group: str = "", once_each: bool = False
 ) -> dict[str, OptionText]:
-    """The metadata of a field."""
+    """Return the metadata of a field."""
     return {_TEXT: OptionText(text, flag, metavar, group, once_each)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """How to compile; sequences are kept as tuples, one text stands for itself.
+    """The options of a compile; sequences are kept as tuples, one text stands for itself.
 
     Raises PycError (BAD_ARGUMENT) for a value of another type than its option takes.
     """
@@ -231,8 +231,8 @@ class CompileOptions:
                     f"{type(value).__name__}",
                 )
 
-    def with_overrides(self, **overrides: Any) -> "CompileOptions":
-        """These options with some changed. Raises TypeError for an unknown option."""
+    def with_overrides(self, **overrides: Unpack["CompileOverrides"]) -> "CompileOptions":
+        """Return these options with some changed. Raises TypeError for an unknown option."""
         known = texts()
         for name in overrides:
             if name not in known:
@@ -243,7 +243,7 @@ class CompileOptions:
         return replace(self, **overrides)
 
     def to_data(self) -> dict[str, Any]:
-        """The options that differ from their defaults, as plain JSON data.
+        """Return the options that differ from their defaults, as plain JSON data.
 
         Raises ValueError for a policy that is an object: only a name says which one it is.
         """
@@ -252,8 +252,30 @@ class CompileOptions:
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> "CompileOptions":
-        """What `to_data` wrote. Raises ValueError or PycError, with the option first."""
+        """Read what `to_data` wrote. Raises ValueError or PycError, with the option first."""
         return from_data(CompileOptions, data, "compile options", _FORMS)
+
+
+class CompileOverrides(TypedDict, total=False):
+    """The options by name, as functions take single ones; a test compares it with the fields."""
+
+    target: str | Target
+    contract: Contract | None
+    policy: str | Policy | None
+    planner_mode: str
+    also_modes: Sequence[str]
+    kernels: str
+    calibration: str | Path | Calibration | None
+    wisdom: str | Path | Wisdom | None
+    require_evidence: bool
+    recipe: str | Path | Recipe | None
+    check: bool | None
+    dims: Ranges | None
+    node_names: bool
+    islands: bool
+    passes: str
+    dump_phases: str | Path | None
+    iree_flags: Sequence[str]
 
 
 def _no_policy(policy: Any) -> Any:
@@ -264,12 +286,12 @@ _FORMS = {Policy: Form(_no_policy, _no_policy)}
 
 
 def texts() -> dict[str, OptionText]:
-    """The texts of each option, by name."""
+    """Return the texts of each option, by name."""
     return {f.name: f.metadata[_TEXT] for f in fields(CompileOptions)}
 
 
 def documentation(indent: str = "    ") -> str:
-    """A paragraph for each option, as docstrings have them."""
+    """Return a paragraph for each option, as docstrings have them."""
     rows = ((name, option.text) for name, option in texts().items())
     return "\n".join(
         fill(f"{n}: {text}.", 96, initial_indent=indent, subsequent_indent=indent * 2)

@@ -50,7 +50,7 @@ def check_contract(
     build: Callable[[Options], Artifact],
     records: VerificationStore | None = None,
 ) -> Artifact:
-    """The artifact that `build` makes, checked under the contract of `options`.
+    """Check the artifact that `build` makes under the contract of `options`, and return it.
 
     records: of earlier comparisons of this artifact, which are not repeated where they hold.
 
@@ -91,7 +91,7 @@ def check_contract(
 
 
 def _expected(artifact: Artifact) -> Expectation | None:
-    """What the references say of a program that was compiled just now, if they were asked."""
+    """Return what the references say of a program that was compiled just now, if asked."""
     return None if artifact.checks is None else artifact.checks.expected
 
 
@@ -102,7 +102,7 @@ def _self_checked(
     options: Options,
     build: Callable[[Options], Artifact],
 ) -> SelfCheck:
-    """The outcome of a program's own check. Raises WrongResult with the decisions to blame.
+    """Return the outcome of a program's own check. Raises WrongResult with the decisions to blame.
 
     Under a limit of seconds there is no time to look for those.
     """
@@ -129,7 +129,7 @@ def _self_checked(
 
 
 def _replay_stand_in(options: Options, build: Callable[[Options], Artifact]) -> Artifact | None:
-    """The stand-in that a recipe names, without the program that it stood in for; None: no such."""
+    """Make the stand-in that a recipe names, if it does, without the program that it replaces."""
     recipe = options.recipe
     sites = [] if recipe is None else [s for s in recipe.choices if s.startswith(f"{SITE}:")]
     if recipe is None or not sites:
@@ -142,7 +142,7 @@ def _replay_stand_in(options: Options, build: Callable[[Options], Artifact]) -> 
 
 
 def _as_stand_in(artifact: Artifact, by: str, why: Sequence[Evidence]) -> Artifact:
-    """An artifact of IREE's code with the decision that it stands in for one with kernels."""
+    """Return IREE's code with the decision that it stands in for a program with kernels."""
     offered = (Alternative("all kernels"), Alternative(IREE_CODE))
     site = Site(SITE, artifact.manifest["graph_id"] or "module")
     decision = Decision(site, IREE_CODE, offered, by, grounds=tuple(why))
@@ -150,12 +150,12 @@ def _as_stand_in(artifact: Artifact, by: str, why: Sequence[Evidence]) -> Artifa
 
 
 def with_requested_options(artifact: Artifact, options: Options) -> Artifact:
-    """The artifact; its manifest records the requested options."""
+    """Return the artifact with a manifest that records the requested options."""
     return replace(artifact, manifest={**artifact.manifest, "options": options.replayed})
 
 
 def needs_runs(contract: Contract) -> bool:
-    """Whether a clause needs runs of the program before the artifact is returned."""
+    """Return whether a clause needs runs of the program before the artifact is returned."""
     return contract.compares or contract.is_strict or contract.latency_goal_seconds is not None
 
 
@@ -178,14 +178,14 @@ def _refuse_fallbacks(contract: Contract, decisions: Sequence[Decision]) -> None
 def _stand_ins(
     options: Options, build: Callable[[Options], Artifact]
 ) -> Mapping[str, Callable[[], Artifact]]:
-    """Ways to make the artifacts of fallbacks, when they are needed."""
+    """Return ways to make the artifacts of fallbacks, when they are needed."""
     if IREE_CODE not in options.contract.fallbacks:
         return {}
     return {IREE_CODE: lambda: build(replace(options, kernels=NO_KERNELS, recipe=None))}
 
 
 def _device_for(artifact: Artifact) -> Device | None:
-    """A device that can run the artifact, the caller's own thread on CPUs; None if none can."""
+    """Return a device that can run the artifact, on CPUs the caller's own thread; None: none."""
     kind = artifact.manifest["device"]
     try:
         device = Device("local-sync") if kind == "local" else Device.default_for(kind)
@@ -198,14 +198,14 @@ def _device_for(artifact: Artifact) -> Device | None:
 
 
 def _without_contract(artifact: Artifact) -> Artifact:
-    """The artifact as if nothing was promised: to run it without comparing."""
+    """Return the artifact as if nothing was promised: to run it without comparing."""
     return replace(artifact, manifest={**artifact.manifest, "contract": {}}, samples=b"")
 
 
 def _check_samples(
     artifact: Artifact, device: Device, records: VerificationStore | None
 ) -> Artifact:
-    """The artifact with its verification record, which is kept; or IREE's code in its place.
+    """Return the artifact with its verification record, which is kept; or IREE's code in its place.
 
     Raises PycError (WRONG_RESULT).
     """
@@ -226,7 +226,7 @@ def _check_samples(
 def some_inputs(
     artifact: Artifact, call: Callable[[Sequence[np.ndarray]], Any]
 ) -> list[np.ndarray]:
-    """Seeded inputs that the program takes: the first sample's, or those of sizes that fit.
+    """Make seeded inputs that the program takes: the first sample's, or those of sizes that fit.
 
     Raises PycError (UNCHECKABLE_CLAUSE) where no sizes do.
     """
@@ -246,7 +246,7 @@ def some_inputs(
 
 
 def _check_same_bits(artifact: Artifact) -> ClauseReport:
-    """Runs of one input, with one thread and with two. Raises PycError (NOT_DETERMINISTIC)."""
+    """Compare runs with one thread and with two. Raises PycError (NOT_DETERMINISTIC)."""
     clause = artifact.contract_report["determinism"]
     bare = _without_contract(artifact)
     results: list[list[bytes]] = []
@@ -267,7 +267,7 @@ def _check_same_bits(artifact: Artifact) -> ClauseReport:
 
 
 def _check_latency(artifact: Artifact, contract: Contract) -> ClauseReport:
-    """The median call on the default device. Raises PycError (LATENCY_MISSED) if it is binding."""
+    """Measure the median call on the default device. Raises PycError (LATENCY_MISSED)."""
     manifest = artifact.manifest
     device = Device.default_for(manifest["device"], manifest["seconds"])
     program = Program(_without_contract(artifact), device)
@@ -289,7 +289,7 @@ def _check_latency(artifact: Artifact, contract: Contract) -> ClauseReport:
 def call_seconds(
     call: Callable[[], object], clock: Callable[[], float] = perf_counter
 ) -> Iterator[float]:
-    """Seconds of single calls: a fixed number of them, fewer if they take long."""
+    """Yield the seconds of single calls: a fixed number of them, fewer if they take long."""
     for _ in range(_WARM_UP):
         call()
     began = clock()
@@ -308,7 +308,7 @@ def check_cached(
     again: Callable[[Options], Artifact],
     records: VerificationStore | None = None,
 ) -> Artifact:
-    """An artifact from a cache, checked here under the contract. Raises as `compile`.
+    """Check an artifact from a cache under the contract. Raises as `compile`.
 
     again: compiles the program under other options. records: of earlier comparisons.
     """

@@ -1,4 +1,7 @@
-"""IREE's part of a compile: a linalg module, one setting of fusion, and out comes a vmfb.
+"""IREE's part of a compile: a lowered program and one setting of fusion become a vmfb.
+
+    with plan(lowered, request) as planned:     # dispatches and memory are fixed
+        generated = generate(planned)
 
 IREE's aggressive fusion makes row-wise programs and small ones up to three times faster, and fails
 where it pulls a matrix product into a row reduction (its stack limit) or meets dynamic rows. So
@@ -6,19 +9,19 @@ where it pulls a matrix product into a row reduction (its stack limit) or meets 
 Which setting follows which failure is said in `attempts.py`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from pyc_mlir.artifact.memory_report import MemoryReport
-from pyc_mlir.compilation.plan_memory import Planning, PlanRequest
+from pyc_mlir.compilation.lower import Lowered
+from pyc_mlir.compilation.plan_memory import MemoryPlan, PlanRequest, plan_memory
 from pyc_mlir.iree.compiler import opened, run
-from pyc_mlir.iree.memory.arena_choice import ArenaEntry
-from pyc_mlir.iree.memory.call_memory import CallBytes
+from pyc_mlir.iree.memory.arena_choice import ArenaEntry, EntryRequest, make_entry
 from pyc_mlir.iree.memory.range_checks import assert_ranges
 from pyc_mlir.iree.memory.versions import iree_alone, to_async
+from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.iree.workarounds.unfused import unfuse
-from pyc_mlir.pipelines.choices.choices import Alternative, Decision
-from pyc_mlir.pipelines.streams.ranges import Ranges
+from pyc_mlir.pipelines.choices.choices import Alternative
 from pyc_mlir.pipelines.target.target import Target
 
 SITE = "iree-fusion"
@@ -48,84 +51,87 @@ _WHY = {
 
 
 def offered(first: str) -> list[Alternative]:
-    """All settings, `first` before the others."""
+    """Return all settings, `first` before the others."""
     order = sorted(_FLAGS, key=lambda name: name != first)
     return [Alternative(name, reason=_WHY[name]) for name in order]
 
 
 def places_for_constants() -> list[Alternative]:
-    """Where a lot of work on constants may be done, the preferred place first."""
+    """Return where a lot of work on constants may be done, the preferred place first."""
     return [Alternative(name, reason=reason) for name, reason in _WHEN.items()]
 
 
 @dataclass(frozen=True)
-class Generated:
-    """What a compile under one setting gives: the vmfb, its entries, and its memory plans.
+class Request:
+    """A request to compile a lowered program: for which target, and how.
 
-    `arena` is what came of the second entry. `decisions` and `memory` are those of the plans;
-    `added_seconds` is what the plans are predicted to cost above the preferred ones. `reference`
-    is what a call of the plain entry needs by IREE's own plan; None where nothing was planned.
+    setting: of IREE's fusion, one of SETTINGS or UNFUSED.
+    entry: asks for a second entry. plans: asks for memory plans of PyC's.
     """
 
-    vmfb: bytes
-    arena: ArenaEntry | None = None
-    decisions: tuple[Decision, ...] = ()
-    memory: MemoryReport = field(default_factory=MemoryReport)
-    added_seconds: float = 0.0
-    reference: CallBytes | None = None
+    target: Target
+    setting: str = "aggressive"
+    flags: tuple[str, ...] = ()
+    dump_phases: str | None = None
+    entry: EntryRequest | None = None
+    plans: PlanRequest | None = None
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to compile: the module, for what, how, and what its op ids stand for.
+class Planned:
+    """A program up to its memory plan, in a session that is open; no code was generated."""
 
-    `arena` asks for a second entry, `plans` for memory plans of PyC's. `ranges` are those that
-    dynamic dimensions of the arguments keep.
+    session: IreeSession
+    request: Request
+    entry: ArenaEntry | None
+    memory: MemoryPlan
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A compiled program: its code, its entries, and its memory plans."""
+
+    vmfb: bytes
+    request: Request
+    entry: ArenaEntry | None = None
+    memory: MemoryPlan = field(default_factory=MemoryPlan)
+
+
+@contextmanager
+def plan(lowered: Lowered, request: Request) -> Iterator[Planned]:
+    """Yield a program up to its memory plan.
+
+    Raises as `compile_module`, and PycError (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
     """
+    target, flags = request.target, (*_FLAGS[request.setting], *request.flags)
+    ranges = lowered.signature.ranges_of_inputs
 
-    code: bytes
-    target: Target
-    flags: tuple[str, ...] = ()
-    dump_phases: str | None = None
-    locations: Mapping[str, str] | None = None
-    arena: ArenaEntry | None = None
-    ranges: Ranges = field(default_factory=dict)
-    plans: PlanRequest | None = None
+    def to_stream(session: IreeSession) -> MemoryPlan:
+        if request.plans is not None:
+            return plan_memory(session, target, request.plans, ranges)
+        iree_alone(session)
+        return MemoryPlan()
 
-    def compile(self, setting: str) -> Generated:
-        """Compile under one of SETTINGS, or UNFUSED.
+    with opened(lowered.code, target, flags, request.dump_phases, lowered.locations) as session:
+        if request.setting == UNFUSED:
+            unfuse(session.module)
+        run(session, target, to="flow")
+        assert_ranges(session, lowered.entry, ranges)
+        if request.entry is None:
+            to_async(session)
+            yield Planned(session, request, None, to_stream(session))
+        else:
+            yield Planned(session, request, *make_entry(session, request.entry, to_stream))
 
-        Raises as `compile_module`, and PycError (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
-        """
-        return self._run(setting, with_code=True)
 
-    def plan(self, setting: str) -> Generated:
-        """The same up to the memory plan: no code is generated, and `vmfb` is empty."""
-        return self._run(setting, with_code=False)
+def generate(planned: Planned) -> Generated:
+    """Generate the code of a planned program. Raises as `compile_module`."""
+    run(planned.session, planned.request.target, start="stream")
+    vmfb = planned.session.vmfb()
+    return Generated(vmfb, planned.request, planned.entry, planned.memory)
 
-    def _run(self, setting: str, *, with_code: bool) -> Generated:
-        flags = (*_FLAGS[setting], *self.flags)
-        planning = None if self.plans is None else Planning(self.target, self.plans, self.ranges)
-        to_stream = iree_alone if planning is None else planning.run
-        # What comes of one setting is no part of what is asked of the next one.
-        arena = None if self.arena is None else replace(self.arena)
-        vmfb = b""
-        with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
-            if setting == UNFUSED:
-                unfuse(session.module)
-            run(session, self.target, to="flow")
-            assert_ranges(session, "main" if arena is None else arena.function, self.ranges)
-            if arena is None:
-                to_async(session)
-                to_stream(session)
-            else:
-                arena.compile(session, to_stream)
-            if with_code:
-                run(session, self.target, start="stream")
-                vmfb = session.vmfb()
-        if planning is None:
-            return Generated(vmfb, arena)
-        function = "main" if arena is None else arena.function
-        reference = planning.reference.get(function)
-        made = planning.decisions, planning.report, planning.added_seconds
-        return Generated(vmfb, arena, *made, reference)
+
+def compiled(lowered: Lowered, request: Request) -> Generated:
+    """Plan a program and generate its code. Raises as `plan`."""
+    with plan(lowered, request) as planned:
+        return generate(planned)

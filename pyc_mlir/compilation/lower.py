@@ -4,7 +4,7 @@
 signature, decisions, graph id, and where each op came from.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -76,14 +76,14 @@ class Lowered:
     """A program as MLIR: what IREE compiles, what a person reads, and what was decided."""
 
     code: bytes
-    entry: str
-    signature: Signature
-    graph_id: str
+    entry: str = "main"
+    signature: Signature = field(default_factory=lambda: Signature((), ()))
+    graph_id: str = ""
     # Of its constants before kernels lay them out; None where IREE reads the program as it came.
-    constants_bytes: int | None
-    decisions: tuple[Decision, ...]
-    locations: dict[str, str]
-    pyc_text: str
+    constants_bytes: int | None = None
+    decisions: tuple[Decision, ...] = ()
+    locations: Mapping[str, str] = field(default_factory=dict)
+    pyc_text: str = ""
     # Whether matrix products and row-wise ops (softmax, norms) stand in one program.
     mixes_rows: bool = False
     # What could be computed of constants alone, in units of `OpDef.evaluation_work`.
@@ -101,7 +101,7 @@ class Lowered:
 
 
 def context_of(options: Options) -> PassContext:
-    """What the passes of one compile go by, with the calibration as the first entry of the log.
+    """Return the context of one compile's passes; the calibration is the first entry of the log.
 
     The mode is the planner's preferred one unless the options name another one for parts.
 
@@ -152,7 +152,7 @@ def _is_raised(source: Loaded, options: Options) -> bool:
 
 
 def _choose_raised(choices: Choices, unraised: Sequence[GraphBreak], can: bool) -> str:
-    """Raised programs come first: PyC's fusion, kernels and memory plan apply to them alone."""
+    """Choose where a program enters; raised comes first: fusion, kernels and plan need that."""
     alternatives = (
         (Alternative(_RAISED), Alternative(_AS_IT_IS)) if can else (Alternative(_AS_IT_IS),)
     )
@@ -165,21 +165,15 @@ def _foreign(source: Loaded, options: Options) -> Lowered:
     entry = read_entry(source.foreign, source.name)
     choices = context_of(options).choices
     _choose_raised(choices, source.unraised, can=source.module is not None)
-    decisions = choices.log
-    signature, code = entry.signature.with_ranges(options.ranges), source.foreign
-    imported = ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised)
+    code = source.foreign
     return Lowered(
         code,
         entry.name,
-        signature,
-        "",
-        None,
-        decisions,
-        {},
-        "",
+        entry.signature.with_ranges(options.ranges),
+        decisions=choices.log,
         constant_work=entry.constant_work,
         reference=code,
-        imported=imported,
+        imported=ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised),
     )
 
 
@@ -244,7 +238,7 @@ def _lower_pyc(
 
 
 def _identified(function: ir.Operation, options: Options, context: PassContext) -> tuple[str, str]:
-    """The ids of a program, exact and of its structure; choices go by the policy for it from now.
+    """Return a program's ids, exact and of its structure; its policy answers choices from now on.
 
     Raises as `_check_graph`.
     """
@@ -267,7 +261,7 @@ def _check_graph(graph_id: str, recipe: Recipe | None) -> None:
 
 
 def _optimize(module: ir.Module, options: Options, context: PassContext) -> None:
-    """The pyc passes, then the choice of kernels for the target's own figures."""
+    """Run the pyc passes, then choose kernels by the target's own figures."""
     run_pipeline(module, options.passes, context)
     if options.kernels == NO_KERNELS:
         for op in [o for f in functions_of(module) for o in f.regions[0].blocks[0].operations]:
@@ -422,7 +416,7 @@ def _refine(module: ir.Module, inputs: Sequence[Any] | None, context: PassContex
 
 
 def bytecode(module: ir.Module) -> bytes:
-    """The module as MLIR bytecode, under no location: IREE names code after the source file."""
+    """Return the module as bytecode, under no location: IREE names code after the source file."""
     plain = ir.Module.create(ir.Location.unknown(module.context))
     for op in list(module.body.operations):
         plain.body.append(op)
@@ -430,7 +424,7 @@ def bytecode(module: ir.Module) -> bytes:
 
 
 def bytecode_of(module: ir.Module) -> bytes:
-    """The module as MLIR bytecode, as it is."""
+    """Return the module as MLIR bytecode, as it is."""
     buffer = BytesIO()
     module.operation.write_bytecode(buffer)
     return buffer.getvalue()
@@ -460,5 +454,5 @@ def constant_bytes(module: ir.Module, alignment: int) -> int:
 
 
 def _readable(location: ir.Location) -> str:
-    """A location for people: ``loc(...)`` without its wrapper."""
+    """Return a location for people: ``loc(...)`` without its wrapper."""
     return str(location).removeprefix("loc(").removesuffix(")")

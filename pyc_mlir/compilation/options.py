@@ -1,4 +1,4 @@
-"""What a compile works with: `Options`, resolved and checked from `CompileOptions`."""
+"""`Options`, the options of a compile: resolved and checked from `CompileOptions`."""
 
 import os
 import re
@@ -62,7 +62,7 @@ def _without_path(flag: str) -> str:
 
 @dataclass(frozen=True)
 class Options(ReplayOptions):
-    """What a compile works with: `CompileOptions` with names and files resolved."""
+    """The options of a compile: `CompileOptions` with names and files resolved."""
 
     target: Target = field(default_factory=lambda: Target.named("cpu"))
     contract: Contract = field(default_factory=Contract)
@@ -79,7 +79,7 @@ class Options(ReplayOptions):
 
     @property
     def replayed(self) -> dict[str, Any]:
-        """What a manifest records of the options, as JSON data: artifacts carry no paths."""
+        """The options that a manifest records, as JSON data: artifacts carry no paths."""
         recorded = ReplayOptions(**{f.name: getattr(self, f.name) for f in fields(ReplayOptions)})
         data = to_data(
             replace(
@@ -96,7 +96,7 @@ class Options(ReplayOptions):
 
 
 def checked_options(options: Options, environment: Mapping[str, str] = os.environ) -> Options:
-    """The options. Raises PycError for what this compile cannot do, keep or check.
+    """Return the options. Raises PycError for what this compile cannot do, keep or check.
 
     BAD_ARGUMENT for unknown modes and families, and for a flag that names a CPU;
     CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to, and for strict
@@ -186,7 +186,7 @@ def resolve(
     recorded: ReplayOptions | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Options:
-    """The options of a compile from what users give.
+    """Return the options of a compile from what users give.
 
     recorded: what a manifest says takes the place of what was given; given flags for IREE stay,
     since a manifest has them without their paths.
@@ -225,7 +225,7 @@ def resolve(
 
 
 def _resolved_policy(given: CompileOptions) -> Policy:
-    """The policy; `fastest` and `explore` with wisdom and the hashes of this machine.
+    """Return the policy; `fastest` and `explore` with wisdom and the hashes of this machine.
 
     Raises PycError: BAD_ARGUMENT for wisdom without that policy, BAD_WISDOM, and as `load_policy`.
     """
@@ -246,7 +246,7 @@ def _resolved_policy(given: CompileOptions) -> Policy:
 
 
 def with_recipe(options: Options, recipe: Recipe) -> Options:
-    """The options with a recipe. Planner modes whose plans it chooses are offered too."""
+    """Return the options with a recipe. Planner modes whose plans it chooses are offered too."""
     named = {c for site, c in recipe.choices.items() if site.startswith(f"{PLANS}:")}
     more = [mode for mode in PLANNER_MODES if mode in named] if options.planner_modes else []
     modes = tuple(dict.fromkeys((*options.planner_modes, *more)))
@@ -255,7 +255,7 @@ def with_recipe(options: Options, recipe: Recipe) -> Options:
 
 
 def _resolved_target(given: CompileOptions) -> tuple[Target, Calibration | None]:
-    """The target with the figures of its CPU, and the evidence for them."""
+    """Return the target with the figures of its CPU, and the evidence for them."""
     target, calibration = given.target, given.calibration
     target = Target.named(target) if isinstance(target, str) else target
     cpu = host_cpu()
@@ -267,7 +267,7 @@ def _resolved_target(given: CompileOptions) -> tuple[Target, Calibration | None]
 
 
 def _as_recorded(options: Options, recorded: ReplayOptions) -> Options:
-    """The options with those of a manifest."""
+    """Return the options with those of a manifest."""
     known = {f.name: getattr(recorded, f.name) for f in fields(ReplayOptions)}
     known["passes"] = recorded.passes or HIGH_LEVEL
     known["iree_flags"] = options.iree_flags or recorded.iree_flags
@@ -278,7 +278,7 @@ P = ParamSpec("P")
 
 
 def _resolving(make: Callable[P, CompileOptions]) -> Callable[P, Options]:
-    """`resolve` of what `make` makes from the same arguments."""
+    """Return a function that resolves what `make` makes from the same arguments."""
 
     def make_options(*args: P.args, **kwargs: P.kwargs) -> Options:
         return resolve(make(*args, **kwargs))
@@ -322,7 +322,7 @@ def _check_flags(iree_flags: Sequence[str]) -> None:
 
 
 def families_of(kernels: str) -> tuple[str, ...]:
-    """The kernel families that the option `kernels` names; "all" has no list."""
+    """Return the kernel families that the option `kernels` names; "all" has no list."""
     return () if kernels == NO_KERNELS else tuple(kernels.split("+"))
 
 

@@ -66,7 +66,7 @@ Plans = dict[int, SchedulePlan]
 
 @dataclass(frozen=True)
 class Planner:
-    """Who plans: by name how a problem becomes a plan, first the preferred one; and who packs.
+    """A planner: by name how a problem becomes a plan, first the preferred one; and a packer.
 
     within: a plan of at most so many bytes; raises BudgetRefused. Asked for under a budget only.
     also: modes for functions that are planned in one mode only.
@@ -81,7 +81,7 @@ class Planner:
 
 
 def planner_of(modes: Sequence[str], also: Sequence[str] = ()) -> Planner:
-    """PyC's planner in some of its modes, for one compile: it remembers what it has planned.
+    """Return PyC's planner in some modes, for one compile: it remembers what it has planned.
 
     Raises PycError (BAD_ARGUMENT) for an unknown mode.
     """
@@ -98,7 +98,7 @@ def planner_of(modes: Sequence[str], also: Sequence[str] = ()) -> Planner:
 
 
 def pack_slices(slices: Sequence[Slice], enough: int = 0) -> tuple[list[int], int]:
-    """Offsets and the arena by PyC's packer, for lives that include their last step.
+    """Return offsets and the arena by PyC's packer, for lives that include their last step.
 
     An arena of at most `enough` bytes will do: so much a search has reached before.
     """
@@ -109,7 +109,7 @@ def pack_slices(slices: Sequence[Slice], enough: int = 0) -> tuple[list[int], in
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """How to plan a module: who plans, who chooses among the plans, and within which bytes.
+    """A request to plan a module: the planner, the policy among its plans, and the budget.
 
     `name` is the module's in sites, `structure_id` blind to contents of constants. `only`
     names the one mode in which certain functions are planned.
@@ -133,78 +133,98 @@ class _Offer:
     version: Version
 
 
-@dataclass
-class Planning:
-    """Plans one module; `decisions` and what follows them are those of the last run.
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The plans of a module that were carried out: their decisions and the report.
 
     added_seconds: by which the chosen plans of one function are slower than the preferred ones.
-    reference: by function, what a call of it needs by IREE's own plan.
+    reference: by function, what a call of it needs by IREE's own plan; empty where nothing was
+        planned.
     """
 
-    target: Target
-    request: PlanRequest
-    ranges: Ranges = field(default_factory=dict)
-    preferred: dict[int, float] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     report: MemoryReport = field(default_factory=MemoryReport)
     added_seconds: float = 0.0
     reference: Mapping[str, CallBytes | None] = field(default_factory=dict)
 
-    def run(self, session: IreeSession) -> None:
-        """Take the session's module from `to_async` to the end of phase `stream`."""
-        start = session.module
-        reference = self._carried(session, start, {})
-        self.reference = {name: reference.needed(name) for name in reference.calls}
-        answers = Choices(self.request.policy, self.request.recipe)
-        every: list[StreamRegion] = []
-        regions: list[StreamRegion] = []
-        offers: list[_Offer] = []
-        try:
-            with session.context:
-                every = regions_of(start, self.target, self.ranges, every=True)
-            regions = [r for r in every if r.can_change]
-            offers = self._offers(session, start, regions, reference)
-            # The first plan offered for a region stays, also for those of further modes alone.
-            self.preferred = {i: p.seconds for o in reversed(offers) for i, p in o.plans.items()}
-        except (PycError, ir.MLIRError) as error:
-            answers.record(self._failure(error))
-        shares = self._shares(offers, reference)
-        offers += self._squeezed(session, start, regions, offers, shares, reference)
-        chosen = [self._choose(r, offers, reference, answers, shares) for r in regions if offers]
-        best = self._joined(session, start, regions, chosen, reference)
-        failed: PycError | None = None
-        if not best.never_above(reference, self._at_most):
-            failed, best = _not_proven(), reference
-        self._check(best)
-        try:
-            finish(session, best)
-        except CompileError as error:
-            if best is reference or self.request.budget is not None:
-                raise
-            failed = error
-            finish(session, reference)
-        if failed is not None:
-            offers, chosen = [], []
-            answers = Choices(self.request.policy, self.request.recipe)
-            answers.record(self._failure(failed))
-        self.decisions = answers.log
-        taken = dict(zip((r.index for r in regions), chosen, strict=False))
-        self.report = self._report(every, offers, taken, reference)
-        self.added_seconds = self._added(regions, taken)
 
-    def _added(self, regions: list[StreamRegion], taken: Mapping[int, _Offer | None]) -> float:
-        added: dict[str, float] = {}
-        for region in regions:
-            offer, before = taken.get(region.index), self.preferred.get(region.index)
-            if offer is not None and before is not None:
-                more = offer.plans[region.index].seconds - before
-                added[region.function] = added.get(region.function, 0.0) + more
-        return max(0.0, *added.values()) if added else 0.0
+def plan_memory(
+    session: IreeSession, target: Target, request: PlanRequest, ranges: Ranges
+) -> MemoryPlan:
+    """Take the session's module from `to_async` to the end of phase `stream`.
 
-    def _carried(self, session: IreeSession, start: Any, plans: Plans) -> Version:
+    Raises BudgetNotKept, and CompileError as IREE's phase does.
+    """
+    planning = _Planning(session, session.module, target, request, ranges)
+    reference = planning.carried({})
+    answers = Choices(request.policy, request.recipe)
+    every: list[StreamRegion] = []
+    regions: list[StreamRegion] = []
+    offers: list[_Offer] = []
+    try:
+        with session.context:
+            every = regions_of(planning.start, target, ranges, every=True)
+        regions = [r for r in every if r.can_change]
+        offers = planning.offers(regions, reference)
+    except (PycError, ir.MLIRError) as error:
+        answers.record(planning.failure(error))
+    # The first plan offered for a region stays, also for those of further modes alone.
+    preferred = {i: p.seconds for o in reversed(offers) for i, p in o.plans.items()}
+    shares = planning.shares(offers, reference)
+    offers += planning.squeezed(regions, shares, reference, preferred)
+    chosen = [planning.choose(r, offers, reference, answers, shares) for r in regions if offers]
+    best = planning.joined(regions, chosen, reference)
+    failed: PycError | None = None
+    if not best.never_above(reference, planning.at_most):
+        failed, best = _not_proven(), reference
+    planning.check(best, preferred)
+    try:
+        finish(session, best)
+    except CompileError as error:
+        if best is reference or request.budget is not None:
+            raise
+        failed = error
+        finish(session, reference)
+    if failed is not None:
+        offers, chosen = [], []
+        answers = Choices(request.policy, request.recipe)
+        answers.record(planning.failure(failed))
+    taken = dict(zip((r.index for r in regions), chosen, strict=False))
+    return MemoryPlan(
+        answers.log,
+        planning.report(every, offers, taken, reference),
+        _added(regions, taken, preferred),
+        {name: reference.needed(name) for name in reference.calls},
+    )
+
+
+def _added(
+    regions: list[StreamRegion], taken: Mapping[int, _Offer | None], preferred: Mapping[int, float]
+) -> float:
+    added: dict[str, float] = {}
+    for region in regions:
+        offer, before = taken.get(region.index), preferred.get(region.index)
+        if offer is not None and before is not None:
+            more = offer.plans[region.index].seconds - before
+            added[region.function] = added.get(region.function, 0.0) + more
+    return max(0.0, *added.values()) if added else 0.0
+
+
+@dataclass(frozen=True)
+class _Planning:
+    """The module of a session after `to_async` (`start`), and how it is to be planned."""
+
+    session: IreeSession
+    start: Any
+    target: Target
+    request: PlanRequest
+    ranges: Ranges
+
+    def carried(self, plans: Plans) -> Version:
+        """Carry plans out, by region, on a copy of the module."""
         return carry_out(
-            session,
-            start,
+            self.session,
+            self.start,
             plans,
             self.request.planner.pack,
             self.target,
@@ -213,22 +233,20 @@ class Planning:
         )
 
     @property
-    def _at_most(self) -> Comparison:
-        """When a size is no larger: in every call; under a budget, in the largest one."""
+    def at_most(self) -> Comparison:
+        """The test that a size is no larger: in every call; under a budget, in the largest one."""
         return ByteSize.at_most if self.request.budget is None else ByteSize.largest_at_most
 
     def _better(self, region: StreamRegion, offer: _Offer, reference: Version) -> bool:
-        """Whether a region is proven smaller under an offer than under IREE's plan."""
+        """Return whether a region is proven smaller under an offer than under IREE's plan."""
         if region.index not in offer.plans:
             return False
         ours = offer.version.regions[region.index].total
         theirs = reference.regions[region.index].total
-        return self._at_most(ours, theirs) and not self._at_most(theirs, ours)
+        return self.at_most(ours, theirs) and not self.at_most(theirs, ours)
 
-    def _offers(
-        self, session: IreeSession, start: Any, regions: list[StreamRegion], reference: Version
-    ) -> list[_Offer]:
-        """The planner's modes; and IREE's order where none of them is smaller than IREE's plan."""
+    def offers(self, regions: list[StreamRegion], reference: Version) -> list[_Offer]:
+        """Return the plans of the planner's modes, and IREE's order where none is smaller."""
         offers = []
         for name in dict.fromkeys((*self.request.planner.modes, *self.request.planner.also)):
             plans = {
@@ -237,23 +255,23 @@ class Planning:
                 if (plan_region := self._modes_of(r.function).get(name)) is not None
             }
             if plans:
-                offers.append(_Offer(name, plans, self._carried(session, start, plans)))
+                offers.append(_Offer(name, plans, self.carried(plans)))
         left = [r for r in regions if not any(self._better(r, o, reference) for o in offers)]
         ordered = {
             r.index: self.request.planner.in_waves(r.problem, r.waves) for r in left if r.exact
         }
         if any(p.arena_bytes < reference.regions[i].transient.nominal for i, p in ordered.items()):
-            offers.append(_Offer(IREE_ORDER, ordered, self._carried(session, start, ordered)))
+            offers.append(_Offer(IREE_ORDER, ordered, self.carried(ordered)))
         return offers
 
     def _modes_of(self, function: str) -> Mapping[str, Callable[[PlanningProblem], SchedulePlan]]:
-        """The modes in which the regions of a function are planned."""
+        """Return the modes in which the regions of a function are planned."""
         if function not in self.request.only:
             return self.request.planner.modes
         return {self.request.only[function]: self.request.planner.also[self.request.only[function]]}
 
-    def _shares(self, offers: list[_Offer], reference: Version) -> dict[str, Shares]:
-        """What the budget allows the regions of each function; nothing without a budget."""
+    def shares(self, offers: list[_Offer], reference: Version) -> dict[str, Shares]:
+        """Return what the budget allows the regions of each function; nothing without a budget."""
         if self.request.budget is None:
             return {}
         versions = {
@@ -262,16 +280,14 @@ class Planning:
         }
         return shares_of(self.request.budget, reference, versions)
 
-    def _squeezed(
+    def squeezed(
         self,
-        session: IreeSession,
-        start: Any,
         regions: list[StreamRegion],
-        offers: list[_Offer],
         shares: Mapping[str, Shares],
         reference: Version,
+        preferred: Mapping[int, float],
     ) -> list[_Offer]:
-        """Plans for regions that have to be smaller than every offer. Raises BudgetNotKept."""
+        """Plan the regions that have to be smaller than every offer. Raises BudgetNotKept."""
         plans: Plans = {}
         proven = any(share.allowance < 0 for share in shares.values())
         for function, share in shares.items():
@@ -279,12 +295,12 @@ class Planning:
                 own = {r.index: r for r in regions if r.function == function}
                 impossible = self._squeeze(own, share, plans)
                 proven |= share.spare < 0 and impossible and len(share.smallest) == 1
-        requested = sum(self.preferred.values())
-        added = sum(p.seconds - self.preferred.get(i, 0.0) for i, p in plans.items())
+        requested = sum(preferred.values())
+        added = sum(p.seconds - preferred.get(i, 0.0) for i, p in plans.items())
         self._require(shares, reference, (requested, requested + added), proven=proven)
         if not plans:
             return []
-        return [_Offer(WITHIN_BUDGET, plans, self._carried(session, start, plans))]
+        return [_Offer(WITHIN_BUDGET, plans, self.carried(plans))]
 
     def _require(
         self,
@@ -315,7 +331,7 @@ class Planning:
         share: Shares,
         plans: Plans,
     ) -> bool:
-        """Fill in `plans` until the regions of one function fit; whether one is proven not to."""
+        """Fill in `plans` until the regions of one function fit; return whether one cannot."""
         impossible = False
 
         def within(index: int, allowed: int) -> int:
@@ -332,7 +348,7 @@ class Planning:
         squeeze(share, list(regions), within)
         return impossible
 
-    def _choose(
+    def choose(
         self,
         region: StreamRegion,
         offers: list[_Offer],
@@ -340,7 +356,7 @@ class Planning:
         answers: Choices,
         shares: Mapping[str, Shares],
     ) -> _Offer | None:
-        """The offer that one region takes; None is IREE's plan."""
+        """Return the offer that one region takes; None is IREE's plan."""
         theirs = reference.regions[region.index].total
         seconds = _iree_seconds(region)
         better = [o for o in offers if self._better(region, o, reference)]
@@ -375,15 +391,13 @@ class Planning:
             )
         return offer
 
-    def _joined(
+    def joined(
         self,
-        session: IreeSession,
-        start: Any,
         regions: list[StreamRegion],
         chosen: list[_Offer | None],
         reference: Version,
     ) -> Version:
-        """The module in which each region has the plan chosen for it."""
+        """Return the module in which each region has the plan chosen for it."""
         plans = {
             r.index: o.plans[r.index]
             for r, o in zip(regions, chosen, strict=False)
@@ -392,29 +406,31 @@ class Planning:
         for offer in chosen:
             if offer is not None and offer.plans == plans:
                 return offer.version
-        return self._carried(session, start, plans) if plans else reference
+        return self.carried(plans) if plans else reference
 
-    def _check(self, best: Version) -> None:
+    def check(self, best: Version, preferred: Mapping[int, float]) -> None:
         """Raise BudgetNotKept unless a finished choice keeps the budget."""
-        seconds = sum(self.preferred.values())
-        self._require(self._shares([], best), best, (seconds, seconds))
+        seconds = sum(preferred.values())
+        self._require(self.shares([], best), best, (seconds, seconds))
 
-    def _failure(self, error: Exception) -> Decision:
+    def failure(self, error: Exception) -> Decision:
+        """Return the decision for IREE's plan where planning failed."""
         why = Reason.of(ReasonCode.PLANNING_FAILED, str(getattr(error, "message", error)))
         iree = Alternative(UNPLANNED, reason="planning failed")
         site = Site(SITE, self.request.name)
         return Decision(site, UNPLANNED, (iree,), FALLBACK, grounds=(why,))
 
-    def _report(
+    def report(
         self,
         regions: list[StreamRegion],
         offers: list[_Offer],
         taken: Mapping[int, _Offer | None],
         reference: Version,
     ) -> MemoryReport:
-        """What there is to see of the function that PyC calls: the last one, if there are two.
+        """Report on the function that PyC calls: the last one, if there are two.
 
-        Not those of further modes. Of a region for which nothing was chosen only its tasks.
+        Functions of further modes are left out. A region for which nothing was chosen shows only
+        its tasks.
         """
         calls = (r.function for r in reversed(regions) if r.function)
         shown = next((name for name in calls if name not in self.request.only), "")
@@ -440,7 +456,7 @@ def _not_proven() -> PycError:
 
 
 def _iree_seconds(region: StreamRegion) -> float:
-    """Predicted seconds of IREE's own plan: as `place` predicts those of ours."""
+    """Predict the seconds of IREE's own plan, as `place` predicts those of ours."""
     tasks = region.problem.tasks
     return fsum(max(tasks[t].seconds for t in wave) for wave in region.waves)
 
@@ -462,7 +478,7 @@ def _alternative(region: StreamRegion, offer: _Offer) -> Alternative:
 def _region_report(
     name: str, region: StreamRegion, offers: list[_Offer], chosen: _Offer | None, reference: Version
 ) -> RegionReport:
-    """IREE's layout beside those of the plans; pictures of plans that hold what was carried out."""
+    """Report IREE's layout beside those of the plans that hold what was carried out."""
     problem, index = region.problem, region.index
     found = {o.name: _layout(region, o) for o in offers if index in o.plans}
     iree = reference.layouts[index]

@@ -19,7 +19,7 @@ from pyc_mlir.dialects.types import TensorType
 
 
 def signature_of(function: ir.Operation) -> Signature:
-    """Names, element types and dimensions of a function's arguments and results.
+    """Read names, element types and dimensions of a function's arguments and results.
 
     Raises PycError (BAD_ARGUMENT) for ranges of other dimensions, and for what is no range.
     """
@@ -59,7 +59,8 @@ def declare_ranges(function: ir.Operation, ranges: Ranges) -> None:
 
     Raises PycError (BAD_ARGUMENT) for names that its arguments lack, and for what is no range.
     """
-    _write(function, signature_of(function).with_ranges(ranges).ranges)
+    if ranges:
+        _write(function, signature_of(function).with_ranges(ranges).ranges)
 
 
 def drop_settled_ranges(function: ir.Operation) -> None:
@@ -90,7 +91,7 @@ def _arguments(
 
 
 def _argument(type_: TensorType, described: Any, default: str) -> SignatureEntry:
-    """One argument with the names that the front end gave it."""
+    """Return one argument with the names that the front end gave it."""
     name, dims = default, [""] * type_.rank
     if described is not None and "pyc.name" in described:
         name = ir.StringAttr(described["pyc.name"]).value
@@ -101,7 +102,7 @@ def _argument(type_: TensorType, described: Any, default: str) -> SignatureEntry
 
 
 def refined(given: Signature, now: Signature) -> Signature:
-    """Names from `given` (passes drop none, but may not carry them), sizes from `now`."""
+    """Merge names from `given` (passes drop none, but may not carry them) and sizes from `now`."""
 
     def merge(old: SignatureEntry, new: SignatureEntry) -> SignatureEntry:
         pairs = zip(old.shape, new.shape, strict=True)
@@ -118,7 +119,7 @@ def refined(given: Signature, now: Signature) -> Signature:
 
 
 def shapes_text(inputs: Sequence[Any]) -> str:
-    """Shapes or arrays as the option of pyc-infer-shapes. Raises PycError for other things."""
+    """Write shapes or arrays as the option of pyc-infer-shapes. Raises PycError for others."""
     return ",".join(_shape_text(i) for i in inputs)
 
 

@@ -23,7 +23,7 @@ CLAUSE = "max_compile_seconds"
 
 
 def at_stage(options: Options, stage: str) -> Options:
-    """What a stage leaves of `options`: target, contract, ranges, families and flags stay.
+    """Return what a stage leaves of `options`: target, contract, ranges, families, flags stay.
 
     Plans that the contract needs stay too: those of its fallback `modes`, and PyC's own where it
     has a memory budget.
@@ -49,7 +49,7 @@ def at_stage(options: Options, stage: str) -> Options:
 
 
 def stages_below(options: Options) -> tuple[str, ...]:
-    """Stages that may stand in for what was asked, the cheapest first; none under some contracts.
+    """Return the stages that may stand in for what was asked, the cheapest first.
 
     Strict determinism and `fallbacks = none` have no stages: a clock decides nothing there. Nor
     has a recipe that names its stage.
@@ -68,7 +68,7 @@ def stages_below(options: Options) -> tuple[str, ...]:
 
 
 def takes_no_overrun(contract: Contract) -> bool:
-    """Whether every overrun of the limit is refused."""
+    """Return whether every overrun of the limit is refused."""
     return contract.is_strict or NO_FALLBACK in contract.fallbacks
 
 
@@ -78,7 +78,7 @@ def _differs(a: Options, b: Options) -> bool:
 
 
 def stage_of_recipe(options: Options) -> tuple[Options, Decision | None]:
-    """The options of the stage that a recipe names, and the decision for it.
+    """Return the options of the stage that a recipe names, and the decision for it.
 
     Raises PycError (RECIPE_MISMATCH) for a stage that does not exist.
     """
@@ -93,7 +93,7 @@ def stage_of_recipe(options: Options) -> tuple[Options, Decision | None]:
 
 
 def record_stage(artifact: Artifact, decision: Decision) -> Artifact:
-    """An artifact of another stage than the asked one, which says so in decisions and report."""
+    """Record in decisions and report that an artifact is of another stage than the asked one."""
     decisions, report = (decision, *artifact.decisions), artifact.contract_report
     clauses = [
         replace(c, code=ReasonCode.COMPILE_DEGRADED.name, evidence=decision.grounds)
@@ -106,7 +106,7 @@ def record_stage(artifact: Artifact, decision: Decision) -> Artifact:
 
 
 def is_degraded(artifact: Artifact) -> bool:
-    """Whether a clock had a say in what the artifact is."""
+    """Return whether a clock had a say in what the artifact is."""
     code = ReasonCode.COMPILE_DEGRADED.name
     return any(c.clause == CLAUSE and c.code == code for c in artifact.contract_report.clauses)
 
@@ -130,7 +130,7 @@ class FewestSteps:
     name: str = CHEAPEST
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
-        """The quickest answer's name."""
+        """Return the quickest answer's name."""
         names = [a.name for a in alternatives]
         quickest = _FEWEST_STEPS.get(site.pass_name)
         return quickest if quickest in names else names[0]

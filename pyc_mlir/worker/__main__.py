@@ -29,7 +29,7 @@ class WorkerOutput(Channel):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: 0 it compiles, 1 it is refused, 2 a fault of ours; or the crash itself."""
+    """Return the exit status: 0 it compiles, 1 it is refused, 2 a fault of ours; or crash."""
     if len(arguments) != 1:
         print("usage: python -m pyc_mlir.worker FILE.request", file=sys.stderr)
         return 1

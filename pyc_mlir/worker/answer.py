@@ -30,7 +30,7 @@ class WorkerFault(RuntimeError):
 
 
 def artifact_frame(artifact: Artifact) -> Frame:
-    """An artifact with its checks; stand-ins stay behind, since they are code."""
+    """Pack an artifact with its checks; stand-ins stay behind, since they are code."""
     checks = artifact.checks or Checks()
     oracle, code = _oracle_json(checks.oracle)
     header = {
@@ -49,7 +49,7 @@ def artifact_frame(artifact: Artifact) -> Frame:
 
 
 def artifact_of(frame: Frame) -> Artifact:
-    """The artifact of a frame. Raises KeyError, TypeError, ValueError or PycError."""
+    """Unpack the artifact of a frame. Raises KeyError, TypeError, ValueError or PycError."""
     data = frame.header
     vmfb, module, memory, samples, code, expected = map(bytes, frame.blobs)
     signature = Signature.from_json(data["manifest"]["signature"])
@@ -83,7 +83,7 @@ def _oracle(data: Mapping[str, Any] | None, code: bytes) -> Oracle | None:
 
 
 def error_frame(error: PycError) -> Frame:
-    """A refusal: its kind, its text, and its fields by the kind's row of `_KINDS`."""
+    """Pack a refusal: its kind, its text, and its fields by the kind's row of `_KINDS`."""
     kind = next(k for k in type(error).__mro__ if k in _KINDS)
     header = {"kind": REFUSED, "code": error.code.name, "message": error.message}
     parts = {name: getattr(error, name) for name in _PARTS}
@@ -92,7 +92,7 @@ def error_frame(error: PycError) -> Frame:
 
 
 def error_of(frame: Frame) -> PycError:
-    """The refusal of a frame. Raises KeyError, TypeError or ValueError."""
+    """Unpack the refusal of a frame. Raises KeyError, TypeError or ValueError."""
     data = frame.header
     kind = _BY_NAME[data["error"]]
     # Made from its text and fields: what a subclass is made from stays in the worker.
@@ -118,7 +118,7 @@ _PLAIN: _Codec = (_plain, _plain)
 
 
 def _record(kind: type[Any]) -> _Codec:
-    """A frozen dataclass whose fields are JSON data."""
+    """Return the codec of a frozen dataclass whose fields are JSON data."""
     return asdict, lambda data: kind(**data)
 
 

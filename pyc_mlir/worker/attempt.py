@@ -61,12 +61,12 @@ class WorkerAttempt:
 
     @property
     def done(self) -> bool:
-        """Whether all was answered, or nothing more will be."""
+        """The state in which all was answered, or nothing more will be."""
         return self.error is not None or (self._current is None and not self._waiting)
 
     @property
     def doing(self) -> str:
-        """What the worker does now."""
+        """The step that the worker does now."""
         if self._current is None:
             return "a worker process starts"
         return self.worker.doing or "the model is read"
@@ -111,7 +111,7 @@ class WorkerAttempt:
         self._next()
 
     def _ended(self, kind: str, frame: Frame) -> None:
-        """The answer to the current request."""
+        """Take the answer to the current request."""
         self._current = None
         if kind == REFUSED:
             self.error = error_of(frame)

@@ -101,18 +101,18 @@ class WorkerCompile:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the job began."""
+        """The seconds since the compile began."""
         return self._clock() - self._began
 
     def part(self) -> Mapping[str, str]:
-        """The program's part of a cache key. Raises Unkeyed, and PycError as a compile does."""
+        """Ask for the program's part of a cache key. Raises Unkeyed, PycError as a compile does."""
         header = self._request(PART).header
         if header["part"] is None:
             raise Unkeyed(header["why"])
         return header["part"]
 
     def checked(self, found: Artifact, records: Verifications | None) -> Artifact:
-        """An artifact from a cache, after it was tried under the contract. Raises PycError."""
+        """Try an artifact from a cache under the contract, and return it. Raises PycError."""
         if needs_runs(self._options.contract):
             made = artifact_of(self._request(TRY, to_bytes(found), records))
             same = made.vmfb == found.vmfb
@@ -131,7 +131,7 @@ class WorkerCompile:
         return self._answer()
 
     def compile(self) -> Artifact:
-        """The artifact, of a lower stage if the time is over.
+        """Return the artifact, of a lower stage if the time is over.
 
         Raises PycError: COMPILE_TIMEOUT if nothing is there then, what the compile raises, and
         NATIVE_CRASH for a worker that ended. WorkerFault for a fault of PyC in it.
@@ -154,11 +154,11 @@ class WorkerCompile:
 
     @property
     def _left(self) -> float | None:
-        """Seconds up to the end, 0 once it is reached; None without one."""
+        """The seconds up to the end, 0 once it is reached; None without one."""
         return None if self._end is None else max(0.0, self._end - self.seconds)
 
     def _until_next(self) -> float | None:
-        """Seconds until something is due."""
+        """Return the seconds until something is due."""
         if self.limit is None or self._second is not None or not self._below:
             return self._left
         return max(0.0, self.limit * SECOND_AFTER - self.seconds)
@@ -199,7 +199,7 @@ class WorkerCompile:
         )
 
     def _degraded(self) -> Artifact:
-        """The best of the second worker's. Raises PycError (COMPILE_TIMEOUT) if there is none."""
+        """Return the best of the second worker's. Raises PycError (COMPILE_TIMEOUT) without any."""
         made = [] if self._second is None else self._second.answers
         if not made:
             raise self._overrun()
@@ -217,19 +217,19 @@ class WorkerCompile:
         return self.with_time(record_stage(artifact, decision))
 
     def with_time(self, artifact: Artifact) -> Artifact:
-        """The artifact whose report says how long it took here, and whether that was too long.
+        """Report how long an artifact took here, and whether that was too long.
 
         Raises PycError (COMPILE_TIMEOUT) for one that came late under a contract that takes none.
         """
         return in_time(artifact, self._options.contract, self.seconds)
 
     def _restart(self) -> None:
-        """The worker that is ended has a successor, so that the next compile need not wait."""
+        """Start a successor of the worker that is ended, so that the next compile need not wait."""
         process.start_early()
 
 
 def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
-    """The artifact whose report says how long it took, if the contract has a limit.
+    """Report how long an artifact took, if the contract has a limit.
 
     Raises PycError (COMPILE_TIMEOUT) for one that came late under a contract that takes none.
     """
@@ -248,7 +248,7 @@ def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
 
 
 def _late(limit: float, seconds: float) -> PycError:
-    """The error for a program that is there, but too late."""
+    """Return the error for a program that is there, but too late."""
     return PycError(
         ReasonCode.COMPILE_TIMEOUT,
         f"contract clause `{CLAUSE}`: expected a program within {limit:g} s, got one after "

@@ -70,7 +70,7 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """The state of the process: True while it runs."""
         return self._process.poll() is None
 
     def yield_to_others(self) -> None:
@@ -98,7 +98,7 @@ class WorkerProcess:
         return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
     def output(self) -> str:
-        """What it wrote to its standard output and error since this was last asked."""
+        """Return what it wrote to its standard output and error since this was last asked."""
         self._output.seek(self._already_read)
         text = self._output.read()
         self._already_read += len(text)
@@ -110,7 +110,7 @@ _idle: list[WorkerProcess] = []
 
 
 def take() -> WorkerProcess:
-    """A worker for the caller alone: one that waits, a started one if there is, else a new one."""
+    """Take a worker for the caller alone: one that waits, else a started one, else a new one."""
     with _lock:
         while _idle:
             best = next((w for w in _idle if w.ready), _idle[0])
@@ -138,7 +138,7 @@ def start_early(count: int = 1) -> None:
 
 
 def idle() -> Sequence[WorkerProcess]:
-    """The workers that wait."""
+    """Return the workers that wait."""
     with _lock:
         return tuple(_idle)
 
@@ -153,7 +153,7 @@ def end_all() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the workers are its parent's."""
+    """Forget the workers in a forked child: they are its parent's."""
     global _lock
     _lock = threading.Lock()
     _idle.clear()

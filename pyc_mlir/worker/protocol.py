@@ -29,7 +29,7 @@ class Frame:
     blobs: Sequence[Blob] = ()
 
     def parts(self) -> list[memoryview]:
-        """The bytes of the frame; blobs are not copied."""
+        """Return the bytes of the frame; blobs are not copied."""
         text = json.dumps(self.header).encode()
         sizes = b"".join(_SIZE.pack(len(b)) for b in self.blobs)
         head = _HEAD.pack(_MAGIC, len(text), len(self.blobs)) + sizes + text
@@ -85,7 +85,7 @@ def _header(text: bytearray) -> dict[str, Any]:
 
 
 def read_frame(data: bytes) -> Frame:
-    """The frame that a file holds. Raises ConnectionError for anything else."""
+    """Read the frame that a file holds. Raises ConnectionError for anything else."""
     reader, rest = FrameReader(), memoryview(data)
 
     def take(wanted: memoryview) -> int:
@@ -120,7 +120,7 @@ class Channel:
 
     @property
     def is_sending(self) -> bool:
-        """Whether something waits to be written."""
+        """The state in which something waits to be written."""
         return bool(self._queue)
 
     def _write(self) -> None:

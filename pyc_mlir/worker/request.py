@@ -165,12 +165,12 @@ def job_of(frame: Frame, ask: Callable[[str], Policy]) -> Job:
 
 
 def options_json(options: Options) -> dict[str, Any]:
-    """Every field of `options` as JSON data; a policy that is not PyC's own by its name only."""
+    """Return all of `options` as JSON data; a policy that is not PyC's own by its name only."""
     return to_data(options, "options", _policy_form())
 
 
 def options_of(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Options:
-    """What `options_json` was given; `ask` makes the policy that stands for a parent's.
+    """Read what `options_json` wrote; `ask` makes the policy that stands for a parent's.
 
     Raises KeyError, TypeError, ValueError or PycError for anything else.
     """
@@ -214,7 +214,7 @@ def _policy(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Policy:
 
 
 def _current_folder() -> str:
-    """Where relative paths begin. Raises PycError (FILE_ACCESS) for a folder that is gone."""
+    """Return where relative paths begin. Raises PycError (FILE_ACCESS) if the folder is gone."""
     try:
         return os.getcwd()
     except OSError as error:
@@ -250,6 +250,6 @@ def request(
 
 
 def verifications_of(frame: Frame) -> Verifications | None:
-    """The verification records that a request names."""
+    """Return the verification records that a request names."""
     data = frame.header["verifications"]
     return None if data is None else Verifications(Cache(CacheStore(Path(data[0]))), data[1])

@@ -19,7 +19,7 @@ from typing import Any
 from pyc_mlir.artifact.artifact import from_bytes
 from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.program import program_part
-from pyc_mlir.compilation.build import build_here
+from pyc_mlir.compilation.attempts import build_here
 from pyc_mlir.compilation.contract_check import check_cached
 from pyc_mlir.compilation.stages import at_stage
 from pyc_mlir.dialects.errors import PycError, out_of_memory
@@ -46,13 +46,13 @@ class ParentsPolicy:
     channel: Channel
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
-        """The parent's answer."""
+        """Return the parent's answer."""
         question = to_data(Decision(site, "", tuple(alternatives), self.name))
         self.channel.send(Frame({"kind": "prefer", "question": question}))
         return str(self.channel.receive().header["name"])
 
     def variants(self, site: Site) -> Sequence[str]:
-        """The parent's answer."""
+        """Return the parent's answer."""
         question = to_data(Decision(site, "", (), self.name))
         self.channel.send(Frame({"kind": "variants", "question": question}))
         return [str(name) for name in self.channel.receive().header["names"]]
@@ -67,7 +67,7 @@ class Server:
         self._held: Loaded | None = None
 
     def answer(self, request: Frame) -> Frame:
-        """The last frame of the answer to a request."""
+        """Return the last frame of the answer to a request."""
         try:
             os.chdir(request.header["folder"])
             return self._answer(request)

@@ -270,7 +270,7 @@ def _dims_text(dims: Sequence[Dim]) -> list[str]:
 
 
 def assign(names: Sequence[str], shapes: Sequence[InputShape]) -> dict[str, InputShape | None]:
-    """Assign shapes to inputs: named ones first, the others to the inputs left, in order."""
+    """Assign shapes to inputs: named ones first, the others fill the inputs left, in order."""
     found: dict[str, InputShape | None] = {}
     for shape in shapes:
         if shape.name is None:

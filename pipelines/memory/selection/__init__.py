@@ -1,1 +1,1 @@
-"""Choosing one way for each part of a program at once, under a limit of memory over time."""
+"""Choosing one candidate for each part of a program at once, under a limit of memory over time."""

@@ -1,7 +1,7 @@
 """Better choices by changing one group at a time: `Descent`, within the limit of memory.
 
-The cost of every way of every group, given the others, is kept up to date. `repair` brings a choice
-below the limit where it pays least; `improve` lowers the cost and stays below it.
+The cost of every candidate of every group, given the others, is kept up to date. `repair` brings a
+choice below the limit where it pays least; `improve` lowers the cost and stays below it.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _CHECKED = 8
 
 
 class Descent:
-    """A choice of groups, its bytes over time, and what every way would cost.
+    """A choice of groups, its bytes over time, and what every candidate would cost.
 
     spend: is told of work, in microseconds or so.
     """
@@ -46,7 +46,7 @@ class Descent:
         return self.costs[self._usage.start[group] : self._usage.start[group + 1]]
 
     def _fresh(self, group: int) -> Floats:
-        """Return the cost of each way of a group, given the others."""
+        """Return the cost of each candidate of a group, given the others."""
         start = self._usage.start
         cost = self._own[start[group] : start[group + 1]].copy()
         for other, table in self._near[group]:
@@ -69,21 +69,21 @@ class Descent:
         """The sum over time of bytes above the limit."""
         return float(np.maximum(self.used - self._usage.limit, 0).sum())
 
-    def _move(self, group: int, way: int, change: tuple[slice, Floats]) -> None:
+    def _move(self, group: int, candidate: int, change: tuple[slice, Floats]) -> None:
         before = int(self.choice[group])
-        self.choice[group] = way
+        self.choice[group] = candidate
         times, more = change
         self.used[times] += more
         for other, table in self._near[group]:
-            more = table[way] - table[before]
+            more = table[candidate] - table[before]
             # What is forbidden is so large that taking it off again would leave no digits.
             exact = bool((np.abs(more) < FORBIDDEN / 2).all())
             self._of(other)[:] = self._of(other) + more if exact else self._fresh(other)
 
-    def force(self, group: int, way: int) -> bool:
-        """Take a way, repair what that breaks and improve; whether the limit is kept."""
-        _, way, change = self._tried(int(self._usage.start[group]) + way)
-        self._move(group, way, change)
+    def force(self, group: int, candidate: int) -> bool:
+        """Take a candidate, repair and improve; return whether the limit is kept."""
+        _, candidate, change = self._tried(int(self._usage.start[group]) + candidate)
+        self._move(group, candidate, change)
         self._held = group
         kept = self.repair()
         self._held = -1
@@ -92,32 +92,32 @@ class Descent:
         return kept
 
     def gains(self) -> Ints:
-        """Return ways that would cost less than the present ones but for the limit, best first."""
+        """Return candidates that cost less than the present ones, without the limit, best first."""
         gain = self._gain()
         order = np.argsort(gain, kind="stable")
         return order[: int(np.searchsorted(gain[order], -1e-9))]
 
     def place(self, number: int) -> tuple[int, int]:
-        """Return the group and the way that have a number."""
+        """Return the group and the candidate that have a number."""
         group = int(self._group[number])
         return group, int(number - self._usage.start[group])
 
     def _gain(self) -> Floats:
-        """Return the added cost of each way over its group's present one, f64[ways]."""
+        """Return the added cost of each candidate over its group's present one, f64[candidates]."""
         self._spend(_STEP + len(self.costs) * _ENTRY)
         return self.costs - self.costs[self._present][self._group]
 
     def _tried(self, number: int) -> tuple[int, int, tuple[slice, Floats]]:
-        """Return the group and way of a number, and the change of bytes."""
-        group, way = self.place(number)
-        change = self._usage.change(group, int(self.choice[group]), way)
+        """Return the group and candidate of a number, and the change of bytes."""
+        group, candidate = self.place(number)
+        change = self._usage.change(group, int(self.choice[group]), candidate)
         self._spend(_STEP + len(change[1]) * _ENTRY)
-        return group, way, change
+        return group, candidate, change
 
     def repair(self) -> bool:
-        """Change ways until no time is above the limit; whether that was reached.
+        """Change candidates until no time is above the limit; whether that was reached.
 
-        Each round ranks all ways by what they cost more for each byte that they save at times
+        Each round ranks all candidates by what they cost more for each byte that they save at times
         above the limit, and takes those in order that lower the excess.
         """
         usage, before = self._usage, np.inf
@@ -130,31 +130,31 @@ class Descent:
             with np.errstate(divide="ignore", invalid="ignore"):
                 worth = np.where(saved > 0, self._gain() / saved, np.inf)
             worth[self.costs >= FORBIDDEN] = np.inf
-            # Ways that cost nothing more are ranked by what they save.
+            # Candidates that cost nothing more are ranked by what they save.
             order = np.lexsort((-saved, np.maximum(worth, 0)))
             self._take(order[: int(np.isfinite(worth).sum())])
         return True
 
     def _take(self, order: Ints) -> None:
-        """Take ways that lower the excess, each group's first one, until there is none."""
+        """Take candidates that lower the excess, each group's first one, until there is none."""
         usage, done = self._usage, set[int]()
         for number in order:
             if self._group[number] in done or self._group[number] == self._held:
                 continue
-            group, way, (times, more) = self._tried(number)
+            group, candidate, (times, more) = self._tried(number)
             now = self.used[times]
             over = (
                 np.maximum(now + more - usage.limit, 0).sum()
                 - np.maximum(now - usage.limit, 0).sum()
             )
             if over < 0:
-                self._move(group, way, (times, more))
+                self._move(group, candidate, (times, more))
                 done.add(group)
                 if len(done) % _CHECKED == 0 and self.excess <= 0:
                     return
 
     def improve(self) -> None:
-        """Take ways that cost less and keep every time within the limit, until there is none."""
+        """Take candidates that cost less and stay within the limit, until there is none."""
         usage, moved = self._usage, True
         while moved:
             moved = False
@@ -163,7 +163,7 @@ class Descent:
                 # Moves before this one may have changed what it gains.
                 if self.costs[number] >= mine[self.choice[self._group[number]]] - 1e-9:
                     continue
-                group, way, (times, more) = self._tried(number)
+                group, candidate, (times, more) = self._tried(number)
                 if not ((more > 0) & (self.used[times] + more > usage.limit)).any():
-                    self._move(group, way, (times, more))
+                    self._move(group, candidate, (times, more))
                     moved = True

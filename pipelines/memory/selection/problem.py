@@ -1,4 +1,4 @@
-"""Problems of selection: nodes that have ways, and memory that they need over time.
+"""Problems of selection: nodes that have candidates, and memory that they need over time.
 
     minimize    sum of cost[v][s(v)] over nodes + sum of table[s(v), s(w)] over edges
     so that     sum of usage[v][s(v)] over nodes alive at t <= limit, at every time t
@@ -23,7 +23,7 @@ Ints = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """Two nodes, and the cost of each pair of their ways: f64[ways of first, ways of second]."""
+    """Two nodes, and the cost of each pair of candidates: f64[of the first node, of the second]."""
 
     first: int
     second: int
@@ -32,7 +32,7 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class SelectionProblem:
-    """Nodes by number: costs and usages f64[ways] each, lives i64[nodes, 2] half-open.
+    """Nodes by number: costs and usages f64[candidates] each, lives i64[nodes, 2] half-open.
 
     limit: the most bytes at any time.
     """
@@ -54,7 +54,7 @@ class SelectionProblem:
         if not fits:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
-                "selection problem: expected a cost and a usage for each way, a life for each node "
+                "selection problem: expected a cost and a usage for each candidate, lives of nodes "
                 "and tables of their sizes, got others",
             )
 

@@ -1,8 +1,8 @@
 """Make a problem smaller without changing it: `reduce`.
 
-1. Ways are dropped that no way of some neighbour goes with.
-2. Where each way of one node leaves a neighbour one way only, the neighbour joins it: both are
-   chosen together from then on.
+1. Candidates are dropped that no candidate of some neighbour goes with.
+2. If each candidate of one node leaves a neighbour one candidate only, the neighbour joins it: both
+   are chosen together from then on.
 
 What is left are groups of nodes. In the contest's problems, whose tables are half forbidden,
 three of four nodes join a group, and no forbidden pair is left between groups: any group may then
@@ -23,18 +23,20 @@ from pyc_mlir.pipelines.memory.selection.problem import FORBIDDEN, Floats, Ints,
 
 @dataclass(frozen=True, eq=False)
 class ReducedGroups:
-    """Groups by number: costs f64[ways], tables by pair of groups, the smaller number first.
+    """Groups by number: costs f64[candidates], tables by pair of groups, the smaller number first.
 
-    ways: for each node of the problem its group and its way for each way of the group.
+    candidates: for each node of the problem its group, and its candidate for each of the group's.
     """
 
     costs: list[Floats]
     tables: dict[tuple[int, int], Floats]
-    ways: list[tuple[int, Ints]]
+    candidates: list[tuple[int, Ints]]
 
     def expand(self, choice: Ints) -> Ints:
         """Return the choice of the nodes from that of the groups."""
-        return np.array([ways[choice[group]] for group, ways in self.ways], np.int64)
+        return np.array(
+            [candidates[choice[group]] for group, candidates in self.candidates], np.int64
+        )
 
 
 class _Reducer:
@@ -43,7 +45,7 @@ class _Reducer:
     def __init__(self, problem: SelectionProblem) -> None:
         self.costs = [np.array(c) for c in problem.costs]
         self.sizes = [len(c) for c in self.costs]
-        # The node's own way for each way that is left.
+        # The node's own candidate for each candidate that is left.
         self.own = [np.arange(n) for n in self.sizes]
         self.tables: dict[tuple[int, int], Floats] = {}
         self.near: list[set[int]] = [set() for _ in self.sizes]
@@ -57,7 +59,7 @@ class _Reducer:
             self.keep(node, self.costs[node] < FORBIDDEN)
 
     def add(self, a: int, b: int, table: Floats) -> None:
-        """Add the costs of pairs of two groups; within one they are costs of its ways."""
+        """Add the costs of pairs of two groups; within one they are costs of its candidates."""
         if a == b:
             self.costs[a] = self.costs[a] + np.diag(table)
             self.keep(a, self.costs[a] < FORBIDDEN)
@@ -75,13 +77,13 @@ class _Reducer:
             self.queue.append(key)
 
     def keep(self, node: int, kept: np.ndarray) -> None:
-        """Drop ways. Raises PycError (BUDGET_IMPOSSIBLE) where none is left."""
+        """Drop candidates. Raises PycError (BUDGET_IMPOSSIBLE) where none is left."""
         if kept.all():
             return
         if not kept.any():
             raise PycError(
                 ReasonCode.BUDGET_IMPOSSIBLE,
-                f"selection: expected a way of node {node} that its neighbours allow, got none",
+                f"selection: expected a candidate of node {node} that neighbours allow, got none",
             )
         self.costs[node], self.own[node] = self.costs[node][kept], self.own[node][kept]
         for other in self.near[node]:
@@ -99,7 +101,7 @@ class _Reducer:
                 self.look(*key)
 
     def look(self, a: int, b: int) -> None:
-        """Drop the ways of a pair that go with none, and join the pair if one decides the other."""
+        """Drop a pair's candidates that go with none; join the pair if one decides the other."""
         allowed = self.tables[a, b] < FORBIDDEN
         if allowed.all() and min(allowed.shape) > 1:
             return
@@ -116,15 +118,17 @@ class _Reducer:
         self.join(*((a, b) if into_a else (b, a)))
 
     def join(self, group: int, node: int) -> None:
-        """Make `node`, whose way `group` decides, a part of it."""
+        """Make `node`, whose candidate `group` decides, a part of it."""
         table = self.tables[min(group, node), max(group, node)]
         table = table if group < node else table.T
-        way = (table < FORBIDDEN).argmax(1)
+        candidate = (table < FORBIDDEN).argmax(1)
         self.costs[group] = (
-            self.costs[group] + table[np.arange(len(way)), way] + self.costs[node][way]
+            self.costs[group]
+            + table[np.arange(len(candidate)), candidate]
+            + self.costs[node][candidate]
         )
         told = np.full(self.sizes[group], -1)
-        told[self.own[group]] = self.own[node][way]
+        told[self.own[group]] = self.own[node][candidate]
         self.joined.append((node, group, told))
         self.gone[node] = True
         for other in sorted(self.near[node]):
@@ -132,7 +136,7 @@ class _Reducer:
             self.near[other].discard(node)
             if other != group:
                 moved = moved if node < other else moved.T
-                self.add(group, other, moved[way])
+                self.add(group, other, moved[candidate])
         self.near[node] = set()
         self.keep(group, self.costs[group] < FORBIDDEN)
 
@@ -144,16 +148,16 @@ def reduce(problem: SelectionProblem) -> ReducedGroups:
     """
     work = _Reducer(problem)
     work.run()
-    ways: list[Ints] = [np.zeros(0, np.int64)] * len(work.sizes)
+    candidates: list[Ints] = [np.zeros(0, np.int64)] * len(work.sizes)
     group = np.arange(len(work.sizes))
     for node in np.flatnonzero(~work.gone):
-        ways[node] = work.own[node]
+        candidates[node] = work.own[node]
     for node, into, told in reversed(work.joined):
-        group[node], ways[node] = group[into], told[ways[into]]
+        group[node], candidates[node] = group[into], told[candidates[into]]
     left = np.flatnonzero(~work.gone)
     number = {int(g): i for i, g in enumerate(left)}
     return ReducedGroups(
         [work.costs[g] for g in left],
         {(number[a], number[b]): t for (a, b), t in work.tables.items()},
-        [(number[int(g)], w) for g, w in zip(group, ways, strict=True)],
+        [(number[int(g)], w) for g, w in zip(group, candidates, strict=True)],
     )

@@ -42,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True)
 class CutProgram:
-    """A program in one way to cut it: `parts` by site, and its sites.
+    """A program cut in one way: `parts` by site, and its sites.
 
     regions: offers by site, the same for all structures of a program.
     """

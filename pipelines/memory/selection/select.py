@@ -29,7 +29,7 @@ from pyc_mlir.pipelines.memory.selection.usage import Usage
 
 # Work of one message in microseconds of a 3 GHz core: calls of numpy, then entries of a table.
 _CALL, _ENTRY = 10.0, 1e-3
-# Ways that are forced at most when prices have settled.
+# Candidates that are forced at most when prices have settled.
 _SHAKES = 64
 # Rounds of prices for a first choice, and the work of one for each group.
 _ROUNDS, _RANK = 40, 5.0
@@ -55,7 +55,7 @@ class Messages:
         self._before: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]
         self._after: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]
         self._into: list[Floats] = []
-        # Each table twice, as each of both reads it: [own ways, other's ways], contiguous.
+        # Each table twice, as each of both reads it: [own candidates, other's], contiguous.
         for number, ((a, b), table) in enumerate(sorted(reduced.tables.items())):
             self._after[a].append((b, 2 * number, np.ascontiguousarray(table)))
             self._before[b].append((a, 2 * number + 1, np.ascontiguousarray(table.T)))
@@ -77,7 +77,7 @@ class Messages:
         return sum(self._pass(g, costs[g], self._before[g]) for g in reversed(groups))
 
     def _pass(self, group: int, cost: Floats, to: list[tuple[int, int, Floats]]) -> float:
-        """Send messages one way; return what they move into the bound."""
+        """Send messages in one direction; return what they move into the bound."""
         belief, share = self._belief(group, cost), self._share[group]
         bound = 0.0
         mine = share * belief
@@ -112,7 +112,7 @@ class Messages:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """A way for each node, i64[nodes]; its cost; a bound below which no choice's cost lies.
+    """A candidate for each node, i64[nodes]; its cost; a bound below which no choice's cost lies.
 
     work: that was done, in microseconds of a 3 GHz core or so. groups: that were chosen among.
     price: cost of one byte at every time, by the prices at which the bound was found.
@@ -179,10 +179,12 @@ class _Search:
         best, least = np.zeros(len(self.reduced.costs), np.int64), np.inf
         for _ in range(_ROUNDS):
             held = np.split(usage.price(at), usage.start[1:-1])
-            ways = [np.lexsort((c, h))[0] for c, h in zip(self.reduced.costs, held, strict=True)]
-            choice = np.array(ways, np.int64)
+            candidates = [
+                np.lexsort((c, h))[0] for c, h in zip(self.reduced.costs, held, strict=True)
+            ]
+            choice = np.array(candidates, np.int64)
             over = np.maximum(usage.of_choice(choice) / usage.limit - 1.0, 0.0)
-            self.budget.count(len(ways) * _RANK)
+            self.budget.count(len(candidates) * _RANK)
             if over.sum() < least:
                 best, least = choice, float(over.sum())
             if least <= 0:
@@ -205,7 +207,7 @@ class _Search:
             self._keep(walk)
 
     def shake(self) -> None:
-        """Force ways that the limit keeps from the best choice, one at a time. Raises Exhausted."""
+        """Force, one at a time, candidates that the limit excludes. Raises Exhausted."""
         tried, found = 0, True
         while found and self.best is not None and tried < _SHAKES:
             found, before = False, self.best

@@ -1,7 +1,7 @@
-"""The memory that ways of groups use over time: `Usage`, in bytes, and its price.
+"""The memory that candidates of groups use over time: `Usage`, in bytes, and its price.
 
-Each way of a group uses bytes in several intervals, one or more for each node of the group. Ways of
-all groups are numbered through; times are those at which an interval begins or ends.
+Each candidate of a group uses bytes in several intervals, one or more for each node of the group.
+Candidates of all groups are numbered through; times are those at which an interval begins or ends.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,15 @@ from pyc_mlir.pipelines.memory.selection.reduction import ReducedGroups
 
 @dataclass(frozen=True, eq=False)
 class Usage:
-    """One entry for each way and interval that it uses bytes in.
+    """The entries: one for each candidate and interval in which it uses bytes.
 
-    start: the number of each group's first way, i64[groups + 1]. way, begin, end, size: of each
-    entry, sorted by way; first: of each way its first entry, i64[ways + 1]. times: how many.
+    start: the number of each group's first candidate, i64[groups + 1]. candidate, begin, end, size:
+    of each entry, sorted by candidate; first: of each candidate its first entry,
+    i64[candidates + 1]. times: their number.
     """
 
     start: Ints
-    way: Ints
+    candidate: Ints
     begin: Ints
     end: Ints
     size: Floats
@@ -38,44 +39,49 @@ class Usage:
         lives = np.searchsorted(events, problem.lives)
         parts: list[tuple[Ints, Ints, Ints, Floats]] = []
         for node in alive.tolist():
-            group, ways = reduced.ways[node]
-            ones = np.ones(len(ways), np.int64)
+            group, candidates = reduced.candidates[node]
+            ones = np.ones(len(candidates), np.int64)
             numbers = np.arange(start[group], start[group + 1])
-            used = np.asarray(problem.usages[node], np.float64)[ways]
+            used = np.asarray(problem.usages[node], np.float64)[candidates]
             parts.append((numbers, lives[node, 0] * ones, lives[node, 1] * ones, used))
         if not parts:
             none = np.zeros(0, np.int64)
             parts = [(none, none, none, np.zeros(0))]
-        way, begin, end, size = (np.concatenate(column) for column in zip(*parts, strict=True))
+        candidate, begin, end, size = (
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )
         # Nodes of a group that live alike are one entry.
         count = len(events) + 1
-        key, inverse = np.unique((way * count + begin) * count + end, return_inverse=True)
+        key, inverse = np.unique((candidate * count + begin) * count + end, return_inverse=True)
         size = np.bincount(inverse, size, len(key))
-        way, begin, end = key // count // count, key // count % count, key % count
+        candidate, begin, end = key // count // count, key // count % count, key % count
         used = size > 0
-        first = np.searchsorted(way[used], np.arange(start[-1] + 1))
-        way, begin, end, size = way[used], begin[used], end[used], size[used]
-        return Usage(start, way, begin, end, size, first, max(len(events), 1), problem.limit)
+        first = np.searchsorted(candidate[used], np.arange(start[-1] + 1))
+        candidate, begin, end, size = candidate[used], begin[used], end[used], size[used]
+        return Usage(start, candidate, begin, end, size, first, max(len(events), 1), problem.limit)
 
     def of_choice(self, choice: Ints) -> Floats:
-        """Return the bytes at each time, f64[times], of a way of each group."""
+        """Return the bytes at each time, f64[times], of a candidate of each group."""
         chosen = np.zeros(int(self.start[-1]), bool)
         chosen[self.start[:-1] + choice] = True
-        mine = chosen[self.way]
+        mine = chosen[self.candidate]
         change = np.bincount(self.begin[mine], self.size[mine], self.times + 1)
         change -= np.bincount(self.end[mine], self.size[mine], self.times + 1)
         return np.cumsum(change)[: self.times]
 
     def price(self, at: Floats) -> Floats:
-        """Return each way's price, f64[ways], at a price for a byte at each time, f64[times]."""
+        """Return each candidate's price, f64[candidates], at prices of a byte, f64[times]."""
         paid = np.concatenate([[0.0], np.cumsum(at)])
         worth = self.size * (paid[self.end] - paid[self.begin])
-        return np.bincount(self.way, worth, int(self.start[-1]))
+        return np.bincount(self.candidate, worth, int(self.start[-1]))
 
     def change(self, group: int, before: int, after: int) -> tuple[slice, Floats]:
-        """Return the times at which a way of a group may change bytes, and by how much."""
+        """Return the times at which a candidate of a group may change bytes, and by how much."""
         first, start = self.first, self.start[group]
-        spans = [slice(first[start + way], first[start + way + 1]) for way in (before, after)]
+        spans = [
+            slice(first[start + candidate], first[start + candidate + 1])
+            for candidate in (before, after)
+        ]
         begin, end, size = (
             np.concatenate([column[span] for span in spans])
             for column in (self.begin, self.end, self.size)

@@ -1,1 +1,1 @@
-"""What a program should compute: oracles, the traced function itself, and the self-check."""
+"""The expected answers of a program: oracles, the traced function itself, and the self-check."""

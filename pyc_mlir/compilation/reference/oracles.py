@@ -47,7 +47,7 @@ class PycOracle:
     name: str = "the numpy references"
 
     def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
-        """Results, with the tolerances of dialects/numerics/rounding.py."""
+        """Return results, with the tolerances of dialects/numerics/rounding.py."""
         with new_context() as context, ir.Location.unknown():
             return expected_of(ir.Module.parse(self.code, context), self.entry, inputs)
 
@@ -58,7 +58,7 @@ def expected_of(
     inputs: Sequence[np.ndarray],
     budget: ReferenceBudget | None = None,
 ) -> list[ExpectedResult]:
-    """What the numpy references of a pyc module give, with tolerances, in the current context.
+    """Run the numpy references of a pyc module, with tolerances, in the current context.
 
     Raises PycError (DIMENSION_MISMATCH) for sizes that do not fit, OverBudget.
     """
@@ -74,7 +74,7 @@ def expected_of(
 
 
 def _single(tolerance: np.ndarray) -> np.ndarray:
-    """As f32, rounded up."""
+    """Return tolerances as f32, rounded up."""
     with np.errstate(over="ignore"):
         single = tolerance.astype(np.float32)
     return np.where(single < tolerance, np.nextafter(single, np.float32(np.inf)), single)
@@ -119,7 +119,7 @@ def _normwise(value: np.ndarray, count: int) -> np.ndarray:
 
 
 def samples_of(oracle: Oracle, signature: Signature, seeds: Sequence[int]) -> Iterator[Sample]:
-    """What the oracle answers to inputs of the seeds, with different sizes of dynamic dimensions.
+    """Yield the oracle's answers to inputs of the seeds, with different dynamic sizes.
 
     Raises what `expect` raises but for sizes that it refuses: the next ones are tried then.
     Raises PycError (NO_ORACLE) if no sizes fit together.
@@ -149,7 +149,7 @@ def samples_of(oracle: Oracle, signature: Signature, seeds: Sequence[int]) -> It
 
 
 def make_samples(oracle: Oracle, signature: Signature, count: int = SAMPLES) -> Samples:
-    """So many samples, by the first seeds.
+    """Make so many samples, by the first seeds.
 
     Raises PycError (NO_ORACLE) if there is nothing to compare: no sizes that fit together, values
     that no memory holds, or results that rounding decides.

@@ -68,7 +68,7 @@ def agreement(call: NumpyCall, signature: Signature, samples: Sequence[Sample]) 
 
 @dataclass(frozen=True)
 class _Found:
-    """What one sample shows: a difference, a reason why nothing was compared, or agreement."""
+    """The outcome of one sample: a difference, a reason why nothing was compared, or agreement."""
 
     wrong: str = ""
     reason: str = ""
@@ -98,7 +98,7 @@ def _judged(
 
 
 def _answer(call: NumpyCall, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The function's results for copies of the inputs, which it may change."""
+    """Call the function with copies of the inputs, which it may change."""
     with np.errstate(all="ignore"):
         return call([a.copy() for a in inputs])
 
@@ -106,7 +106,7 @@ def _answer(call: NumpyCall, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
 def _difference(
     got: Sequence[np.ndarray], expected: Sequence[ExpectedResult], narrow: bool = False
 ) -> str:
-    """What differs, if anything.
+    """Return what differs, if anything.
 
     narrow: results may be wider than the trace's. bf16 may be anyway, which numpy does not know.
     """

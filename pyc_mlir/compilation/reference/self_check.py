@@ -54,7 +54,7 @@ class _Metered:
     name: str = PycOracle.name
 
     def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
-        """As of `PycOracle`. Raises OverBudget."""
+        """Return results as `PycOracle` does. Raises OverBudget."""
         with any_order():
             found = expected_of(self.module, self.entry, inputs, self.budget)
         return [replace(e, tolerance=np.float32(SLACK) * e.tolerance) for e in found]
@@ -91,7 +91,7 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
 
 
 def _seeds(block: ir.Block) -> tuple[int, ...]:
-    """Those of samples: the last one with edge values, as far as they are the same compiled."""
+    """Return the seeds of samples; the last has edge values that stay the same when compiled."""
     found = (definition_of(op.operation) for op in block.operations)
     finite = any(op.has(Trait.FINITE_OPERANDS) for op in found if op is not None)
     return (0, 1, FINITE_EDGES if finite else EDGES)

@@ -109,7 +109,7 @@ def bitcast_convert_type(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("threefry2x32")
 def threefry2x32(call: Call, p: Mapping[str, Any]) -> Any:
-    """Two words of a counter, encrypted under two words of a key."""
+    """Encrypt two words of a counter under two words of a key."""
     b, (key0, key1, x0, x1) = call.b, call.all()
     return words_of(b, b.threefry(joined_words(b, x0, x1), joined_words(b, key0, key1)))
 

@@ -8,10 +8,10 @@ is not proven to need at most what the first one does, it is made again without 
 and after that not at all.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pyc_mlir.iree.memory.arena_entry import SUFFIX, add_entry, function_named
 from pyc_mlir.iree.memory.budget import BudgetNotKept
@@ -37,164 +37,204 @@ _ALIGNMENT = 64
 _QUERY = "iree.abi.transients.size"
 
 
-# Goes from where `to_async` ends to the end of phase `stream`.
-ToStream = Callable[[IreeSession], None]
+T = TypeVar("T")
+# Goes from where `to_async` ends to the end of phase `stream`, and returns what is said of that.
+ToStream = Callable[[IreeSession], T]
 
 
-@dataclass
-class ArenaEntry:
-    """Asks a compile for the second entry of `function`; afterwards, what came of it.
+@dataclass(frozen=True)
+class EntryRequest:
+    """A request for the second entry of `function`.
 
-    Where it is not `wanted`, none is made, and only the account is read, with dimensions of the
-    arguments within `ranges`. `missing` says why there
-    is none; `constants_bytes` is the memory that the program holds from its start to its end, None
-    where that is not known. `main` and `twin` are what a call of each entry needs, arena, scratch
-    and outputs together; None where that is not known, or where there is no such entry.
-    `also` are further modes of the planner: each gets a second entry of its own, and `in_modes` is
-    what a call of each needs. `proven` says that the second entry needs no more than `main`;
-    `arena_bytes` is its arena's part. `left_out` are the outputs that take no buffer since it would
-    cost memory. `calls` tell by function when which part is there.
+    wanted: if it is False none is made, and only the account is read.
+    also: further modes of the planner; each gets a second entry of its own.
+    ranges: those that dimensions of the arguments keep.
     """
 
-    function: str
+    function: str = "main"
     wanted: bool = True
     also: tuple[str, ...] = ()
     ranges: Ranges = field(default_factory=dict)
-    missing: str = ""
-    constants_bytes: int | None = None
-    main: CallBytes | None = None
-    twin: CallBytes | None = None
-    in_modes: dict[str, CallBytes | None] = field(default_factory=dict)
-    left_out: tuple[int, ...] = ()
-    proven: bool = False
-    arena_bytes: ByteSize = field(default_factory=ByteSize)
-    calls: dict[str, CallAllocations] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """What the second entry is called."""
+        """The name of the second entry."""
         return self.function + SUFFIX
-
-    @property
-    def outputs(self) -> ByteSize | None:
-        """Bytes of the outputs that a call allocates; None where that is not known."""
-        return None if self.function not in self.calls else self.calls[self.function].outputs
 
     @property
     def modes(self) -> dict[str, str]:
         """The functions of further modes, and the mode of each."""
         return {f"{self.name}.{mode}": mode for mode in self.also}
 
+
+@dataclass(frozen=True)
+class ArenaEntry:
+    """The outcome of a request: the second entry, or why there is none (`missing`).
+
+    constants_bytes: the memory that the program holds from its start to its end; None if unknown.
+    main, twin: what a call of each entry needs, arena, scratch and outputs together; None where
+        that is not known, or where there is no such entry.
+    in_modes: what a call needs of the second entry of each further mode.
+    left_out: the outputs that take no buffer since it would cost memory.
+    proven: the second entry needs no more than `main`.
+    arena_bytes: the arena's part of the second entry.
+    calls: by function, when which part is there.
+    """
+
+    request: EntryRequest
+    missing: str = ""
+    constants_bytes: int | None = None
+    main: CallBytes | None = None
+    twin: CallBytes | None = None
+    in_modes: Mapping[str, CallBytes | None] = field(default_factory=dict)
+    left_out: tuple[int, ...] = ()
+    proven: bool = False
+    arena_bytes: ByteSize = field(default_factory=ByteSize)
+    calls: Mapping[str, CallAllocations] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> ByteSize | None:
+        """The bytes of the outputs that a call allocates; None where that is not known."""
+        function = self.request.function
+        return None if function not in self.calls else self.calls[function].outputs
+
+    @property
+    def needs(self) -> str:
+        """The bytes of both entries, as a sentence."""
+        return f"{self.twin} bytes, one of `{self.request.function}` {self.main}"
+
     @property
     def evidence(self) -> tuple[Note, ...]:
         """The bytes of both entries, and those of further modes."""
         fresh = ", ".join(map(str, self.left_out))
-        notes = [f"a call of it needs {self.twin} bytes, one of `{self.function}` {self.main}"]
+        notes = [f"a call of it needs {self.needs}"]
         notes += [f"in mode {mode} {needed}" for mode, needed in self.in_modes.items()]
         notes += [f"outputs that a buffer would cost a copy: {fresh}"] if fresh else []
         return tuple(map(Note, notes))
 
-    def compile(self, session: IreeSession, to_stream: ToStream) -> None:
-        """Take a session from the end of phase `flow` to that of `stream`, with the entry or not.
 
-        Raises as `to_stream` does without the entry.
-        """
-        start = session.module
-        for into_buffers in (True, False) if self.wanted else ():
-            if self._made(session, start, into_buffers, to_stream):
-                return
-            if not self.twin:
-                break
-        session.use(start)
+@dataclass(frozen=True)
+class _Refused:
+    """An entry that is not to be: why, and whether one without outputs in buffers may be."""
+
+    why: str
+    again: bool = False
+
+
+def make_entry(
+    session: IreeSession, request: EntryRequest, to_stream: ToStream[T]
+) -> tuple[ArenaEntry, T]:
+    """Take a session from the end of phase `flow` to that of `stream`, with the entry or not.
+
+    Returns what came of the request, and what `to_stream` returned for the module that stays.
+    Raises as `to_stream` does without the entry.
+    """
+    start, missing = session.module, ""
+    for into_buffers in (True, False) if request.wanted else ():
+        made = _tried(session, start, request, into_buffers, to_stream)
+        if not isinstance(made, _Refused):
+            return made
+        missing = made.why
+        if not made.again:
+            break
+    session.use(start)
+    to_async(session)
+    said = to_stream(session)
+    return replace(_read(session, request), missing=missing), said
+
+
+def _tried(
+    session: IreeSession,
+    start: Any,
+    request: EntryRequest,
+    into_buffers: bool,
+    to_stream: ToStream[T],
+) -> tuple[ArenaEntry, T] | _Refused:
+    """Make the entry; it stays if it needs no more than `main`."""
+    before = len(session.diagnostics)
+    try:
+        left_out = _add(session, start, request, into_buffers)
+        if isinstance(left_out, _Refused):
+            return left_out
+        said = to_stream(session)
+    except BudgetNotKept as error:
+        if not error.optional:
+            raise
+        return _Refused(error.message)
+    except CompileError as error:
+        # Perhaps the entry is at fault; if not, the compile without it fails too.
+        del session.diagnostics[before:]
+        return _Refused(f"IREE: {_words(error)}")
+    entry = replace(_read(session, request), left_out=left_out)
+    if entry.proven:
+        return entry, said
+    return _Refused(f"a call of it would need {entry.needs}", again=entry.twin is not None)
+
+
+def _add(
+    session: IreeSession, start: Any, request: EntryRequest, into_buffers: bool
+) -> tuple[int, ...] | _Refused:
+    """Add the entry, without buffers for outputs that IREE would copy there.
+
+    Leaves the session where `to_async` does. Returns the outputs without a buffer.
+    """
+    function = request.function
+    left_out = set() if into_buffers else set(range(_results(session, start, function)))
+    while True:
+        session.use(start.clone())
+        with session.context, ir.Location.unknown():
+            names = (request.name, *request.modes)
+            added = [add_entry(session.module, function, name, left_out) for name in names]
+        if missing := next(filter(None, added), ""):
+            return _Refused(missing)
         to_async(session)
-        to_stream(session)
-        self._read(session)
-
-    def _made(
-        self, session: IreeSession, start: Any, into_buffers: bool, to_stream: ToStream
-    ) -> bool:
-        """Try it once; whether there is an entry that needs no more than `main`."""
-        before = len(session.diagnostics)
-        try:
-            self.missing = self._add(session, start, into_buffers)
-            if self.missing:
-                return False
-            to_stream(session)
-        except BudgetNotKept as error:
-            if not error.optional:
-                raise
-            self.missing, self.twin = error.message, None
-            return False
-        except CompileError as error:
-            # Perhaps the entry is at fault; if not, the compile without it fails too.
-            self.missing, self.twin = f"IREE: {_words(error)}", None
-            del session.diagnostics[before:]
-            return False
-        self._read(session)
-        if not self.proven:
-            self.missing = (
-                f"a call of it would need {self.twin} bytes, one of `{self.function}` {self.main}"
-            )
-            return False
-        return True
-
-    def _add(self, session: IreeSession, start: Any, into_buffers: bool) -> str:
-        """Add the entry, without buffers for outputs that IREE would copy there.
-
-        Leaves the session where `to_async` does. Returns why there can be no entry, or nothing.
-        """
-        left_out = set() if into_buffers else set(range(_results(session, start, self.function)))
-        while True:
-            session.use(start.clone())
-            with session.context, ir.Location.unknown():
-                names = (self.name, *self.modes)
-                added = [add_entry(session.module, self.function, n, left_out) for n in names]
-            if missing := next(filter(None, added), ""):
-                return missing
-            to_async(session)
-            with session.context:
-                copied = copied_outputs(function_named(session.module, self.name))
-            if copied <= left_out:
-                self.left_out = tuple(sorted(left_out))
-                return ""
-            left_out |= copied
-
-    def _read(self, session: IreeSession) -> None:
-        """What calls need, by a module at the end of phase `stream`."""
-        module = session.module
-        self.constants_bytes = held_bytes(module)
         with session.context:
-            main, twin = (function_named(module, n) for n in (self.function, self.name))
-            sized = partial(size_of, ranges=self.ranges)
-            self.main = None if main is None else call_bytes(main, sized)
-            found = {self.function: main, self.name: twin}
-            self.calls = {n: read_call(f, sized) for n, f in found.items() if f is not None}
-            self.twin, self.proven, self.in_modes = None, False, {}
-            if twin is None:
-                return
-            self.arena_bytes = _arena_size(module, twin, sized)
-            self.twin = _needed(twin, self.arena_bytes, sized)
-            for name, mode in self.modes.items():
-                entry = function_named(module, name)
-                assert entry is not None, "entries are made together"
-                self.in_modes[mode] = _needed(entry, _arena_size(module, entry, sized), sized)
-            # IREE rounds up where it packs results together, which no unknown size shows.
-            rounded = _needed(twin, self.arena_bytes, partial(rounded_size_of, to=_ALIGNMENT))
-            self.proven = any(
-                twin is not None and self.main is not None and twin.at_most(self.main)
-                for twin in (self.twin, rounded)
-            )
+            copied = copied_outputs(function_named(session.module, request.name))
+        if copied <= left_out:
+            return tuple(sorted(left_out))
+        left_out |= copied
+
+
+def _read(session: IreeSession, request: EntryRequest) -> ArenaEntry:
+    """Read what calls need, of a module at the end of phase `stream`."""
+    module = session.module
+    with session.context:
+        main, twin = (function_named(module, n) for n in (request.function, request.name))
+        sized = partial(size_of, ranges=request.ranges)
+        found = {request.function: main, request.name: twin}
+        entry = ArenaEntry(
+            request,
+            constants_bytes=held_bytes(module),
+            main=None if main is None else call_bytes(main, sized),
+            calls={n: read_call(f, sized) for n, f in found.items() if f is not None},
+        )
+        if twin is None:
+            return entry
+        arena = _arena_size(module, twin, sized)
+        in_modes: dict[str, CallBytes | None] = {}
+        for name, mode in request.modes.items():
+            other = function_named(module, name)
+            assert other is not None, "entries are made together"
+            in_modes[mode] = _needed(other, _arena_size(module, other, sized), sized)
+        needed = _needed(twin, arena, sized)
+        # IREE rounds up where it packs results together, which no unknown size shows.
+        rounded = _needed(twin, arena, partial(rounded_size_of, to=_ALIGNMENT))
+        proven = any(
+            size is not None and entry.main is not None and size.at_most(entry.main)
+            for size in (needed, rounded)
+        )
+        return replace(entry, twin=needed, in_modes=in_modes, proven=proven, arena_bytes=arena)
 
 
 def _results(session: IreeSession, module: Any, function: str) -> int:
-    """How many results a function has; 0 where there is none of that name."""
+    """Return how many results a function has; 0 where there is none of that name."""
     with session.context:
         found = function_named(module, function)
         return 0 if found is None else len(operations(found.regions[0].blocks[0])[-1].operands)
 
 
 def _needed(twin: Any, arena: ByteSize, sized: Sized) -> CallBytes | None:
-    """What a call of the second entry needs: what it takes and what it allocates besides."""
+    """Return what a call of the second entry takes and what it allocates besides."""
     allocated = call_bytes(twin, sized)
     if allocated is None:
         return None
@@ -215,7 +255,7 @@ def _arena_size(module: Any, twin: Any, sized: Sized) -> ByteSize:
 
 
 def copied_outputs(twin: Any) -> set[int]:
-    """The results whose whole value is made elsewhere and then copied into a caller's buffer.
+    """Return the results whose value is made elsewhere and then copied into a caller's buffer.
 
     Read after `to_async`. A copy of what is there before the call (an input, say) costs no memory.
     """
@@ -235,6 +275,6 @@ def copied_outputs(twin: Any) -> set[int]:
 
 
 def _words(error: CompileError) -> str:
-    """Only IREE's words: the message's location may hold a path, and artifacts carry none."""
+    """Return only IREE's words: a message's location may hold a path, and artifacts carry none."""
     errors = [d for d in error.diagnostics if d.severity == "error"]
     return errors[0].message if errors else error.got

@@ -71,7 +71,7 @@ def note_donations(function: Any, pairs: Sequence[tuple[int, int]]) -> None:
 
 
 def _obstacle(main: Any) -> str:
-    """Why a second entry of `main` cannot be made, or nothing."""
+    """Return why a second entry of `main` cannot be made, or nothing."""
     if len(main.regions[0].blocks) != 1:
         return "the function's control flow has several blocks"
     block = main.regions[0].blocks[0]
@@ -115,7 +115,7 @@ def _redirect(
 
 
 def _exports(returned: Any) -> list[Any | None]:
-    """The export of each result, one of its own; None where an argument is handed back."""
+    """Return the export of each result, one of its own; None where an argument is handed back."""
     exports: list[Any | None] = []
     seen: set[Any] = set()
     for number, value in enumerate(returned):
@@ -154,13 +154,13 @@ def _emplace(tensor: Any, dims: list[Any], export: Any, block: Any) -> None:
 
 
 def _unbarred(tensor: Any) -> Any:
-    """A returned argument without the barrier that keeps it apart from its result."""
+    """Return an argument without the barrier that keeps it apart from its result."""
     op = maker(tensor)
     return tensor if op is None or op.name != BARRIER else op.operands[0]
 
 
 def _in_block(op: Any, block: Any) -> Any:
-    """The op of `block` in which `op` stands."""
+    """Return the op of `block` in which `op` stands."""
     while op.block != block:
         op = op.parent.operation
     return op
@@ -178,7 +178,7 @@ def _alias(tensor: Any, dims: list[Any], buffer: Any, place: Any) -> Any:
 
 
 def _mark(export: Any, arena: Any) -> None:
-    """What an output needs on the way comes from `arena`."""
+    """Take what an output needs on the way from `arena`."""
     tensor, *dims = export.operands
     marked = ir.Operation.create(
         "hal.tensor.transients",
@@ -190,7 +190,7 @@ def _mark(export: Any, arena: Any) -> None:
 
 
 def _origin(tensor: Any) -> Any:
-    """The value whose elements a tensor has, under whatever shapes."""
+    """Return the value whose elements a tensor has, under whatever shapes."""
     op = maker(tensor)
     while op is not None and op.name == _RESHAPE:
         tensor = op.operands[0]
@@ -199,7 +199,7 @@ def _origin(tensor: Any) -> Any:
 
 
 def _shape(tensor: Any, dims: list[Any]) -> Shape:
-    """The dimensions of a result, as far as the arguments tell them before the call."""
+    """Return the dimensions of a result, as far as the arguments tell them before the call."""
     type_ = ir.RankedTensorType(tensor.type)
     unknown = iter(dims)
     found: list[int | list[int]] = []
@@ -219,13 +219,13 @@ def _shape(tensor: Any, dims: list[Any]) -> Shape:
 
 
 def _export(value: Any) -> Any | None:
-    """The op that hands a computed tensor out; None where an argument is handed back."""
+    """Return the op that hands a computed tensor out; None where an argument is handed back."""
     op = maker(value)
     return op if op is not None and op.name == "hal.tensor.export" else None
 
 
 def function_named(module: Any, name: str) -> Any | None:
-    """The function of that name, if a module has one."""
+    """Return the function of that name, if a module has one."""
     for op in operations(module.regions[0].blocks[0]):
         if op.name == "util.func" and ir.StringAttr(op.attributes["sym_name"]).value == name:
             return op

@@ -24,7 +24,7 @@ class ByteBudget:
     concurrency: int = 1
 
     def allowance(self, constants: int | None, outputs: int | None) -> int:
-        """Bytes that the arena of one call may have, beside constants and results of that size.
+        """Return the bytes that the arena of one call may have beside constants and results.
 
         Negative where what is fixed does not fit already. Raises PycError (BUDGET_NOT_FOUND) where
         it is not known.
@@ -41,7 +41,7 @@ class ByteBudget:
         return left // self.concurrency
 
     def needed(self, need: "SmallestProgram") -> int:
-        """Bytes in all."""
+        """Return the bytes in all."""
         fixed = need.constants + (self.inputs or 0) + need.outputs
         return fixed + self.concurrency * need.arena
 
@@ -89,7 +89,7 @@ class BudgetNotKept(PycError):
         )
 
     def or_better(self, other: "BudgetNotKept") -> "BudgetNotKept":
-        """The refusal after a second search over other dispatches: the smaller need of both."""
+        """Return the refusal after a second search over other dispatches: the smaller need."""
         best = other if other.smallest < self.smallest else self
         need = replace(best.need, preferred=self.need.preferred)
         proven = self.proven and other.proven
@@ -98,7 +98,7 @@ class BudgetNotKept(PycError):
 
 @dataclass(frozen=True)
 class Together:
-    """What one call needs at one time: `fixed` bytes, and the arenas of these regions."""
+    """The needs of one call at one time: `fixed` bytes, and the arenas of these regions."""
 
     fixed: int
     regions: frozenset[int]
@@ -106,7 +106,7 @@ class Together:
 
 @dataclass
 class Shares:
-    """How the regions of one function share the bytes that a call may allocate.
+    """The shares that the regions of one function have of the bytes that a call may allocate.
 
     smallest: the fewest bytes that are known to do for each region. What they leave of the
     allowance goes to whichever region is chosen for first.
@@ -122,21 +122,21 @@ class Shares:
 
     @property
     def needed(self) -> int:
-        """Bytes of a call in which every region takes its smallest."""
+        """The bytes of a call in which every region takes its smallest."""
         return max(0, *map(self._needed, self.times))
 
     @property
     def spare(self) -> int:
-        """Bytes that are left if every region takes its smallest; negative if they do not fit."""
+        """The bytes left if every region takes its smallest; negative if they do not fit."""
         return self.allowance - self.needed
 
     def allowed(self, region: int) -> int:
-        """Bytes that one region may take now."""
+        """Return the bytes that one region may take now."""
         full = [self._needed(time) for time in self.times if region in time.regions]
         return self.smallest[region] + self.allowance - max(full, default=0)
 
     def take(self, region: int, size: int) -> None:
-        """One region takes that many."""
+        """Give one region that many."""
         self.smallest[region] = size
 
     def _needed(self, time: Together) -> int:

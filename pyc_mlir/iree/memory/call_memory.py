@@ -46,7 +46,7 @@ class CallBytes:
         return CallBytes(tuple(size + more for size in self.sums))
 
     def at_most(self, other: "CallBytes") -> bool:
-        """True if it is proven that this peak is never above the other."""
+        """Return True if it is proven that this peak is never above the other."""
         return all(any(mine.at_most(theirs) for theirs in other.sums) for mine in self.sums)
 
     @property
@@ -70,7 +70,7 @@ class CallBytes:
 
 @dataclass(frozen=True)
 class Moment:
-    """What one call has allocated at one time.
+    """The allocations of one call at one time.
 
     fixed: bytes besides those of results and of the arenas of these regions.
     """
@@ -82,7 +82,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class CallAllocations:
-    """What one call of a function allocates, before its regions' arenas have been decided.
+    """The allocations of one call of a function, before its regions' arenas have been decided.
 
     moments: the sets of allocations that may be there at once; None where control flow decides.
     outputs: bytes of the results that have memory of their own; None likewise. IREE may give them
@@ -96,7 +96,7 @@ class CallAllocations:
 
     @property
     def padding(self) -> int:
-        """Bytes that IREE gives results beyond their size, at most."""
+        """The bytes that IREE gives results beyond their size, at most."""
         given = (moment.results.largest or 0 for moment in self.moments or ())
         return max(
             0, max(given, default=0) - (0 if self.outputs is None else self.outputs.largest or 0)
@@ -104,13 +104,13 @@ class CallAllocations:
 
     @property
     def beside_outputs(self) -> int:
-        """Bytes of the largest moment without results, arenas that are not decided left out."""
+        """The bytes of the largest moment without results, arenas that are not decided left out."""
         fixed = (moment.fixed.largest or 0 for moment in self.moments or ())
         return max(fixed, default=0) + self.padding
 
 
 def read_call(function: Any, sized: Sized = size_of) -> CallAllocations:
-    """The moments of a function whose arenas are marked with ARENA.
+    """Read the moments of a function whose arenas are marked with ARENA.
 
     Memory that the caller hands in for results counts. A function that is handed its scratch too
     holds all of it from its start to its end.
@@ -132,7 +132,7 @@ def read_call(function: Any, sized: Sized = size_of) -> CallAllocations:
 
 
 def call_bytes(function: Any, sized: Sized = size_of) -> CallBytes | None:
-    """The peak of the allocations of one call; None where control flow decides what it allocates.
+    """Return the peak of the allocations of one call; None where control flow decides on them.
 
     What the caller hands in is not counted. `sized` reads the size of one allocation.
     """
@@ -144,7 +144,7 @@ def call_bytes(function: Any, sized: Sized = size_of) -> CallBytes | None:
 
 
 def _outputs(function: Any) -> dict[Any, Any] | None:
-    """By the export of each result with memory of its own: the op that this memory comes from.
+    """Map the export of each result with memory of its own to the op that this comes from.
 
     Not of inputs that are handed back. None where control flow decides.
     """
@@ -163,7 +163,7 @@ def _outputs(function: Any) -> dict[Any, Any] | None:
 
 
 def buffer_number(import_: Any) -> int | None:
-    """The result that an imported buffer is for; None for inputs and the arena."""
+    """Return the result that an imported buffer is for; None for inputs and the arena."""
     source = import_.operands[0]
     if maker(source) is not None or str(source.type) != "!hal.buffer":
         return None
@@ -177,12 +177,12 @@ def buffer_number(import_: Any) -> int | None:
 
 
 def takes_buffers(function: Any) -> bool:
-    """Whether the caller of an entry hands in scratch memory and memory for results."""
+    """Return whether the caller of an entry hands in scratch memory and memory for results."""
     return _handed_memory(function) is not None
 
 
 def _handed_memory(function: Any) -> tuple[int, ...] | None:
-    """The results that a function takes buffers for; None where it is not handed its scratch."""
+    """Return the results that a function takes buffers for; None where it is not handed scratch."""
     if "iree.reflection" not in function.attributes:
         return None
     reflection = ir.DictAttr(function.attributes["iree.reflection"])
@@ -199,7 +199,7 @@ def _is_buffer(op: Any) -> bool:
 
 
 def _moment(live: list[Any], outputs: set[Any], sized: Sized) -> Moment:
-    """What is live, as far as it is decided."""
+    """Return what is live, as far as it is decided."""
     decided = [op for op in live if ARENA not in op.attributes]
     fixed = (_bytes_of(op, sized) for op in decided if op not in outputs)
     results = (_bytes_of(op, sized) for op in decided if op in outputs)
@@ -213,7 +213,7 @@ def _bytes_of(op: Any, sized: Sized) -> ByteSize:
 
 
 def _straight(function: Any) -> list[Any] | None:
-    """The ops of a function that allocates in one block only; None for others."""
+    """Return the ops of a function that allocates in one block only; None for others."""
     blocks = list(function.regions[0].blocks)
     allocations = [op for name in _ALLOCATIONS for op in find(function, name)]
     if find(function, _ELSEWHERE) or len(blocks) != 1:
@@ -241,7 +241,7 @@ def _live_sets(ops: list[Any]) -> list[list[Any]]:
 
 
 def _before(op: Any) -> set[Any]:
-    """The ops whose timepoints `op` waits for, and those that they wait for."""
+    """Return the ops whose timepoints `op` waits for, and those that they wait for."""
     found: set[Any] = set()
     left = [op]
     while left:
@@ -253,7 +253,7 @@ def _before(op: Any) -> set[Any]:
 
 
 def _allocation(value: Any) -> Any | None:
-    """The op whose memory a resource is or lies in, where waiting is all that lies between."""
+    """Return the op whose memory a resource is or lies in, with only waiting in between."""
     return maker(_place(value)[0])
 
 
@@ -262,7 +262,7 @@ def _exported_size(export: Any) -> Any:
 
 
 def _place(value: Any) -> tuple[Any, ...]:
-    """The value whose memory a resource is or lies in, and the offsets of the views in between."""
+    """Return the value whose memory a resource lies in, and the offsets of the views in between."""
     offsets = []
     op = maker(value)
     while op is not None and op.name in (_AWAIT, _SUBVIEW, _TRANSIENTS):
@@ -275,7 +275,7 @@ def _place(value: Any) -> tuple[Any, ...]:
 
 
 def _largest(sums: list[ByteSize]) -> tuple[ByteSize, ...]:
-    """Those sums that are not below another one."""
+    """Return those sums that are not below another one."""
     kept: list[ByteSize] = []
     for size in sums:
         if not any(size.at_most(other) for other in kept):

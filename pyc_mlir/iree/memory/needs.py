@@ -27,7 +27,8 @@ def account_of(signature: Signature, entry: ArenaEntry, contract: Contract, devi
     scratch = max(arena, needed - outputs)
     if contract.max_concurrency > 1:
         # Another call's outputs may be there before this one's are.
-        call = entry.calls[entry.name if in_arena else entry.function]
+        asked = entry.request
+        call = entry.calls[asked.name if in_arena else asked.function]
         scratch = max(scratch, call.beside_outputs + (arena if in_arena else 0))
     transients = arena if in_arena else scratch
     return replace(account, outputs=outputs, transients=transients, workspace=scratch - transients)

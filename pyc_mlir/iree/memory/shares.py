@@ -16,7 +16,7 @@ from pyc_mlir.pipelines.streams.sizes import ByteSize
 def shares_of(
     budget: ByteBudget, version: Version, versions: Mapping[int, Sequence[Version]]
 ) -> dict[str, Shares]:
-    """By function; a region's smallest is that of its `versions`.
+    """Return the shares by function; a region's smallest is that of its `versions`.
 
     Raises PycError (BUDGET_NOT_FOUND) where a size is not known, nor bounded.
     """
@@ -37,12 +37,12 @@ def shares_of(
 
 
 def arena_bytes(version: Version, region: int) -> int:
-    """Bytes of a region's arena. Raises PycError (BUDGET_NOT_FOUND) where nothing bounds them."""
+    """Return the bytes of a region's arena. Raises PycError (BUDGET_NOT_FOUND) without a bound."""
     return _largest(version.arenas[region], "an arena")
 
 
 def _times(call: CallAllocations, concurrency: int) -> tuple[Together, ...]:
-    """What a call needs besides its outputs, which count once.
+    """Return what a call needs besides its outputs, which count once.
 
     One call needs its outputs only from the moment on where they are made; of several, each may be
     in its largest moment while another one's outputs are there. Raises PycError (BUDGET_NOT_FOUND)
@@ -59,7 +59,7 @@ def _times(call: CallAllocations, concurrency: int) -> tuple[Together, ...]:
 
 
 def _largest(size: ByteSize, what: str) -> int:
-    """Raises PycError (BUDGET_NOT_FOUND) for a size that depends on the call."""
+    """Return the largest size. Raises PycError (BUDGET_NOT_FOUND) if it depends on the call."""
     if size.largest is None:
         raise PycError(
             ReasonCode.BUDGET_NOT_FOUND,

@@ -85,7 +85,7 @@ class Allocated:
 
     @property
     def total(self) -> ByteSize:
-        """Both together."""
+        """The sum of both."""
         return self.transient + self.results
 
 
@@ -108,7 +108,7 @@ class Version:
     calls: Mapping[str, CallAllocations] = field(default_factory=dict)
 
     def never_above(self, other: "Version", compared: Comparison = ByteSize.at_most) -> bool:
-        """True if it is proven that no region needs more than it does in `other`."""
+        """Return True if it is proven that no region needs more than it does in `other`."""
         return len(self.regions) == len(other.regions) and all(
             compared(mine.total, theirs.total)
             for mine, theirs in zip(self.regions, other.regions, strict=True)
@@ -151,7 +151,7 @@ def carry_out(
     *,
     at_largest: bool = False,
 ) -> Version:
-    """A copy of `start` (after `to_async`) as far as LAY_OUT, with `plans` by region.
+    """Take a copy of `start` (after `to_async`) as far as LAY_OUT, with `plans` by region.
 
     `ranges` are those that dimensions of the arguments are declared with; with `at_largest` plans
     are packed for the largest sizes, whatever a call's are. Raises CompileError (PASS_FAILED).
@@ -197,7 +197,7 @@ def finish(session: IreeSession, version: Version) -> None:
 
 
 def _note_donations(module: Any, target: Target) -> None:
-    """In entries that take memory of the caller, say which inputs' memory a result may take."""
+    """Say in entries that take memory of the caller which inputs' memory a result may take."""
     entries = [f for f in find(module, "util.func") if takes_buffers(f)]
     bodies = Bodies.of(module, target.in_place) if entries else None
     for function in entries:
@@ -208,7 +208,7 @@ def _note_donations(module: Any, target: Target) -> None:
 def regions_of(
     module: Any, target: Target, ranges: Ranges | None = None, *, every: bool = False
 ) -> list[StreamRegion]:
-    """The planning problems of a module after `to_async`, with the target's costs and alignment.
+    """Read the planning problems of a module after `to_async`, with the target's costs.
 
     every: as of `read_regions`.
     """
@@ -218,12 +218,12 @@ def regions_of(
 
 
 def _layout(packs: Sequence[WatchedPack | None]) -> ArenaLayout | None:
-    """The layout of a region that packs once, which is all that IREE's scheduling makes."""
+    """Return the layout of a region that packs once, which is all that IREE's scheduling makes."""
     return packs[0].layout() if len(packs) == 1 and packs[0] is not None else None
 
 
 def held_bytes(module: Any) -> int | None:
-    """What the initializers of a module allocate for its life; None for unknown sizes."""
+    """Return what the initializers of a module allocate for its life; None for unknown sizes."""
     total = 0
     for initializer in find(module, "util.initializer"):
         for name in ("stream.resource.alloc", "stream.resource.alloca"):
@@ -237,7 +237,7 @@ def held_bytes(module: Any) -> int | None:
 
 
 def _allocations(execute: Any) -> list[Any]:
-    """The ``stream.resource.alloca`` ops whose memory a region works in."""
+    """Return the ``stream.resource.alloca`` ops whose memory a region works in."""
     # Not the timepoints: a lone allocation's is an operand too.
     makers = (maker(v) for v in resources(execute.operands))
     return [op for op in makers if op is not None and op.name == _ALLOCATION]
@@ -248,7 +248,7 @@ def _is_transient(allocation: Any) -> bool:
 
 
 def _arenas(execute: Any) -> list[tuple[Any, Any]]:
-    """A region's packed transients, each with its pack; results may be packed too, but all stay."""
+    """Return a region's packed transients, each with its pack; packed results all stay."""
     makers = [(op, maker(op.operands[0])) for op in _allocations(execute) if _is_transient(op)]
     return [(op, m) for op, m in makers if m is not None and m.name == "stream.resource.pack"]
 
@@ -267,7 +267,7 @@ def _mark_arenas(executes: Sequence[Any]) -> None:
 def _read_arenas(
     module: Any, regions: int, sized: Sized
 ) -> tuple[tuple[ByteSize, ...], dict[str, CallAllocations]]:
-    """The arena of each region, and the calls of the functions; takes the marks off."""
+    """Return the arena of each region and the calls of the functions; take the marks off."""
     arenas = [ByteSize()] * regions
     functions = [f for f in find(module, "util.func") if len(f.regions[0].blocks)]
     calls = {ir.StringAttr(f.attributes["sym_name"]).value: read_call(f, sized) for f in functions}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pyc_mlir
-from pyc_mlir.compilation import build
+from pyc_mlir.compilation.attempts import build_here
 from pyc_mlir.compilation.generate import CONSTANTS_SITE
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
@@ -105,7 +105,7 @@ def test_it_is_left_to_the_program(text, monkeypatch):
     x, options = np.ones((8, 8), np.float32), {"kernels": "iree", "device": SYNC}
     usual = pyc_mlir.compile(text, **options)
     assert decided(usual) == []
-    monkeypatch.setattr(build, "MAX_FOLDED_WORK", 100)
+    monkeypatch.setattr("pyc_mlir.compilation.build.MAX_FOLDED_WORK", 100)
     monkeypatch.setattr(FoldWork.__init__, "__defaults__", (100,))
     later = pyc_mlir.compile(text, **options)
     assert decided(later) == ["load"]
@@ -124,7 +124,7 @@ def test_a_program_that_no_memory_holds_compiles():
     The program itself needs them only where IREE keeps them apart from the sum.
     """
     program = SUM.replace("20000", "100000")
-    made = build.build_here(Job.of(program, None, make_options(target="cpu-avx2", kernels="iree")))
+    made = build_here(Job.of(program, None, make_options(target="cpu-avx2", kernels="iree")))
     assert [d.chosen for d in made.decisions if d.site.pass_name == CONSTANTS_SITE] == ["load"]
     try:
         pyc_mlir.Program(made, SYNC)

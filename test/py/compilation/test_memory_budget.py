@@ -13,7 +13,7 @@ from stream_programs import LOOP, Program, bits, branches, chain, layered
 
 from pyc_mlir.api import build, compile
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.compilation.build import Planned, plan_only
+from pyc_mlir.compilation.build import PlannedProgram, plan_only
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
@@ -42,12 +42,12 @@ def contract(total: int, **clauses) -> Contract:
 
 
 @cache
-def planned(code: bytes, mode: str) -> Planned:
+def planned(code: bytes, mode: str) -> PlannedProgram:
     """The program's plan in a mode without a budget."""
     return plan_of(code.decode(), None, planner_mode=mode)
 
 
-def plan_of(source: Any, inputs: Any, **asked: Any) -> Planned:
+def plan_of(source: Any, inputs: Any, **asked: Any) -> PlannedProgram:
     """What a compile would plan."""
     options = make_options(**asked)
     return plan_only(lower(Job.of(source, inputs, options)), options)

@@ -4,7 +4,7 @@ import inspect
 import json
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import pyc_mlir
 from pyc_mlir import CompileOptions, Contract, Device, PycError, ReasonCode, Target, nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact.manifest import ReplayOptions
-from pyc_mlir.compilation.compile_options import texts
+from pyc_mlir.compilation.compile_options import CompileOverrides, texts
 from pyc_mlir.compilation.options import HIGH_LEVEL, Options, make_options, passes_of, resolve
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.pipelines.choices.choices import FirstIsBest
@@ -56,6 +56,10 @@ def test_every_option_has_a_text_and_a_value_here():
     assert all(text.text for text in texts().values())
     for name, value in CHANGED.items():
         assert value != getattr(CompileOptions(), name)
+
+
+def test_overrides_are_the_options():
+    assert get_type_hints(CompileOverrides) == get_type_hints(CompileOptions)
 
 
 @pytest.mark.parametrize("function", [pyc_mlir.compile, pyc_mlir.jit, CompileOptions])

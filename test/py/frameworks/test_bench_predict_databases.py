@@ -35,7 +35,7 @@ def observed(noise: float, wrong: float = 0.3, count: int = 16, seed: int = 0) -
     Kernels are 10 us to 1 ms. wrong: deviation of predictions; noise: of calls of programs.
     """
     chance = np.random.default_rng(seed)
-    rows, ways = [], []
+    rows, recipes = [], []
     for number in range(count):
         works = [f"w1-{number:032x}{i:032x}" for i in range(chance.integers(2, 5))]
         true = {}
@@ -55,8 +55,8 @@ def observed(noise: float, wrong: float = 0.3, count: int = 16, seed: int = 0) -
             )
             seconds = CALL + sum(true[k] for k in kernels) + 1e-6 * (len(works) - 1)
             seconds *= float(np.exp(chance.normal(0, noise)))
-            ways.append(ObservedRecipe(f"p{number}", str(label), kernels, 0.0, seconds, 64, 64))
-    return Observed(tuple(rows), tuple(ways), CALL)
+            recipes.append(ObservedRecipe(f"p{number}", str(label), kernels, 0.0, seconds, 64, 64))
+    return Observed(tuple(rows), tuple(recipes), CALL)
 
 
 def test_with_its_rows_the_winner_is_right_and_intervals_cover():
@@ -82,18 +82,18 @@ def test_what_is_left_out_has_no_say():
     before = observed(noise=0.02, count=12)
     own = before.works_of("p0")
     rows = [replace(r, seconds=1.0, lo=1.0, hi=1.0) if r.work in own else r for r in before.rows]
-    without = scores(Observed(tuple(rows), before.ways, CALL), ROWS_UNKNOWN).judged[0]
+    without = scores(Observed(tuple(rows), before.recipes, CALL), ROWS_UNKNOWN).judged[0]
     assert without == scores(before, ROWS_UNKNOWN).judged[0]
-    assert scores(Observed(tuple(rows), before.ways, CALL), ROWS_KNOWN).judged[0] != without
+    assert scores(Observed(tuple(rows), before.recipes, CALL), ROWS_KNOWN).judged[0] != without
 
 
 def test_ties_are_no_question():
-    way = ObservedRecipe("p", "a", (("w", "iree"),), 0.0, 1e-3)
+    recipe = ObservedRecipe("p", "a", (("w", "iree"),), 0.0, 1e-3)
     rows = (ObservedChoice("w", "iree", 1e-3, 1e-3, 1e-3, 1e-3),)
-    close = Observed(rows, (way, replace(way, label="b", seconds=1.04e-3)))
+    close = Observed(rows, (recipe, replace(recipe, label="b", seconds=1.04e-3)))
     (judged,) = scores(close, ROWS_KNOWN).judged
     assert (judged.pairs, judged.regret) == (0, 0)
-    apart = Observed(rows, (way, replace(way, label="b", seconds=1.06e-3)))
+    apart = Observed(rows, (recipe, replace(recipe, label="b", seconds=1.06e-3)))
     assert scores(apart, ROWS_KNOWN).judged[0].pairs == 1
 
 
@@ -125,14 +125,14 @@ def test_programs_are_measured_by_work_and_by_recipe():
 
     (found,) = observe(programs(quick=True)[:1], nothing(), Simulated(cost), SessionPlan(3, 2))
     assert found.call_seconds == pytest.approx(CALL + 1e-5)
-    labels = [way.label for way in found.ways]
+    labels = [recipe.label for recipe in found.recipes]
     assert labels[:2] == ["own", "IREE"]
     assert len(labels) > 2
-    works = {work for way in found.ways for work, _ in way.kernels}
+    works = {work for recipe in found.recipes for work, _ in recipe.kernels}
     assert works == {row.work for row in found.rows}
     assert {row.choice for row in found.rows} >= {"iree"}
-    for way in found.ways[1:2]:
-        assert {choice for _, choice in way.kernels} == {"iree"}
+    for recipe in found.recipes[1:2]:
+        assert {choice for _, choice in recipe.kernels} == {"iree"}
 
 
 def test_policies_are_compared_in_one_session():

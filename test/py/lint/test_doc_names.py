@@ -20,6 +20,11 @@ NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:\(\))?")
 OURS = re.compile(r"\w+_\w+|[A-Z]\w*[a-z][A-Z]\w*|_?[a-zA-Z]\w*(?:\.\w+)+")
 OP_ID = re.compile(r"\w+\.[0-9a-f]{16}")
 GENERATED = {"commands.md", "frontends.md"}
+CLAUSE = re.compile(r"(What|Whether|Where)\b")
+NO_VERB = re.compile(
+    r"(All|Any|As|At|By|Bytes|Each|Every|For|From|How|In|Names|Of|One|Random|Rows|Seconds|Those|"
+    r"Values|Which|Why|With|Without|Zeros)\b"
+)
 # Until their docstrings are statements.
 UNTIL = tuple(
     f"pyc_mlir/{folder}"
@@ -97,17 +102,23 @@ def test_docstrings_name_what_exists():
 
 
 def test_docstrings_are_statements():
-    """A function's begins with a verb (ruff D401), a class's and a module's with a noun phrase."""
-    wrong = [
-        f"{path}:{text.lineno}: {head}"
-        for path, texts in docstrings().items()
-        if not path.startswith(("test/", *UNTIL))
-        for text in texts
-        if (head := str(text.value).partition("\n\n")[0]).startswith(("What", "Whether", "Where"))
-        or head.endswith("?")
-        or "? " in head
-    ]
+    """A function's docstring begins with a verb (see also ruff D401), no other with a clause."""
+    wrong = []
+    for path, tree in trees(*PRODUCT).items():
+        for node in ast.walk(tree) if not path.startswith(UNTIL) else ():
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                continue
+            head = (ast.get_docstring(node) or "").partition("\n\n")[0]
+            unfit = CLAUSE.match(head) or (is_function(node) and NO_VERB.match(head))
+            if unfit or "? " in head or head.endswith("?"):
+                wrong.append(f"{path}: {getattr(node, 'name', 'module')}: {head}")
     assert not wrong, "a docstring begins with a statement:\n" + "\n".join(wrong)
+
+
+def is_function(node: ast.AST) -> bool:
+    """Return whether a node is a function and no property."""
+    decorators = [ast.unparse(d) for d in getattr(node, "decorator_list", ())]
+    return isinstance(node, ast.FunctionDef) and not any("property" in d for d in decorators)
 
 
 def test_documents_name_what_exists():

@@ -76,11 +76,11 @@ def folder(kept, tmp_path) -> Path:
 def quick(plain, monkeypatch) -> None:
     """The compiler's place is taken by its answer."""
     answer = artifact.from_bytes(plain)
-    monkeypatch.setattr("pyc_mlir.compilation.build.first_artifact", lambda *_: answer)
+    monkeypatch.setattr("pyc_mlir.compilation.attempts.first_artifact", lambda *_: answer)
 
 
 def no_compile(monkeypatch) -> None:
-    monkeypatch.setattr("pyc_mlir.compilation.build.first_artifact", None)
+    monkeypatch.setattr("pyc_mlir.compilation.attempts.first_artifact", None)
 
 
 @pytest.mark.full

@@ -21,7 +21,7 @@ from pyc_mlir import TensorSpec, compile
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.memory.arena_choice import ArenaEntry
+from pyc_mlir.iree.memory.arena_choice import EntryRequest, make_entry
 from pyc_mlir.iree.memory.versions import iree_alone
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import Arena, ArenaCall, ArenaFacts, ArenaPool, read_facts
@@ -156,9 +156,8 @@ def test_code_is_generated_once():
     counts = []
     for wanted in (False, True):
         with opened(branches(3).code, host_target()) as session:
-            entry = ArenaEntry("main", wanted)
             session.run(to="flow")
-            entry.compile(session, iree_alone)
+            entry, _ = make_entry(session, EntryRequest(wanted=wanted), iree_alone)
             assert not entry.missing and (entry.twin is not None) == wanted
             counts.append(session.text().count(b"stream.executable private"))
     assert counts[0] == counts[1] > 0

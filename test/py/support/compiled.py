@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.compilation.generate import SETTINGS, UNFUSED, Generated, Request
+from pyc_mlir.compilation.generate import SETTINGS, UNFUSED, Generated, Request, compiled
+from pyc_mlir.compilation.lower import Lowered
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.interpreter import interpret
@@ -100,16 +101,16 @@ def compile_and_load(module: ir.Module) -> Executable:
     """Lower a pyc module in place and load it on local-sync."""
     ConvertToLinalg().run(module, PassContext())
     assert module.operation.verify()
-    request = Request(str(module).encode(), Target.named("cpu"))
-    return Executable(_generated(request).vmfb, Device("local-sync"))
+    return Executable(_generated(str(module).encode()).vmfb, Device("local-sync"))
 
 
-def _generated(request: Request) -> Generated:
-    """What the first setting gives that IREE has code for."""
+def _generated(code: bytes) -> Generated:
+    """Return what the first setting gives that IREE has code for."""
+    lowered, request = Lowered(code), Request(Target.named("cpu"))
     for setting in SETTINGS:
         with suppress(CompileError):
-            return request.compile(setting)
-    return request.compile(UNFUSED)
+            return compiled(lowered, replace(request, setting=setting))
+    return compiled(lowered, replace(request, setting=UNFUSED))
 
 
 def run_function(

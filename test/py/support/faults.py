@@ -4,10 +4,13 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from pytest import MonkeyPatch
 
-from pyc_mlir.compilation.generate import Generated, Request
+from pyc_mlir.compilation import attempts
+from pyc_mlir.compilation.generate import Request
+from pyc_mlir.compilation.lower import Lowered
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 # A program of IREE's that checks its argument: more than three elements are refused.
@@ -22,16 +25,16 @@ CHECKED = b"""func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> {
 
 
 def without_aggressive_fusion(patch: MonkeyPatch) -> None:
-    """IREE fails under its aggressive fusion, so that a compile falls back to the plain one."""
-    honest = Request.compile
+    """Let IREE fail under its aggressive fusion, so that a compile falls back to the plain one."""
+    honest = attempts.plan
     failed = PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
 
-    def compile(self: Request, setting: str) -> Generated:
-        if setting == "aggressive":
+    def plan(lowered: Lowered, request: Request) -> Any:
+        if request.setting == "aggressive":
             raise failed
-        return honest(self, setting)
+        return honest(lowered, request)
 
-    patch.setattr(Request, "compile", compile)
+    patch.setattr(attempts, "plan", plan)
 
 
 @contextmanager

@@ -190,7 +190,8 @@ def computed(names: Sequence[str], arrays: Sequence[Array], **options: Any) -> l
         return tuple(FUNCTIONS[name].traced(*xs) for name in names)
 
     types = [Tensor[name, len(a)] for a in arrays]
-    compiled = pyc_mlir.compile(program, types, **{"target": "cpu", **options})
+    chosen: dict[str, Any] = {"target": "cpu", **options}
+    compiled = pyc_mlir.compile(program, types, **chosen)
     return [np.asarray(out) for out in compiled(*arrays)]
 
 

@@ -29,7 +29,9 @@ from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.compile_key import Identity
 from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.store import ARTIFACT, CacheStore
-from pyc_mlir.compilation.generate import Generated, Request
+from pyc_mlir.compilation import attempts
+from pyc_mlir.compilation.generate import Request
+from pyc_mlir.compilation.lower import Lowered
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.stages import CHEAPEST, OFFERED
 from pyc_mlir.compilation.stages import SITE as COMPILE_STAGE
@@ -172,17 +174,17 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.BUDGET_RETRY)
 def _(here: Here) -> Codes:
-    honest, tries = Request.compile, []
+    honest, tries = attempts.plan, []
 
-    def compile(self: Request, setting: str) -> Generated:
-        tries.append(setting)
+    def plan(lowered: Lowered, request: Request) -> Any:
+        tries.append(request.setting)
         if len(tries) == 1:
             raise BudgetNotKept(
                 ByteBudget(1 << 20, 0, 1), SmallestProgram(0, 0, 2 << 20, 1.0, 1.0), proven=False
             )
-        return honest(self, setting)
+        return honest(lowered, request)
 
-    here.patch.setattr(Request, "compile", compile)
+    here.patch.setattr(attempts, "plan", plan)
     options = make_options(contract=Contract(memory_budget_bytes=1 << 20))
     return fallback_codes(build(small, [X], options).decisions)
 

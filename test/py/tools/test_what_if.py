@@ -12,7 +12,7 @@ from wisdoms import KERNELS, reversed_wisdom
 
 from pyc_mlir import nn
 from pyc_mlir.artifact.artifact import Artifact, write
-from pyc_mlir.compilation.build import build_here
+from pyc_mlir.compilation.attempts import build_here
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
-from pyc_mlir.compilation.build import finish
+from pyc_mlir.compilation.attempts import finish
 from pyc_mlir.compilation.generate import SETTINGS
 from pyc_mlir.compilation.generate import SITE as FUSION_SITE
 from pyc_mlir.compilation.job import Job

@@ -37,7 +37,7 @@ def observe(
     """
     call = _seconds(_measured(nothing, [MeasuredChoice(label="own")], measurer, plan)[0])
     rows: dict[str, list[ObservedChoice]] = {}
-    ways: list[ObservedRecipe] = []
+    recipes: list[ObservedRecipe] = []
     for program in programs:
         try:
             lowered = lower(Job.of(program.source, program.specs, make_options()))
@@ -51,10 +51,10 @@ def observe(
             note(f"{program.name}: left out: {error}")
             continue
         known = {(r.work, r.choice) for of_work in rows.values() for r in of_work}
-        ways += [way for way in found if set(way.kernels) <= known]
+        recipes += [recipe for recipe in found if set(recipe.kernels) <= known]
         note(f"{program.name}: {len(found)} recipes")
         every = tuple(row for of_work in rows.values() for row in of_work)
-        yield Observed(every, tuple(ways), call or 0.0)
+        yield Observed(every, tuple(recipes), call or 0.0)
 
 
 def _predicted(program: PricedProgram) -> Mapping[str, Mapping[str, float]]:

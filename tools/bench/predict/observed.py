@@ -69,14 +69,14 @@ class Observed:
     """Rows of works, recipes of programs, and the seconds of a call of nothing."""
 
     rows: tuple[ObservedChoice, ...]
-    ways: tuple[ObservedRecipe, ...]
+    recipes: tuple[ObservedRecipe, ...]
     call_seconds: float = 0.0
 
     @cached_property
     def programs(self) -> Mapping[str, tuple[ObservedRecipe, ...]]:
         """The recipes of each program."""
-        names = dict.fromkeys(way.program for way in self.ways)
-        return {name: tuple(w for w in self.ways if w.program == name) for name in names}
+        names = dict.fromkeys(recipe.program for recipe in self.recipes)
+        return {name: tuple(w for w in self.recipes if w.program == name) for name in names}
 
     @cached_property
     def costs(self) -> Mapping[str, Mapping[str, Cost]]:
@@ -88,21 +88,21 @@ class Observed:
 
     def works_of(self, program: str) -> frozenset[str]:
         """Return the works of a program's kernels."""
-        return frozenset(work for way in self.programs[program] for work, _ in way.kernels)
+        return frozenset(work for recipe in self.programs[program] for work, _ in recipe.kernels)
 
     def wisdom(self, without: Iterable[str] = ()) -> Wisdom:
         """Return the rows as wisdom, those of some works left out."""
         left_out = set(without)
         return Wisdom.of([r.wisdom for r in self.rows if r.work not in left_out], {})
 
-    def priced(self, way: ObservedRecipe) -> PricedProgram:
+    def priced(self, recipe: ObservedRecipe) -> PricedProgram:
         """Return a program as numbers; its kernels' sites are their places."""
         kernels = tuple(
             PricedSite(Site(SELECT, str(i), work=work), choice, self.costs[work])
-            for i, (work, choice) in enumerate(way.kernels)
+            for i, (work, choice) in enumerate(recipe.kernels)
         )
         target = Target.named("cpu")
-        return PricedProgram("", kernels, (), (), frozenset(), way.other, Account(), target)
+        return PricedProgram("", kernels, (), (), frozenset(), recipe.other, Account(), target)
 
     def to_records(self) -> list[Record]:
         """Return the records of a report."""
@@ -114,7 +114,7 @@ class Observed:
                     lo=r.lo, hi=r.hi, predicted=r.predicted, processes=r.processes,
                 )
             )  # fmt: skip
-        for w in self.ways:
+        for w in self.recipes:
             found.append(
                 record(
                     w.program, w.label, CALL, "s", w.seconds, kernels=[list(k) for k in w.kernels],
@@ -126,7 +126,7 @@ class Observed:
     @staticmethod
     def of_records(records: Sequence[Mapping[str, Any]]) -> "Observed":
         """Read the records of `to_records`; other records are passed over."""
-        rows, ways, call = [], [], 0.0
+        rows, recipes, call = [], [], 0.0
         for r in records:
             if r["workload"] == NOTHING:
                 call = r["value"]
@@ -136,9 +136,9 @@ class Observed:
             elif r["metric"] == CALL:
                 kernels = tuple((work, choice) for work, choice in r["kernels"])
                 sizes = (r["planned"], r["stated"])
-                ways.append(
+                recipes.append(
                     ObservedRecipe(
                         r["workload"], r["candidate"], kernels, r["other"], r["value"], *sizes
                     )
                 )
-        return Observed(tuple(rows), tuple(ways), call)
+        return Observed(tuple(rows), tuple(recipes), call)

@@ -32,7 +32,7 @@ class ProgramScore:
     pairs: int
     right: int
     regret: float
-    ways: int
+    recipes: int
     held: int
     calibrated: int
     ratios: tuple[float, ...] = ()
@@ -57,7 +57,7 @@ class Scores:
     @property
     def coverage(self) -> float:
         """The share of intervals that hold what was measured."""
-        return sum(j.held for j in self.judged) / max(1, sum(j.ways for j in self.judged))
+        return sum(j.held for j in self.judged) / max(1, sum(j.recipes for j in self.judged))
 
     def interval(self, name: str) -> tuple[float, float]:
         """Return the interval of a figure: programs are drawn with replacement."""
@@ -72,9 +72,9 @@ class Scores:
 def scores(observed: Observed, known: str) -> Scores:
     """Leave each program out once. `known`: ROWS_KNOWN or ROWS_UNKNOWN."""
     judged, made = [], _Made()
-    for name, ways in observed.programs.items():
+    for name, recipes in observed.programs.items():
         residuals = _known(observed, known, name, made)
-        judged.append(_judged(name, ways, _estimates(observed, name, known, residuals)))
+        judged.append(_judged(name, recipes, _estimates(observed, name, known, residuals)))
     return Scores(tuple(judged))
 
 
@@ -122,8 +122,8 @@ def _estimates(
     overheads = Overheads(observed.call_seconds, join_seconds=join)
     wisdom = observed.wisdom(_hidden(observed, known, program))
     return [
-        Simulator(observed.priced(way), wisdom, HERE, residuals, overheads).estimate()
-        for way in observed.programs[program]
+        Simulator(observed.priced(recipe), wisdom, HERE, residuals, overheads).estimate()
+        for recipe in observed.programs[program]
     ]
 
 
@@ -139,15 +139,15 @@ def _of_works(observed: Observed, hidden: Set[str]) -> Iterator[Residual]:
 
 def _of_program(observed: Observed, name: str, estimates: Sequence[Estimate]) -> Iterator[Residual]:
     """Yield errors of estimates of one program, one a recipe."""
-    for way, estimate in zip(observed.programs[name], estimates, strict=True):
+    for recipe, estimate in zip(observed.programs[name], estimates, strict=True):
         yield Residual(
             HERE.environment,
             PROGRAM,
-            f"{name}: {way.label}",
+            f"{name}: {recipe.label}",
             estimate.seconds,
-            way.seconds,
+            recipe.seconds,
             _scale(estimate),
-            len(way.kernels),
+            len(recipe.kernels),
         )
 
 
@@ -157,13 +157,13 @@ def _scale(estimate: Estimate) -> float:
 
 
 def _judged(
-    name: str, ways: Sequence[ObservedRecipe], estimates: Sequence[Estimate]
+    name: str, recipes: Sequence[ObservedRecipe], estimates: Sequence[Estimate]
 ) -> ProgramScore:
-    measured = [way.seconds for way in ways]
+    measured = [recipe.seconds for recipe in recipes]
     expected = [estimate.seconds for estimate in estimates]
     apart = [
         (i, j)
-        for i, j in combinations(range(len(ways)), 2)
+        for i, j in combinations(range(len(recipes)), 2)
         if abs(np.log(measured[i] / measured[j])) > np.log(1 + APART)
     ]
     right = sum((measured[i] < measured[j]) == (expected[i] < expected[j]) for i, j in apart)
@@ -173,7 +173,7 @@ def _judged(
         len(apart),
         right,
         chosen / min(measured) - 1,
-        len(ways),
+        len(recipes),
         sum(e.lo <= m <= e.hi for e, m in zip(estimates, measured, strict=True)),
         sum(e.width.calibrated for e in estimates),
         tuple(m / e for m, e in zip(measured, expected, strict=True)),

@@ -67,7 +67,7 @@ def _measured(rounds: int, quick: bool) -> Iterator[Observed]:
 def _scored(observed: Observed) -> Iterator[Record]:
     for known in (ROWS_KNOWN, ROWS_UNKNOWN):
         yield from _figures(known, scores(observed, known))
-    requested = [w for w in observed.ways if w.planned is not None and w.stated is not None]
+    requested = [w for w in observed.recipes if w.planned is not None and w.stated is not None]
     if requested:
         exact = sum(w.planned == w.stated for w in requested) / len(requested)
         yield record("bytes by the planner without code", SUITE, "exact", "%", 100 * exact)
@@ -93,14 +93,14 @@ def _figures(known: str, found: Scores) -> Iterator[Record]:
             p90=100 * hi,
             programs=len(found.judged),
             pairs=pairs,
-            ways=sum(j.ways for j in found.judged),
+            ways=sum(j.recipes for j in found.judged),
         )
 
 
 def _rate(observed: Observed) -> float:
     """Return estimates a second of the program with most kernels, each by another recipe."""
-    ways = max(observed.programs.values(), key=lambda ways: len(ways[0].kernels))
-    simulator = Simulator(observed.priced(ways[0]), observed.wisdom(), HERE)
+    recipes = max(observed.programs.values(), key=lambda recipes: len(recipes[0].kernels))
+    simulator = Simulator(observed.priced(recipes[0]), observed.wisdom(), HERE)
     sites = simulator.program.kernels
     choices = [list(site.costs) for site in sites]
     begin = time.perf_counter()

@@ -131,7 +131,7 @@ def _against_iree(mode: str) -> Ratio:
 
 
 def _in_all(mode: str) -> Ratio:
-    """With constants and inputs; None in reports that were made before those were counted."""
+    """Return the ratio to IREE with constants and inputs; None in older reports."""
     return lambda modes: _quotient(modes[mode]["total_bytes"], modes[mode].get("iree_total_bytes"))
 
 

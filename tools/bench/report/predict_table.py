@@ -33,13 +33,13 @@ def _programs(report: Report) -> Iterator[str]:
     yield "|---" * 6 + "|"
     calls = [r for r in report.records if r["metric"] == _CALL and "kernels" in r]
     for name in dict.fromkeys(r["workload"] for r in calls):
-        ways = sorted((r for r in calls if r["workload"] == name), key=lambda r: r["value"])
-        own = next((r["value"] for r in ways if r["candidate"] == "own"), None)
+        recipes = sorted((r for r in calls if r["workload"] == name), key=lambda r: r["value"])
+        own = next((r["value"] for r in recipes if r["candidate"] == "own"), None)
         yield table_row(
             name,
-            str(len(ways[0]["kernels"])),
-            str(len(ways)),
+            str(len(recipes[0]["kernels"])),
+            str(len(recipes)),
             "" if own is None else quantity(own, "s"),
-            f"{ways[0]['candidate']}: {quantity(ways[0]['value'], 's')}",
-            f"{ways[-1]['candidate']}: {quantity(ways[-1]['value'], 's')}",
+            f"{recipes[0]['candidate']}: {quantity(recipes[0]['value'], 's')}",
+            f"{recipes[-1]['candidate']}: {quantity(recipes[-1]['value'], 's')}",
         )

@@ -11,7 +11,8 @@ from wisdoms import KERNELS, row
 
 from pyc_mlir import nn
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.compilation.build import build_here, plan_only
+from pyc_mlir.compilation.attempts import build_here
+from pyc_mlir.compilation.build import plan_only
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options

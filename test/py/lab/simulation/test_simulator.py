@@ -10,7 +10,7 @@ from wisdoms import KERNELS, row
 
 from pyc_mlir import nn, simulate
 from pyc_mlir.artifact.artifact import Artifact, from_bytes, to_bytes
-from pyc_mlir.compilation.build import build_here
+from pyc_mlir.compilation.attempts import build_here
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options

@@ -10,7 +10,7 @@ from conftest import FULL
 from random_ops import draw_graph
 from stream_programs import bits
 
-from pyc_mlir.compilation.build import finish
+from pyc_mlir.compilation.attempts import finish
 from pyc_mlir.compilation.generate import SETTINGS
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower

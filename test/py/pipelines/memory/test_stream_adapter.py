@@ -16,7 +16,8 @@ from stream_programs import Program, branches, chain, layered
 
 from pyc_mlir.api import compile
 from pyc_mlir.compilation import plan_memory as planned_module
-from pyc_mlir.compilation.generate import Request
+from pyc_mlir.compilation.generate import Request, compiled
+from pyc_mlir.compilation.lower import Lowered
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.plan_memory import Planner, PlanRequest, pack_slices
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -144,8 +145,8 @@ def carried_out(program: Program, plans: Plans, pack=first_fit) -> tuple[bytes, 
 
 def planned(program: Program, plan: Plans = greedy, pack=first_fit):
     planner = Planner({"planned": plan}, pack)
-    made = Request(program.code, CPU, plans=PlanRequest("module", planner)).compile("aggressive")
-    return made.vmfb, list(made.decisions)
+    made = compiled(Lowered(program.code), Request(CPU, plans=PlanRequest("module", planner)))
+    return made.vmfb, list(made.memory.decisions)
 
 
 def unplanned(program: Program) -> bytes:
@@ -207,8 +208,8 @@ def test_a_policy_may_keep_iree_in_one_region():
     program = branches(4, regions=2)
     planner = Planner({"planned": greedy}, first_fit)
     plans = PlanRequest("module", planner, OnlyTheFirst())
-    made = Request(program.code, CPU, plans=plans).compile("aggressive")
-    assert [d.chosen for d in made.decisions] == ["planned", "iree"]
+    made = compiled(Lowered(program.code), Request(CPU, plans=plans))
+    assert [d.chosen for d in made.memory.decisions] == ["planned", "iree"]
     assert run(made.vmfb, program)[0] == run(unplanned(program), program)[0]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import FULL
 
-from pyc_mlir.compilation.generate import SETTINGS, Request
+from pyc_mlir.compilation.generate import SETTINGS, Request, compiled
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, make_options
@@ -153,8 +153,8 @@ def results_of(vmfb: bytes, inputs: list[np.ndarray], device: str) -> bytes:
 def test_bits_stay_where_results_take_over_storage(seed):
     shape = random.Random(seed).choice([(5, 7), (33, 24), (1, 7), (64, 24), (130, 7)])
     low = lowered(program(seed), shape, shape)
-    request = Request(low.code, make_options().target, SETTINGS["plain"])
-    plain = request.compile("plain").vmfb
+    request = Request(make_options().target, "plain", SETTINGS["plain"])
+    plain = compiled(low, request).vmfb
     planned, _ = run_in_place(low.code)
     rng = np.random.default_rng(seed)
     inputs = [rng.normal(size=shape).astype(F32) for _ in range(2)]
@@ -170,9 +170,9 @@ def test_bits_stay_on_vulkan_too(seed):
         pytest.skip(f"no vulkan device: {error.message}")
     shape = random.Random(seed).choice([(5, 7), (33, 24), (1, 7), (64, 24), (130, 7)])
     options = make_options(target="vulkan")
-    code = lower(Job.of(program(seed), [np.zeros(shape, F32)] * 2, options)).code
-    plain = Request(code, options.target, SETTINGS["plain"]).compile("plain").vmfb
-    planned, _ = run_in_place(code, "vulkan")
+    low = lower(Job.of(program(seed), [np.zeros(shape, F32)] * 2, options))
+    plain = compiled(low, Request(options.target, "plain", SETTINGS["plain"])).vmfb
+    planned, _ = run_in_place(low.code, "vulkan")
     rng = np.random.default_rng(seed)
     inputs = [rng.normal(size=shape).astype(F32) for _ in range(2)]
     assert results_of(planned, inputs, "vulkan") == results_of(plain, inputs, "vulkan")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from kernel_runs import FLOAT, pointwise, targets
 
-from pyc_mlir.compilation.generate import Request
+from pyc_mlir.compilation.generate import Request, compiled
 from pyc_mlir.compilation.job import Job
-from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.plan_memory import PlanRequest, planner_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -88,13 +88,13 @@ def test_declared_pairs_save_memory_and_change_no_bit(target):
     arenas = []
     for attributes in ((), (IN_PLACE,)):
         plans = PlanRequest("module", planner_of(["balanced"]))
-        request = Request(steps(target, *attributes).encode(), target, plans=plans)
-        made = request.compile("aggressive")
+        code = steps(target, *attributes).encode()
+        made = compiled(Lowered(code), Request(target, plans=plans))
         device = Device("local-sync")
         entry = Executable(made.vmfb, device).entry("main", [FLOAT])
         (result,) = entry([to_device(x, device)])
         assert np.array_equal(result.numpy(), x * 2**STEPS)
-        (region,) = made.memory.regions
+        (region,) = made.memory.report.regions
         arenas.append(region.layouts[region.chosen].arena_bytes)
     assert arenas == [2 * SIZE * 4, SIZE * 4]
 

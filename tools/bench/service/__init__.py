@@ -1,0 +1,1 @@
+"""Programs in service: servers beside a peer's under load, soaks and faults."""

@@ -1,0 +1,195 @@
+"""The suite `serve`: `pyc-serve` beside onnxruntime behind the same HTTP stack, under load.
+
+Both servers and the load share the machine. For each model, by turns: requests a second and their
+p50 and p99 at as many connections as the queue holds; then twice the connections, where the rest
+is refused: p99 of those that are admitted, and of the refusals. `batched` puts requests together,
+`one by one` does not.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+from urllib.request import urlopen
+
+import numpy as np
+
+import pyc_mlir
+from pyc_mlir import TensorSpec
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure.records import Record, record
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.bench.service.load import Answers, Load, under_load
+from pyc_mlir.tools.bench.workloads.encoder import (
+    BASE,
+    TINY,
+    EncoderShape,
+    encoder_onnx,
+    encoder_weights,
+)
+from pyc_mlir.tools.bench.workloads.workloads import digits
+from pyc_mlir.tools.cli.common import Parser
+
+SUITE = "serve"
+ROUNDS = 5
+PYC, PEER = "pyc", "onnxruntime"
+WORKERS, QUEUE = 2, 8
+_SECONDS, _QUICK_SECONDS = 4.0, 0.3
+_START = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A model on disk for both servers, and the body of a request."""
+
+    name: str
+    onnx: Path
+    program: Path
+    signature: Path
+    body: str
+    batches: bool
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Measure requests a second and waiting times beside onnxruntime behind the same server."""
+    parser = Parser(SUITE)
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="NAME=FILE.onnx", help="measure this one"
+    )
+    bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
+    seconds = _QUICK_SECONDS if bench.quick else _SECONDS
+    records: list[Record] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models(Path(folder), known, bench.quick):
+            records += measured(model, bench.rounds, seconds)
+    bench.store(records, workers=WORKERS, queue=QUEUE, seconds=seconds)
+    return 0
+
+
+def models(folder: Path, known: argparse.Namespace, quick: bool) -> Iterator[Served]:
+    """Yield the models, compiled. Raises PycError as `compile`."""
+    if known.model:
+        for text in known.model:
+            name, _, path = text.partition("=")
+            yield _written(folder, name, Path(path).read_bytes(), None)
+        return
+    mlp = digits("mlp", 1)
+    yield _written(folder, "digits mlp", mlp.onnx() if mlp.onnx else b"", mlp.inputs[0])
+    shape = TINY if quick else BASE
+    yield _written(folder, "encoder", _encoder(shape), None)
+
+
+def _encoder(shape: EncoderShape) -> bytes:
+    return encoder_onnx(shape, encoder_weights(shape))
+
+
+def _written(folder: Path, name: str, onnx: bytes, rows: np.ndarray | None) -> Served:
+    """Compile one model; with `rows`, for 1 to 64 of them."""
+    stem = name.replace(" ", "_")
+    source = folder / f"{stem}.onnx"
+    source.write_bytes(onnx)
+    if rows is None:
+        program = pyc_mlir.compile(source)
+    else:
+        spec = TensorSpec("f32", "batch", *rows.shape[1:])
+        program = pyc_mlir.compile(source, [spec], dims={"batch": (1, 64)})
+    signature = folder / f"{stem}.json"
+    signature.write_text(json.dumps(program.signature.to_json()))
+    program.save(folder / f"{stem}.vmfb")
+    body = _body(program, rows)
+    return Served(name, source, folder / f"{stem}.vmfb", signature, body, rows is not None)
+
+
+def _body(program: Program, rows: np.ndarray | None) -> str:
+    random, tensors = np.random.default_rng(0), []
+    for entry in program.signature.inputs:
+        shape = entry.static_shape if rows is None else rows.shape
+        assert shape is not None, "models of static shapes, or with rows"
+        x = random.normal(size=shape).astype(np.float32) if rows is None else rows
+        data = [round(float(v), 4) for v in x.ravel()]
+        tensors.append({"name": entry.name, "datatype": "FP32", "shape": list(shape), "data": data})
+    return json.dumps({"inputs": tensors})
+
+
+def measured(model: Served, rounds: int, seconds: float) -> Iterator[Record]:
+    """Load both servers by turns."""
+    candidates = [(PYC, True), (PEER, True)]
+    if model.batches:
+        candidates += [(PYC, False), (PEER, False)]
+    limit, over = WORKERS + QUEUE, 2 * (WORKERS + QUEUE)
+    found: dict[tuple[str, bool, int], list[Answers]] = {}
+    for _ in range(rounds):
+        for system, batched in candidates:
+            with server(model, system, batched) as port:
+                for connections in (limit, over):
+                    path = f"/v2/models/{model.onnx.stem}/infer"
+                    load = Load("127.0.0.1", port, path, model.body, connections, seconds)
+                    answers = under_load(load)
+                    found.setdefault((system, batched, connections), []).append(answers)
+                    note(f"{model.name}: {system}, batched {batched}, {connections}: {answers}")
+    for (system, batched, connections), answers in found.items():
+        how = "batched" if batched and model.batches else "one by one"
+        workload = f"{model.name}; {connections} connections, {how}"
+        if any(a.failed for a in answers):
+            raise PycError(
+                ReasonCode.RUNTIME_FAILED,
+                where=workload,
+                expected="answers and refusals alone",
+                got=f"{sum(a.failed for a in answers)} other statuses from {system}",
+            )
+        for metric, unit, values in (
+            ("answers a second", "requests", [a.a_second for a in answers]),
+            ("p50", "s", [a.p50 for a in answers]),
+            ("p99", "s", [a.p99 for a in answers]),
+            ("p99 of refusals", "s", [a.refused_p99 for a in answers if a.refused]),
+        ):
+            if values:
+                spread = {"min": min(values), "max": max(values), "n": len(values)}
+                yield record(workload, system, metric, unit, median(values), **spread)
+
+
+@contextmanager
+def server(model: Served, system: str, batched: bool) -> Iterator[int]:
+    """Start a server in a process of its own; yield its port."""
+    if system == PYC:
+        options = ["--workers", str(WORKERS), "--queue", str(QUEUE), "--port", "0"]
+        options += [] if batched else ["--no-batching"]
+        command = ["-m", "pyc_mlir.tools.pyc_serve", str(model.program), *options]
+    else:
+        given = [str(model.onnx), str(WORKERS), str(int(batched)), str(model.signature)]
+        command = ["-m", "pyc_mlir.tools.bench.service.peer", *given, str(QUEUE)]
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        port = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        if port is None:
+            raise PycError(
+                ReasonCode.RUNTIME_FAILED, where=system, expected="an address", got=repr(line)
+            )
+        _await(f"http://127.0.0.1:{port[1]}/v2/health/ready")
+        yield int(port[1])
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _await(url: str) -> None:
+    end = monotonic() + _START
+    while True:
+        try:
+            urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            if monotonic() > end:
+                raise
+            sleep(0.02)
