@@ -23,6 +23,7 @@ from pyc_mlir.dialects.util.files import file_error, open_plain
 from pyc_mlir.frontends.onnx.bounds import all_nodes, check_nodes, check_size, scan
 from pyc_mlir.frontends.onnx.functions import with_functions_inlined
 from pyc_mlir.frontends.onnx.inference import NATIVE_ERRORS, shape_error
+from pyc_mlir.frontends.onnx.model_files import MissingFile
 from pyc_mlir.frontends.onnx.names import (
     is_default_domain,
     node_name,
@@ -93,15 +94,12 @@ def bad_model(name: str, problem: str) -> PycError:
     )
 
 
-def unread_weights(name: str, error: OSError) -> PycError:
-    """Return the error for weights whose file, beside the model, cannot be read."""
-    missing = "put that file where the exporter wrote it, beside the model"
+def unread_weights(name: str, error: OSError | MissingFile) -> PycError:
+    """Return the error for weights whose file, beside the model, is missing or unreadable."""
+    problem = str(error) if isinstance(error, MissingFile) else f"weights: {error}"
+    remedy = "put that file, readable, where the exporter wrote it, beside the model"
     return PycError(
-        ReasonCode.FILE_ACCESS,
-        where=one_line(name),
-        expected=f"weights in the file {one_line(error.filename or '')}",
-        got=error.strerror or str(error),
-        remedy=missing if isinstance(error, FileNotFoundError) else "make it readable",
+        ReasonCode.FILE_ACCESS, " ".join(problem.split()), where=one_line(name), remedy=remedy
     )
 
 
@@ -131,7 +129,7 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
     try:
         check_nodes(model)
         light, weights = split_weights(model, source.directory)
-    except OSError as error:
+    except (OSError, MissingFile) as error:
         raise unread_weights(source.name, error) from error
     except ValueError as error:
         raise bad_model(source.name, str(error)) from error

@@ -4,7 +4,7 @@
     pyc-bench zoo --models resnet18 --systems pyc,onnxruntime --threads 1 --batch 1 --rounds 5
 
 Networks are those of `networks.py`; models that are not in the folder yet are made there by
-`export.py`, which needs torch and the packages of `pip install pyc-mlir[zoo]`. A row is one network
+`export.py`, which needs torch and the packages of `pip install '.[zoo]'`. A row is one network
 with one batch size and one number of threads: all systems are prepared in processes of their own
 and then timed in interleaved rounds. It gives a record for each system, with the fields of the
 suite `latency`, and
