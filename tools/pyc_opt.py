@@ -19,7 +19,6 @@ from pyc_mlir.pipelines.driver.pipeline_text import parse_pipeline
 from pyc_mlir.pipelines.driver.registry import PASSES
 from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, split
-from pyc_mlir.tools.cli.common import BROKEN, MISUSED, UsageError
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
 from pyc_mlir.tools.cli.opt_flags import OptFlags, ToolOutcome, flag_names, help_text, parse_flags
 from pyc_mlir.util.logs import configure
@@ -41,7 +40,7 @@ def _main(argv: Sequence[str]) -> int:
         data = b"" if flags.list_passes or flags.show_dialects else _read(flags.input)
     except PycError as error:
         print(f"pyc-opt: error: {error}", file=sys.stderr)
-        return MISUSED if isinstance(error, UsageError) else 1
+        return 1
     try:
         ended = run_guarded(lambda progress: _work_told(flags, data, progress))
     except KeyboardInterrupt:
@@ -51,7 +50,7 @@ def _main(argv: Sequence[str]) -> int:
             print(f"pyc-opt: error: {memory}", file=sys.stderr)
             return 1
         _report_crash(ended, flags, data, argv)
-        return BROKEN
+        return 2
     return ended
 
 

@@ -40,7 +40,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool; return the exit status (0 done, 1 refused, 2 misused, 3 a fault)."""
+    """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
     return cli.run_tool(TOOL, lambda: _run(sys.argv[1:] if argv is None else argv))
 
 

@@ -1,7 +1,7 @@
 """The common part of the command lines: exit codes, readable errors, progress.
 
-Exit status 0 is success, 1 a refusal (a message with place and reason code, never a traceback), 2 a
-command line that cannot be parsed, 3 a fault of ours (with a traceback), 130 an interrupt.
+Exit status 0 is success, 1 the user's fault (a message with place and reason code, never a
+traceback), 2 a fault of ours (with a traceback), 130 an interrupt.
 """
 
 import argparse
@@ -30,11 +30,7 @@ from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
 from pyc_mlir.util.logs import COMPILE, configure, logged, logger
 from pyc_mlir.util.temp_dir import require_room
 
-OK, REFUSED, MISUSED, BROKEN, INTERRUPTED = 0, 1, 2, 3, 130
-
-
-class UsageError(PycError):
-    """A command line that cannot be parsed."""
+OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
 
 
 class Parser(argparse.ArgumentParser):
@@ -85,8 +81,8 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError (BAD_ARGUMENT)."""
-        raise UsageError(
+        """Raise PycError (BAD_ARGUMENT)."""
+        raise PycError(
             ReasonCode.BAD_ARGUMENT, f"command line: {one_line(message)}; see `{self.prog} --help`"
         )
 
@@ -129,7 +125,7 @@ def _run_tool(tool: str, work: Callable[[], int]) -> int:
         known = refusal(error)
         if known.code is not ReasonCode.INTERNAL_ERROR:
             print(explain(tool, known), file=sys.stderr)
-            return MISUSED if isinstance(known, UsageError) else REFUSED
+            return REFUSED
         traceback.print_exc()
         print(explain(tool, known), file=sys.stderr)
         print(bug_note(tool), file=sys.stderr)

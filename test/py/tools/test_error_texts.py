@@ -70,16 +70,6 @@ def test_a_model_in_the_place_of_a_program_is_to_be_compiled(tmp_path):
     assert f"compile the model first: pyc-compile {path} -o model.vmfb" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("tool", "flags"),
-    [("pyc_run", []), ("pyc_compile", ["--frob"]), ("pyc_explain", ["--frob"]),
-     ("pyc_cache", ["frob"])],
-)  # fmt: skip
-def test_a_command_line_that_cannot_be_parsed_exits_with_2(tool, flags):
-    done = run(tool, *flags)
-    assert done.returncode == 2 and "[BAD_ARGUMENT]" in done.stderr
-
-
 def test_a_disk_that_can_only_be_read_is_told_as_such(tmp_path, monkeypatch):
     found = os.statvfs(tmp_path)
     fixed = SimpleNamespace(f_flag=found.f_flag | os.ST_RDONLY, f_bavail=1 << 30, f_frsize=4096)
