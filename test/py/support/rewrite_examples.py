@@ -103,6 +103,9 @@ REPEATED = (
       ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "rem")),
     *((op, twice(np.int32(6)), (N,), ("constant", "$", "add")) for op in
       ("and", "or", "xor", "shift_left", "shift_right")),
+    ("threefry", twice(np.uint64(6)), (tensor("ui64", 3, 3),), ("constant", "$", "add")),
+    ("philox", lambda b, f, x: twice(np.uint64(6))(b, lambda x, y: f(x, x, y), x),
+     (tensor("ui64", 3, 3),), ("constant", "$", "add")),
     ("compare", lambda b, f, x: f(x, full(2, F32, (3, 3)), predicate="lt"), (X,),
      ("constant", "$")),
     ("clip", lambda b, f, x: f(x, full(-1, F32, (3, 3)), full(1, F32, (3,))), (X,),
