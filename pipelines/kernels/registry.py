@@ -34,6 +34,7 @@ BUILT_IN = {
     "packing": "pyc_mlir.pipelines.kernels.families.packing",
     "int8": "pyc_mlir.pipelines.kernels.families.int8.family",
     "int8_depthwise": "pyc_mlir.pipelines.kernels.families.int8.depthwise",
+    "packed": "pyc_mlir.pipelines.kernels.families.packed.family",
     "conv": "pyc_mlir.pipelines.kernels.families.conv.convolution",
     "winograd": "pyc_mlir.pipelines.kernels.families.conv.winograd",
     "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",

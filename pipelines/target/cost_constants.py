@@ -43,6 +43,7 @@ _KERNELS = {
     "kernel.int8.vnni": CostConstant(2.5, "ResNet-18, 1 core, Zen 4: four products a lane"),
     "kernel.int8.madd": CostConstant(1.3, "the same with AVX2"),
     "kernel.int8.plain": CostConstant(0.3, "taken, not measured"),
+    "kernel.packed": CostConstant(0.6, "taken from its instructions: 1.3 to 1.7 a product"),
     "kernel.rows": CostConstant(0.37, _SUITE),
     "kernel.resize": CostConstant(0.5, "taken as elementwise's"),
     "kernel.concat": CostConstant(0.5, "taken as elementwise's"),
@@ -53,6 +54,9 @@ _IREE_OPS = {
     "iree.op.matmul": CostConstant(0.5, _OLD),
     "iree.op.integer_matmul": CostConstant(0.1, "integer products, Zen 4: 90 % of a BERT's time"),
     "iree.op.integer_conv2d": CostConstant(0.02, "taken from integer products"),
+    "iree.op.block_matmul": CostConstant(
+        0.05, "decoder of 98M weights, AVX2: unpacked in each call"
+    ),
     "iree.op.softmax": CostConstant(0.25, _OLD),
     "iree.op.log_softmax": CostConstant(0.25, _OLD),
     "iree.op.layernorm": CostConstant(0.5, _OLD),

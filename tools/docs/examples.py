@@ -56,6 +56,12 @@ EXAMPLES: dict[str, Example] = {
     "argmax": _call(_ROWS, axis=-1),
     "conv2d": _call(_IMAGES, tensor("f32", 16, 3, 3, 3), pads=(1, 1, 1, 1)),
     "integer_matmul": _call(tensor("ui8", None, 4), tensor("i8", 4, 10), tensor("i32")),
+    "block_matmul": _call(
+        tensor("f32", None, 64),
+        tensor("ui8", 10, 2, 16),
+        tensor("f32", 10, 2),
+        tensor("ui8", 10, 2),
+    ),
     "integer_conv2d": _call(
         tensor("ui8", None, 3, 32, 32), tensor("i8", 16, 3, 3, 3), tensor("i32"), pads=(1, 1, 1, 1)
     ),

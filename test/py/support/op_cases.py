@@ -306,13 +306,15 @@ def _convolution() -> Iterator[Case]:
 def _integer_products() -> Iterator[Case]:
     zero = Operand("i32", ())
     for dtype, (image, weight, params) in zip(("ui8", "i8") * 3, CONVOLUTIONS[:6], strict=True):
-        x, w = (Operand(t, s, "bytes") for t, s in ((dtype, image), ("i8", weight)))
-        yield case("integer_conv2d", x, w, zero, **params)
-        a, b = _nhwc(image, weight)
-        x, w = Operand(dtype, a, "bytes"), Operand("i8", b, "bytes")
-        yield case("integer_conv2d", x, w, zero, layout="NHWC", **params)
+        for layout, (a, b) in (("NCHW", (image, weight)), ("NHWC", _nhwc(image, weight))):
+            x, w = Operand(dtype, a, "bytes"), Operand("i8", b, "bytes")
+            yield case("integer_conv2d", x, w, zero, layout=layout, **params)
     for dtype, shape in (("ui8", (3, 4)), ("i8", (2, 3, 4)), ("ui8", (0, 4))):
         yield case("integer_matmul", Operand(dtype, shape, "bytes"), Operand("i8", (4, 5)), zero)
+    for count, held, blocks, depth in ((4, 8, 2, 32), (4, 8, 3, 40), (8, 16, 2, 24)):
+        w, p = (Operand("ui8", s, "bytes") for s in ((5, blocks, held), (5, blocks)))
+        x, scale = Operand("f32", (2, 3, depth)), Operand("f32", (5, blocks), "small")
+        yield case("block_matmul", x, w, scale, p, dynamic=False, bits=count)
 
 
 POOLINGS: tuple[tuple[Shape, dict[str, Any]], ...] = (

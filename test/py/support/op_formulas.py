@@ -152,6 +152,18 @@ def _laid_out(x: np.ndarray, layout: str) -> np.ndarray:
     return x if layout == "NCHW" else np.moveaxis(x, 1, -1)
 
 
+def _block_matmul(x, weight, scale, point, bits) -> np.ndarray:
+    """Sums over one number after the other, each taken out of its byte."""
+    rows, _, held = weight.shape
+    each, out = 8 // bits, np.zeros((*x.shape[:-1], rows))
+    for k in range(x.shape[-1]):
+        block, at = divmod(k, held * each)
+        byte = weight[:, block, at // each].astype(np.int64)
+        number = (byte >> (at % each * bits)) % (1 << bits) - point[:, block].astype(np.int64)
+        out += x[..., k : k + 1] * (number * scale[:, block])
+    return out
+
+
 def _less(x, zero) -> np.ndarray:
     """Quantized numbers less their zero point."""
     return x.astype(np.int64) - int(zero)
@@ -462,6 +474,7 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "argmax": _argmax,
     "conv2d": _conv2d,
     "integer_matmul": lambda x, w, zero: _matmul(_less(x, zero), w.astype(np.int64)),
+    "block_matmul": _block_matmul,
     "integer_conv2d": lambda x, w, zero, **p: _conv2d(_less(x, zero), w.astype(np.int64), **p),
     "max_pool2d": _max_pool,
     "avg_pool2d": _avg_pool,

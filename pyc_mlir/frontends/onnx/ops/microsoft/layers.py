@@ -90,6 +90,9 @@ def matmul_of_few_bits(n: OnnxNode) -> Any:
     if n.type(1).shape != (rows, blocks, block * bits // 8) or n.type(1).dtype != _UI8:
         raise PycError(ReasonCode.BAD_MODEL, f"`B`: expected {rows} x {blocks} blocks of ui8")
     wide = n.type(2).dtype
+    if (not n.has(3) or n.type(3).dtype == _UI8) and n.type(0).dtype == wide == DTYPES["f32"]:
+        out = _packed_product(n, bits, (rows, blocks))
+        return b.add(out, n.x(5)) if n.has(5) else out
     weight = unpacked(b, n.x(1), bits)
     if n.has(3) and n.type(3).dtype == _UI8:
         packed = b.reshape(n.x(3), shape=(rows, -1))
@@ -105,6 +108,18 @@ def matmul_of_few_bits(n: OnnxNode) -> Any:
     out = b.matmul(n.x(0), b.transpose(b.convert(weight, n.type(0).dtype), permutation=(1, 0)))
     n.attr("accuracy_level")  # How few bits the products may have.
     return b.add(out, n.x(5)) if n.has(5) else out
+
+
+def _packed_product(n: OnnxNode, bits: int, shape: tuple[int, int]) -> Any:
+    """Return the product by pyc.block_matmul; zero points are unpacked, a byte each."""
+    b = n.b
+    n.attr("accuracy_level")
+    point = b.constant(np.full(shape, 1 << (bits - 1), np.uint8))
+    if n.has(3):
+        point = unpacked(b, b.reshape(n.x(3), shape=(shape[0], -1)), bits)
+        point = take(b, point, 1, 0, shape[1])
+    scale = b.reshape(n.x(2), shape=shape)
+    return b.block_matmul(n.x(0), n.x(1), scale, point, bits=bits)
 
 
 @contrib("RotaryEmbedding")
