@@ -104,14 +104,8 @@ REPEATED = (
       ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "rem")),
     *((op, twice(np.int32(6)), (N,), ("constant", "$", "add")) for op in
       ("and", "or", "xor", "shift_left", "shift_right")),
-<<<<<<< HEAD
-    ("threefry", twice(np.uint64(6)), (tensor("ui64", 3, 3),), ("constant", "$", "add")),
-    ("philox", lambda b, f, x: twice(np.uint64(6))(b, lambda x, y: f(x, x, y), x),
-     (tensor("ui64", 3, 3),), ("constant", "$", "add")),
-=======
     ("threefry", twice(np.uint64(6)), (U,), ("constant", "$", "add")),
     ("philox", lambda b, f, x: f(x, x, full(2, U64, (3, 3))), (U,), ("constant", "$")),
->>>>>>> f724ab2a7109832c222897f9d7af06e6311e4079
     ("compare", lambda b, f, x: f(x, full(2, F32, (3, 3)), predicate="lt"), (X,),
      ("constant", "$")),
     ("clip", lambda b, f, x: f(x, full(-1, F32, (3, 3)), full(1, F32, (3,))), (X,),

@@ -11,7 +11,6 @@ from pyc_mlir.frontends.torch.ops import (
     movement,
     normalization,
     pooling,
-    random,
     reduction,
     scattering,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "movement",
     "normalization",
     "pooling",
-    "random",
     "reduction",
     "scattering",
 ]
