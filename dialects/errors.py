@@ -18,6 +18,7 @@ __all__ = [
     "PycError",
     "ReasonCode",
     "VerificationError",
+    "install",
     "internal_error",
     "lacks_memory",
     "memory_errors",
@@ -140,10 +141,15 @@ def memory_errors() -> Iterator[None]:
         raise memory from None
 
 
+def install(extra: str) -> str:
+    """Return the remedy where a package of an extra is missing: no registry has PyC."""
+    return f"install it with `pip install '.[{extra}]'` in PyC's checkout"
+
+
 def missing_compiler(error: ModuleNotFoundError) -> PycError | None:
     """Return the error for a compiler's package that is not installed; None for other modules.
 
-    Without extras, `pip install pyc-mlir` installs no compiler: programs run, none is compiled.
+    Without extras, no compiler is installed: programs run, none is compiled.
     """
     if (error.name or "").partition(".")[0] not in ("torch_mlir", "iree"):
         return None
@@ -152,5 +158,5 @@ def missing_compiler(error: ModuleNotFoundError) -> PycError | None:
         where="compiling",
         expected=f"the package `{error.name}`",
         got="none",
-        remedy="install the compiler with `pip install 'pyc-mlir[compile]'`",
+        remedy=install("compile"),
     )

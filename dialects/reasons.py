@@ -21,6 +21,9 @@ class ReasonRow:
 class ReasonCode(Enum):
     """Stable names for refusals, fallbacks, misses and errors. Codes are added, never renamed."""
 
+    def __repr__(self) -> str:
+        return f"ReasonCode.{self.name}"
+
     BAD_ARGUMENT = ReasonRow(
         "a value given to the API or a command line is not acceptable",
         "a misspelt name, a value out of range, flags that exclude each other",
@@ -102,13 +105,14 @@ class ReasonCode(Enum):
     UNSUPPORTED_OP = ReasonRow(
         "a model uses an operation that PyC does not know",
         "the exporter chose an operation that PyC has no rule for",
-        "replace the operation, or file an issue",
-        "an ONNX model with `NonMaxSuppression`",
+        "replace the operation, or ask for it in an issue of PyC's repository (CONTRIBUTING.md)",
+        "an ONNX model with an operator of a domain of its own",
     )
     UNSUPPORTED_ATTRIBUTE = ReasonRow(
         "a model uses a known operation in a form that PyC does not know",
         "an option, rank or operand that is known only when the model runs",
-        "export the model with the form that the message names",
+        "export the model in the form that the message expects; if it names none, replace the "
+        "operation",
         "ONNX `Resize` whose sizes are an input",
     )
     UNSUPPORTED_DTYPE = ReasonRow(

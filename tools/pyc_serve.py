@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.tools.cli.common import Parser, run_tool
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -140,7 +140,7 @@ def _uvicorn() -> Any:
             where="pyc-serve",
             expected="the packages of the extra `serve`",
             got=f"no package {error.name}",
-            remedy="install them from the checkout: pip install '.[serve]'",
+            remedy=install("serve"),
         ) from None
     return uvicorn
 

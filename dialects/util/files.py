@@ -170,10 +170,15 @@ def require_writable(path: str | Path, expected: str = "a file to write") -> Non
     elif not os.path.isdir(folder):
         found = _unreachable(folder)
     elif not os.access(place if os.path.exists(place) else folder, os.W_OK):
-        found = errno.EACCES
+        found = unwritable(folder)
     else:
         return
     raise file_error(OSError(found, os.strerror(found)), expected, path)
+
+
+def unwritable(folder: str | Path) -> int:
+    """Return why nothing may be written in a folder, as one of the system's numbers."""
+    return errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
 
 
 def _unreachable(folder: str) -> int:

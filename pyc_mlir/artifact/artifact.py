@@ -66,6 +66,7 @@ _MEMORY = "pyc/memory.json"
 _SAMPLES = "pyc/samples"
 _TAIL = "pyc/vmfb-tail"
 _ENTRIES = frozenset({_MANIFEST, _DECISIONS, _MODULE, _MEMORY, _SAMPLES, _TAIL})
+_MODELS = frozenset({".onnx", ".mlir", ".mlirbc"})
 _ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, struct.error, LookupError)
 # The last two compute folded constants and the references.
 _PACKAGES = (
@@ -435,6 +436,7 @@ def _directory_start(vmfb: bytes | memoryview) -> int:
 
 
 def _bad(name: str, expected: str, got: str) -> PycError:
-    return PycError(
-        ReasonCode.BAD_ARTIFACT, f"{name}: expected {expected}, got {got}; compile it again"
-    )
+    remedy = "compile it again"
+    if Path(name).suffix in _MODELS:
+        remedy = f"compile the model first: pyc-compile {name} -o {Path(name).stem}.vmfb"
+    return PycError(ReasonCode.BAD_ARTIFACT, where=name, expected=expected, got=got, remedy=remedy)

@@ -21,6 +21,7 @@ class GraphBreak:
     """A graph break: one node that cannot be imported, and its place in the model, from 1.
 
     family: the kind of op that it is, as its front end groups them: ``rnn``, ``numpy``.
+    line: of the user's code that made it, ``model.py:12``; empty where none is known.
     """
 
     node: str
@@ -29,9 +30,11 @@ class GraphBreak:
     why: str
     place: int | None = None
     family: str = "other"
+    line: str = ""
 
     def __str__(self) -> str:
-        return f"{self.node} ({self.op}): {self.code.name}: {self.why}"
+        at = f" at {self.line}" if self.line else ""
+        return f"{self.node} ({self.op}){at}: {self.code.name}: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,8 @@ class ImportReport:
     def first(self) -> str:
         """Where the first break is, as locations name it: ``model.onnx:3``, ``model.py:12``."""
         place = self.breaks[0].place if self.breaks else None
+        if self.breaks and self.breaks[0].line:
+            return self.breaks[0].line
         return self.name if place is None else f"{self.name}:{place}"
 
     def __str__(self) -> str:
@@ -188,12 +193,14 @@ def _share(part: int, whole: int) -> float:
 
 
 def _finding_json(finding: GraphBreak) -> dict[str, Any]:
-    return {**asdict(finding), "code": finding.code.name}
+    # Written only where there is one: artifacts, which carry no paths, hold none.
+    fields = {k: v for k, v in asdict(finding).items() if k != "line" or v}
+    return {**fields, "code": finding.code.name}
 
 
 def _finding(data: Mapping[str, Any]) -> GraphBreak:
     found = GraphBreak(**{**data, "code": ReasonCode[data["code"]]})
-    texts = (found.node, found.op, found.why, found.family)
+    texts = (found.node, found.op, found.why, found.family, found.line)
     if not all(isinstance(t, str) for t in texts) or type(found.place) not in (int, type(None)):
         raise TypeError("a break's texts and place")
     return found

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pyc_mlir.artifact.import_report import GraphBreak
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import open_plain, read_file
@@ -389,8 +389,7 @@ def _onnx(model: Any, context: ir.Context, islands: bool) -> ir.Module:
     except ModuleNotFoundError as error:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,
-            f"ONNX models: expected the package `{error.name}`, found none; "
-            "install it with `pip install pyc-mlir[onnx]`",
+            f"ONNX models: expected the package `{error.name}`, found none; {install('onnx')}",
         ) from None
     return import_onnx(model, context=context, islands=islands)
 

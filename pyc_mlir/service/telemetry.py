@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 
 # Upper bounds in seconds, four a decade from 10 us to 100 s.
 BOUNDS = tuple(round(10 ** (e / 4), 9) for e in range(-20, 9))
@@ -181,7 +181,7 @@ def collector(sources: Sources) -> Any:
             where="metrics",
             expected="the package prometheus-client",
             got="none installed",
-            remedy="install PyC with its extra `metrics`: pip install '.[metrics]'",
+            remedy=install("metrics"),
         )
     return _Collector(sources)
 

@@ -58,12 +58,11 @@ def __getattr__(name: str) -> Any:
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
-        from pyc_mlir.dialects.errors import PycError, ReasonCode
+        from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,
-            "PyTorch models: expected the package `torch`, found none; install it with "
-            "`pip install pyc-mlir[torch]`",
+            f"PyTorch models: expected the package `torch`, found none; {install('torch')}",
         )
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value

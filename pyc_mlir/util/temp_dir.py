@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.files import unwritable
 
 # In LLVM's order.
 _VARIABLES = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")
@@ -38,7 +39,7 @@ def require_room(
         if not folder.is_dir():
             found = errno.ENOTDIR if folder.exists() else errno.ENOENT
         elif not os.access(folder, os.W_OK | os.X_OK):
-            found = errno.EACCES
+            found = unwritable(folder)
         else:
             found = 0 if free(folder) >= ROOM_BYTES else errno.ENOSPC
     except OSError as error:
@@ -52,6 +53,6 @@ def no_room(got: str, environment: Mapping[str, str] = os.environ) -> PycError:
     return PycError(
         ReasonCode.FILE_ACCESS,
         f"{temporary_folder(environment)}: expected a folder with room for {ROOM_BYTES >> 20} MiB "
-        f"of the compiler's temporary files, got: {got}; free space there, or name another folder "
-        "by the environment variable TMPDIR",
+        f"of the compiler's temporary files, got: {got}; free space there, or name "
+        "another folder, that can be written, by the environment variable TMPDIR",
     )

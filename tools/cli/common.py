@@ -233,8 +233,8 @@ def explain(tool: str, error: PycError) -> str:
 def bug_note(tool: str) -> str:
     """Return the request to report a fault of ours."""
     return (
-        f"{tool}: error: this is a fault of PyC, not of your input; please report it with the "
-        "lines above and the command line"
+        f"{tool}: error: this is a fault of PyC, not of your input; please report it in an "
+        "issue of PyC's repository (CONTRIBUTING.md), with the lines above and the command line"
     )
 
 

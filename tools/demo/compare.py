@@ -16,7 +16,7 @@ import numpy as np
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.compilation.options import NO_KERNELS, make_options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.measure.interleave import Spread, interleave, ratio
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.runtime.array import to_device
@@ -157,7 +157,7 @@ def onnx_reference(model: Path, x: np.ndarray) -> np.ndarray:
     except ModuleNotFoundError:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,
-            "reference: expected the package `onnx`; install it with `pip install pyc-mlir[onnx]`",
+            f"reference: expected the package `onnx`; {install('onnx')}",
         ) from None
     proto = load(model)
     evaluator = ReferenceEvaluator(proto)

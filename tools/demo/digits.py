@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 
 SPLIT_SEED = 20
 HELD_OUT = 360
@@ -41,7 +41,7 @@ def load_digits() -> tuple[DigitImages, DigitImages]:
     except ModuleNotFoundError as error:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,
-            "digits: expected scikit-learn; install it with `pip install pyc-mlir[demo]`",
+            f"digits: expected scikit-learn; {install('demo')}",
         ) from error
     data, target = datasets.load_digits(return_X_y=True)
     order = np.random.default_rng(SPLIT_SEED).permutation(len(data))

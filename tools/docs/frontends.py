@@ -16,8 +16,9 @@ from pyc_mlir.frontends.python import trace
 from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, NEAREST, UFUNCS
 from pyc_mlir.frontends.stablehlo.handlers import HANDLERS as STABLEHLO
 from pyc_mlir.frontends.stablehlo.regions import REGIONED
-from pyc_mlir.frontends.torch.ops import creation
+from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.torch.shared.handler import HANDLERS as TORCH
+from pyc_mlir.frontends.torch.shared.handler import RANDOM
 from pyc_mlir.measure.records import Report
 
 # What the importer of StableHLO handles besides its table of handlers.
@@ -193,8 +194,9 @@ unsigned integers, and results that torch-mlir cannot lower to one function of l
 
 [PyTorch models](pytorch.md) describes how to compile them. The table lists each ATen overload
 with a handler. torch decomposes operators without a handler first. A model in which such
-operators remain is refused, and the error lists all of them. Random operators are refused:
-{random}.
+operators remain is refused, and the error lists all of them. Operators that draw random numbers
+({random}) draw from a seed that each call of a program of `torch.compile` is given
+([how](pytorch.md#random-numbers)); in an exported program, which has no seed, they are refused.
 
 | overloads | imported as |
 |---|---|
@@ -303,7 +305,7 @@ def page() -> str:
         islands=", ".join(map(_island, sorted(TESTED))),
         stablehlo=_listed(sorted({*STABLEHLO, *REGIONED, *_CONTROL})),
         torch="\n".join(_torch_rows()),
-        random=_listed(n for n, h in TORCH.items() if h is creation.random),
+        random=_listed(name.removeprefix("aten.") for name in RANDOM),
     )
 
 

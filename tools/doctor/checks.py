@@ -173,7 +173,9 @@ def _optional_packages(machine: Machine) -> CheckResult:
 def _onnx(machine: Machine) -> CheckResult:
     version = machine.versions.get("onnx")
     missing = "not installed: .onnx files cannot be read"
-    return CheckResult(version or missing, "" if version else f"pip install '{PROJECT}[onnx]'")
+    return CheckResult(
+        version or missing, "" if version else "pip install '.[onnx]' in PyC's checkout"
+    )
 
 
 def _cores(machine: Machine) -> CheckResult:

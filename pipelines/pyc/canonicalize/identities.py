@@ -16,7 +16,7 @@ from pyc_mlir.dialects.ir.interpreter import flush_subnormals
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import infer_op
 from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
-from pyc_mlir.dialects.ops.movement import copied
+from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.types import FLOATS, is_float
 from pyc_mlir.pipelines.pyc.canonicalize.dequantized import dequantizes_weights
 from pyc_mlir.pipelines.pyc.orders import moves
@@ -195,6 +195,33 @@ def same_shape(op: ir.Operation) -> ir.Value | None:
     if op.name == "pyc.slice" and any(s != 1 for s in _params(op)["steps"]):
         return None
     return x
+
+
+@rewrites("gather")
+def even_indices(op: ir.Operation) -> ir.Value | None:
+    """``gather(x, [a, a + s, ...]) = x[a::s]`` for constant indices within a known size."""
+    x, given = op.operands
+    indices, axis = constant_array(given), _params(op)["axis"]
+    type_ = from_mlir(x.type)
+    axis, size = axis % type_.rank, type_.shape[axis]
+    if indices is None or not indices.size or size is None:
+        return None
+    flat = indices.astype(np.int64).reshape(-1)
+    flat = np.where(flat < 0, flat + size, flat)
+    steps = np.unique(np.diff(flat))
+    step = int(steps[0]) if steps.size else 1
+    if steps.size > 1 or step == 0 or flat.min() < 0 or flat.max() >= size:
+        return None
+    first, stop = int(flat[0]), int(flat[-1]) + (1 if step > 0 else -1)
+    bounds = [[START] * type_.rank, [END] * type_.rank, [1] * type_.rank]
+    for entries, value in zip(bounds, (first, stop if stop >= 0 else START, step), strict=True):
+        entries[axis] = value
+    b = IRBuilder()
+    out = b.slice(x, **dict(zip(("starts", "stops", "steps"), map(tuple, bounds), strict=True)))
+    if indices.ndim == 1:
+        return out
+    shape = [copied(i) if d is None else d for i, d in enumerate(type_.shape)]
+    return b.reshape(out, shape=(*shape[:axis], *indices.shape, *shape[axis + 1 :]))
 
 
 @rewrites("concat")

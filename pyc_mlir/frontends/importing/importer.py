@@ -69,12 +69,14 @@ class SourceNode:
     """One node of the source graph: its name, its op and its place from 1, for messages.
 
     location: of the ops that the node becomes; by default the place in the source of the import.
+    line: of the user's code that made it, ``model.py:12``, if it is known.
     """
 
     name: str
     op: str
     place: int
     location: ir.Location | None = None
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,8 @@ class Importer:
             raise PycError(error.code, f"{where}: {error.message}") from error
         broken = error.code is ReasonCode.INVALID_IR
         code = ReasonCode.UNSUPPORTED_ATTRIBUTE if broken else error.code
-        self.findings.append(GraphBreak(site.name, site.op, code, error.message, site.place))
+        found = GraphBreak(site.name, site.op, code, error.message, site.place, line=site.line)
+        self.findings.append(found)
 
     def emitted(self, value: Any) -> ir.Value:
         """Return a value as an MLIR value; a constant is emitted once."""

@@ -258,7 +258,8 @@ class _JaxprImporter:
             return SourceNode(name, equation.primitive.name, self.count)
         place = ir.Location.file(frame.file_name, frame.start_line, frame.start_column)
         where = ir.Location.name(name, place)
-        return SourceNode(name, equation.primitive.name, frame.start_line, where)
+        line = f"{frame.file_name}:{frame.start_line}"
+        return SourceNode(name, equation.primitive.name, frame.start_line, where, line)
 
     def _parameters(self, p: Mapping[str, Any]) -> dict[str, Any]:
         """Return parameters with symbolic dimensions as sizes."""

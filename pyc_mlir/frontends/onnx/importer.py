@@ -39,6 +39,7 @@ from pyc_mlir.frontends.onnx.model import (
     bad_model,
     prepare,
     read_model,
+    unread_weights,
 )
 from pyc_mlir.frontends.onnx.names import is_default_domain, node_name, opset_of, qualified_op
 from pyc_mlir.frontends.onnx.shared.handler import (
@@ -129,7 +130,9 @@ class _Importer:
             for tensor in self.graph.initializer:
                 self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
             self.values.update(self.weights.arrays())
-        except (OSError, TypeError, ValueError) as error:
+        except OSError as error:
+            raise unread_weights(self.source.name, error) from error
+        except (TypeError, ValueError) as error:
             raise bad_model(self.source.name, f"weights: {error}") from error
 
     def _argument(self, info: onnx.ValueInfoProto) -> Argument:

@@ -23,6 +23,7 @@ from pyc_mlir.dialects.util.files import file_error, open_plain
 from pyc_mlir.frontends.onnx.bounds import all_nodes, check_nodes, check_size, scan
 from pyc_mlir.frontends.onnx.functions import with_functions_inlined
 from pyc_mlir.frontends.onnx.inference import NATIVE_ERRORS, shape_error
+from pyc_mlir.frontends.onnx.model_files import MissingFile
 from pyc_mlir.frontends.onnx.names import (
     is_default_domain,
     node_name,
@@ -93,6 +94,15 @@ def bad_model(name: str, problem: str) -> PycError:
     )
 
 
+def unread_weights(name: str, error: OSError | MissingFile) -> PycError:
+    """Return the error for weights whose file, beside the model, is missing or unreadable."""
+    problem = str(error) if isinstance(error, MissingFile) else f"weights: {error}"
+    remedy = "put that file, readable, where the exporter wrote it, beside the model"
+    return PycError(
+        ReasonCode.FILE_ACCESS, " ".join(problem.split()), where=one_line(name), remedy=remedy
+    )
+
+
 @dataclass(frozen=True)
 class PreparedModel:
     """A checked model without its larger initializers, which are inputs of the graph in it."""
@@ -119,7 +129,9 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
     try:
         check_nodes(model)
         light, weights = split_weights(model, source.directory)
-    except (OSError, ValueError) as error:
+    except (OSError, MissingFile) as error:
+        raise unread_weights(source.name, error) from error
+    except ValueError as error:
         raise bad_model(source.name, str(error)) from error
     _state_domains(light)
     _refuse_undefined(light, source, opset or NEWEST, known_ops)

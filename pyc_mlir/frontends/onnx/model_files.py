@@ -36,17 +36,27 @@ class FileRange:
         return self.offset + self.length
 
 
+class MissingFile(ValueError):
+    """A file that a model names, which could lie beside it, does not exist."""
+
+
 def inside(folder: Path, name: str) -> Path:
     """Return the file that `name` leads to from `folder` (which is free of links), links followed.
 
-    Raises ValueError unless that is a plain file in the folder, or in one in it.
+    Raises ValueError unless that is a plain file in the folder, or in one in it; MissingFile where
+    it could be one.
     """
+    absent = False
     try:
         path = (folder / name).resolve()
-        legal = bool(name) and path.is_relative_to(folder) and path.is_file()
+        within = bool(name) and path.is_relative_to(folder)
+        legal = within and path.is_file()
+        absent = within and path.parent.is_dir() and not os.path.lexists(path)
     # A loop of links is a RuntimeError up to Python 3.12.
     except (OSError, RuntimeError, ValueError):
         legal = False
+    if absent:
+        raise MissingFile(f"expected a file inside the model's directory, got no {name!r:.200}")
     if not legal:
         raise ValueError(f"expected a file inside the model's directory, got {name!r:.200}")
     return path

@@ -16,7 +16,13 @@ import onnx
 
 from pyc_mlir.dialects.types import MAX_BYTES
 from pyc_mlir.frontends.onnx.bounds import all_nodes
-from pyc_mlir.frontends.onnx.model_files import FileRange, check_parts, inside, read_part
+from pyc_mlir.frontends.onnx.model_files import (
+    FileRange,
+    MissingFile,
+    check_parts,
+    inside,
+    read_part,
+)
 
 # Larger initializers do not affect shapes: onnx's checks omit them.
 _SHAPE_BYTES = 1024
@@ -170,7 +176,8 @@ def _part(tensor: onnx.TensorProto, nbytes: int, folder: Path | None) -> FileRan
         path = inside(folder, location)
         offset, length = (_number(fields.get(k, d)) for k, d in (("offset", "0"), ("length", "")))
     except ValueError as error:
-        raise ValueError(f"weights `{tensor.name}`: {error}") from None
+        kind = MissingFile if isinstance(error, MissingFile) else ValueError
+        raise kind(f"weights `{tensor.name}`: {error}") from None
     if length not in (None, nbytes):
         raise _wrong(tensor, f"{nbytes} bytes, as its type has", f"{length}")
     return FileRange(path, offset or 0, nbytes)

@@ -24,6 +24,7 @@ from pyc_mlir.frontends.importing.importer import Argument
 from pyc_mlir.frontends.importing.sizes import SymbolicSize
 from pyc_mlir.frontends.torch.graph import GraphImport, Symbolic
 from pyc_mlir.frontends.torch.shared.dtypes import numpy_view
+from pyc_mlir.frontends.torch.shared.handler import RANDOM
 
 # An argument that the graph's placeholders have as a number, and how a call makes its array.
 _Added = tuple[Argument, Callable[[Sequence[Any]], np.ndarray]]
@@ -81,6 +82,9 @@ class _Import:
             else:
                 known = Symbolic(value) if hasattr(value, "node") else value
                 self.graph.values[node] = known
+        if self._draws:
+            sources.append(_drawn_seed)
+            arguments.append(Argument("seed", DTYPES["ui64"], ()))
         sized = _names(arguments)
         lengths = self._lengths(sized)
         numbers = self._numbers(sized | _names([a for a, _ in lengths]))
@@ -124,6 +128,10 @@ class _Import:
                     found[given] = None
         return list(found)
 
+    @cached_property
+    def _draws(self) -> bool:
+        return any(str(node.target) in RANDOM for node in self._calls())
+
     def _calls(self) -> list[Any]:
         """Return the nodes that compute something with an operator of torch."""
         nodes = self.module.graph.nodes
@@ -153,6 +161,7 @@ class _Import:
         self, nodes: Sequence[Any], numbers: Sequence[Any], values: Sequence[ir.Value]
     ) -> list[tuple[str, ir.Value]]:
         self.graph.values.update(zip(nodes, values, strict=False))
+        self.graph.seed = values[len(nodes)] if self._draws else None
         self.graph.numbers.update(zip(numbers, values[len(values) - len(numbers) :], strict=True))
         outputs = self.graph.graph(self.module, self.graph.values)
         tensors = {n: i for i, n in enumerate(self.placeholders)}
@@ -191,6 +200,13 @@ class _Import:
             return sympy_interp(PythonReferenceAnalysis, known, expression)
 
         return lambda args: evaluate(*(places[s](args) for s in symbols))
+
+
+def _drawn_seed(args: Sequence[Any]) -> np.ndarray:
+    """Return a number from torch's generator, so that `torch.manual_seed` makes calls repeat."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    return np.array(torch.empty((), dtype=torch.int64).random_().item(), np.uint64)
 
 
 def _constant(value: Any, args: Sequence[Any]) -> Any:

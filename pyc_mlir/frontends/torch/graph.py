@@ -7,6 +7,7 @@
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from pyc_mlir.frontends.importing.shaping import reshape_to
 from pyc_mlir.frontends.importing.sizes import SymbolicSize
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.torch.shared.dtypes import numpy_view, pyc_dtype
-from pyc_mlir.frontends.torch.shared.handler import HANDLERS, AtenCall, Ref
+from pyc_mlir.frontends.torch.shared.handler import HANDLERS, RANDOM, AtenCall, Draw, Ref
 from pyc_mlir.frontends.torch.shared.symbols import Symbols
 
 UNKNOWN_OP = "no handler and no decomposition"
@@ -46,6 +47,9 @@ class GraphImport:
         self.values: dict[Any, Any] = {}
         # Nodes of symbolic numbers that are arguments of the program.
         self.numbers: dict[Any, ir.Value] = {}
+        # The seed of a call, for random numbers, and how many operators have drawn some.
+        self.seed: ir.Value | None = None
+        self._draws = 0
         self.place = 0
         self.importer = Importer(name, weight_bytes)
         self.symbols = Symbols(names, self.importer.b)
@@ -101,6 +105,9 @@ class GraphImport:
         if call.symbol is not None:
             self.importer.record(site, unsupported(call.symbol))
             return MISSING
+        if target in RANDOM and self.seed is not None:
+            call.draw = Draw(call.add(self.seed), self._draws)
+            self._draws += 1
         apply = partial(self._apply, node, target, call)
         outputs = self.importer.node(site, call.operands, apply)
         several = isinstance(node.meta["val"], (tuple, list))
@@ -116,7 +123,7 @@ class GraphImport:
         used = {u.args[1] for u in node.users if u.target is operator.getitem}
         n = AtenCall(
             target, call.arguments, call.metas, results, builder, call.operands, lift,
-            self.symbols.extents, frozenset(used or {0}),
+            self.symbols.extents, frozenset(used or {0}), call.draw,
         )  # fmt: skip
         out = HANDLERS[target](n)
         outputs = out if isinstance(out, tuple) else (out,)
@@ -166,7 +173,8 @@ class GraphImport:
         file, line = _user_line(node.meta.get("stack_trace") or "")
         place = ir.Location.file(file, line, 1) if file else None
         op = _called(node, target)
-        return SourceNode(name, op, self.place, place and ir.Location.name(name, place))
+        where = f"{file}:{line}" if file else ""
+        return SourceNode(name, op, self.place, place and ir.Location.name(name, place), where)
 
     def emitted(self, value: Any, name: str) -> ir.Value:
         """Return a result as an MLIR value."""
@@ -212,6 +220,7 @@ class _Call:
         self.arguments: dict[str, Any] = {}
         self.metas: dict[str, Any] = {}
         self.symbol: str | None = None
+        self.draw: Draw | None = None
         self._values, self._symbols, self._numbers = values, symbols, numbers
         schema = node.target._schema.arguments
         given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
@@ -237,7 +246,11 @@ class _Call:
             return extent
         if found is None or isinstance(found, bool | int | float | str):
             return found
-        self.operands.append(found)
+        return self.add(found)
+
+    def add(self, operand: Any) -> Ref:
+        """Return a new operand's reference."""
+        self.operands.append(operand)
         return Ref(len(self.operands) - 1)
 
 
@@ -248,7 +261,7 @@ def _agreeing(found: Sequence[Any], dims: Sequence[Any]) -> list[Any]:
 
 def _with_family(finding: GraphBreak) -> GraphBreak:
     family = finding.op.split(".")[0]
-    return GraphBreak(finding.node, finding.op, finding.code, finding.why, finding.place, family)
+    return replace(finding, family=family)
 
 
 def _called(node: Any, target: str) -> str:

@@ -130,7 +130,9 @@ except pyc_mlir.PycError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "`pip install 'pyc-mlir[compile]'` [MISSING_DEPENDENCY]" in done.stdout, done.stderr
+    assert "`pip install '.[compile]'` in PyC's checkout [MISSING_DEPENDENCY]" in done.stdout, (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,15 @@ def test_a_refusal_is_the_error_of_the_call():
     assert pyc_torch.stats().refused == 1
 
 
+def test_a_refusal_names_the_line_of_the_code():
+    def function(x):
+        return torch.digamma(x) + 1
+
+    line = function.__code__.co_firstlineno + 1
+    with torch.no_grad(), pytest.raises(Exception, match=rf"digamma.* at .*{__name__}\.py:{line}"):
+        compiled(function)(torch.ones(3))
+
+
 def test_a_fallback_is_asked_for_and_counted():
     x = torch.rand(4)
     assert torch.equal(compiled(psi, fallback="eager")(x), psi(x))

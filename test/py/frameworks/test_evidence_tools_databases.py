@@ -302,4 +302,4 @@ def test_without_sqlalchemy_the_remedy_is_told(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path
     )
-    assert done.returncode == 1 and "pip install 'pyc-mlir[tune]'" in done.stderr
+    assert done.returncode == 1 and "pip install '.[tune]'" in done.stderr

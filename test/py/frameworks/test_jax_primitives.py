@@ -95,6 +95,8 @@ def test_what_pyc_lacks_is_refused_with_its_line(function: Any, code: ReasonCode
         pyc_jax.jit(function).module(np.ones((3, 3), np.float32))
     assert refused.value.code in (code, ReasonCode.UNSUPPORTED_OP)
     assert str(code.name) in str(refused.value)
+    line = function.__code__.co_firstlineno
+    assert f"{__file__}:{line}" in str(refused.value)
 
 
 def _unsigned(x: Any, y: Any) -> Any:

@@ -171,9 +171,7 @@ def test_a_row_that_cannot_be_measured_is_a_failure_of_each_system(monkeypatch, 
     find_spec("torch") is not None, reason="torch is installed: the export would run"
 )
 def test_a_model_that_cannot_be_exported_names_the_packages(tmp_path):
-    with pytest.raises(
-        PycError, match=r"expected unet\.onnx in .*pip install pyc-mlir\[zoo\]"
-    ) as e:
+    with pytest.raises(PycError, match=r"expected unet\.onnx in .*pip install '\.\[zoo\]'") as e:
         Models(tmp_path).path("unet", 1)
     assert e.value.code is ReasonCode.MISSING_DEPENDENCY
 

@@ -90,7 +90,7 @@ BROKEN = [
     ("compiler", "warn", {"versions": without("torch-mlir")}, "pip install torch-mlir==1"),
     ("compiler", "warn", {"targets": ("llvm-cpu",)}, "cuda, vulkan-spirv"),
     ("optional packages", "warn", {"versions": {**VERSIONS, "onnx": "9"}}, "pip install onnx==4"),
-    ("onnx", "warn", {"versions": without("onnx")}, "pip install 'pyc-mlir[onnx]'"),
+    ("onnx", "warn", {"versions": without("onnx")}, "pip install '.[onnx]' in PyC's checkout"),
     ("disk", "warn", {"free_bytes": 1 << 20}, "TMPDIR"),
     ("cpu devices", "fail", {"drivers": with_driver(Driver("local-task"))}, "iree-base-runtime"),
     ("cpu devices", "fail", {"drivers": ()}, "iree-base-runtime==2"),
@@ -137,7 +137,7 @@ def test_text_and_json_say_the_same():
     findings = diagnose(machine)
     text, data = to_text(machine, findings), to_json(machine, findings)
     assert json.loads(json.dumps(data)) == data and data["healthy"]
-    assert "fix: pip install 'pyc-mlir[onnx]'" in text
+    assert "fix: pip install '.[onnx]'" in text
     assert "runs:         cpu, cuda, vulkan\n" in text
     assert [c["name"] for c in data["checks"]] == [c.name for c in CHECKS]
 

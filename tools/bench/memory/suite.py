@@ -34,7 +34,7 @@ from typing import Any
 
 from pyc_mlir.artifact import memory_report
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.errors import PycError, install
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.interleave import Spread, Timing, ratio
 from pyc_mlir.measure.records import Record, Report, record
@@ -246,7 +246,7 @@ def _iree_fields(
 
 def _xla_fields(found: XlaMemory | None) -> dict[str, Any]:
     if found is None:
-        note("jax is not installed: no figure of XLA; `pip install pyc-mlir[bench]` brings it")
+        note(f"jax is not installed: no figure of XLA; {install('bench')}")
     return {
         "xla_temp_bytes": None if found is None else found.temp_bytes,
         "xla_no_library_temp_bytes": None if found is None else found.no_library_temp_bytes,

@@ -32,7 +32,7 @@ from itertools import product
 from pathlib import Path
 
 from pyc_mlir.calibrate.peaks import Peaks
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report
@@ -151,7 +151,7 @@ def chosen(against: Sequence[str] | None) -> tuple[list[str], dict[str, str]]:
     for name in wanted:
         module, extra = NEEDS[name]
         if not _installed(module):
-            remedy = f"install it by `pip install '.[{extra}]'` in PyC's checkout"
+            remedy = install(extra)
             missing[name] = f"no package `{module}`; {remedy}"
             if against is not None:
                 raise PycError(

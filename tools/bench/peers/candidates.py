@@ -22,7 +22,7 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
 from pyc_mlir.compilation.plan_memory import UNPLANNED
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.iree.plain import compile_plain, plain_flags
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device, default_device
@@ -158,5 +158,5 @@ def onnxruntime(workload: BenchWorkload, threads: int) -> Settings:
     except ModuleNotFoundError as error:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,
-            "benchmarks: expected onnxruntime; install it with `pip install pyc-mlir[bench]`",
+            f"benchmarks: expected onnxruntime; {install('bench')}",
         ) from error

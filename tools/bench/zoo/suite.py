@@ -4,7 +4,7 @@
     pyc-bench zoo --models resnet18 --systems pyc,onnxruntime --threads 1 --batch 1 --rounds 5
 
 Networks are those of `networks.py`; models that are not in the folder yet are made there by
-`export.py`, which needs torch and the packages of `pip install pyc-mlir[zoo]`. A row is one network
+`export.py`, which needs torch and the packages of `pip install '.[zoo]'`. A row is one network
 with one batch size and one number of threads: all systems are prepared in processes of their own
 and then timed in interleaved rounds. It gives a record for each system, with the fields of the
 suite `latency`, and
@@ -32,7 +32,7 @@ import numpy as np
 
 from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.calibrate.peaks import Peaks
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.pipelines.target.target import available_cores
 from pyc_mlir.tools.bench.latency.rounds import RoundSettings, compare, store_linalg
@@ -207,8 +207,7 @@ class Models:
             raise PycError(
                 ReasonCode.MISSING_DEPENDENCY,
                 f"zoo: expected {path.name} in {self.folder}, and its export ended with status "
-                f"{done.returncode}; its message stands above. It needs "
-                "`pip install pyc-mlir[zoo]`",
+                f"{done.returncode}; its message stands above; {install('zoo')}",
             )
         return path
 

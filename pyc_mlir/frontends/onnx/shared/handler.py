@@ -169,7 +169,8 @@ class OnnxNode:
         """
         for index, operand in enumerate(self.operands):
             if operand is not None and index not in self._seen:
-                raise unsupported(f"input {index}: expected at most {index} inputs")
+                name = self.proto.input[index]
+                raise unsupported(f"input {index}, `{name}`: expected none, since PyC lacks it")
 
     def all(self) -> list[Any]:
         """Return every input as a value of the builder."""

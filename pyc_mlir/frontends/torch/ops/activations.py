@@ -93,19 +93,6 @@ def hard(n: AtenCall) -> Any:
     return accumulated(b, n.x(), formula)
 
 
-@aten("dropout.default", "native_dropout.default", "alpha_dropout.default",
-      "feature_dropout.default")  # fmt: skip
-def dropout(n: AtenCall) -> Any:
-    """out = x, in eval mode."""
-    if n.arg("train", False) and n.static("p", 0.5):
-        raise unsupported(
-            "dropout in train mode draws random numbers: expected a model in eval mode; call "
-            "`.eval()` before the export"
-        )
-    x = n.x("input")
-    return (x, None) if n.op == "native_dropout" else x
-
-
 @aten("softmax.int", "_softmax.default", "log_softmax.int", "_log_softmax.default",
       "_safe_softmax.default")  # fmt: skip
 def softmax(n: AtenCall) -> Any:

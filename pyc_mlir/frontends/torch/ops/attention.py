@@ -20,10 +20,7 @@ def attention(n: AtenCall) -> Any:
     """
     b = n.b
     if n.static("dropout_p", 0.0):
-        raise unsupported(
-            "dropout in attention draws random numbers: expected a model in eval mode; call "
-            "`.eval()` before the export"
-        )
+        n.seed()
     query, key, value = (n.x(name) for name in ("query", "key", "value"))
     key, value = (_repeated(b, v, b.type_of(query).shape) for v in (key, value))
     depth = b.type_of(query).shape[-1]

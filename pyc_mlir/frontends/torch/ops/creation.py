@@ -1,13 +1,27 @@
-"""Tensors made from nothing. Random ones are refused."""
+"""Tensors made from nothing, random numbers among them.
 
+Random numbers are Philox of a seed that each call of the program is given. Each call of an operator
+counts its elements under a number of its own, so that no two share their bits. Distributions are
+torch's, bits are not.
+"""
+
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.ops.creation import words_of
+from pyc_mlir.dialects.types import DTYPES, I64, accumulator, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import linear_indices
 from pyc_mlir.frontends.importing.shaping import expand_to, vector
-from pyc_mlir.frontends.importing.sizes import SymbolicSize
-from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten, draws
+
+_U64, _I32, _F64 = (DTYPES[name] for name in ("ui64", "i32", "f64"))
+# Random bits of a uniform number, by element type: as many as its significand has.
+_DIGITS = {DTYPES["f32"]: 24, DTYPES["f16"]: 11, DTYPES["bf16"]: 8}
 
 
 @aten("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default",
@@ -66,10 +80,158 @@ def eye(n: AtenCall) -> Any:
     return b.convert(b.compare(row, column, predicate="eq"), n.dtype)
 
 
-@aten("rand.default", "randn.default", "randperm.default", "rand_like.default",
-      "randn_like.default", "randint.low", "randint.default", "bernoulli.default",
-      "bernoulli.p", "multinomial.default", "normal_functional.default",
-      "uniform.default")  # fmt: skip
-def random(n: AtenCall) -> Any:
-    """Refuse: a program gives the same result for the same inputs."""
-    raise unsupported("random numbers: expected a model without; pass them in as an argument")
+def _bits(n: AtenCall, dims: Sequence[Extent], draw: int = 0) -> Any:
+    """Return random ui64 of a shape; each draw of a call gives others."""
+    b = n.b
+    seed, number = n.seed()
+    low = b.convert(linear_indices(b, dims), _U64)
+    return b.philox(low, b.constant(np.array(number | draw << 32, _U64)), seed)
+
+
+def _word(n: AtenCall, dims: Sequence[Extent]) -> Any:
+    return words_of(n.b, _bits(n, dims))[0]
+
+
+def _fraction(b: Any, word: Any, digits: int, dtype: np.dtype) -> Any:
+    """Return the upper `digits` bits of ui32 as multiples of 2^-digits below 1."""
+    upper = b.cast(b.shift_right(word, b.scalar(32 - digits, word)), dtype=_I32)
+    number = b.cast(upper, dtype=accumulator(dtype))
+    return b.convert(b.mul(number, b.scalar(2.0**-digits, number)), dtype)
+
+
+def _unit(n: AtenCall, dims: Sequence[Extent], dtype: np.dtype, draw: int = 0) -> Any:
+    """Return floats uniform in [0, 1)."""
+    b, bits = n.b, _bits(n, dims, draw)
+    if dtype != _F64:
+        return _fraction(b, words_of(b, bits)[0], _DIGITS[dtype], dtype)
+    upper = b.cast(b.shift_right(bits, b.scalar(11, bits)), dtype=I64)
+    number = b.cast(upper, dtype=_F64)
+    return b.mul(number, b.scalar(2.0**-53, number))
+
+
+def _normal(n: AtenCall, dims: Sequence[Extent], dtype: np.dtype) -> Any:
+    """Return sqrt(-2 ln(1 - u)) cos(2 pi v) of uniform u and v. Box and Muller, 1958."""
+    b, wide = n.b, accumulator(dtype)
+    if wide == _F64:
+        u, v = (_unit(n, dims, wide, draw) for draw in range(2))
+    else:
+        u, v = (_fraction(b, word, 24, wide) for word in words_of(b, _bits(n, dims)))
+    size = b.sqrt(b.mul(b.log(b.sub(b.scalar(1, u), u)), b.scalar(-2, u)))
+    return b.convert(b.mul(size, b.cos(b.mul(v, b.scalar(2 * math.pi, v)))), dtype)
+
+
+def _happens(n: AtenCall, dims: Sequence[Extent], chance: float) -> Any:
+    """Return i1 that hold with a known probability, to 2^-32."""
+    b, limit = n.b, round(chance * 2**32)
+    if not 0 < limit < 2**32:
+        return expand_to(b, b.constant(np.array(limit > 0)), dims)
+    word = _word(n, dims)
+    return b.compare(word, b.scalar(limit, word), predicate="lt")
+
+
+def _below(n: AtenCall, dims: Sequence[Extent], count: int) -> Any:
+    """Return i64 uniform in [0, count), as multiples of a word, or remainders for large counts."""
+    b = n.b
+    if count >= 1 << 32:
+        bits = _bits(n, dims)
+        return b.cast(b.rem(bits, b.scalar(count, bits)), dtype=I64)
+    wide = b.cast(_word(n, dims), dtype=_U64)
+    scaled = b.mul(wide, b.scalar(count, wide))
+    return b.cast(b.shift_right(scaled, b.scalar(32, scaled)), dtype=I64)
+
+
+@aten("dropout.default", "alpha_dropout.default", "feature_dropout.default")
+def exported_dropout(n: AtenCall) -> Any:
+    """x itself, in eval mode."""
+    if n.arg("train", False) and n.static("p", 0.5):
+        n.seed()
+    return n.x("input")
+
+
+@draws("aten.native_dropout.default")
+def dropout(n: AtenCall) -> Any:
+    """x / (1 - p) with probability 1 - p, else 0; and where it is kept. Srivastava et al., 2014."""
+    b, x, p = n.b, n.x("input"), float(n.static("p"))
+    trained = n.arg("train", True) and p > 0
+    kept = _happens(n, n.out_dims, 1 - p if trained else 1)
+    if trained:
+        scaled = b.mul(x, b.scalar(0 if p == 1 else 1 / (1 - p), x))
+        x = b.select(kept, scaled, b.scalar(0, x))
+    return x, kept
+
+
+@draws("aten.bernoulli.p", "aten.bernoulli.default", "aten.bernoulli.Tensor")
+def bernoulli(n: AtenCall) -> Any:
+    """1 with probability p, else 0."""
+    if n.op == "bernoulli" and n.overload == "p":
+        return n.b.convert(_happens(n, n.out_dims, float(n.static("p"))), n.dtype)
+    chance = n.x("p" if n.overload == "Tensor" else "self")
+    dtype = n.b.type_of(chance).dtype
+    wide = accumulator(dtype) if is_float(dtype) else _F64
+    drawn = _unit(n, n.out_dims, wide)
+    return n.b.convert(n.b.compare(drawn, n.b.convert(chance, wide), predicate="lt"), n.dtype)
+
+
+@draws("aten.rand.default", "aten.rand_like.default", "aten.uniform.default")
+def uniform(n: AtenCall) -> Any:
+    """Uniform floats in [from, to), [0, 1) by default."""
+    out = _unit(n, n.out_dims, _floating(n))
+    low, high = (float(n.static(name, default)) for name, default in (("from", 0), ("to", 1)))
+    return _scaled(n.b, out, high - low, low)
+
+
+@draws("aten.randn.default", "aten.randn_like.default", "aten.normal_functional.default",
+       "prims.normal.default")  # fmt: skip
+def normal(n: AtenCall) -> Any:
+    """mean + std * z, z of the normal distribution."""
+    out = _normal(n, n.out_dims, _floating(n))
+    return _scaled(n.b, out, float(n.static("std", 1)), float(n.static("mean", 0)))
+
+
+def _floating(n: AtenCall) -> np.dtype:
+    if not is_float(n.dtype):
+        raise unsupported(f"random numbers of type {n.dtype}: expected floats")
+    return n.dtype
+
+
+def _scaled(b: Any, x: Any, factor: float, offset: float) -> Any:
+    x = x if factor == 1 else b.mul(x, b.scalar(factor, x))
+    return x if offset == 0 else b.add(x, b.scalar(offset, x))
+
+
+@draws("aten.randint.default", "aten.randint.low", "aten.randint_like.default",
+       "aten.randint_like.low_dtype", "aten.random.to", "aten.random.from")  # fmt: skip
+def integers(n: AtenCall) -> Any:
+    """Integers uniform in [low, high)."""
+    low = int(n.static("low", n.static("from", 0)))
+    high = int(n.static("high", n.static("to")))
+    b, out = n.b, _below(n, n.out_dims, high - low)
+    return b.convert(b.add(out, b.scalar(low, out)) if low else out, n.dtype)
+
+
+@draws("aten.randperm.default")
+def permutation(n: AtenCall) -> Any:
+    """0, 1, ... in random order: the order of random numbers."""
+    return n.b.convert(n.b.argsort(_bits(n, n.out_dims), axis=0), n.dtype)
+
+
+@draws("aten.multinomial.default")
+def multinomial(n: AtenCall) -> Any:
+    """i with probability self[..., i] / sum(self), along the last dimension.
+
+    With replacement by the inverse of the running sums; without, those that come first in a race
+    of exponential times, x / t the largest.
+    """
+    b, x, count = n.b, n.x(), int(n.static("num_samples"))
+    dtype = b.type_of(x).dtype
+    if count > 1 and not n.arg("replacement", False):
+        u = _unit(n, b.dims(x), dtype)
+        time = b.maximum(b.neg(b.log(b.sub(b.scalar(1, u), u))), b.scalar(2.0**-25, u))
+        return b.argsort(b.div(x, time), axis=-1, descending=True, count=count)
+    sums = b.cumulative(x, axis=-1, reduction="add")
+    rank = b.type_of(x).rank
+    total = b.reduce_max(sums, axes=(-1,), keepdims=True)
+    most = b.mul(total, b.scalar(1 - float(np.finfo(dtype).eps) / 2, total))
+    drawn = b.minimum(b.mul(_unit(n, n.out_dims, dtype), total), most)
+    passed = b.compare(b.expand_dims(sums, rank - 1), b.expand_dims(drawn, rank), predicate="le")
+    return b.reduce_sum(b.cast(passed, dtype=I64), axes=(-1,), keepdims=False)

@@ -24,6 +24,8 @@ from pyc_mlir.frontends.torch.shared.dtypes import pyc_dtype
 
 Handler = Callable[["AtenCall"], Any]
 HANDLERS: dict[str, Handler] = {}
+# The operators that draw random numbers, from the seed of a call.
+RANDOM: set[str] = set()
 
 
 def aten(*overloads: str) -> Callable[[Handler], Handler]:
@@ -41,6 +43,20 @@ def operators(*targets: str) -> Callable[[Handler], Handler]:
         return handler
 
     return enter
+
+
+def draws(*targets: str) -> Callable[[Handler], Handler]:
+    """Enter a handler of operators that draw random numbers: ``draws("aten.rand.default")``."""
+    RANDOM.update(targets)
+    return operators(*targets)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The seed among a node's operands, and the node's number among those that draw."""
+
+    seed: "Ref"
+    number: int
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,7 @@ class AtenCall:
         lift: Callable[[int], Any],
         dims_of: Callable[[Any], tuple[Extent, ...]],
         used: frozenset[int] = frozenset({0}),
+        draw: Draw | None = None,
     ) -> None:
         _, self.op, self.overload = target.split(".")
         self.arguments = arguments
@@ -81,6 +98,7 @@ class AtenCall:
         self._lift = lift
         self.dims_of = dims_of
         self._used = used
+        self._draw = draw
 
     @property
     def emits(self) -> bool:
@@ -104,6 +122,18 @@ class AtenCall:
     def has(self, name: str) -> bool:
         """Return True when an argument is given and not None."""
         return self.arguments.get(name) is not None
+
+    def seed(self) -> tuple[Any, int]:
+        """Return the seed of the program's call, and the number of this node among those that draw.
+
+        Raises PycError (UNSUPPORTED_ATTRIBUTE) in an exported program, which has no seed.
+        """
+        if self._draw is None:
+            raise unsupported(
+                "random numbers: expected a model without, since nothing gives an exported program "
+                'a seed; call `.eval()` before the export, or `torch.compile(model, backend="pyc")`'
+            )
+        return self._lift(self._draw.seed.index), self._draw.number
 
     def arg(self, name: str, default: Any = None) -> Any:
         """Return an argument that is no tensor: a number, a list of sizes, a flag."""

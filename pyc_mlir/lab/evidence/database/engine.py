@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.lab.evidence.database.migrations import STEPS
 
 _BUSY_SECONDS = 60
@@ -61,8 +61,8 @@ def _engine(url: str, mounts: Path) -> sa.Engine:
         if parsed.get_backend_name() == "sqlite":
             return _sqlite(parsed, mounts)
     except (ImportError, exc.NoSuchModuleError) as error:
-        remedy = "install it: pip install 'pyc-mlir[postgres]'"
-        raise unusable(_shown(parsed), "the package of its driver", f"{error}; {remedy}") from None
+        got = f"{error}; {install('postgres')}"
+        raise unusable(_shown(parsed), "the package of its driver", got) from None
     raise unusable(_shown(parsed), "sqlite or postgresql", parsed.get_backend_name())
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from contextlib import contextmanager
 from typing import Any
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 
 PROCESSES, DASK = "processes", "dask://"
 RESOURCE = "measure"
@@ -77,8 +77,7 @@ def _dask(address: str) -> Iterator[Executor]:
     except ImportError:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,
-            "executor: expected the package `distributed`, got none; install it: "
-            "pip install 'pyc-mlir[cluster]'",
+            f"executor: expected the package `distributed`, got none; {install('cluster')}",
         ) from None
     try:
         client = Client(f"tcp://{address}", timeout=_CONNECT_SECONDS)

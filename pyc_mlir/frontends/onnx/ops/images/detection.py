@@ -20,7 +20,7 @@ def boxes_left(n: OnnxNode) -> tuple[Any, Any]:
 
     boxes: [images, boxes, 4], scores: [images, classes, boxes].
     """
-    b = n.b
+    b, boxes, scores = n.b, n.x(0), n.x(1)
     keep = min(int(n.scalar(2, "max_output_boxes_per_class")) if n.has(2) else 0, 2**31)
     overlap = float(n.scalar(3, "iou_threshold")) if n.has(3) else 0.0
     least = b.reshape(n.x(4), shape=()) if n.has(4) else None
@@ -29,7 +29,7 @@ def boxes_left(n: OnnxNode) -> tuple[Any, Any]:
     if keep <= 0:
         return b.constant(np.zeros((0, 3), np.int64)), b.constant(np.array(0, np.int64))
     corners = [
-        reshape_to(b, take(b, n.x(0), 2, i, i + 1), (n.dims(0)[0], 1, n.dims(0)[1]))
+        reshape_to(b, take(b, boxes, 2, i, i + 1), (n.dims(0)[0], 1, n.dims(0)[1]))
         for i in range(4)
     ]
     if centered:
@@ -44,7 +44,7 @@ def boxes_left(n: OnnxNode) -> tuple[Any, Any]:
         edges = tuple(
             pick(corners[i], corners[i + 2]) for i in (0, 1) for pick in (b.minimum, b.maximum)
         )
-    return suppressed(b, (edges[0], edges[1], edges[2], edges[3]), n.x(1), keep, overlap, least)
+    return suppressed(b, (edges[0], edges[1], edges[2], edges[3]), scores, keep, overlap, least)
 
 
 @node("RoiAlign")
