@@ -53,7 +53,7 @@ FOLDERS = (
     *under("pyc_mlir/lab", "survey", "tune", "tune/studies", "lanes", ""),
     *under("tools", "cli", "page", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "zoo", "model", "compile", "evidence", "tune", "predict"),
+    *under("tools/bench", "model", "zoo", "compile", "evidence", "tune", "predict"),
     *under("tools/bench", "service", ""),
     *under("tools", "demo", "docs", ""),
 )
