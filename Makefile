@@ -76,14 +76,17 @@ $(VENV)/stamp-%: pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
+STANDINS := torch jax jax/numpy sqlalchemy sqlalchemy/dialects sqlalchemy/schema distributed \
+  uvicorn starlette $(addprefix starlette/,applications requests responses routing)
+
 # For pyright (see pyproject.toml): the four folders as the one package that they install as, and
 # stand-ins for frameworks that are not installed, whose names are all Any.
 typing:
 	@mkdir -p build/typing/pyc_mlir
 	@ln -sfn $(addprefix ../../../,dialects pipelines tools \
 	  $(filter-out %/__pycache__,$(wildcard pyc_mlir/*))) build/typing/pyc_mlir/
-	@rm -rf $(addprefix build/typing/,torch jax sqlalchemy)
-	@for name in torch jax jax/numpy sqlalchemy sqlalchemy/dialects sqlalchemy/schema; do \
+	@rm -rf $(addprefix build/typing/,$(STANDINS))
+	@for name in $(STANDINS); do \
 	  ls -d $(VENV)/lib/python*/site-packages/$${name%%/*} >/dev/null 2>&1 || { \
 	    mkdir -p build/typing/$$name; \
 	    printf 'from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n' \

@@ -1,8 +1,7 @@
 """The reason codes: why something was refused, replaced, missed or failed, and what to do about it.
 
 One table. docs/errors.md is generated from it, `error.code`, decisions, events and reports name its
-rows, and test/py/dialects/test_reasons.py provokes each of them. A code that nothing gives is
-deleted.
+rows, and test/py/dialects/test_reasons.py provokes each. A code that nothing gives is deleted.
 """
 
 from dataclasses import dataclass
@@ -167,8 +166,7 @@ class ReasonCode(Enum):
         '`Contract(max_error="rounding", fallbacks=("iree",))` and a wrong kernel',
     )
     COMPILE_DEGRADED = ReasonRow(
-        "a compile reached the contract's limit of seconds, and a program that compiles faster "
-        "stands in",
+        "a compile reached its limit of seconds, and a program that compiles faster stands in",
         "the limit is short for what was asked, or the machine was busy",
         "raise `max_compile_seconds`; the decision `compile-stage` says what was left out",
         "`Contract(max_compile_seconds=5)` for six seconds of work",
@@ -230,8 +228,7 @@ class ReasonCode(Enum):
     RUNTIME_DIFFERS = ReasonRow(
         "a program runs under another release of IREE's runtime than it was compiled for",
         "the runtime was updated, or the program was compiled on a machine with another one",
-        "compile it again here, or install that release; answers that were compared under it are "
-        "compared anew",
+        "compile it again here, or install that release; its answers are compared anew",
         "`pyc-run` of a program that was compiled with IREE 3.13 under runtime 3.12",
     )
     BAD_ARTIFACT = ReasonRow(
@@ -260,8 +257,7 @@ class ReasonCode(Enum):
     )
     TRACE_MISMATCH = ReasonRow(
         "a function, run by numpy, gives other answers than its trace",
-        "a fault of PyC's front end, or code that does one thing with arrays of numpy and another "
-        "while it is traced",
+        "a fault of PyC's front end, or code that does another thing while it is traced",
         "report it; a module that `trace` gives is compared from there on",
         "`x + 1 if isinstance(x, np.ndarray) else x` under `max_error`",
     )
@@ -273,8 +269,7 @@ class ReasonCode(Enum):
     )
     STALE_CAPTURES = ReasonRow(
         "an audited function traces to another program than the one that was compiled",
-        "it reads state that calls do not compare: contents of large arrays, files, the "
-        "environment, random numbers, objects of packages",
+        "it reads what calls do not compare: large arrays, files, the environment, random numbers",
         "pass what changes as an argument, or call `cache_clear()` after a change",
         "`jit(f, audit=1)` where `f` reads `os.environ`, which has changed",
     )
@@ -291,8 +286,8 @@ class ReasonCode(Enum):
         "`pyc-compile wider.onnx --recipe model.vmfb`",
     )
     NO_EVIDENCE = ReasonRow(
-        "nothing measured answers a choice, and the compile asked for measurements only",
-        "wisdom of another machine or toolchain, or a model that was never tuned",
+        "nothing measured answers a choice of a compile that was given or requires measurements",
+        "wisdom of another machine, toolchain or model, or a model that was never tuned",
         "tune the model on this machine, or compile without `require_evidence`",
         '`compile(model, policy="fastest", require_evidence=True)` without wisdom',
     )
@@ -307,6 +302,12 @@ class ReasonCode(Enum):
         "the file was exported elsewhere, or PyC was updated since",
         "measure again here with `pyc-tune`; such rows are candidates, no answers",
         "a wisdom file of another machine",
+    )
+    NO_KERNEL = ReasonRow(
+        "no kernel of PyC's covers operations that take much of the predicted time of a call",
+        "a type, size or operation that no kernel family has, or a CPU without AVX2",
+        "none needed: IREE's code computes them; `pyc-explain` lists them",
+        "a large matrix product in f64",
     )
     DATABASE_UNUSABLE = ReasonRow(
         "a benchmark database cannot be used",

@@ -30,9 +30,10 @@ from pyc_mlir.compilation.reference.own_function import OwnFunction, agreement, 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
+from pyc_mlir.notices import notices
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger
+from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger, warn
 from pyc_mlir.worker.compile import in_time
 from pyc_mlir.worker.front import in_workers
 
@@ -184,7 +185,7 @@ def build(
     job = Job.of(source, inputs, options)
     function = own_function(job.source, inputs) if compares or options.check else None
     made = _build(job, stage, cache, untrusted, spent)
-    _log(made, time.monotonic() - began)
+    _log(made, options, time.monotonic() - began)
     made = _with_function(made, function, compares)
     return made if function is None else in_time(made, options.contract, time.monotonic() - began)
 
@@ -213,12 +214,14 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
     return replace(made, checks=replace(checks, expected=None, check=check))
 
 
-def _log(made: Artifact, seconds: float) -> None:
+def _log(made: Artifact, options: Options, seconds: float) -> None:
     """Log what was decided, and how long the whole took."""
     for d in made.decisions:
         names = f" ({', '.join(d.site.nodes)})" if d.site.location else ""
         logger(DECISIONS).debug("%s%s: %s, by %s", d.site.key, names, d.chosen, d.decided_by)
     size, target = len(made.vmfb), made.manifest["target"]
+    for reason in (reason for event in notices(made, options) for reason in event.reasons):
+        warn(COMPILE, reason.code, reason.message)
     logger(COMPILE).info("%d bytes of code for %s: %.3f s in all", size, target, seconds)
 
 

@@ -25,7 +25,17 @@ from pyc_mlir.measure.records import Record, Report, record
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "test" / "py"), str(ROOT / "test" / "py" / "support")]
 from scenarios import SCENARIOS, Scenario  # noqa: E402  (the path is set above)
-from slices import LIT, SLICES, STORED, Slice, last_run, missing, state, test_files  # noqa: E402
+from slices import (  # noqa: E402
+    FIRST_HOUR,
+    LIT,
+    SLICES,
+    STORED,
+    Slice,
+    last_run,
+    missing,
+    state,
+    test_files,
+)
 
 Rows = Mapping[str, Mapping[str, Any]]
 FINISHED = (0, 1)  # pytest's and lit's exit statuses: passed, failed
@@ -64,6 +74,14 @@ def run_lit(folder: Path) -> Rows:
         test["name"]: {"outcome": named[test["code"] in LIT_FAILURES], "seconds": test["elapsed"]}
         for test in json.loads(outcomes.read_text())["tests"]
     }
+
+
+def run_first_hour(folder: Path) -> Rows:
+    """Run the script that walks the ways of new users: outcome and seconds of each step."""
+    outcomes = folder / "first-hour.json"
+    outcomes.unlink(missing_ok=True)
+    run([sys.executable, str(ROOT / "test" / "first_hour.py"), f"--outcomes={outcomes}"])
+    return json.loads(outcomes.read_text())
 
 
 def counted(rows: Rows) -> Iterator[Record]:
@@ -134,7 +152,8 @@ def run_slice(one: Slice) -> list[str]:
     folder = ROOT / "build" / "test-full"
     folder.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    rows = run_lit(folder) if one is LIT else run_pytest(one, folder)
+    alone = {LIT.name: run_lit, FIRST_HOUR.name: run_first_hour}
+    rows = alone[one.name](folder) if one.name in alone else run_pytest(one, folder)
     report = report_of(one, rows, time.monotonic() - start)
     STORED.mkdir(exist_ok=True)
     report.save(STORED / f"{one.name}.json")
@@ -155,6 +174,7 @@ def has_changed(one: Slice) -> bool:
         return True
     paths = ["pyproject.toml", "test/py/support", *(f"test/py/{t}" for t in one.tests)]
     paths += ["test/lit"] if one is LIT else []
+    paths += ["test/users", "test/first_hour.py"] if one is FIRST_HOUR else []
     command = ["git", "diff", "--quiet", report.environment.commit, "--", *paths, *one.sources]
     return subprocess.run(command, cwd=ROOT).returncode != 0
 

@@ -21,11 +21,14 @@ from typing import Any
 
 from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.cache.key import flat, nearest, parse_key
-from pyc_mlir.cache.store import DEFAULT_BYTES, CacheStore, Listed
+from pyc_mlir.cache.store import DEFAULT_BYTES, NAMES, CacheStore, Listed
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import file_error
+from pyc_mlir.pipelines.choices.node_names import NodeNames
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli.contract_flags import size
+from pyc_mlir.util.units import quantity
 
 TOOL = "pyc-cache"
 _SHORT = 16
@@ -90,20 +93,31 @@ def _run(argv: Sequence[str] | None) -> int:
 def listing(store: CacheStore) -> str:
     """Write one line an entry: its name, size, seconds since its last use, and its program."""
     entries = store.entries()
-    total = sum(e.bytes for e in entries)
-    lines = [f"{store.folder}: {len(entries)} entries, {total} bytes\n"]
+    total = quantity(sum(e.bytes for e in entries), "B")
+    lines = [f"{store.folder}: {len(entries)} entries, {total}\n"]
     for entry in entries:
         parts = _parts(store, entry.name)
-        about = _about(flat(parts)) if parts else "damaged: see pyc-cache verify"
-        age = f"{max(0.0, store.clock() - entry.used):.0f} s ago" if entry.used else "long ago"
-        lines.append(f"{entry.name[:_SHORT]}  {entry.bytes:>12} B  {age:>14}  {about}\n")
+        about = _about(store, entry.name, flat(parts)) if parts else "damaged: see pyc-cache verify"
+        age = _age(store.clock() - entry.used) if entry.used else "long ago"
+        size_text = quantity(entry.bytes, "B")
+        lines.append(f"{entry.name[:_SHORT]}  {size_text:>9}  {age:>10}  {about}\n")
     return "".join(lines)
 
 
-def _about(parts: Mapping[str, Any]) -> str:
+def _about(store: CacheStore, name: str, parts: Mapping[str, Any]) -> str:
+    """Describe a program: its models by name, else the text of its graph; and its target."""
+    known = (NodeNames.from_bytes(data).model for data in store.sides(name, NAMES))
+    models = ", ".join(dict.fromkeys(map(one_line, filter(None, known))))
     # Not the graph id of a program, which is that of the graph after its first passes.
     text = str(parts.get("program.graph", ""))[:_SHORT]
-    return f"text {text} for {parts.get('options.target.name', '?')}"
+    return f"{models or f'text {text}'} for {parts.get('options.target.name', '?')}"
+
+
+def _age(seconds: float) -> str:
+    """Return how long ago an entry was used, in the largest unit of which it was one."""
+    units = ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"))
+    size, unit = next((u for u in units if seconds >= u[0]), units[-1])
+    return f"{max(0.0, seconds / size):.0f} {unit} ago"
 
 
 def why_text(store: CacheStore, queried: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.pipelines.choices.log import write_log
+from pyc_mlir.pipelines.choices.node_names import write_beside
 from pyc_mlir.pipelines.target.target import ALL_DTYPES, TARGETS
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli import exploring
@@ -261,6 +262,8 @@ def _write(flags: argparse.Namespace, output: "Output") -> None:
         sys.stdout.buffer.flush()
     else:
         write_file(flags.output, output.data)
+        if output.names is not None:
+            write_beside(flags.output, output.names)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli.sizes import ChosenSizes
 from pyc_mlir.tools.explain import diff as explain_diff
 from pyc_mlir.tools.explain import text_page as explain_text
 from pyc_mlir.tools.explain import why as explain_why
@@ -38,8 +39,8 @@ _EPILOG = """\
 For a program, prints the time of each dispatch (predicted, or measured with --profile), its memory
 before and after planning, its frontier and its decisions.
 For a model, prints which share of it can be compiled, and which ops prevent the rest.
-Decisions in a program name the model's nodes if it was compiled with --node-names. The log that
-`pyc-compile --log` writes always has these names, and source locations.
+Decisions name the model's nodes where PROGRAM.vmfb.names.json lies beside the program, as
+`pyc-compile` writes it. The log that `pyc-compile --log` writes also has source locations.
 
 examples:
   pyc-explain model.vmfb
@@ -83,7 +84,11 @@ def _run(argv: Sequence[str]) -> int:
         recorded = replace(recorded, decisions=log.decisions, events=log.events)
     if flags.what_if is not None:
         print(_what_if(recorded, flags), end="")
-    elif flags.why is not None:
+        return cli.OK
+    if recorded.artifact is None or flags.why is not None:
+        sizes = ChosenSizes.none(recorded.signature)
+        recorded = replace(recorded, decisions=tuple(map(sizes.filled, recorded.decisions)))
+    if flags.why is not None:
         print(explain_why.why(recorded, explain_why.code_named(flags.why)), end="")
     elif recorded.artifact is None:
         print(_log(recorded, flags), end="")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 TOOL = "pyc-run"
 # Calls before the ones that --repeat times: caches and pools fill.
 _WARMUP = 3
+# Endings of what is compiled first.
+_MODELS = (".onnx", ".mlir", ".mlirbc", ".py")
 _EPILOG = f"""\
 inputs (VALUE of --input), in the program's order unless named:
 {(run_inputs.__doc__ or "").partition(chr(10) * 2)[2].rstrip()}
@@ -46,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     flags = make_parser().parse_args(argv)
+    if flags.capsule is not None:
+        return _replayed(flags)
+    if flags.program is None:
+        raise PycError(ReasonCode.BAD_ARGUMENT, "command line: expected PROGRAM.vmfb or --capsule")
     _check_output(flags.output)
     if flags.profile:
         require_writable(flags.profile)
@@ -58,6 +64,15 @@ def _run(argv: Sequence[str]) -> int:
             write_log(program.log(), flags.log)
 
 
+def _replayed(flags: argparse.Namespace) -> int:
+    """Print what becomes of a capsule here; 1 where the fault is there again."""
+    from pyc_mlir.tools.cli.capsule_run import replay_capsule
+
+    text, there = replay_capsule(flags.capsule, make_device(flags))
+    print(text, end="")
+    return cli.REFUSED if there else cli.OK
+
+
 def _loaded(flags: argparse.Namespace) -> "Program":
     """Load the program on its device; a refusal is in the log, too."""
     # Loading IREE takes a moment, which --help need not wait for.
@@ -65,6 +80,7 @@ def _loaded(flags: argparse.Namespace) -> "Program":
     from pyc_mlir.runtime.load import load
 
     try:
+        _require_program(flags.program)
         return load(flags.program, make_device(flags))
     except Exception as error:
         if flags.log is not None:
@@ -72,6 +88,18 @@ def _loaded(flags: argparse.Namespace) -> "Program":
             with suppress(PycError):
                 write_log((load_refused(cli.refusal(error)),), flags.log)
         raise
+
+
+def _require_program(path: str) -> None:
+    """Raise PycError (BAD_ARTIFACT) for the file of a model."""
+    if path.endswith(_MODELS):
+        raise PycError(
+            ReasonCode.BAD_ARTIFACT,
+            where=path,
+            expected="a program (.vmfb)",
+            got="a model",
+            remedy=f"compile it with `pyc-compile {path} -o model.vmfb`",
+        )
 
 
 def _called(flags: argparse.Namespace, program: "Program") -> int:
@@ -114,7 +142,12 @@ def make_parser() -> argparse.ArgumentParser:
     """Make the command line."""
     parser = cli.Parser(TOOL, "Run a compiled program.", _EPILOG)
     parser.usage = "%(prog)s PROGRAM.vmfb [--input ...] [options]"
-    parser.add_argument("program", metavar="PROGRAM", help="a .vmfb file from pyc-compile")
+    parser.add_argument(
+        "program", nargs="?", metavar="PROGRAM", help="a .vmfb file from pyc-compile"
+    )
+    parser.add_argument(
+        "--capsule", metavar="FILE", help="call the program of a service's wrong answer again"
+    )
     parser.add_argument(
         "--input", action="append", default=[], metavar="[NAME=]VALUE", help="an input; see below"
     )

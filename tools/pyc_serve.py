@@ -18,7 +18,7 @@ TOKEN = "PYC_SERVE_TOKEN"
 _SIZE = re.compile(r"(\d{1,12})(?:([KMG])iB)?")
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = Parser(
         "pyc-serve", "Serve compiled programs over HTTP, by the open inference protocol v2."
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal ends it. Returns 1 where it cannot begin."""
-    return run_tool("pyc-serve", lambda: _serve(parser().parse_args(argv)))
+    return run_tool("pyc-serve", lambda: _serve(make_parser().parse_args(argv)))
 
 
 def _serve(args: argparse.Namespace) -> int:

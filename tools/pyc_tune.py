@@ -34,7 +34,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.lab.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
-from pyc_mlir.tools.cli.database import VARIABLE, default_url
+from pyc_mlir.tools.cli.common import DATABASE, default_url
 from pyc_mlir.tools.tune import probe, profile
 from pyc_mlir.tools.tune.study_flags import TUNE, add_study_commands, with_command
 
@@ -114,7 +114,7 @@ def _add_database(parser: argparse.ArgumentParser, default: str | None) -> None:
         "--db",
         metavar="URL",
         default=default,
-        help=f"the database, sqlite:///FILE or postgresql://...; default: ${VARIABLE}, else the "
+        help=f"the database, sqlite:///FILE or postgresql://...; default: ${DATABASE}, else the "
         "user's own file below $XDG_DATA_HOME or ~/.local/share",
     )
 

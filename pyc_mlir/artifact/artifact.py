@@ -4,7 +4,7 @@ IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
 
     pyc/manifest.json    signature, target, contract, versions, entries, a `checksum` of the rest
     pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
-                         (with the option `node_names`: names of nodes)
+                         (with the option `node_names`: names of nodes, else see node_names.py)
     pyc/module.mlir      the pyc module as text for reading, large constants left out
     pyc/memory.json      where there is one, the memory report (memory_report.py)
     pyc/samples          under `max_error`: answers of the reference (test_vectors.py)
@@ -48,6 +48,7 @@ from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.pipelines.choices.node_names import NodeNames, read_beside, write_beside
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.checksum import checksum
@@ -113,6 +114,17 @@ class Artifact:
             "memory": self.memory_line,
             "decisions": str(len(self.decisions)),
         }
+
+    @property
+    def names(self) -> NodeNames:
+        """The names of the model's nodes, as far as the decisions have them."""
+        return NodeNames.of(self.manifest["graph_id"], self.decisions)
+
+    def named(self, names: NodeNames) -> "Artifact":
+        """Return the artifact with names of nodes, unless they are those of another program."""
+        if not names.sites:
+            return self
+        return replace(self, decisions=names.given(self.manifest["graph_id"], self.decisions))
 
     @property
     def contract_report(self) -> ContractReport:
@@ -269,8 +281,12 @@ def _unplaced(decision: Decision, named: bool) -> dict[str, Any]:
 
 
 def write(artifact: Artifact, path: str | Path) -> None:
-    """Write the artifact to a file. Raises as `to_bytes`, and PycError (FILE_ACCESS)."""
+    """Write the artifact to a file, and names of nodes beside it.
+
+    Raises as `to_bytes`, and PycError (FILE_ACCESS).
+    """
     write_file(path, to_bytes(artifact))
+    write_beside(path, artifact.names)
 
 
 def from_bytes(
@@ -365,8 +381,12 @@ class _View(io.RawIOBase):
 
 
 def read(path: str | Path) -> Artifact:
-    """Read an artifact from a file. Raises as `from_bytes`, and PycError (FILE_ACCESS)."""
-    return from_bytes(read_file_by(read_file_large, path, "a program"), str(path))
+    """Read an artifact from a file, with the names of nodes beside it.
+
+    Raises as `from_bytes`, and PycError (FILE_ACCESS).
+    """
+    data = read_file_by(read_file_large, path, "a program")
+    return from_bytes(data, str(path)).named(read_beside(path))
 
 
 def _read_manifest(data: bytes, name: str) -> dict[str, Any]:

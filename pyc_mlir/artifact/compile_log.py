@@ -29,6 +29,7 @@ from pyc_mlir.pipelines.choices.log import (
     events_of,
     parse_log,
 )
+from pyc_mlir.pipelines.choices.node_names import read_beside
 from pyc_mlir.pipelines.choices.recipe_file import RecipeFile, is_recipe
 
 # What the manifest says of the way to a program.
@@ -108,7 +109,7 @@ def read_compile_log(path: str | Path) -> CompileLog:
     """
     data = read_file(path, "a program or a log")
     if data.startswith(_ZIP):
-        artifact = from_bytes(data, str(path))
+        artifact = from_bytes(data, str(path)).named(read_beside(path))
         known, digest = conditions_of(artifact), hashlib.sha256(data).hexdigest()
         return CompileLog(str(path), known, tuple(artifact.decisions), digest, artifact)
     return _of_log(str(path), parse_log(data, str(path)))

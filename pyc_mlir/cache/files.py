@@ -25,12 +25,12 @@ _DIGITS = 64
 
 
 def sha256(data: bytes | memoryview) -> str:
-    """SHA-256 in hex."""
+    """Return the SHA-256 in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def tree_digest(data: bytes | memoryview) -> str:
-    """SHA-256 over the SHA-256 of each MiB, in hex; several cores take part in large ones."""
+    """Return the SHA-256 over each MiB's SHA-256, in hex; several cores take part in large ones."""
     view = memoryview(data).cast("B")
     blocks = [view[i : i + BLOCK_BYTES] for i in range(0, len(view), BLOCK_BYTES)]
 

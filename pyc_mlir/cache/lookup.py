@@ -2,8 +2,9 @@
 
     artifact = compiled(cache, job, build)
 
-A hit's artifact has the bytes that a compile would have made; only its decisions lack the places in
-the source, which no artifact carries. Whatever goes wrong with the cache is an event of the record
+A hit's artifact has the bytes that a compile would have made. Its decisions have the names of the
+nodes, which lie beside the entry for each model of this program; the places in the source only a
+compile knows. Whatever goes wrong with the cache is an event of the record
 and a count, never an error: the program is compiled then.
 """
 
@@ -18,12 +19,14 @@ from pyc_mlir.cache.compile_key import Identity, make_key
 from pyc_mlir.cache.key import Key, Unkeyed
 from pyc_mlir.cache.program import program_part
 from pyc_mlir.cache.sources import Contents
+from pyc_mlir.cache.store import NAMES, side_name
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.compilation.stages import is_degraded
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.pipelines.choices.node_names import NodeNames
 from pyc_mlir.util.logs import CACHE, logger
 
 Build = Callable[[Job], Artifact]
@@ -70,6 +73,7 @@ class _Lookup:
         self._identity: Identity | None = None
         self._contents: Contents | None = None
         self._key: Key | None = None
+        self._side = ""
         self._answer = CacheAnswer(BYPASS)
         self._events: tuple[CacheEvent, ...] = ()
         self._began = perf_counter()
@@ -99,13 +103,17 @@ class _Lookup:
         # Programs that enter at IREE are not refined by shapes.
         used = self._job.shapes if part["enters"] == "pyc" else None
         shapes = None if used is None else shapes_text(used)
-        key = make_key({**part, "shapes": shapes}, self._job.options, self._identity)
+        self._side = side_name(NAMES, part) if part.get(NAMES) else ""
+        keyed = {name: value for name, value in part.items() if name != NAMES}
+        key = make_key({**keyed, "shapes": shapes}, self._job.options, self._identity)
         if self._key is not None and key.digest == self._key.digest:
             return None
         self._key, self._keyed = key, perf_counter()
         self._answer = self.cache.find(key)
         self._found = perf_counter()
-        return self._answer.artifact
+        if (found := self._answer.artifact) is None or not self._side:
+            return found
+        return found.named(NodeNames.from_bytes(self.cache.store.read_side(key.digest, self._side)))
 
     def built(self, build: Callable[[], Artifact]) -> Artifact:
         """Build the program and keep it under its key."""
@@ -138,7 +146,10 @@ class _Lookup:
         if self._identity is None or now.source != self._identity.source:
             why = "PyC's source changed during the compile"
             return (CacheEvent(ReasonCode.CACHE_BYPASSED, why),)
-        return self.cache.keep(key, artifact)
+        if (events := self.cache.keep(key, artifact)) or not self._side:
+            return events
+        names = replace(artifact.names, model=self._job.source.title)
+        return self.cache.store.write_side(key.digest, self._side, names.to_bytes())
 
     def bypass(self, why: str) -> None:
         """Go past the cache."""

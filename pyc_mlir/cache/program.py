@@ -13,6 +13,7 @@ import numpy as np
 
 from pyc_mlir.cache.files import sha256, tree_digest
 from pyc_mlir.cache.key import Unkeyed
+from pyc_mlir.cache.store import NAMES
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.resources import as_resource, resource_array, resource_key
@@ -25,8 +26,13 @@ _RESOURCE = re.compile(r'dense_resource<("[^"]*"|[^>]+)>')
 def program_part(source: Loaded) -> dict[str, Any]:
     """Return the program's part of a key. Raises Unkeyed for constants that cannot be read."""
     if source.module is None:
-        return {"enters": "iree", "graph": sha256(source.foreign), "constants": ""}
-    return {"enters": "pyc", **module_digests(source.module)}
+        return {"enters": "iree", "graph": sha256(source.foreign), "constants": "", NAMES: "none"}
+    names = source.module.operation.get_asm(enable_debug_info=True, large_resource_limit=0)
+    return {
+        "enters": "pyc",
+        **module_digests(source.module),
+        NAMES: sha256(names.partition("\n{-#")[0].encode()),
+    }
 
 
 def module_digests(module: ir.Module) -> dict[str, str]:

@@ -21,7 +21,7 @@ from typing import Any
 from pyc_mlir.artifact.cache_record import CacheEvent
 from pyc_mlir.cache.compile_key import Identity
 from pyc_mlir.cache.files import file_digest, sha256
-from pyc_mlir.cache.store import CacheStore
+from pyc_mlir.cache.store import NAMES, CacheStore
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.frontends.onnx.model_files import inside
 from pyc_mlir.frontends.sources import MlirFile, OnnxFile, Source
@@ -29,7 +29,7 @@ from pyc_mlir.util.versions import installed_version
 
 # Longer than the steps in which file systems count time.
 SETTLED_SECONDS = 2.0
-_PARTS = ("enters", "graph", "constants")
+_PARTS = ("enters", "graph", "constants", NAMES)
 
 
 @dataclass(frozen=True)

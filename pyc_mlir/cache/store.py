@@ -43,6 +43,8 @@ from pyc_mlir.util.pages import read_on_large_pages
 
 VERSION = "v1"
 KEY, ARTIFACT, CHECKSUMS, SIDE = "key.json", "artifact.vmfb", "checksums", "side"
+# The names of nodes beside an entry. No key has them: a program is the same under other names.
+NAMES = "names"
 DEFAULT_BYTES = 4 << 30
 MAX_MEMOS = 4096
 _KEY_NAME = re.compile(r"[0-9a-f]{64}")
@@ -237,6 +239,11 @@ class CacheStore:
     def read_side(self, name: str, side: str) -> bytes | None:
         """Read what `write_side` kept beside an entry; None where there is nothing whole."""
         return _unsealed_file(self.path(name) / SIDE / _small_name(side))
+
+    def sides(self, name: str, kind: str) -> list[bytes]:
+        """Return what was kept beside an entry under the names that `side_name` makes of a kind."""
+        paths = sorted((self.path(name) / SIDE).glob(f"{kind}-*"))
+        return [data for path in paths if (data := _unsealed_file(path)) is not None]
 
     def write_side(self, name: str, side: str, data: bytes) -> tuple[CacheEvent, ...]:
         """Keep something small beside an entry, under a name such as `side_name` makes."""

@@ -166,7 +166,7 @@ class _Search(Generic[Change]):
         return self.answers[key]
 
     def step(self, rest: Sequence[Change], found: Sequence[Change]) -> tuple[int, int]:
-        """Between which prefixes of `rest`, beside what was found, good turns bad.
+        """Find the prefixes of `rest` between which, beside the culprits found, good turns bad.
 
         All of `rest` is bad and none of it is not; they are next to each other, but for prefixes
         that cannot be told.

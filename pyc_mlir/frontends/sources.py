@@ -65,6 +65,11 @@ class Source(ABC):
             return replace(source, islands=True)
         return source
 
+    @property
+    def title(self) -> str:
+        """The name of the model for people, without folders."""
+        return _UNNAMED
+
     @abstractmethod
     def load(self, inputs: Inputs, context: ir.Context) -> "Loaded":
         """Read the source into `context`.
@@ -110,6 +115,11 @@ class OnnxFile(Source):
     path: Path
     islands: bool = False
 
+    @property
+    def title(self) -> str:
+        """The file's name."""
+        return one_line(self.path.name)
+
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Import the file."""
         return Loaded(_onnx(self.path, context, self.islands), name=self.path.stem)
@@ -133,6 +143,11 @@ class MlirFile(Source):
 
     path: Path
     is_bytecode: bool = False
+
+    @property
+    def title(self) -> str:
+        """The file's name."""
+        return one_line(self.path.name)
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Parse the file by its content, whatever it was before."""
@@ -194,6 +209,11 @@ class TorchModule(Source):
     module: Any
     takes_inputs: ClassVar[bool] = True
 
+    @property
+    def title(self) -> str:
+        """The name of the module's class."""
+        return type(self.module).__name__
+
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Export the module for its inputs and import it."""
         from pyc_mlir.frontends.torch.export import from_torch
@@ -223,12 +243,17 @@ class Function(Source):
     function: Callable[..., Any]
     takes_inputs: ClassVar[bool] = True
 
+    @property
+    def title(self) -> str:
+        """The function's name."""
+        return getattr(self.function, "__name__", "main")
+
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Trace the function."""
         from pyc_mlir.frontends.python.trace import trace
 
         module = trace(self.function, *(inputs or ()), context=context)
-        return Loaded(module, name=getattr(self.function, "__name__", "main"))
+        return Loaded(module, name=self.title)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from pyc_mlir.profile.known import (
     recorded,
     report_of,
 )
-from pyc_mlir.profile.profile import Disturbance, Profile, ProfileRow, with_rest
+from pyc_mlir.profile.operations import ProfileRow
+from pyc_mlir.profile.profile import Disturbance, Profile, with_rest
 
 ROUNDS = 3
 # How long the profiled calls may take in all, and how many there are at least and at most.

@@ -20,62 +20,13 @@ from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile import views
-from pyc_mlir.profile.known import IREE
+from pyc_mlir.profile.operations import Operation, ProfileRow, operations_of
 
 # Under which a trace holds the profile.
 KEY = "pyc"
 _SHOWN = 30
 # Seconds by the clock over CPU seconds from which on other processes disturbed a call.
 _CALM = 1.2
-
-
-@dataclass(frozen=True)
-class ProfileRow:
-    """One dispatch of a call, or all that lies outside of dispatches (`dispatch` is empty).
-
-    sources: canonical ids of the ops that it computes something of; empty where not known.
-    ops: the same in words, a group of fused ops each. groups: the ids that decisions name.
-    locations: the model's names for them, where the artifact or its log tells.
-    code: a family of generated kernels with its `knobs`, or `IREE`.
-    seconds: of a call, so that rows add up; median, p10 and p90 are those of the single calls.
-    share: of the call. calls: how many were timed; 0 for a prediction.
-    flops, traffic_bytes, roofline: None where not known. `roofline` is the share of the speed that
-        `Profile.roof` allows.
-    """
-
-    dispatch: str
-    seconds: float
-    share: float
-    sources: tuple[str, ...] = ()
-    ops: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    locations: tuple[str, ...] = ()
-    code: str = ""
-    knobs: str = ""
-    median_seconds: float | None = None
-    p10_seconds: float | None = None
-    p90_seconds: float | None = None
-    calls: int = 0
-    flops: float | None = None
-    traffic_bytes: int | None = None
-    roofline: float | None = None
-
-    @property
-    def is_dispatch(self) -> bool:
-        """False for what lies outside of dispatches."""
-        return bool(self.dispatch)
-
-    @property
-    def is_kernel(self) -> bool:
-        """True if its code is a generated kernel's."""
-        return self.is_dispatch and self.code != IREE
-
-    @property
-    def computes(self) -> str:
-        """Its ops in words; `unknown` where the artifact does not tell."""
-        if not self.is_dispatch:
-            return "outside of dispatches"
-        return " and ".join(self.ops) or "unknown"
 
 
 @dataclass(frozen=True)
@@ -121,10 +72,9 @@ class Profile:
     spans: tuple[DispatchSpan, ...] = ()
 
     @property
-    def longest_first(self) -> list[ProfileRow]:
-        """The rows of dispatches, by their seconds."""
-        rows = [row for row in self.rows if row.is_dispatch]
-        return sorted(rows, key=lambda row: -row.seconds)
+    def operations(self) -> list[Operation]:
+        """The dispatches, those of equal operations as one, the longest first."""
+        return operations_of(self.rows)
 
     @property
     def outside(self) -> float:

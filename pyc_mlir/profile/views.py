@@ -10,63 +10,75 @@ from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile.known import IREE
+from pyc_mlir.profile.operations import Operation, ProfileRow, uncovered
 from pyc_mlir.util.html import Html, joined, tag
 from pyc_mlir.util.html import table as table_of
 from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
-    from pyc_mlir.profile.profile import Profile, ProfileRow
+    from pyc_mlir.profile.profile import Profile
 
-_HEAD = ("time", "share", "spread", "roof", "flops", "bytes", "code", "computes", "dispatch")
-# Columns of text, which stand to the left.
+_HEAD = ("time", "share", "times", "spread", "roof", "code", "operations", "nodes of the model")
+# Columns of text, which stand to the left; the least characters of a line that both have.
 _TEXTS = 3
-_LONGEST = 48
+_LONGEST = 30
 _MICRO = 1e6
 _PROCESS = 1
 
 
 def table(profile: "Profile", most: int | None = None) -> str:
-    """Write the longest rows first, the others as one, then the rest and the whole call."""
-    cells, rows = [_HEAD], profile.longest_first
-    shown = rows if most is None else rows[:most]
-    cells += [_cells(row) for row in shown]
-    if others := rows[len(shown) :]:
-        cells.append(_sum(others, f"{len(others)} more dispatches", profile))
-    cells += [_cells(row) for row in profile.rows if not row.is_dispatch]
-    cells.append(_sum(profile.rows, "the call", profile))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    body = "".join(f"  {_line(row, widths)}\n" for row in cells)
+    """Write the longest operations first, the others as one, then the rest and the whole call.
+
+    Columns that hold nothing are left out.
+    """
+    operations = profile.operations
+    shown = operations if most is None else operations[:most]
+    cells = [_HEAD, *([_cut(cell) for cell in _cells(o)] for o in shown)]
+    if others := [row for o in operations[len(shown) :] for row in o.rows]:
+        cells.append(_sum(others, f"{len(operations) - len(shown)} more operations", profile))
+    columns = [c for c in zip(*cells, *_whole(profile), strict=True) if any(c[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    numbers = len([c for c in columns if c[0] not in _HEAD[-_TEXTS:]])
+    body = "".join(f"  {_line(row, widths, numbers)}\n" for row in zip(*columns, strict=True))
     return f"{summary(profile)}\n{body}{notes(profile)}"
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    pairs = list(zip(row, widths, strict=True))
-    numbers = [cell.rjust(width) for cell, width in pairs[:-_TEXTS]]
-    texts = [cell.ljust(width) for cell, width in pairs[-_TEXTS:]]
-    return "  ".join((*numbers, *texts)).rstrip()
+def _line(row: Sequence[str], widths: Sequence[int], numbers: int) -> str:
+    pairs = enumerate(zip(row, widths, strict=True))
+    cells = (c.rjust(width) if i < numbers else c.ljust(width) for i, (c, width) in pairs)
+    return "  ".join(cells).rstrip()
 
 
-def _cells(row: "ProfileRow") -> tuple[str, ...]:
+def _cells(operation: Operation) -> tuple[str, ...]:
+    times = len(operation.rows)
     return (
-        quantity(row.seconds, "s"),
-        f"{row.share:.1%}",
-        _spread(row),
-        "" if row.roofline is None else f"{row.roofline:.0%}",
-        "" if row.flops is None else _count(row.flops),
-        "" if row.traffic_bytes is None else quantity(row.traffic_bytes, "B"),
-        code_of(row),
-        _cut(f"{row.computes}{_at(row)}"),
-        row.dispatch,
+        quantity(operation.seconds, "s"),
+        f"{operation.share:.1%}",
+        str(times) if times > 1 else "",
+        _spread(operation.rows[0]) if times == 1 else "",
+        "" if operation.roofline is None else f"{operation.roofline:.0%}",
+        operation.code,
+        operation.title,
+        operation.named,
     )
 
 
-def _sum(rows: Sequence["ProfileRow"], what: str, profile: "Profile") -> tuple[str, ...]:
+def _whole(profile: "Profile") -> list[tuple[str, ...]]:
+    """Write what lies outside of dispatches, and the whole call."""
+    outside = [row for row in profile.rows if not row.is_dispatch]
+    return [
+        _sum(outside, "outside of dispatches", profile),
+        _sum(profile.rows, "the call", profile),
+    ]
+
+
+def _sum(rows: Sequence[ProfileRow], what: str, profile: "Profile") -> tuple[str, ...]:
     seconds = sum(row.seconds for row in rows)
     share = f"{seconds / (profile.seconds or 1.0):.1%}"
-    return (quantity(seconds, "s"), share, "", "", "", "", "", what, "")
+    return (quantity(seconds, "s"), share, "", "", "", "", what, "")
 
 
-def _spread(row: "ProfileRow") -> str:
+def _spread(row: ProfileRow) -> str:
     """Write the 10th and 90th percentile of the calls, against the median."""
     median, low, high = row.median_seconds, row.p10_seconds, row.p90_seconds
     if not median or low is None or high is None:
@@ -74,21 +86,11 @@ def _spread(row: "ProfileRow") -> str:
     return f"{low / median - 1:+.0%} {high / median - 1:+.0%}"
 
 
-def _count(value: float) -> str:
-    scales = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-    factor, name = next((s for s in scales if value >= s[0]), (1.0, ""))
-    return f"{value / factor:.3g}{name}"
-
-
-def _at(row: "ProfileRow") -> str:
-    return f" ({', '.join(row.locations)})" if row.locations else ""
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def code_of(row: "ProfileRow") -> str:
+def code_of(row: ProfileRow) -> str:
     """Name the owner of a row's code."""
     if not row.is_dispatch:
         return ""
@@ -102,21 +104,18 @@ def summary(profile: "Profile") -> str:
     head = f"A call takes {quantity(profile.seconds, 's')} ({basis})"
     parts = [f"{profile.kernels / whole:.0%} in generated kernels"]
     if profile.uncovered:
-        most = ", ".join(f"{n} {share:.0%}" for n, share in uncovered(profile)[:3])
+        shares: dict[str, float] = {}
+        for operation in uncovered(profile.operations):
+            title = operation.title
+            shares[title] = shares.get(title, 0.0) + operation.share
+        longest = sorted(shares.items(), key=lambda item: -item[1])[:3]
+        most = ", ".join(f"{title} {share:.0%}" for title, share in longest)
         parts.append(
             f"{profile.uncovered / whole:.0%} in IREE's code for what no kernel covers ({most})"
         )
-    parts.append(f"{profile.outside / whole:.0%} outside of dispatches")
+    if profile.measured:
+        parts.append(f"{profile.outside / whole:.0%} outside of dispatches")
     return f"{head}: {', '.join(parts)}."
-
-
-def uncovered(profile: "Profile") -> list[tuple[str, float]]:
-    """Return the ops that no generated kernel covers, in words, with their share of the call."""
-    shares: dict[str, float] = {}
-    for row in profile.rows:
-        if row.is_dispatch and not row.is_kernel:
-            shares[row.computes] = shares.get(row.computes, 0.0) + row.share
-    return sorted(shares.items(), key=lambda item: -item[1])
 
 
 def notes(profile: "Profile") -> str:
@@ -137,9 +136,7 @@ def notes(profile: "Profile") -> str:
 
 def html(profile: "Profile") -> Html:
     """Write the whole table, and what it rests on."""
-    rest = [row for row in profile.rows if not row.is_dispatch]
-    cells = [_cells(row) for row in (*profile.longest_first, *rest)]
-    cells.append(_sum(profile.rows, "the call", profile))
+    cells = [*map(_cells, profile.operations), *_whole(profile)]
     lines = (tag("p", line.strip()) for line in notes(profile).splitlines())
     return joined(tag("p", summary(profile)), table_of(_HEAD, cells), *lines)
 
@@ -167,7 +164,7 @@ def trace_events(profile: "Profile") -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _arguments(row: "ProfileRow", span: DispatchSpan) -> dict[str, Any]:
+def _arguments(row: ProfileRow, span: DispatchSpan) -> dict[str, Any]:
     found = {
         "dispatch": span.symbol,
         "code": code_of(row),

@@ -62,6 +62,8 @@ class MemoryStatistics:
 
 
 _DEVICES: "weakref.WeakSet[Device]" = weakref.WeakSet()
+# The process's own devices; those of CPUs by kind and by whether they recycle memory.
+_CPUS: dict[tuple[str, bool], "Device"] = {}
 _GPUS: "weakref.WeakValueDictionary[str, Device]" = weakref.WeakValueDictionary()
 _DEFAULTS = threading.Lock()
 
@@ -70,13 +72,15 @@ def _mark_forked() -> None:
     """Mark a forked child, which has none of the devices' threads.
 
     To free a device, of any kind, is to wait for its threads: these are kept, beyond the end of the
-    interpreter too.
+    interpreter too. What the child loads gets a CPU device of its own.
     """
     global _TOPOLOGY, _DEFAULTS
     _TOPOLOGY, _DEFAULTS = threading.Lock(), threading.Lock()
     for device in _DEVICES:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(device.hal))
         device.forked = device.kind != "local-sync"
+    for key in [key for key, device in _CPUS.items() if device.forked]:
+        del _CPUS[key]
 
 
 os.register_at_fork(after_in_child=_mark_forked)
@@ -269,18 +273,16 @@ def _default_device(kind: str, recycles: bool) -> Device:
     A GPU's lasts as long as programs and arrays hold it: IREE has threads that wait for an open
     one, and with Mesa's software Vulkan device they poll, two cores' worth.
     """
-    if kind in CPU_KINDS:
-        return _default_cpu(kind, recycles)
     with _DEFAULTS:
+        if kind in CPU_KINDS:
+            key = kind, recycles
+            if key not in _CPUS:
+                _CPUS[key] = Device(kind, allocator=DEFAULT_ALLOCATOR if recycles else None)
+            return _CPUS[key]
         device = _GPUS.get(kind)
         if device is None:
             device = _GPUS[kind] = Device(kind)
         return device
-
-
-@functools.cache
-def _default_cpu(kind: str, recycles: bool) -> Device:
-    return Device(kind, allocator=DEFAULT_ALLOCATOR if recycles else None)
 
 
 def _check(kind: str, threads: int | None, allocator: str | None) -> None:

@@ -137,7 +137,8 @@ class Entry:
             raise PycError(
                 ReasonCode.DEVICE_UNAVAILABLE,
                 f"{self._device!r}: expected the process that made the device, got a forked child, "
-                "where its threads do not run; start children with `spawn`, or use `local-sync`",
+                "where its threads do not run; load the program in the child, start children with "
+                "`spawn`, or use `local-sync`",
             )
         specs = self._specs
         outputs = _List(len(specs))

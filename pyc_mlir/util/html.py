@@ -37,6 +37,12 @@ def joined(*content: str) -> Html:
     return Html("".join(c if isinstance(c, Html) else escape(c) for c in content))
 
 
+def prose(text: str) -> Html:
+    """Write sentences; names in backticks are set as code."""
+    parts = enumerate(text.split("`"))
+    return joined(*(tag("code", part) if i % 2 else part for i, part in parts))
+
+
 def _value(value: str | float) -> str:
     """Write an attribute; a pixel has a tenth's precision."""
     return escape(value) if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
@@ -46,8 +52,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], **attributes: str)
     """Write a table; columns of numbers stand to the right. A cell may be a whole ``<td>``."""
     columns = list(zip(*rows, strict=True))
     numeric = [any(c) and all(map(_is_numeric, c)) for c in columns]
-    styles = ["text-align:right" if right else "text-align:left" for right in numeric]
-    styles += ["text-align:left"] * (len(head) - len(styles))
+    left, right = "text-align:left", "text-align:right;white-space:nowrap"
+    styles = [right if of_numbers else left for of_numbers in numeric]
+    styles += [left] * (len(head) - len(styles))
     heads = [tag("th", text, style=style) for text, style in zip(head, styles, strict=True)]
     body = [tag("tr", *map(_cell, row, styles)) for row in rows]
     return tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), **attributes)

@@ -38,6 +38,11 @@ def logger(child: str) -> logging.Logger:
     return logging.getLogger(f"{ROOT}.{child}")
 
 
+def warn(child: str, code: str, message: str) -> None:
+    """Log a warning with its reason code: something was asked for and has no effect."""
+    logger(child).warning("%s [%s]", message, code)
+
+
 @contextmanager
 def logged(title: str) -> Iterator[None]:
     """A `Stage` that logs when the step begins and ends."""

@@ -116,7 +116,8 @@ class WorkerCompile:
         if needs_runs(self._options.contract):
             made = artifact_of(self._request(TRY, to_bytes(found), records))
             same = made.vmfb == found.vmfb
-            found = replace(found if same else made, checks=made.checks, cached=found.cached)
+            kept = found if same else made.named(found.names)
+            found = replace(kept, checks=made.checks, cached=found.cached)
         return self.with_time(found)
 
     def _request(

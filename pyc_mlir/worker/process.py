@@ -131,7 +131,7 @@ def give(worker: WorkerProcess) -> None:
 
 
 def start_early(count: int = 1) -> None:
-    """See to it that so many workers wait or are on their way."""
+    """Ensure that so many workers wait or are on their way."""
     with _lock:
         _idle[:] = [w for w in _idle if w.alive]
         _idle.extend(WorkerProcess() for _ in range(count - len(_idle)))

@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from logging import INFO
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, TextIO, cast
 
@@ -24,13 +25,25 @@ from pyc_mlir.dialects.errors import (
     out_of_memory,
 )
 from pyc_mlir.dialects.printable import PrintableStream, for_display, one_line, shown_streams
-from pyc_mlir.dialects.util.files import file_error, require_writable, write_file
+from pyc_mlir.dialects.util.files import file_error, make_folder, require_writable, write_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
 from pyc_mlir.util.logs import COMPILE, configure, logged, logger
 from pyc_mlir.util.temp_dir import require_room
 
 OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
+
+
+DATABASE = "PYC_DB"
+
+
+def default_url(environment: Mapping[str, str]) -> str:
+    """Return $PYC_DB, else the user's own benchmark database, whose folder is made."""
+    if given := environment.get(DATABASE):
+        return given
+    base = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    folder = make_folder(Path(base) / "pyc-mlir", "a folder for the database")
+    return f"sqlite:///{folder / 'evidence.db'}"
 
 
 class Parser(argparse.ArgumentParser):

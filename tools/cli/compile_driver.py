@@ -25,10 +25,12 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lab.explore.policy import Explore
-from pyc_mlir.pipelines.choices.choices import Coverage, coverage
+from pyc_mlir.notices import notices
+from pyc_mlir.pipelines.choices.choices import Coverage, Decision, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
-from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds
-from pyc_mlir.pipelines.choices.log import Conditions, Listed, Record, write_log
+from pyc_mlir.pipelines.choices.evidence import Computes, EstimatedSeconds
+from pyc_mlir.pipelines.choices.log import Conditions, Event, Listed, Record, write_log
+from pyc_mlir.pipelines.choices.node_names import NodeNames
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.common import Progress, refusal
 from pyc_mlir.tools.cli.contract_flags import read_contract
@@ -41,6 +43,7 @@ from pyc_mlir.tools.cli.model_source import (
 )
 from pyc_mlir.tools.cli.option_flags import read_options
 from pyc_mlir.tools.cli.run_inputs import example
+from pyc_mlir.tools.cli.sizes import ChosenSizes
 from pyc_mlir.util.units import quantity
 
 
@@ -50,6 +53,7 @@ class Output:
 
     data: bytes
     records: tuple[Record, ...]
+    names: NodeNames | None = None
     summary: str = ""
     contract_report: str = ""
 
@@ -109,7 +113,7 @@ def _compiled(
     cache = choose(_cache_asked(flags), os.environ)
     spent = max(0.0, time.time() - began)
     artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted, spent)
-    return _program(artifact, flags.output, progress)
+    return _program(artifact, flags.output, progress, notices(artifact, options))
 
 
 def _cache_asked(flags: argparse.Namespace) -> bool | str | None:
@@ -119,14 +123,16 @@ def _cache_asked(flags: argparse.Namespace) -> bool | str | None:
     return False if flags.cache is None and flags.log is not None else flags.cache
 
 
-def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
+def _program(
+    artifact: Artifact, path: str, progress: Progress, left_out: Sequence[Event] = ()
+) -> Output:
     """Return a program with its log: the conditions first, the cache's event last."""
     data = to_bytes(artifact)
     events = () if artifact.cached is None else (artifact.cached.event,)
     checked = () if (check := check_of(artifact)) is None else (check.event,)
-    log = (head_of(artifact, data), *artifact.decisions, *events, *checked)
+    log = (head_of(artifact, data), *artifact.decisions, *left_out, *events, *checked)
     text = summary(path, len(data), artifact, progress.seconds)
-    return Output(data, log, text, contract_report(artifact))
+    return Output(data, log, artifact.names, text, contract_report(artifact))
 
 
 def _replayed(
@@ -248,11 +254,12 @@ def _arguments(arguments: Sequence[SignatureEntry]) -> str:
 def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
     """Write stages with their times, then each decision on a line."""
     lines = [f"{quantity(seconds, 's'):>9}  {title}" for title, seconds in stages]
-    lines += [
-        f"{d.site.pass_name}: {describe(d)}"
-        for d in output.records
-        if not isinstance(d, Conditions)
-    ]
+    heads = [r for r in output.records if isinstance(r, Conditions)]
+    sizes = ChosenSizes.none(Signature.from_json(heads[0].values["signature"]) if heads else None)
+    for d in output.records:
+        if not isinstance(d, Conditions):
+            shown = sizes.filled(d) if isinstance(d, Decision) else d
+            lines.append(f"{d.site.pass_name}: {describe(shown)}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -262,7 +269,8 @@ def describe(decision: Listed) -> str:
     saved = traffic_saved(decision)
     notes = [f"not {', '.join(others)}"] if others else []
     notes += [f"saves {quantity(saved, 'B')} of traffic"] if saved else []
-    notes += map(str, decision.facts)
+    # Ids of ops are for tools, which read the log.
+    notes += [str(fact) for fact in decision.facts if not isinstance(fact, Computes)]
     aside = f" ({'; '.join(notes)})" if notes else ""
     names = ", ".join(decision.site.nodes)
     return f"{decision.site.op_id}{f' ({names})' if names else ''}: {decision.chosen}{aside}"

@@ -14,8 +14,7 @@ from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.explore.policy import Explore
 from pyc_mlir.measure.environment import current_place
-from pyc_mlir.tools.cli.common import Parser, Progress
-from pyc_mlir.tools.cli.database import VARIABLE, default_url
+from pyc_mlir.tools.cli.common import DATABASE, Parser, Progress, default_url
 
 
 def add_flags(parser: Parser) -> None:
@@ -31,7 +30,7 @@ def add_flags(parser: Parser) -> None:
     group.add_argument(
         "--explore-db",
         metavar="URL",
-        help=f"the database of measurements; default: ${VARIABLE}, else the user's own",
+        help=f"the database of measurements; default: ${DATABASE}, else the user's own",
     )
 
 

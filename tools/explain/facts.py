@@ -12,22 +12,31 @@ from dataclasses import dataclass, replace
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.manifest import BY_IREE, MEMORY
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
+from pyc_mlir.artifact.signature import SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
 from pyc_mlir.profile.build import placed, predict
 from pyc_mlir.profile.profile import Profile
-from pyc_mlir.tools.explain.sizes import ChosenSizes
+from pyc_mlir.tools.cli.sizes import ChosenSizes
 from pyc_mlir.util.units import quantity
 
-# The parts of the manifest's account, and what they are called.
-_PARTS = {
+# The parts of the manifest's account as they are called, and what they are.
+_LABELS = {
     "constants": "constants",
     "inputs": "inputs",
     "transients": "transients (the arena)",
     "outputs": "outputs",
     "workspace": "workspace (beside the arena)",
+}
+PARTS = {
+    "constants": "weights, as long as the program is loaded",
+    "inputs": "the arguments of a call",
+    "transients (the arena)": "results that only later operations read; their places are planned",
+    "outputs": "the results of a call",
+    "workspace (beside the arena)": "what a call allocates besides",
 }
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
@@ -75,32 +84,28 @@ class ExplainedProgram:
         return replace(self, decisions=found)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return rows for the head: the program, its target and its versions."""
-        manifest = self.artifact.manifest
+        """Return rows for the head: the program's arguments, its target and its versions."""
+        manifest, signature = self.artifact.manifest, self.artifact.signature
         versions = ", ".join(f"{n} {v}" for n, v in sorted(manifest["versions"].items()))
-        return [
+        rows = [
+            ("inputs", _arguments(signature.inputs)),
+            ("outputs", _arguments(signature.outputs)),
             ("target", f"{manifest['target']} (device {manifest['device']})"),
+            ("imported", str(self.artifact.imported)),
             ("graph id", manifest["graph_id"] or "none: not a pyc program"),
             ("compiled by", versions),
-            ("imported", str(self.artifact.imported)),
-            ("prediction", self.prediction),
-            ("decisions", str(len(self.decisions))),
         ]
-
-    @property
-    def prediction(self) -> str:
-        """Seconds of a call on one core, that they are predicted, and on what they rest."""
-        seconds, basis = self.artifact.manifest["seconds"], self.report.basis
-        if seconds is None:
-            return "none in the manifest"
-        rests = f", by {basis}" if basis else ""
-        return f"{quantity(seconds, 's')} a call on one core (cost model{rests}; not measured)"
+        seconds = manifest["seconds"]
+        if self.profile is None and seconds is not None:
+            basis = f", by {self.report.basis}" if self.report.basis else ""
+            rows.append(("prediction", f"{quantity(seconds, 's')} a call (cost model{basis})"))
+        return rows
 
     def account(self) -> list[tuple[str, int | None]]:
         """Return rows (part, bytes or None if only a call determines them) of one call."""
         account = self.sizes.account(self.artifact)
         parts = account.to_json()
-        rows = [(label, parts[name]) for name, label in _PARTS.items()]
+        rows = [(label, parts[name]) for name, label in _LABELS.items()]
         return [*rows, ("total", account.total())]
 
     def memory(self) -> tuple[int | None, int | None]:
@@ -113,6 +118,15 @@ class ExplainedProgram:
         every = (*self.artifact.decisions, *self.decisions)
         found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
         return [RegionFacts(r, found.get(r.name)) for r in self.report.regions if r.chosen]
+
+
+def _arguments(arguments: Sequence[SignatureEntry]) -> str:
+    """Describe inputs or outputs: ``image: f32, batch x 1 x 8 x 8``."""
+    parts = []
+    for a in arguments:
+        dims = " x ".join("?" if d is None else str(d) for d in a.shape)
+        parts.append(f"{a.name}: {dtype_name(a.dtype)}{f', {dims}' if dims else ''}")
+    return "; ".join(parts) or "none"
 
 
 def _require_own(profile: Profile | None, artifact: Artifact, name: str) -> None:
@@ -162,7 +176,7 @@ class RegionFacts:
         """Arena before and after."""
         before, after = self.region.before, self.region.after
         if after is None:
-            return "not recorded"
+            return ""
         if before is None or before is after:
             return size(after.arena_bytes)
         if before.arena_bytes == after.arena_bytes:
@@ -175,7 +189,7 @@ class RegionFacts:
         """The lower bound and how far the arena is above it."""
         bound, after = self.region.lower_bound, self.region.after
         if not bound or after is None:
-            return "not known"
+            return ""
         above = f"is {self.gap:.1%} above it" if self.gap else "reaches it"
         return f"{size(bound)} for the planned order; the arena {above}"
 
@@ -212,12 +226,12 @@ class RegionFacts:
 
     @property
     def latency(self) -> str:
-        """Predicted seconds before and after."""
+        """Predicted change of the time by the plan; empty if it is not known."""
         before, after = self.region.before, self.region.after
-        values = [quantity(x.seconds, "s") for x in (before, after) if x and x.seconds]
-        if len(values) > len(set(values)):
-            return f"{values[0]}, before and after"
-        return " → ".join(values) or "not predicted"
+        if not before or not after or not before.seconds or not after.seconds:
+            return ""
+        change = after.seconds / before.seconds - 1
+        return f"{change:+.1%} of time by this plan" if change else "as long as by IREE's plan"
 
     @property
     def others(self) -> str:
@@ -230,15 +244,21 @@ class RegionFacts:
         return ", ".join(found)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return all facts as rows."""
-        return [
+        """Return all that is known as rows."""
+        rows = [
             ("runs with", self.why),
-            *([("turned down", self.others)] if self.others else []),
+            ("turned down", self.others),
             ("arena", self.arena),
             ("lower bound", self.bound),
             ("predicted", self.latency),
             ("work", self.work),
         ]
+        return [row for row in rows if row[1]]
+
+    @property
+    def title(self) -> str:
+        """The region's name, without the pass that plans it."""
+        return self.region.name.rpartition("plan-memory:")[2]
 
 
 def compared(region: RegionReport) -> list[str]:

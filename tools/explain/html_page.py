@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from pyc_mlir.artifact.memory_report import RegionReport
 from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.memory.layout import ArenaLayout
+from pyc_mlir.profile.operations import few
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.explain.charts import (
     arena_chart,
@@ -18,6 +20,7 @@ from pyc_mlir.tools.explain.charts import (
     live_chart,
 )
 from pyc_mlir.tools.explain.facts import (
+    PARTS,
     ExplainedProgram,
     RegionFacts,
     alive_at_peak,
@@ -28,12 +31,24 @@ from pyc_mlir.tools.explain.facts import (
     size,
     task_name,
 )
-from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
-from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of, unplanned
+from pyc_mlir.tools.explain.time_shares import HEAD, answer, longest, not_covered, rows_of
+from pyc_mlir.tools.explain.words import (
+    NO_NAMES,
+    by_layer,
+    equal,
+    folded,
+    headline,
+    place_of,
+    purpose,
+    shortened,
+    topic,
+    unplanned,
+    whose,
+)
 from pyc_mlir.tools.page.document import document, facts, figure, section, wide
 from pyc_mlir.tools.page.document import folded as folded_away
 from pyc_mlir.tools.page.svg import legend
-from pyc_mlir.util.html import Html, joined, table, tag
+from pyc_mlir.util.html import Html, joined, prose, table, tag
 from pyc_mlir.util.units import quantity
 
 _AT_PEAK = 40
@@ -56,48 +71,58 @@ _HOW_TO_READ = (
 
 def page(subject: ExplainedProgram) -> str:
     """Write the whole page."""
+    regions = subject.regions()
     header = tag(
         "header",
         tag("h1", subject.name),
-        tag("p", headline(subject), class_="headline"),
+        tag("p", f"{headline(subject)[:1].upper()}{headline(subject)[1:]}.", class_="headline"),
+        tag("p", prose(purpose(subject))),
         facts(subject.facts()),
     )
+    plans = [_region(found) for found in regions] or [tag("p", unplanned(subject), class_="note")]
     return document(
         f"{subject.name} explained",
         _PATTERNS,
         header,
+        _memory(subject, regions),
         _time(subject.profile),
-        _overview(subject),
-        *(_region(found) for found in subject.regions()),
+        _contract(subject),
         _decisions(subject.decisions),
+        *plans,
     )
 
 
-def _overview(subject: ExplainedProgram) -> Html:
-    """Write one tile a region, and the account of a call."""
-    tiles = [_tile(found) for found in subject.regions()]
+def _memory(subject: ExplainedProgram, regions: Sequence[RegionFacts]) -> Html:
+    """Write the account of a call, and a tile for each planned region."""
     unit, rows = in_table(subject.account())
-    clauses = [(c.clause, c.state) for c in subject.artifact.contract_report.clauses]
-    parts = [
-        tag("div", *(tiles or [tag("p", unplanned(subject), class_="note")]), class_="tiles"),
-        table(("memory of one call", unit), rows, class_="account"),
-        *([table(("contract", "as compiled"), clauses)] if clauses else []),
-    ]
-    return tag("section", *parts, class_="overview")
+    described = [(name, amount, PARTS.get(name, "")) for name, amount in rows]
+    account = wide(table(("part", unit, "what it is"), described, class_="account"))
+    tiles = tag("div", *map(_tile, regions), class_="tiles")
+    return section("Memory of one call", tag("div", account, tiles, class_="beside"), id_="memory")
 
 
 def _time(profile: Profile | None) -> Html:
-    """Write where the time goes: the answer, what no kernel covers, every dispatch folded."""
+    """Write where the time goes: the answer, the longest operations, all of them folded."""
     if profile is None:
         return Html()
     kind = "measured" if profile.measured else "predicted"
-    found = uncovered(profile)
-    parts = [tag("p", answer(profile))]
-    if found:
-        parts.append(tag("h3", f"Ops that no generated kernel covers, {kind}"))
-        parts.append(wide(table(HEAD, [u.cells for u in found])))
-    every = folded_away(f"Every dispatch, {kind}", wide(Html(profile._repr_html_())))
-    return section("Where the time goes", *parts, every, id_="time")
+    parts = [
+        tag("p", prose(answer(profile))),
+        tag("h3", f"The operations that take most of it, {kind}"),
+        wide(table(HEAD, rows_of(longest(profile)))),
+    ]
+    if found := [o for o in not_covered(profile) if o not in longest(profile)]:
+        parts.append(tag("h3", "Other operations that no generated kernel covers"))
+        parts.append(wide(table(HEAD, rows_of(found))))
+    every = folded_away(f"Every operation, {kind}", wide(Html(profile._repr_html_())))
+    return section("Time of one call", *parts, every, id_="time")
+
+
+def _contract(subject: ExplainedProgram) -> Html:
+    """Write what was promised, and what the compile says of it."""
+    clauses = [(c.clause, c.state) for c in subject.artifact.contract_report.clauses]
+    promised = table(("clause", "as compiled"), clauses)
+    return section("Contract", promised, id_="contract") if clauses else Html()
 
 
 def _tile(found: RegionFacts) -> Html:
@@ -113,7 +138,7 @@ def _tile(found: RegionFacts) -> Html:
         saved = f"{abs(share):.0%} {way} than {size(before.arena_bytes)} before"
     return tag(
         "a",
-        tag("span", f"arena of region {found.region.name}"),
+        tag("span", f"arena of region {found.title}"),
         tag("b", size(after.arena_bytes)),
         tag("span", saved),
         class_="tile",
@@ -128,7 +153,7 @@ def _region(found: RegionFacts) -> Html:
         parts += [_live(region), _arenas(region)]
     if region.frontier:
         parts.append(_frontier(region))
-    return section(f"Region {region.name}", *parts, id_=region.name)
+    return section(f"Memory plan of region {found.title}", *parts, id_=region.name)
 
 
 def _live(region: RegionReport) -> Html:
@@ -216,41 +241,50 @@ def _frontier(region: RegionReport) -> Html:
 
 
 def _decisions(decisions: Sequence[Decision]) -> Html:
-    titles = ("node, pass and op", "chosen", "turned down", "by")
+    titles = ("what", "chosen", "turned down", "decided by")
+    found = equal(decisions)
     parts = [
-        tag("div", tag("h3", layer), *map(_decision, found))
-        for layer, found in by_layer(decisions).items()
+        tag("div", tag("h3", layer), *(_decision(found[d.site]) for d in made))
+        for layer, made in by_layer([same[0] for same in found.values()]).items()
     ]
     if not any(d.site.nodes for d in decisions):
-        parts.append(tag("p", NO_NAMES, class_="note"))
-    note = f"{len(decisions)} choices; open one to see what was turned down, and why."
+        parts.append(tag("p", prose(NO_NAMES), class_="note"))
+    note = (
+        f"{len(decisions)} choices that the compiler made, by layer of the model; equal ones stand "
+        "once. Open one to see what was turned down, and why."
+    )
     head = tag("div", *(tag("span", t) for t in titles), class_="decision head")
     return section("Decisions", tag("p", note, class_="note"), head, *parts, id_="decisions")
 
 
-def _decision(decision: Decision) -> Html:
-    site, others = decision.site, [a for a in decision.alternatives if a.name != decision.chosen]
+def _decision(same: Sequence[Decision]) -> Html:
+    """Write a decision, the first of equal ones."""
+    decision, site = same[0], same[0].site
+    others = [a for a in decision.alternatives if a.name != decision.chosen]
     rows = [
         (
             "✓" if a.name == decision.chosen else "",
-            a.name,
+            shortened(a.name),
             ", ".join(f"{name} {amount}" for name, amount in cost_of(a)),
             folded(a.reason)[0],
         )
         for a in decision.alternatives
     ]
     knobs = [
-        folded_away(f"knobs of {a.name}", tag("p", whole, class_="note"))
+        folded_away(f"{a.name}, with its knobs", tag("p", whole, class_="note"))
         for a in decision.alternatives
         if (whole := folded(a.reason)[1])
     ]
-    lines = [place_of(decision), *(f"evidence: {e}" for e in decision.facts)]
+    ids = ", ".join(d.site.op_id for d in same)
+    lines = [f"decided in {site.pass_name} for {ids}", place_of(decision)]
+    lines += [f"evidence: {e}" for e in decision.facts if not isinstance(e, Computes)]
     lines += [f"measured: {name} {value:g}" for name, value in decision.measured.items()]
+    about = whose(same)
     summary = tag(
         "summary",
-        tag("span", f"{', '.join(site.nodes)} {site.pass_name} ", tag("i", site.op_id)),
-        tag("span", tag("b", decision.chosen)),
-        tag("span", ", ".join(a.name for a in others) or "nothing"),
+        tag("span", about, " " * bool(about), tag("i", topic(decision))),
+        tag("span", tag("b", shortened(decision.chosen))),
+        tag("span", few([shortened(a.name) for a in others], ", ", 2) or "nothing"),
         tag("span", decision.decided_by),
     )
     notes = [tag("p", line, class_="note") for line in lines if line]

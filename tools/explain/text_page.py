@@ -4,8 +4,10 @@ import textwrap
 from collections.abc import Sequence
 
 from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import ArenaLayout
+from pyc_mlir.profile.operations import Operation
 from pyc_mlir.tools.explain.facts import (
     ExplainedProgram,
     RegionFacts,
@@ -15,8 +17,19 @@ from pyc_mlir.tools.explain.facts import (
     role,
     size,
 )
-from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
-from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of, unplanned
+from pyc_mlir.tools.explain.time_shares import HEAD, answer, longest, not_covered, rows_of
+from pyc_mlir.tools.explain.words import (
+    NO_NAMES,
+    by_layer,
+    equal,
+    folded,
+    headline,
+    place_of,
+    purpose,
+    shortened,
+    unplanned,
+    whose,
+)
 from pyc_mlir.util.units import quantity
 
 # Levels of a cell, from empty to full: for terminals with Unicode, and for those without.
@@ -28,18 +41,20 @@ _INDENT = "  "
 
 def overview(subject: ExplainedProgram, levels: str = BLOCKS) -> str:
     """Write everything, the decisions cut off after some."""
-    shown, left = subject.decisions[:_FIRST], len(subject.decisions) - _FIRST
+    found = equal(subject.decisions)
+    shown, left = list(found.values())[:_FIRST], len(found) - _FIRST
     more = f"  ... and {left} more; --decisions shows all, with knobs\n" if left > 0 else ""
     if not any(d.site.nodes for d in subject.decisions):
-        more += f"  {NO_NAMES}\n"
+        more += f"{_filled(NO_NAMES)}\n"
     parts = [
-        f"{subject.name}: {headline(subject)}\n{_answer(subject)}{_rows(subject.facts())}",
-        _time(subject),
+        f"{subject.name}: {headline(subject)}\n{_filled(purpose(subject))}\n"
+        f"{_rows(subject.facts())}",
         _account(subject),
+        _time(subject),
         _contract_report(subject),
+        f"decisions by layer, `>` marks the choice\n{_by_layer(shown)}{more}",
         *(_region(found, levels) for found in subject.regions()),
         f"{unplanned(subject)}\n" if not subject.regions() else "",
-        f"decisions by layer, `>` marks the choice\n{_by_layer(shown)}{more}",
     ]
     return _plain("\n".join(p for p in parts if p), levels)
 
@@ -54,11 +69,13 @@ def listing(shown: Sequence[Listed], levels: str = BLOCKS) -> str:
     return _plain("".join(map(decision_text, shown)), levels)
 
 
-def _by_layer(shown: Sequence[Decision]) -> str:
-    """Write decisions under the layers that they are about, without knobs."""
+def _by_layer(shown: Sequence[Sequence[Decision]]) -> str:
+    """Write decisions under the layers that they are about, without knobs, equal ones once."""
+    about = {same[0].site: whose(same) for same in shown}
     return "".join(
-        f"  {layer}\n{textwrap.indent(''.join(decision_text(d, True) for d in found), '  ')}"
-        for layer, found in by_layer(shown).items()
+        f"  {layer}\n"
+        + textwrap.indent("".join(decision_text(d, about[d.site]) for d in found), "  ")
+        for layer, found in by_layer([same[0] for same in shown]).items()
     )
 
 
@@ -77,26 +94,25 @@ def _filled(text: str) -> str:
     return textwrap.fill(text, 100, initial_indent=_INDENT, subsequent_indent=_INDENT)
 
 
-def _answer(subject: ExplainedProgram) -> str:
-    """Write the answer to where the time goes, above all else."""
-    if subject.profile is None:
-        return ""
-    return f"{_filled(answer(subject.profile))}\n"
-
-
 def _time(subject: ExplainedProgram) -> str:
-    """Write the ops that no generated kernel covers."""
-    found = [] if subject.profile is None else uncovered(subject.profile)
-    if subject.profile is None or not found:
+    """Write where the time goes, and the operations that no generated kernel covers."""
+    profile = subject.profile
+    if profile is None:
         return ""
-    cells = [HEAD, *(u.cells for u in found[:_FIRST])]
+    left = [o for o in not_covered(profile) if o not in longest(profile)]
+    more = _table(left, "operations that no generated kernel covers, beside these") if left else ""
+    places = _table(longest(profile), "the operations that take most of it")
+    kind = "measured" if profile.measured else "predicted"
+    return f"time of a call, {kind}\n{_filled(answer(profile))}\n{places}{more}"
+
+
+def _table(operations: Sequence[Operation], title: str) -> str:
+    cells = [HEAD, *rows_of(operations[:_FIRST])]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
-    left = len(found) - _FIRST
+    left = len(operations) - _FIRST
     more = f"  ... and {left} more\n" if left > 0 else ""
-    kind = "measured" if subject.profile.measured else "predicted"
-    title = f"time in ops that no generated kernel covers, {kind}\n"
-    return title + "".join(f"  {line}\n" for line in lines) + more
+    return f"\n  {title}\n" + "".join(f"  {line}\n" for line in lines) + more
 
 
 def _account(subject: ExplainedProgram) -> str:
@@ -121,7 +137,7 @@ def _region(facts: RegionFacts, levels: str) -> str:
         for name, layout in views
         if layout.rectangles
     )
-    return f"region {region.name}\n{_rows(facts.rows())}{charts}{_frontier(facts)}"
+    return f"memory plan of region {facts.title}\n{_rows(facts.rows())}{charts}{_frontier(facts)}"
 
 
 def chart(
@@ -167,21 +183,26 @@ def _frontier(facts: RegionFacts) -> str:
     return "\n  frontier: arena, predicted time of a call\n" + "".join(lines)
 
 
-def decision_text(decision: Listed, short: bool = False) -> str:
-    """Write a decision: site, alternatives with costs and reasons, evidence; or in short."""
-    site, names = decision.site, ", ".join(decision.site.nodes)
+def decision_text(decision: Listed, about: str | None = None) -> str:
+    """Write a decision: site, alternatives with costs and reasons, evidence.
+
+    about: names what it is about, in short, without knobs and places.
+    """
+    site, short = decision.site, about is not None
     place = "" if short else place_of(decision)
     place = f"  at {place}" if place else ""
-    named = f"{names}  " if names else ""
-    head = f"  {named}{site.key}{place}  (by {decision.decided_by})\n"
-    width = max((len(a.name) for a in decision.alternatives), default=0)
+    named = about if about is not None and site.nodes else ", ".join(site.nodes)
+    head = f"  {named}{'  ' * bool(named)}{site.key}{place}  (by {decision.decided_by})\n"
+    names_of = {a.name: shortened(a.name) if short else a.name for a in decision.alternatives}
+    width = max(map(len, names_of.values()), default=0)
     lines = []
     for a in decision.alternatives:
         mark = ">" if a.name == decision.chosen else " "
         costs = ", ".join(f"{name} {text}" for name, text in cost_of(a))
         reason = folded(a.reason)[0] if short else a.reason
         note = "; ".join(t for t in (costs, reason) if t)
-        lines.append(f"    {mark} {a.name:<{width}}  {note}".rstrip() + "\n")
-    lines += [f"      evidence: {e}\n" for e in decision.facts]
+        lines.append(f"    {mark} {names_of[a.name]:<{width}}  {note}".rstrip() + "\n")
+    told = [e for e in decision.facts if not (short and isinstance(e, Computes))]
+    lines += [f"      evidence: {e}\n" for e in told]
     lines += [f"      measured: {name} {value:g}\n" for name, value in decision.measured.items()]
     return head + "".join(lines)

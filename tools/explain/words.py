@@ -4,19 +4,34 @@ Nothing here knows a terminal or a browser.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from pyc_mlir.dialects.names import is_op_id
-from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.choices import Decision, Site
 from pyc_mlir.pipelines.choices.log import Listed
+from pyc_mlir.profile.operations import MOST_TITLED, few
 from pyc_mlir.tools.explain.facts import ExplainedProgram, size
 
-WHOLE, UNNAMED = "the whole program", "ops without names"
+WHOLE, UNNAMED = "the whole program", "operations without names"
 NO_NAMES = (
-    "names of the model's nodes: compile with --node-names, or give the log of the compile by --log"
+    "names of the model's nodes lie beside a program (PROGRAM.vmfb.names.json), in one that was "
+    "compiled with --node-names, and in the log of its compile: give it by --log"
 )
+# What is decided in a pass, for people who do not know the passes.
+_TOPICS = {
+    "arena-entry": "entry for callers with memory of their own",
+    "budget": "way to keep the memory budget",
+    "iree-fusion": "fusion by IREE",
+    "plan-memory": "plan of the working memory",
+    "pyc-chunk": "computing in parts",
+    "pyc-fuse": "operations in one kernel",
+    "pyc-layout": "order of dimensions in memory",
+    "pyc-recognize": "operations that are spelled out",
+    "pyc-select-kernels": "code",
+}
 _NUMBERED = re.compile(r"(^|[._-])\d+$|\D\d+$")
 _KNOBS = re.compile(r"(\w+)\((\w+=.*)\)")
+_KNOBS_OF_CHOICE = re.compile(r"(\[.*\])?(#\d+)?$")
 _LONGEST = 72
 
 
@@ -42,6 +57,57 @@ def by_layer(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
         found.setdefault(layer_of(decision), []).append(decision)
     whole = found.pop(WHOLE, None)
     return found if whole is None else {**found, WHOLE: whole}
+
+
+def equal(decisions: Sequence[Decision]) -> dict[Site, list[Decision]]:
+    """Group decisions between the same alternatives at the same costs, by the first one's site."""
+    groups: dict[Hashable, list[Decision]] = {}
+    for d in decisions:
+        offers = tuple((a.name, a.cost) for a in d.alternatives)
+        of_all = "" if is_op_id(d.site.op_id) else d.site.op_id
+        key = (d.site.pass_name, of_all, d.chosen, d.decided_by, offers)
+        groups.setdefault(key, []).append(d)
+    return {group[0].site: group for group in groups.values()}
+
+
+def whose(same: Sequence[Decision]) -> str:
+    """Return the nodes that equal decisions are about; ids where there are no names."""
+    nodes = list(dict.fromkeys(name for d in same for name in d.site.nodes))
+    ids = [d.site.op_id for d in same if is_op_id(d.site.op_id)]
+    times = f"{len(same)} x " if len(same) > 1 else ""
+    return times + (few(nodes, ", ", 2) or few(ids, ", ", 1)) if nodes or ids else ""
+
+
+def topic(decision: Listed) -> str:
+    """Return what a decision is about, in words."""
+    return _TOPICS.get(decision.site.pass_name, decision.site.pass_name.removeprefix("pyc-"))
+
+
+def shortened(choice: str) -> str:
+    """Return the name of an alternative with at most three of the operations that it joins."""
+    kind, colon, joined = choice.partition(":")
+    ops = joined.split("+")
+    tail = _KNOBS_OF_CHOICE.search(ops[-1])
+    suffix = tail[0] if tail and len(ops) > MOST_TITLED else ""
+    return f"{kind}{colon}{few(ops, '+', MOST_TITLED)}{suffix}" if colon else choice
+
+
+def purpose(subject: ExplainedProgram) -> str:
+    """Describe the program to somebody who has never met PyC."""
+    signature, target = subject.artifact.signature, subject.artifact.manifest["target"]
+    given, taken = (
+        few([a.name for a in arguments], ", ", MOST_TITLED) or "nothing"
+        for arguments in (signature.outputs, signature.inputs)
+    )
+    parts = [f"A model, compiled ahead of time for {target}: it computes {given} from {taken}."]
+    if subject.profile is not None:
+        rows = [row for row in subject.profile.rows if row.is_dispatch]
+        kernels = sum(row.is_kernel for row in rows)
+        parts.append(
+            f"A call runs {len(rows)} pieces of code one after the other: {kernels} kernels that "
+            f"PyC generated and {len(rows) - kernels} that IREE, the compiler below it, generated."
+        )
+    return " ".join(parts)
 
 
 def place_of(decision: Listed) -> str:

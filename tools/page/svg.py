@@ -127,14 +127,17 @@ def legend(keys: Iterable[tuple[str, str]]) -> Html:
 
 
 def grid(
-    x: Scale, y: Scale, across: str, up: str, ticks: tuple[int, int] = (8, 5)
+    x: Scale, y: Scale, across: str, up: str, ticks: tuple[int, int] = (8, 5), whole: bool = False
 ) -> Iterator[Html]:
-    """Write the frame of a chart: axes with round numbers and titles, lines behind the plot."""
+    """Write the frame of a chart: axes with round numbers and titles, lines behind the plot.
+
+    whole: only whole numbers stand below the plot.
+    """
     yield line(x.start, y.start, x.end, y.start, "axis")
     yield text((x.start + x.end) / 2, y.start + 34, across, "tick", "middle")
     yield text(4, y.end - 10, up, "tick")
     for v in y.ticks(ticks[1]):
         yield line(x.start, y(v), x.end, y(v), "grid")
         yield text(x.start - 8, y(v) + 4, y.label(v), "tick", "end")
-    for v in x.ticks(ticks[0]):
+    for v in x.ticks(ticks[0], whole):
         yield text(x(v), y.start + 17, x.label(v), "tick", "middle")

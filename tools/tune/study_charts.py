@@ -40,7 +40,7 @@ def progress(graph: StudiedGraph) -> Html:
         _WIDTH,
         _HEIGHT,
         "measured seconds of each trial, and the least so far",
-        *grid(x, y, "trial", f"time of a call, {y.unit}"),
+        *grid(x, y, "trial", f"time of a call, {y.unit}", whole=True),
         *(line(_LEFT, y(seconds), _RIGHT, y(seconds), "bound") for seconds in own),
         *(_dot(x(p.number), y(p.seconds or 0.0), p) for p in measured),
         path(corners, "line frontier"),
@@ -91,8 +91,28 @@ def roofline(graph: StudiedGraph, model: CostModel | None) -> Html:
     points = [
         RoofPoint(flops / moved, flops / (p.seconds or 1.0), _words(p)) for p in graph.measured
     ]
-    roof = None if model is None else (model.core_flops * model.cores, model.bandwidth)
-    return draw_roofline(points, roof)
+    return draw_roofline(points, None if model is None else roof_of(model, moved))
+
+
+def above_roof(graph: StudiedGraph, model: CostModel | None) -> bool:
+    """Return True if a trial was faster than the roof allows."""
+    flops, moved = graph.flops, graph.traffic_bytes
+    if not flops or not moved or model is None:
+        return False
+    peak, bandwidth = roof_of(model, moved)
+    least = max(flops / peak, moved / bandwidth)
+    return any(p.seconds is not None and p.seconds < least for p in graph.measured)
+
+
+def roof_of(model: CostModel, moved: float) -> tuple[float, float]:
+    """Return FLOP/s of the cores, and bytes/s of the smallest cache that holds `moved` bytes.
+
+    Published figures count in full here: their usual share is no bound.
+    """
+    target, speed = model.target, moved / (model.moving(moved) * model.bandwidth)
+    if model.calibration is not None:
+        return model.core_flops * model.cores, speed * model.bandwidth
+    return target.peak_flops / target.cores * model.cores, speed * target.peak_bandwidth
 
 
 def _words(p: Point) -> str:

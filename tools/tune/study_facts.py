@@ -19,6 +19,7 @@ from pyc_mlir.lab.evidence.rows import OK, Graph, Implementation, Prediction, St
 from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.target.cost_model import totals
 from pyc_mlir.pipelines.target.work_text import parse_work
+from pyc_mlir.profile.operations import MOST_TITLED, few
 
 
 @dataclass(frozen=True)
@@ -217,9 +218,9 @@ def _label(recipe: Mapping[str, Any]) -> str:
 def _graph(row: Graph | None, name: str, points: Sequence[Point]) -> StudiedGraph:
     """Return a graph with its points; operations and bytes if it is the work of a kernel."""
     if row is None or row.kind != WORK:
-        return StudiedGraph(name, f"program {name[:12]}", tuple(points))
+        return StudiedGraph(name, f"the program {name[:12]}", tuple(points))
     work = parse_work(row.text)
     flops, traffic_bytes = totals(work)
-    ops = "+".join(node.name for node in work.nodes)
+    ops = few([node.name for node in work.nodes], "+", MOST_TITLED)
     shape = "x".join(str(size) if size else "?" for size in work.nodes[-1].type.shape)
     return StudiedGraph(name, f"{ops} to {shape}", tuple(points), flops, traffic_bytes)

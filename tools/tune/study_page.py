@@ -1,11 +1,13 @@
 """A study as one HTML page: charts, what they rest on, every trial."""
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.profile.operations import few
 from pyc_mlir.tools.page.document import document, facts, figure, section, wide
-from pyc_mlir.tools.tune.study_charts import frontier, prediction, progress, roofline
+from pyc_mlir.tools.tune.study_charts import above_roof, frontier, prediction, progress, roofline
 from pyc_mlir.tools.tune.study_facts import Point, StudiedGraph, StudyFacts
 from pyc_mlir.util.html import Html, table, tag
 from pyc_mlir.util.units import quantity
@@ -21,9 +23,16 @@ _EMPTY = {
 }
 
 
+_SHORT = 16
+_ABOVE = (
+    "Some trials lie above the roof, whose figures are lower than what this machine reaches. "
+    "Measure them with pyc-doctor --calibrate FILE, and name FILE by --calibration."
+)
+
+
 def page(found: StudyFacts, model: CostModel | None = None) -> str:
     """Write the whole page. model: of the machine that was measured, for the roofs."""
-    name = f"Study {found.study.id[:12]}"
+    name = _title(found)
     headline = tag("p", _headline(found), class_="headline")
     header = tag("header", tag("h1", name), headline, _setting(found, model))
     return document(name, header, *(_part(graph, found.clock, model) for graph in found.graphs))
@@ -35,9 +44,19 @@ def _part(graph: StudiedGraph, clock: str, model: CostModel | None) -> Html:
     figures = []
     for (title, nothing), chart in zip(_EMPTY.items(), charts, strict=True):
         drawn = chart(graph) if graph.measured else ""
-        figures.append(figure(title, "" if drawn else nothing, wide(drawn)))
+        note = "" if drawn else nothing
+        if drawn and title == "Roofline" and above_roof(graph, model):
+            note = _ABOVE
+        figures.append(figure(title, note, wide(drawn)))
     rows = table(_HEAD, [_cells(p) for p in graph.points])
     return section(graph.title, tag("p", _best(graph, clock)), *figures, wide(rows))
+
+
+def _title(found: StudyFacts) -> str:
+    """Name the study by its model; one of a Python function by its first kernels."""
+    model = found.study.budget.get("model")
+    titles = [graph.title for graph in found.graphs]
+    return f"Tuning {PurePath(str(model)).name if model else few(titles, ', ', 2)}"
 
 
 def _headline(found: StudyFacts) -> str:
@@ -67,6 +86,7 @@ def _best(graph: StudiedGraph, clock: str) -> str:
 def _setting(found: StudyFacts, model: CostModel | None) -> Html:
     study, place = found.study, found.place
     rows = [
+        ("study", study.id[:_SHORT]),
         ("strategy", f"{study.strategy}, seed {study.seed}"),
         ("objective", study.objective),
         ("graph", study.graph_id),
@@ -75,7 +95,15 @@ def _setting(found: StudyFacts, model: CostModel | None) -> Html:
     if model is not None:
         rows.append(("roofs", model.basis))
     if place is not None:
-        rows.append(("measured on", f"{place.hardware}, {place.toolchain}, {place.context}"))
+        cpu = str(place.hardware_facts.get("cpu") or "unknown CPU")
+        threads = place.context_facts.get("threads", 1)
+        rows.append(("measured on", f"{cpu}, {threads} thread{'s' * (threads != 1)}"))
+        rows.append(
+            (
+                "environment",
+                ", ".join(h[:_SHORT] for h in (place.hardware, place.toolchain, place.context)),
+            )
+        )
     return facts(rows)
 
 

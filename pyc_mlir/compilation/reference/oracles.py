@@ -103,7 +103,7 @@ class ForeignOracle:
         return summed_terms(self.code)
 
     def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
-        """Results of vmvx. Raises PycError (NO_ORACLE) where it cannot compile the program."""
+        """Return the results of vmvx. Raises PycError (NO_ORACLE) if it cannot compile."""
         entry = self._entry
         found = [a.numpy() for a in entry([to_device(a, entry.device) for a in inputs])]
         return [ExpectedResult(v, _normwise(v, self._terms)) for v in found]

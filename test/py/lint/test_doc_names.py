@@ -26,13 +26,7 @@ NO_VERB = re.compile(
     r"Values|Which|Why|With|Without|Zeros)\b"
 )
 # Until their docstrings are statements.
-UNTIL = tuple(
-    f"pyc_mlir/{folder}"
-    for folder in (
-        "api.py", "artifact/", "cache/", "compilation/", "iree/memory/", "lab/", "measure/",
-        "util/", "worker/",
-    )
-)  # fmt: skip
+UNTIL = ("pyc_mlir/artifact/", "pyc_mlir/lab/", "pyc_mlir/measure/", "pyc_mlir/util/")
 OTHERS = {"OpInfo", "NoContraction", "task_worker_spin_us"}  # of PyTorch, SPIR-V, IREE
 
 

@@ -1,6 +1,7 @@
 """Views of a profile: the table, HTML, the trace, JSON and back."""
 
 import json
+import re
 from dataclasses import replace
 from math import fsum
 
@@ -9,18 +10,19 @@ from profiled import made_by_hand
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.profile.operations import uncovered
 from pyc_mlir.profile.profile import KEY, Disturbance, Profile
 from pyc_mlir.profile.views import table
 
 GOLDEN = """\
 A call takes 10 s (measured): 20% in generated kernels, 70% in IREE's code for what no kernel \
 covers (conv2d 60%, unknown 10%), 10% outside of dispatches.
-  time   share    spread  roof  flops  bytes  code         computes                dispatch
-   6 s   60.0%                                IREE's code  conv2d                  main_dispatch_0
-   2 s   20.0%  -5% +10%   50%     4M  1 MiB  kernel gemm  matmul+add (dense <1>)  pyc_gemm_0
-   1 s   10.0%                                IREE's code  unknown                 main_dispatch_1
-   1 s   10.0%                                             outside of dispatches
-  10 s  100.0%                                             the call
+  time   share    spread  roof  code  operations             nodes of the model
+   6 s   60.0%                  IREE  conv2d
+   2 s   20.0%  -5% +10%   50%  gemm  matmul+add             dense <1>
+   1 s   10.0%                  IREE  unknown
+   1 s   10.0%                        outside of dispatches
+  10 s  100.0%                        the call
   measured by hand
   profiling changes the CPU time of a call by +25.0%: 10 s with, 8 s without, in turn; a call from \
 Python takes 9 s (medians)
@@ -34,7 +36,23 @@ def test_the_table():
 
 def test_a_short_table_sums_up_the_rest():
     text = table(made_by_hand(), most=1)
-    assert "3 s   30.0%" in text and "2 more dispatches" in text
+    assert "3 s   30.0%" in text and "2 more operations" in text
+
+
+def test_equal_operations_are_one_row_with_a_short_title():
+    by_hand = made_by_hand()
+    kernel = by_hand.rows[0]
+    ops = ("matmul+add+mul+relu",)
+    again = replace(kernel, seconds=1.0, share=0.1, locations=("b", "c"), roofline=0.2)
+    rows = tuple(replace(row, ops=ops) for row in (kernel, again))
+    (operation, *others) = replace(by_hand, rows=(*rows, *by_hand.rows[1:])).operations[1:]
+    assert (operation.seconds, operation.title) == (3.0, "matmul+add+mul and 1 more")
+    assert operation.named == "dense <1>, b and 1 more" and operation.is_kernel
+    assert operation.roofline == pytest.approx((2 * 0.5 + 0.2) / 3)
+    assert [o.title for o in uncovered(others)] == ["unknown"] and others[0].roofline is None
+    assert re.search(
+        r"30\.0% +2 +40% +gemm", table(replace(by_hand, rows=(*rows, *by_hand.rows[1:])))
+    )
 
 
 def test_rows_add_up_to_the_call():

@@ -351,7 +351,8 @@ class TestSources:
         assert third is not None and third.digests not in (first.digests, second.digests)
 
     def test_memos_say_which_program_a_file_is(self, tmp_path, model):
-        sources, part = self.sources(tmp_path), {"enters": "pyc", "graph": "g", "constants": "c"}
+        sources = self.sources(tmp_path)
+        part = {"enters": "pyc", "graph": "g", "constants": "c", "names": "n"}
         contents = sources.contents(Source.of(model))
         assert contents is not None and sources.known(contents, WHO) is None
         sources.remember(contents, WHO, part)

@@ -46,6 +46,65 @@ CHILDREN = {
 KINDS = ("local-sync", "local-task")
 
 
+# As gunicorn with `--preload`: the parent has served already, each worker loads for itself.
+PREFORK = """
+import os, socket, struct, sys
+import numpy as np
+import pyc_mlir
+from pyc_mlir import Device, PycError, ReasonCode
+from pyc_mlir.runtime import device as devices
+
+devices.Device.cpu_kind = staticmethod(lambda cores, seconds=None: "local-task")
+path = sys.argv[1]
+X = np.ones((4, 64), np.float32)
+pyc_mlir.compile(lambda x: x @ x.T + 1, [X], cache=False).save(path)
+program = pyc_mlir.load(path)
+expected = program(X)
+
+def serve(connection):
+    try:
+        program(X)
+        return 1
+    except PycError as error:
+        if error.code is not ReasonCode.DEVICE_UNAVAILABLE or "in the child" not in str(error):
+            return 2
+    own = pyc_mlir.load(path)
+    again = pyc_mlir.load(path)
+    if own.device is not again.device or own.device is program.device:
+        return 3
+    for request in iter(lambda: connection.recv(4), b""):
+        x = np.full((4, 64), struct.unpack("f", request)[0], np.float32)
+        connection.sendall(own(x).tobytes())
+    return 7
+
+workers = []
+for _ in range(3):
+    mine, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        for other, _ in workers:
+            other.close()
+        mine.close()
+        os._exit(serve(theirs))
+    theirs.close()
+    workers.append((mine, child))
+for number in range(30):
+    mine, _ = workers[number % 3]
+    mine.sendall(struct.pack("f", number))
+    answer = np.frombuffer(mine.recv(4 * 4 * 4, socket.MSG_WAITALL), np.float32).reshape(4, 4)
+    assert (answer == number * number * 64 + 1).all(), answer
+    assert (program(X) == expected).all()  # the parent goes on
+for mine, child in workers:
+    mine.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+
+def test_workers_of_a_prefork_server_load_for_themselves(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", PREFORK, str(tmp_path / "p.vmfb")]
+    assert subprocess.run(command, timeout=120).returncode == 0
+
+
 @pytest.mark.parametrize(("does", "kind"), sample(list(product(CHILDREN, KINDS)), 4, seed=1))
 @pytest.mark.full
 def test_a_forked_child(does, kind):

@@ -193,6 +193,17 @@ ROOMY: tuple[tuple[str, Case], ...] = (
         "swapped operands",
         call("integer_conv2d", *[Operand("i8", (3, 3, 3, 3))] * 2, Operand("i32", ())),
     ),
+    (
+        "swapped operands",
+        call(
+            "block_matmul",
+            Operand("f32", (5, 1)),
+            Operand("ui8", (5, 1, 1), "bytes"),
+            Operand("f32", (5, 1)),
+            Operand("ui8", (5, 1), "bytes"),
+            bits=4,
+        ),
+    ),
     ("swapped operands", _square("rmsnorm", "f32", "f32", shape=(8,), axis=0)),
     ("swapped operands", _square("gather", "i64", "i64", shape=(4, 4))),
     ("swapped operands", call("broadcast_to", *[Operand("i64", (2, 3))] * 2, shape=(-1, -1))),

@@ -39,6 +39,7 @@ from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import current_place, probe
 from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.measure.records import Report, compare
+from pyc_mlir.notices import notices
 from pyc_mlir.pipelines.choices.choices import coverage
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
@@ -310,6 +311,13 @@ def _(here: Here) -> Codes:
     assert [d.chosen for d in again.decisions[1:]] == [d.chosen for d in made.decisions]
     output_text = " ".join(str(fact) for d in again.decisions for fact in d.facts)
     return {code for code in ReasonCode if f" {code.name}: " in output_text}
+
+
+@provokes(ReasonCode.NO_KERNEL)
+def _(here: Here) -> Codes:
+    options = make_options(check=False)
+    events = notices(build(lambda x: x @ x, [np.ones((512, 512))], options), options)
+    return {ReasonCode[reason.code] for event in events for reason in event.reasons}
 
 
 @provokes(ReasonCode.DATABASE_UNUSABLE)

@@ -18,9 +18,10 @@ from pyc_mlir.pipelines.pyc.canonicalize.canonicalize import Canonicalize
 
 Program = Callable[..., Any]
 SPECIAL = (np.nan, -0.0, 0.0, np.inf, -np.inf, 1.0, -1.5, 2.5, -3.0)
-F32, I32, BOOL = DTYPES["f32"], DTYPES["i32"], DTYPES["i1"]
+F32, I32, BOOL, U64 = (DTYPES[name] for name in ("f32", "i32", "i1", "ui64"))
 X = tensor("f32", 3, 3)
 N = tensor("i32", 3, 3)
+U = tensor("ui64", 3, 3)
 C = tensor("i1", 3, 3)
 SQUARE = tensor("f32", 8, 8)
 DYNAMIC = tensor("f32", None, 3)
@@ -103,6 +104,8 @@ REPEATED = (
       ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "rem")),
     *((op, twice(np.int32(6)), (N,), ("constant", "$", "add")) for op in
       ("and", "or", "xor", "shift_left", "shift_right")),
+    ("threefry", twice(np.uint64(6)), (U,), ("constant", "$", "add")),
+    ("philox", lambda b, f, x: f(x, x, full(2, U64, (3, 3))), (U,), ("constant", "$")),
     ("compare", lambda b, f, x: f(x, full(2, F32, (3, 3)), predicate="lt"), (X,),
      ("constant", "$")),
     ("clip", lambda b, f, x: f(x, full(-1, F32, (3, 3)), full(1, F32, (3,))), (X,),

@@ -19,10 +19,10 @@ LIMIT_SECONDS = 20 * 60
 class Slice:
     """A part of the tests.
 
-    tests: folders and files below test/py/, or `../lit`. sources: the folders and files, from the
-    root, whose changes it is for. part: (K, N) takes each N-th test of them, from the K-th on.
-    dist: how pytest-xdist deals tests out: `loadfile`, or `load` where few files have most of the
-    work.
+    tests: folders and files below test/py/, `../lit` or `../users`. sources: the folders and files,
+    from the root, whose changes it is for. part: (K, N) takes each N-th test of them, from the K-th
+    on. dist: how pytest-xdist deals tests out: `loadfile`, or `load` where few files have most of
+    the work.
     """
 
     name: str
@@ -37,6 +37,8 @@ _HOUSE = ("artifact", "lab", "lint", "measure", "profile", "worker")
 _ALL = ("dialects", "pipelines", "pyc_mlir")
 
 LIT = Slice("lit", ("../lit",), ("dialects", "pipelines", "tools/pyc_opt.py"))
+# The ways of new users on a bare clone: a script of its own.
+FIRST_HOUR = Slice("first-hour", ("../users",), (*_ALL, "tools", "pyproject.toml"))
 SLICES: tuple[Slice, ...] = (
     Slice("dialects", ("dialects",), ("dialects", "pipelines/linalg")),
     Slice("frontends", ("frontends",), ("dialects", "pyc_mlir/frontends")),
@@ -75,6 +77,7 @@ SLICES: tuple[Slice, ...] = (
     Slice("frameworks", ("frameworks",), ("pyc_mlir",)),
     Slice("opinfo", ("frameworks/test_opinfo_torch.py",), ("pyc_mlir/frontends",), dist="load"),
     LIT,
+    FIRST_HOUR,
 )
 
 

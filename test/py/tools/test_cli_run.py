@@ -142,6 +142,12 @@ def test_files_that_are_no_programs(program, capsys, name):
     assert f"{name}: expected" in capsys.readouterr().err
 
 
+def test_a_model_is_to_be_compiled_first(program, capsys):
+    Path("m.onnx").write_bytes(b"model")
+    assert pyc_run.main(["m.onnx"]) == 1
+    assert "`pyc-compile m.onnx -o model.vmfb` [BAD_ARTIFACT]" in capsys.readouterr().err
+
+
 def test_damaged_array_files_are_refused(program):
     np.savez("x.npz", a=ramp(3))
     Path("cut.npz").write_bytes(Path("x.npz").read_bytes()[:60])

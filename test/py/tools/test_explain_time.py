@@ -13,7 +13,7 @@ from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.explain.facts import ExplainedProgram
 from pyc_mlir.tools.explain.html_page import page
 from pyc_mlir.tools.explain.text_page import overview
-from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
+from pyc_mlir.tools.explain.time_shares import HEAD, answer, longest, not_covered, rows_of
 
 
 def saved(folder) -> str:
@@ -21,26 +21,24 @@ def saved(folder) -> str:
     return str(folder / "p.vmfb")
 
 
-def test_what_no_kernel_covers_by_its_groups():
+def test_the_longest_operations_and_what_no_kernel_covers():
     by_hand = made_by_hand()
     again = replace(by_hand.rows[1], dispatch="main_dispatch_9", seconds=0.5, share=0.05)
-    found = uncovered(replace(by_hand, rows=(*by_hand.rows, again)))
-    assert [(u.computes, u.groups, u.dispatches) for u in found] == [
-        ("conv2d", ("conv2d.2",), 2),
-        ("unknown", (), 1),
-    ]
-    assert (found[0].seconds, round(found[0].share, 9)) == (6.5, 0.65)
-    assert all(len(u.cells) == len(HEAD) for u in found)
+    profile = replace(by_hand, rows=(*by_hand.rows, again))
+    rows = rows_of(longest(profile))
+    assert rows[0] == ("65.0%", "6.5 s", "2", "conv2d", "", "IREE's code")
+    assert rows[1][3:] == ("matmul+add", "dense <1>", "kernel gemm")
+    assert all(len(row) == len(HEAD) for row in rows)
+    assert [(o.title, len(o.rows)) for o in not_covered(profile)] == [("conv2d", 2), ("unknown", 1)]
     assert answer(by_hand).endswith("outside of dispatches. Measured by hand.")
 
 
 def test_a_prediction_is_called_one(tmp_path, capsys):
     text = ran(capsys, saved(tmp_path))
-    head = text.partition("target")[0]
-    assert "(predicted, not measured)" in head and "published figures of `cpu`" in head
-    assert "time in ops that no generated kernel covers, predicted\n" in text
-    (row,) = (line for line in text.splitlines() if " div " in line and "div." in line)
-    assert row.split()[0].endswith("%")
+    time = text.partition("time of a call, predicted\n")[2].partition("decisions by")[0]
+    assert "(predicted, not measured)" in time and "published figures of `cpu`" in time
+    (row,) = (line for line in time.splitlines() if " div " in line and "IREE's code" in line)
+    assert row.split()[0].endswith("%") and "profiled.py:" in row
 
 
 def test_a_measurement_takes_its_place(tmp_path, capsys):
@@ -50,9 +48,9 @@ def test_a_measurement_takes_its_place(tmp_path, capsys):
     profile.trace(trace)
     text = ran(capsys, program, "--profile", trace, "--html", html)
     assert "(measured)" in text and "Measured on local-sync, 1 thread" in text
-    assert "generated kernel covers, measured\n" in text and "predicted, not" not in text
+    assert "time of a call, measured\n" in text and "predicted, not" not in text
     shown = (tmp_path / "r.html").read_text()
-    assert "Where the time goes" in shown and "Every dispatch, measured" in shown
+    assert "Time of one call" in shown and "Every operation, measured" in shown
     assert "kernel gemm" in shown
     data = json.loads(ran(capsys, program, "--profile", trace, "--json", "-"))
     assert data["time"] == json.loads(json.dumps(to_data(profile)))
@@ -82,4 +80,4 @@ def test_profiles_of_other_programs_are_refused(tmp_path, capsys):
 def test_programs_without_a_report_have_no_times():
     subject = ExplainedProgram.of("p", replace(artifact_of(), memory=b""))
     assert subject.profile is None
-    assert "A call takes" not in overview(subject) and "Where the time goes" not in page(subject)
+    assert "A call takes" not in overview(subject) and "Time of one call" not in page(subject)

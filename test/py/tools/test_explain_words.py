@@ -11,18 +11,31 @@ from test_explain import ACCOUNT, planned
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.node_names import beside
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.tools.cli.sizes import ChosenSizes
 from pyc_mlir.tools.demo.digits import MODELS
 from pyc_mlir.tools.explain import text_page
 from pyc_mlir.tools.explain.facts import ExplainedProgram
 from pyc_mlir.tools.explain.html_page import page
-from pyc_mlir.tools.explain.sizes import ChosenSizes
-from pyc_mlir.tools.explain.words import UNNAMED, WHOLE, by_layer, folded, headline, layer_of
+from pyc_mlir.tools.explain.words import (
+    UNNAMED,
+    WHOLE,
+    by_layer,
+    equal,
+    folded,
+    headline,
+    layer_of,
+    shortened,
+    whose,
+)
 
 F32 = np.dtype(np.float32)
 BATCH = "hal.buffer_view.dim(arg0, index=0 : index)"
@@ -90,10 +103,10 @@ def test_knobs_are_folded():
     words = "IREE's own code generation, which has a long reason (so long) that it is cut by nobody"
     assert folded(words) == (words, "")
     decision = replace(FUSE, alternatives=(Alternative("gemm", reason=knobs),), chosen="gemm")
-    assert "Gemm with 4 knobs" in text_page.decision_text(decision, short=True)
+    assert "Gemm with 4 knobs" in text_page.decision_text(decision, "gemm")
     assert knobs in text_page.decision_text(decision)
     shown = page(ExplainedProgram.of("m.vmfb", explained(decisions=[decision])))
-    assert "<summary>knobs of gemm</summary>" in shown and "Gemm with 4 knobs" in shown
+    assert "<summary>gemm, with its knobs</summary>" in shown and "Gemm with 4 knobs" in shown
 
 
 def test_chosen_sizes():
@@ -116,6 +129,36 @@ def test_sizes_of_what_there_is_not(text):
         ChosenSizes.parse([text], SIGNATURE)
     assert refused.value.code is ReasonCode.BAD_ARGUMENT
     assert ("did you mean 'batch'?" in refused.value.message) == (text == "batc=8")
+
+
+def test_equal_decisions_stand_once():
+    alternatives = (Alternative("a:x+y", Cost(1e-6)), Alternative("iree"))
+    made = [
+        Decision(Site("pyc-fuse", f"x.{n:016x}", f'"node{n}"'), "a:x+y", alternatives, "heuristic")
+        for n in range(3)
+    ]
+    odd = replace(made[0], site=Site("pyc-fuse", f"x.{9:016x}"), chosen="iree")
+    first, second = equal([*made, odd]).values()
+    assert first == made and second == [odd]
+    assert whose(first) == "3 x node0, node1 and 1 more" and whose(second) == f"x.{9:016x}"
+    whole = [replace(made[0], site=Site("plan-memory", f"g#{n}")) for n in range(2)]
+    assert len(equal(whole)) == 2 and whose(whole[:1]) == ""
+
+
+def test_choices_name_three_operations_at_most():
+    assert shortened("fuse:a+b+c+d+e") == "fuse:a+b+c and 2 more"
+    assert shortened("conv:a+b+c+d[tile=4]#1") == "conv:a+b+c and 1 more[tile=4]#1"
+    assert shortened("gemm:a+b[rows=4]") == "gemm:a+b[rows=4]" and shortened("keep") == "keep"
+
+
+def test_a_size_outside_of_the_declared_range_is_told(caplog):
+    ranged = SIGNATURE.with_ranges({"batch": (1, 8)})
+    ChosenSizes.parse(["batch=8"], ranged)
+    assert not caplog.records
+    assert ChosenSizes.parse(["batch=9"], ranged).chosen == {"batch": 9}
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "1 to 8" in record.getMessage()
+    assert record.getMessage().endswith("[DIMENSION_OUT_OF_RANGE]")
 
 
 def test_headlines():
@@ -146,7 +189,7 @@ def test_a_dynamic_program_at_a_chosen_size(dynamic):
     assert "hal.buffer_view" not in text_page.overview(bare)
     chosen = ExplainedProgram.of("m.vmfb", dynamic, sizes=["batch=8"])
     assert " KiB of memory for batch=8, " in headline(chosen)
-    assert escape(headline(chosen)) in page(chosen)
+    assert escape(headline(chosen).removeprefix("a ")) in page(chosen)
     account = dict(chosen.account())
     assert account["inputs"] == 8 * 64 * 4 and account["transients (the arena)"]
     twice = dict(ExplainedProgram.of("m.vmfb", dynamic, sizes=["batch=16"]).account())
@@ -160,13 +203,31 @@ def test_an_artifact_keeps_names_where_it_was_asked_to(dynamic):
     assert dynamic.manifest["options"]["node_names"] is True
     shown = ExplainedProgram.of("m.vmfb", dynamic)
     text = text_page.overview(shown)
-    assert "\n  conv1\n    conv1  pyc-" in text and "conv1  pyc-fuse:conv2d." in text
+    assert "\n  conv1\n    conv1  pyc-" in text and "2 x conv1, conv2  pyc-fuse:conv2d." in text
     assert "--node-names" not in text
     assert "<h3>conv1</h3>" in page(shown)
 
 
+def test_names_lie_beside_programs_and_entries_of_the_cache(tmp_path):
+    cache = Cache(CacheStore(tmp_path / "cache"))
+    options = make_options(kernels="iree", planner_mode="iree", check=False)
+    made, again = (build(MODELS["mlp"], None, options, cache=cache) for _ in range(2))
+    assert again.cached is not None and again.cached.outcome == "memory"
+    assert '"dense1"' in made.names.sites.values() and again.names == made.names
+    assert artifacts.to_bytes(again) == artifacts.to_bytes(made), "names are no part of a program"
+    other = Cache(CacheStore(tmp_path / "cache"))
+    assert build(MODELS["mlp"], None, options, cache=other).names == made.names
+    program = tmp_path / "m.vmfb"
+    artifacts.write(again, program)
+    assert artifacts.read(program).names == read_compile_log(program).artifact.names == made.names
+    beside(program).write_bytes(replace(made.names, graph_id="another").to_bytes())
+    assert not artifacts.read(program).names.sites
+    beside(program).write_bytes(b"no names")
+    assert not artifacts.read(program).names.sites
+
+
 @pytest.mark.full
-def test_names_are_asked_for_and_not_cached(tmp_path):
+def test_names_in_the_artifact_are_asked_for_and_not_cached(tmp_path):
     cache = Cache(CacheStore(tmp_path))
     plain = build(MODELS["mlp"], None, make_options(kernels="iree", planner_mode="iree"))
     read = artifacts.from_bytes(artifacts.to_bytes(plain))

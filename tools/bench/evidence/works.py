@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pyc_mlir.tools.bench.workloads import cpu
 from pyc_mlir.tools.cli import common as cli
-from pyc_mlir.tools.cli.database import default_url
+from pyc_mlir.tools.cli.common import default_url
 from pyc_mlir.tools.tune import profile
 
 SUITE = "works"

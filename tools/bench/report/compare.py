@@ -19,8 +19,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.tune.verdict import ALPHA, Interval, VerdictKind, student
 from pyc_mlir.measure.records import Record, Report
-from pyc_mlir.tools.cli.common import Parser
-from pyc_mlir.tools.cli.database import default_url
+from pyc_mlir.tools.cli.common import Parser, default_url
 
 MIN_SESSIONS = 3
 # Standard deviation of the logarithm of a program's time between processes: medians of fresh

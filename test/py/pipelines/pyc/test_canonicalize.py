@@ -49,7 +49,9 @@ FIRES = (
     Example("neutral_operand", ("mul", "div", "pow"), lambda b, f, x: f(x, full(1)), (X,)),
     Example("neutral_operand", ("mul",), lambda b, f, x: f(x, full(1)), (DYNAMIC,)),
     Example("neutral_operand", ("mul",), lambda b, f, x: f(x, full(1, F32, (1, 3))), (DYNAMIC,)),
-    Example("neutral_operand", ("add", "sub", "or"), lambda b, f, x: f(x, full(0, I32)), (N,)),
+    Example(
+        "neutral_operand", ("add", "sub", "or", "xor"), lambda b, f, x: f(x, full(0, I32)), (N,)
+    ),
     Example("neutral_operand", ("mul", "div"), lambda b, f, x: f(x, full(1, I32, (3,))), (N,)),
     Example("neutral_operand", ("and",), lambda b, f, x: f(x, full(-1, I32)), (N,)),
     Example("neutral_operand", ("and",), lambda b, f, x: f(x, full(True, BOOL)), (C,)),
@@ -63,7 +65,7 @@ FIRES = (
     ),
     Example(
         "constant_to_the_right",
-        ("and", "or"),
+        ("and", "or", "xor"),
         lambda b, f, x: b.sub(f(b.constant(full(2, I32)), x), f(x, full(2, I32))),
         (N,),
         ("constant", "$", "sub"),

@@ -16,6 +16,8 @@ from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.decompose import Decompose
 
 COMPOSITE = sorted(name for name, op in OPS.items() if op.decompose is not None)
+# Ops that refuse operands of unknown sizes: packed weights.
+STATIC = {"block_matmul"}
 # Decompositions round at every step.
 RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 3e-2, "bfloat16": 2e-1}
 
@@ -39,7 +41,7 @@ def stays(case: Case) -> bool:
 @np.errstate(all="ignore")
 def test_primitive_ops_compute_the_same(op, dynamic, context):
     cases = [c for c in cases_of(op) if (c.dynamic or not dynamic) and not stays(c)]
-    assert cases
+    assert cases or (dynamic and op in STATIC)
     for case in cases:
         arrays = inputs(case)
         with context, ir.Location.unknown():
@@ -155,6 +157,6 @@ def test_sums_and_squares_of_16_bit_floats_do_not_overflow(op, context):
 
 
 def test_the_table_has_dynamic_cases_of_every_composite_op():
-    for op in COMPOSITE:
+    for op in sorted({*COMPOSITE} - STATIC):
         cases = [c for c in cases_of(op) if c.dynamic and not stays(c)]
         assert any(None in t.shape for c in cases for t in dynamic_types(c)), op

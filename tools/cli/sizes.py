@@ -19,6 +19,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.evidence import Evidence
+from pyc_mlir.util.logs import RUN, warn
 
 _DIM = re.compile(r"hal\.buffer_view\.dim\(arg(\d+), index=(\d+) : index\)")
 
@@ -45,7 +46,20 @@ class ChosenSizes:
                     f"{'' if name in known else did_you_mean(name, known)}",
                 )
             chosen[name] = int(number)
+            low, high = signature.ranges.get(name, (0, chosen[name]))
+            if not low <= chosen[name] <= high:
+                warn(
+                    RUN,
+                    ReasonCode.DIMENSION_OUT_OF_RANGE.name,
+                    f"--size {text}: expected a size of the declared range, {low} to {high}; "
+                    "calls of this one are refused",
+                )
         return ChosenSizes(signature, chosen)
+
+    @staticmethod
+    def none(signature: Signature | None) -> "ChosenSizes":
+        """Choose no sizes; formulas are read with the names of the dimensions."""
+        return ChosenSizes(signature or Signature((), ()))
 
     @property
     def names(self) -> list[str]:
