@@ -53,7 +53,7 @@ FOLDERS = (
     *under("pyc_mlir/lab", "survey", "tune", "tune/studies", "lanes", ""),
     *under("tools", "cli", "page", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "model", "zoo", "compile", "evidence", "tune", "predict"),
+    *under("tools/bench", "zoo", "model", "compile", "evidence", "tune", "predict"),
     *under("tools/bench", "service", ""),
     *under("tools", "demo", "docs", ""),
 )
@@ -80,7 +80,7 @@ RUN_PATH = (
 COMPILERS = ("torch_mlir", "iree.compiler")
 MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12
 # Lines of dialects/, pipelines/, pyc_mlir/ and tools/ together.
-MAX_PRODUCT = 119_300
+MAX_PRODUCT = 119_500
 
 
 @dataclass

@@ -23,7 +23,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from pyc_mlir.measure.records import Report
-from pyc_mlir.tools.bench.model.suite import run
+from pyc_mlir.util.children import run as run_child
 
 OPSET = 17
 _CALIBRATIONS = 4
@@ -246,8 +246,9 @@ def measured(paths: Sequence[Path], rounds: int) -> Report:
     for path in paths:
         with TemporaryDirectory(prefix="pyc-bench-") as folder:
             out = Path(folder) / "report.json"
-            given = [str(path), "--json", str(out), "--rounds", str(rounds)]
-            run([*given, "--against", ",".join(PEERS), "--reference", "onnxruntime"])
+            command = [sys.executable, "-m", "pyc_mlir.tools.pyc_bench", "model", str(path)]
+            command += ["--json", str(out), "--rounds", str(rounds), "--reference", "onnxruntime"]
+            run_child([*command, "--against", ",".join(PEERS)], stdout=None, stderr=None)
             reports.append(Report.load(out))
     records = [record for report in reports for record in report.records]
     settings = {"models": [path.stem for path in paths], "rounds": rounds}
