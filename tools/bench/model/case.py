@@ -19,7 +19,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.frontends.sources import Source
+from pyc_mlir.frontends.sources import OnnxFile, Source
 from pyc_mlir.tools.bench.latency.rounds import store_graph, store_linalg
 from pyc_mlir.tools.bench.model.reference import Reference, reference
 from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph, count_work, read_graph
@@ -92,11 +92,7 @@ class ModelCase:
     @property
     def path(self) -> Path | None:
         """The file of an ONNX model; None for another kind."""
-        return self.source if isinstance(self.source, Path) and self._is_onnx else None
-
-    @property
-    def _is_onnx(self) -> bool:
-        return self.model.endswith(".onnx")
+        return self.source.path if isinstance(self.source, OnnxFile) else None
 
     @cached_property
     def graph(self) -> PeerGraph:

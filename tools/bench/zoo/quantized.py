@@ -1,10 +1,13 @@
-"""Write quantized ONNX models of small networks with random weights, and their float twins.
+"""Write quantized ONNX models of small networks with random weights, and measure them.
 
-    python -m pyc_mlir.tools.bench.zoo.quantized --folder DIR [--models a,b]
+    python -m pyc_mlir.tools.bench.zoo.quantized --folder DIR [--models a,b] [--json OUT]
 
-Each network is built as an ONNX graph in f32 (``NAME.f32.onnx``) and quantized by onnxruntime
-(``NAME.onnx``): convolutional networks statically, as QDQ with weights per channel, the encoder
-dynamically. What is there already is kept.
+Convolutional networks and an encoder are built as ONNX graphs in f32 (``NAME.f32.onnx``) and
+quantized by onnxruntime (``NAME.onnx``): statically, as QDQ with weights per channel, or
+dynamically. The products of a decoder's feed-forward layers are written with weights of 4 bits, for
+one row or many. What is there already is kept. With `--json` each model, and its twin in f32, runs
+under PyC and the peers that are installed as in `pyc-bench model`, on one thread; errors are
+against onnxruntime in the model's own types.
 """
 
 import argparse
@@ -12,14 +15,19 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from pyc_mlir.measure.records import Report
+from pyc_mlir.util.children import run as run_child
+
 OPSET = 17
 _CALIBRATIONS = 4
+PEERS = ("onnxruntime", "openvino")
 
 
 class Graph:
@@ -65,7 +73,8 @@ class Graph:
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
         y = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
         graph = helper.make_graph(self.nodes, "network", [x], [y], self.weights)
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+        made = helper.make_model(graph, opset_imports=opsets)
         made.ir_version = 9
         return onnx.shape_inference.infer_shapes(made)
 
@@ -148,18 +157,40 @@ def bert2(tokens: int = 128, width: int = 768, heads: int = 12) -> Any:
     return g.model((1, tokens, width), x)
 
 
+def feed_forward(rows: int, layers: int = 4, width: int = 2048, inner: int = 5504) -> Any:
+    """Build products with weights of 4 bits (MatMulNBits), as many as in a decoder of 90M."""
+    g = Graph(3)
+
+    def product(x: str, depth: int, columns: int) -> str:
+        blocks = depth // 32
+        packed = g.weight(g.random.integers(0, 256, (columns, blocks, 16)).astype(np.uint8))
+        scale = g.weight((g.random.random((columns, blocks)) * depth**-0.5).astype(np.float32))
+        sizes: dict[str, Any] = {"K": depth, "N": columns, "bits": 4, "block_size": 32}
+        # The model allows products of 8-bit integers; PyC's are those of f32.
+        return g.op(
+            "MatMulNBits", x, packed, scale, domain="com.microsoft", accuracy_level=4, **sizes
+        )
+
+    x = "x"
+    for _ in range(layers):
+        x = g.op("Add", x, product(g.op("Relu", product(x, width, inner)), inner, width))
+    return g.model((rows, width), x)
+
+
 @dataclass(frozen=True)
 class Quantized:
-    """A network, and whether its activations are quantized by what a call finds."""
+    """A network, and how onnxruntime quantizes it; "" for one that is written so."""
 
     build: Callable[[], Any]
-    dynamic: bool = False
+    how: str = "static"
 
 
 NETWORKS: Mapping[str, Quantized] = {
     "resnet18-int8": Quantized(resnet18),
     "mobilenet-v2-int8": Quantized(mobilenet_v2),
-    "bert2-dynamic": Quantized(bert2, dynamic=True),
+    "bert2-dynamic": Quantized(bert2, "dynamic"),
+    "feed-forward-4bit-1": Quantized(lambda: feed_forward(1), ""),
+    "feed-forward-4bit-64": Quantized(lambda: feed_forward(64), ""),
 }
 
 
@@ -184,9 +215,12 @@ def export(name: str, folder: Path) -> Path:
     if path.exists():
         return path
     model, source = network.build(), folder / f"{name}.f32.onnx"
+    if not network.how:
+        onnx.save(model, path)
+        return path
     onnx.save(model, source)
     partial = path.with_suffix(".partial")
-    if network.dynamic:
+    if network.how == "dynamic":
         quantize_dynamic(source, partial, weight_type=QuantType.QInt8)
     else:
 
@@ -206,16 +240,38 @@ def export(name: str, folder: Path) -> Path:
     return path
 
 
+def measured(paths: Sequence[Path], rounds: int) -> Report:
+    """Run each model under PyC and its peers; one report of all."""
+    reports = []
+    for path in paths:
+        with TemporaryDirectory(prefix="pyc-bench-") as folder:
+            out = Path(folder) / "report.json"
+            command = [sys.executable, "-m", "pyc_mlir.tools.pyc_bench", "model", str(path)]
+            command += ["--json", str(out), "--rounds", str(rounds), "--reference", "onnxruntime"]
+            run_child([*command, "--against", ",".join(PEERS)], stdout=None, stderr=None)
+            reports.append(Report.load(out))
+    records = [record for report in reports for record in report.records]
+    settings = {"models": [path.stem for path in paths], "rounds": rounds}
+    return Report("model", reports[0].environment, settings, records)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Write the models asked for."""
+    """Write the models asked for, and measure them where a report is asked for."""
     parser = argparse.ArgumentParser("pyc_mlir.tools.bench.zoo.quantized", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--models", default=",".join(NETWORKS))
+    parser.add_argument("--json", type=Path, metavar="OUT", help="measure, and store the records")
+    parser.add_argument("--rounds", type=int, default=9)
     known = parser.parse_args(arguments)
     known.folder.mkdir(parents=True, exist_ok=True)
+    paths = []
     for name in known.models.split(","):
         path = export(name, known.folder)
         print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
+        twin = path.with_suffix(".f32.onnx")
+        paths += [path, *([twin] if twin.exists() else [])]
+    if known.json is not None:
+        measured(paths, known.rounds).save(known.json)
     return 0
 
 
