@@ -9,6 +9,7 @@ location of the Python line that made it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -127,6 +128,8 @@ class _JaxprImporter:
         self.loops = Loops()
         # The equation that is imported by a jaxpr of its own.
         self._within: SourceNode | None = None
+        # The call around the equation: JAX's own functions are traced once, for all their callers.
+        self._around: SourceNode | None = None
         self._extents: dict[Any, Extent] = {}
 
     def run(self, name: str, arguments: Sequence[str], results: Sequence[str]) -> ir.Module:
@@ -241,7 +244,11 @@ class _JaxprImporter:
         if name in _CALLS:
             inner = stated[_CALLS[name]]
             stated.require_all_read()
-            return self._inline(inner, operands)
+            outer, self._around = self._around, site
+            try:
+                return self._inline(inner, operands)
+            finally:
+                self._around = outer
         if any(o is MISSING for o in operands):
             self.importer.untried.append(site.place)
             return ()
@@ -255,7 +262,10 @@ class _JaxprImporter:
         stack = str(equation.source_info.name_stack)
         name = f"{stack}/{equation.primitive.name}" if stack else equation.primitive.name
         if frame is None:
-            return SourceNode(name, equation.primitive.name, self.count)
+            around = self._around
+            if around is None or not around.line:
+                return SourceNode(name, equation.primitive.name, self.count)
+            return replace(around, name=name, op=equation.primitive.name)
         place = ir.Location.file(frame.file_name, frame.start_line, frame.start_column)
         where = ir.Location.name(name, place)
         line = f"{frame.file_name}:{frame.start_line}"

@@ -148,7 +148,7 @@ def test_tools_that_need_a_missing_compiler_say_what_to_install(tool, argv):
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 1, done.stderr
-    assert "[MISSING_DEPENDENCY]" in done.stderr and "'pyc-mlir[compile]'" in done.stderr
+    assert "[MISSING_DEPENDENCY]" in done.stderr and "'.[compile]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

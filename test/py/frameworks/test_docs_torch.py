@@ -15,7 +15,7 @@ def test_examples_run(monkeypatch):
     torch._dynamo.reset()
     names = {}
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 4
     for example in examples:
         exec(compile(example, str(PAGE), "exec"), names)
     assert names["scores"].shape == (32, 10)

@@ -152,5 +152,5 @@ def test_a_cluster_that_is_away_is_told(monkeypatch):
 
 def test_without_distributed_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(PycError, match=r"pyc-mlir\[cluster\]"), pool("dask://localhost:1", 1):
+    with pytest.raises(PycError, match=r"\[cluster\]"), pool("dask://localhost:1", 1):
         pass

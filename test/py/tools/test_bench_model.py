@@ -9,6 +9,7 @@ import pytest
 from pyc_mlir import Tensor, nn, trace
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.sources import Source
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
 from pyc_mlir.tools import pyc_bench
@@ -61,7 +62,7 @@ def test_inputs_are_seeded_and_can_be_given():
 
 def test_both_float64_references_agree():
     pytest.importorskip("onnx")
-    case = ModelCase.of(str(DIGITS), DIGITS, read_signature(DIGITS, None), {"batch": 3})
+    case = ModelCase.of(str(DIGITS), Source.of(DIGITS), read_signature(DIGITS, None), {"batch": 3})
     by_onnx, by_numpy = case.reference("onnx"), case.reference("numpy")
     assert case.reference("auto").how == by_onnx.how != by_numpy.how
     assert by_onnx.results[0].dtype == by_numpy.results[0].dtype == np.float64

@@ -173,5 +173,5 @@ sys.exit(pyc_doctor.main(["--calibrate", "x.json"]))
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300
     )
     assert done.returncode == 1, done.stderr
-    assert "MISSING_DEPENDENCY" in done.stderr and "pyc-mlir[compile]" in done.stderr
+    assert "MISSING_DEPENDENCY" in done.stderr and "'.[compile]'" in done.stderr
     assert not (tmp_path / "x.json").exists()

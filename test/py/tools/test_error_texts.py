@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.external_data_helper import set_external_data
 
 import pyc_mlir
 from pyc_mlir import PycError, ReasonCode
@@ -47,7 +48,7 @@ def test_a_suppression_without_a_limit_keeps_nothing():
 
 def test_weights_of_a_missing_file_are_asked_for(tmp_path):
     tensor = helper.make_tensor("w", TensorProto.FLOAT, [64], np.ones(64, "f4").tobytes(), raw=True)
-    onnx.external_data_helper.set_external_data(tensor, "weights.bin", 0, 256)
+    set_external_data(tensor, "weights.bin", 0, 256)
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64])
@@ -67,7 +68,7 @@ def test_a_model_in_the_place_of_a_program_is_to_be_compiled(tmp_path):
     path.write_bytes(b"\x08\x09 no archive")
     done = run("pyc_run", path)
     assert done.returncode == 1
-    assert f"compile the model first: pyc-compile {path} -o model.vmfb" in done.stderr
+    assert f"pyc-compile {path} -o model.vmfb" in done.stderr
 
 
 def test_a_disk_that_can_only_be_read_is_told_as_such(tmp_path, monkeypatch):
