@@ -80,14 +80,13 @@ STANDINS := torch jax jax/numpy sqlalchemy sqlalchemy/dialects sqlalchemy/schema
   uvicorn starlette $(addprefix starlette/,applications requests responses routing)
 
 # For pyright (see pyproject.toml): the four folders as the one package that they install as, and
-# stand-ins for frameworks that are not installed, whose names are all Any.
+# stand-ins for frameworks, whose names are all Any. They hide what is installed, so that a
+# checkout with frameworks and one without them get the same answers.
 typing:
 	@mkdir -p build/typing/pyc_mlir
 	@ln -sfn $(addprefix ../../../,dialects pipelines tools \
 	  $(filter-out %/__pycache__,$(wildcard pyc_mlir/*))) build/typing/pyc_mlir/
-	@rm -rf $(addprefix build/typing/,$(STANDINS))
 	@for name in $(STANDINS); do \
-	  ls -d $(VENV)/lib/python*/site-packages/$${name%%/*} >/dev/null 2>&1 || { \
-	    mkdir -p build/typing/$$name; \
-	    printf 'from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n' \
-	      >build/typing/$$name/__init__.pyi; }; done
+	  mkdir -p build/typing/$$name; \
+	  printf 'from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n' \
+	    >build/typing/$$name/__init__.pyi; done

@@ -103,7 +103,9 @@ def test_a_program_gives_equal_results_for_equal_seeds():
     captured = []
 
     def backend(gm, example_inputs):
-        from torch._dynamo.backends.common import aot_autograd
+        from torch._dynamo.backends.common import (  # pyright: ignore[reportMissingImports]
+            aot_autograd,
+        )
 
         def keep(gm, example_inputs):
             captured.append(imported(gm))
