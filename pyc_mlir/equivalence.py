@@ -28,8 +28,8 @@ from pyc_mlir.pipelines.pyc.equivalence.answers import (
     Unknown,
 )
 from pyc_mlir.pipelines.pyc.equivalence.decide import TRIALS, decide, digest
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph, NotComparable, Program
 from pyc_mlir.pipelines.pyc.equivalence.local import Step
-from pyc_mlir.pipelines.pyc.equivalence.programs import Graph, NotComparable, Program
 
 __all__ = [
     "Answer",
@@ -171,7 +171,7 @@ def _module(given: Any, inputs: Sequence[Any] | None, context: ir.Context) -> An
     specs = [_spec(i) for i in inputs] if inputs is not None and source.takes_inputs else None
     loaded = source.load(specs, context)
     if loaded.module is None:
-        missing = ", ".join(sorted({b.construct for b in loaded.unraised})[:4])
+        missing = ", ".join(sorted({b.op for b in loaded.unraised})[:4])
         return Unknown(f"{loaded.name} has operations that pyc cannot express: {missing or '-'}")
     return loaded.module
 
@@ -213,5 +213,3 @@ def _function(module: ir.Module, name: str) -> ir.Operation:
         got=repr(name),
         remedy="name the function of each side",
     )
-
-

@@ -1,8 +1,6 @@
 """The three answers to whether two programs compute the same."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -69,9 +67,9 @@ class Proof:
         lines = [f"proof: {self.relation.text}; {self.kind}"]
         if self.trials:
             primes = max(len(t.primes) for t in self.trials)
+            by_accident = f"chance of an accident {self.bound:.0e}"
             lines.append(
-                f"  {len(self.trials)} trials over towers of {primes} primes; chance of an accident "
-                f"{self.bound:.0e}"
+                f"  {len(self.trials)} trials over towers of {primes} primes; {by_accident}"
             )
         if self.steps:
             normal = sum(s.rule == "normal form" for s in self.steps)
@@ -113,7 +111,6 @@ class Unknown:
 
     reason: str
     pair: str = ""
-    reached: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"unknown: {self.reason}" + (f"\n  no partner for {self.pair}" if self.pair else "")

@@ -4,6 +4,7 @@ Each number is a ball of 200 bits that holds the real number (Johansson, Arb, 20
 extra ``prove``). Comparisons are decided where balls are disjoint, else there is no answer.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
@@ -15,10 +16,10 @@ from pyc_mlir.dialects.ops.shapes import normalize_axes
 from pyc_mlir.dialects.types import dtype_name, is_float
 from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.equivalence.answers import Counterexample
-from pyc_mlir.pipelines.pyc.equivalence.constants import meant
-from pyc_mlir.pipelines.pyc.equivalence.elements import mover
+from pyc_mlir.pipelines.pyc.equivalence.fields.constants import meant
+from pyc_mlir.pipelines.pyc.equivalence.fields.elements import mover
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import NotComparable, Program, evaluated
 from pyc_mlir.pipelines.pyc.equivalence.floats import arguments, work
-from pyc_mlir.pipelines.pyc.equivalence.programs import NotComparable, Program, evaluated
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 _BITS = 200
@@ -72,9 +73,7 @@ def _disjoint(
             x, y = a[at], b[at]
             if x.is_finite() and y.is_finite() and not x.overlaps(y):
                 shown = x.str(20), y.str(20)
-                return Counterexample(
-                    relation, "disjoint balls", tuple(inputs), output, at, *shown
-                )
+                return Counterexample(relation, "disjoint balls", tuple(inputs), output, at, *shown)
     return None
 
 
@@ -104,8 +103,8 @@ def _step(
                   for o, t in zip(operands, node.operands, strict=True)]  # fmt: skip
         return evaluate(OPS[node.name], arrays, **node.params)
     if (move := mover(node, [_Known(o) for o in operands])) is not None:
-        fill = _exact(np.array(node.params["value"]).astype(node.type.dtype)) if node.name == "pad" else None
-        return np.asarray(move(operands, None if fill is None else fill[()]), object)
+        value = np.array(node.params.get("value", 0.0)).astype(node.type.dtype)
+        return np.asarray(move(operands, _exact(value)[()]), object)
     if node.name == "iota":
         return _exact(evaluate(OPS["iota"], operands, **node.params))
     if node.name == "cast":
@@ -168,8 +167,7 @@ def _compared(predicate: str) -> Callable[[Any, Any], bool]:
 
     def compare(a: Any, b: Any) -> bool:
         if a.is_exact() and b.is_exact():
-            order = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
-            return bool(order[predicate])
+            return bool(getattr(operator, predicate)(a, b))
         if a.overlaps(b):
             raise NotComparable("a comparison of balls that overlap")
         less = bool(a < b)

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.pipelines.driver.relations import Relation
-from pyc_mlir.pipelines.pyc.equivalence import floats, towers
-from pyc_mlir.pipelines.pyc.equivalence import lanes as hashes
+from pyc_mlir.pipelines.pyc.equivalence import floats
 from pyc_mlir.pipelines.pyc.equivalence.answers import (
     Answer,
     Counterexample,
@@ -25,11 +24,11 @@ from pyc_mlir.pipelines.pyc.equivalence.answers import (
     Unknown,
 )
 from pyc_mlir.pipelines.pyc.equivalence.balls import refuted
-from pyc_mlir.pipelines.pyc.equivalence.elements import ElementNames
-from pyc_mlir.pipelines.pyc.equivalence.field import Field, Residues, height
-from pyc_mlir.pipelines.pyc.equivalence.integers import tried
-from pyc_mlir.pipelines.pyc.equivalence.local import sweep
-from pyc_mlir.pipelines.pyc.equivalence.programs import (
+from pyc_mlir.pipelines.pyc.equivalence.fields import arithmetic, reductions, towers  # noqa: F401  (two of them fill the table of rules)
+from pyc_mlir.pipelines.pyc.equivalence.fields import lanes as hashes
+from pyc_mlir.pipelines.pyc.equivalence.fields.elements import ElementNames
+from pyc_mlir.pipelines.pyc.equivalence.fields.interpreter import Field, Residues, height
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
     Graph,
     NotComparable,
     Program,
@@ -37,11 +36,13 @@ from pyc_mlir.pipelines.pyc.equivalence.programs import (
     describe,
     evaluated,
 )
+from pyc_mlir.pipelines.pyc.equivalence.integers import tried
+from pyc_mlir.pipelines.pyc.equivalence.local import sweep
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 TRIALS = 3
 # The sign of a root is a coin in each trial: more of them.
-_WITH_ROOTS = 7
+_WITH_ROOTS, _FEW_ROOTS, _SEVERAL = 7, 20, 64
 # Attempts at a trial that meets a division by zero.
 _ATTEMPTS = 3
 # Two hashes of 64 bits are equal by accident, at least, as often.
@@ -68,6 +69,8 @@ def decide(
         sides = [f"({describe(p.input_types)}) to ({describe(p.output_types)})"
                  for p in (first, second)]  # fmt: skip
         return Unknown(f"the programs have other types: {sides[0]}, and {sides[1]}")
+    if not first.outputs:
+        return Unknown("the programs have no results to compare")
     engines = _Engines(first, second, graph, relation, seed, trials)
     try:
         found = engines.answer(explains)
@@ -133,7 +136,10 @@ class _Engines:
         nodes = [*plain[0].nodes, *plain[1].nodes]
         levels = height(nodes)
         roots = any(n.name in ("sqrt", "rsqrt", "pow") for n in nodes)
-        count = max(self.trials, _WITH_ROOTS) if roots else self.trials
+        count = self.trials
+        if roots:
+            elements = sum(t.elements for t in plain[0].output_types)
+            count = max(count, _WITH_ROOTS if elements >= _SEVERAL else _FEW_ROOTS)
         for rounded in (False, True):
             relation = Relation.ROUNDED if rounded else Relation.REALS
             if relation > self.relation:

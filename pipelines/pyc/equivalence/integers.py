@@ -13,8 +13,8 @@ from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.equivalence.answers import Counterexample
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Program, evaluated
 from pyc_mlir.pipelines.pyc.equivalence.floats import MOST_WORK, arguments, run, work
-from pyc_mlir.pipelines.pyc.equivalence.programs import Program, evaluated
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 # Bits of all arguments of an element, at most, to try all of their values.
@@ -78,7 +78,7 @@ def _differing(
         if len(places):
             at = tuple(int(i) for i in places[0])
             kind = "the bits of floats differ" if floats else "unequal integers"
-            relation = Relation.BITS if floats else Relation.ERROR
+            relation = Relation.BITS if floats else Relation.ROUNDED
             values = str(a[at]), str(b[at])
             return Counterexample(relation, kind, tuple(inputs), output, at, *values)
     return None
@@ -123,5 +123,3 @@ def _columns(given: Program, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
     values = evaluated(given, compute)
     rows = columns[0].shape
     return [np.broadcast_to(values[o], rows) for o in given.outputs]
-
-

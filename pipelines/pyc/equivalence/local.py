@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyc_mlir.pipelines.pyc.equivalence.programs import Graph, Program
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph, Program
 from pyc_mlir.pipelines.pyc.equivalence.ring import ExactTerms, ProofAlgebra
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 from pyc_mlir.pipelines.pyc.terms.terms import TooManyProducts

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.types import dtype_name, is_float
-from pyc_mlir.pipelines.pyc.equivalence.constants import meant
+from pyc_mlir.pipelines.pyc.equivalence.fields.constants import meant
 from pyc_mlir.pipelines.pyc.terms.algebra import RealAlgebra
 from pyc_mlir.pipelines.pyc.terms.nodes import TermNode
 from pyc_mlir.pipelines.pyc.terms.reader import Place

@@ -56,7 +56,7 @@ def combined(text: str, parts: Sequence[Lanes], ordered: bool = True) -> Lanes:
 
 def of_integers(text: str, numbers: np.ndarray) -> Lanes:
     """Return the hashes of 64-bit numbers, or of what is viewed as such."""
-    raw = np.ascontiguousarray(numbers).astype(_U64, copy=False)
+    raw = np.asarray(numbers).astype(_U64)
     with np.errstate(over="ignore"):
         keyed = raw[None] + _of_lanes(salt(text), raw.ndim)
     return mixed(keyed)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
+from pyc_mlir.dialects.errors import PycError, VerificationError
 from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import Builder
@@ -268,4 +268,3 @@ def _content(value: Any) -> Any:
         digest = hashlib.blake2b(data, digest_size=16).digest()
         return value.shape, dtype_name(value.dtype), repeats, digest
     return type(value).__name__, value
-

@@ -17,9 +17,9 @@ from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.ops.convolution import from_nchw, padded, taps, to_nchw
 from pyc_mlir.dialects.ops.shapes import normalize_axes
 from pyc_mlir.dialects.types import TensorType, is_float
-from pyc_mlir.pipelines.pyc.equivalence import lanes as hashes
-from pyc_mlir.pipelines.pyc.equivalence.lanes import Lanes
-from pyc_mlir.pipelines.pyc.equivalence.programs import NotComparable
+from pyc_mlir.pipelines.pyc.equivalence.fields import lanes as hashes
+from pyc_mlir.pipelines.pyc.equivalence.fields.lanes import Lanes
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import NotComparable
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 # What is computed of constants, at most, in the units of `OpDef.evaluation_work` (0.1 ns).
@@ -124,7 +124,9 @@ class ElementNames:
             axes = normalize_axes(node.params["axes"], x.ndim - 1)
             kept = {k: v for k, v in node.params.items() if k not in ("axes", "keepdims")}
             sizes = [x.shape[a + 1] for a in axes]
-            label = f"{node.name} {kind} {kept} {prod(sizes)}"
+            # The order in which floats are added may follow from the shape.
+            order = "" if node.name in _SETS or not is_float(node.type.dtype) else (x.shape, axes)
+            label = f"{node.name} {kind} {kept} {prod(sizes)} {order}"
             row = hashes.along(x, axes, ordered=node.name not in _SETS)
             return hashes.combined(label, [row]).reshape(2, *_shape(node.type))
         if node.name in _ROWS:
