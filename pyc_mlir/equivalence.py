@@ -1,4 +1,4 @@
-"""`equivalent`: do two programs compute the same?
+"""The door `equivalent`: whether two programs compute the same.
 
     answer = pyc_mlir.equivalent(softmax_by_hand, "model.onnx")
     if isinstance(answer, Proof): print(answer.relation, answer.kind)

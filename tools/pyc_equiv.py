@@ -1,4 +1,4 @@
-"""`pyc-equiv`: do two programs compute the same? A proof, a counterexample, or no answer."""
+"""`pyc-equiv`: decide whether two programs compute the same."""
 
 import argparse
 import json

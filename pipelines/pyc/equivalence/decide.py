@@ -1,10 +1,10 @@
 """Deciding whether two programs compute the same: the engines in order, from cheap to dear.
 
-1. Equal nodes of one graph: ``structural``. 2. Names of elements (elements.py): ``index``.
+1. Equal nodes of one graph: ``structural``. 2. Names of elements (fields/elements.py): ``index``.
 3. Integers tried in all values, or refuted by some (integers.py). 4. Towers of finite fields
-(field.py): ``probabilistic``, and by steps between paired nodes (local.py) ``algebraic``. 5. Balls
-(balls.py) refute; what they do not refute is unknown. A result of the fields alone never refutes:
-a hash, the sign of a root or a rounded constant may be the cause.
+(fields/interpreter.py): ``probabilistic``, and by steps between paired nodes (local.py):
+``algebraic``. 5. Balls (balls.py) refute; what they do not refute is unknown. A result of the
+fields alone never refutes: a hash, the sign of a root or a rounded constant may be the cause.
 """
 
 import hashlib
@@ -226,7 +226,7 @@ def _equal(a: Any, b: Any) -> bool:
     if not isinstance(a, Residues) or not isinstance(b, Residues):
         return np.array_equal(a.lanes, b.lanes)
     flags = [x.minus if x.minus is not None else np.zeros(x.levels[-1].shape, bool) for x in (a, b)]
-    if not np.array_equal(*flags):
+    if not np.array_equal(flags[0], flags[1]):
         return False
     depth = max(a.depth, b.depth)
     pairs = zip(a.levels[depth:], b.levels[depth:], strict=True)

@@ -76,6 +76,7 @@ class ProofAlgebra(RealAlgebra):
         self, terms: ExactTerms, classes: Mapping[TermNode, int], rounded: bool = False
     ) -> None:
         super().__init__(terms, ())
+        self.terms: ExactTerms = terms
         self.leaves = dict(classes)
         self.rounded = rounded
 

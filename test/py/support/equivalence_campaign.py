@@ -29,7 +29,6 @@ from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph, Program
 from pyc_mlir.tools.docs import gen_docs
 
 RESULT = Path(__file__).resolve().parents[3] / "docs" / "results" / "equivalence.json"
-STATES = Tensor["f32", 8, 16]
 SPELLINGS = ("no maximum", "late division", "scale on queries", "root", "moments", "all")
 _FUNCTION = re.compile(r"func\.func\s+@(\w+)")
 Pair = tuple[Program, Program, Graph] | None
@@ -128,7 +127,8 @@ def encoder(layers: int, spelling: str) -> Callable[..., Any]:
         total = e.sum(-1, keepdims=True)
         return (e @ v) / total if says("late division") else (e / total) @ v
 
-    def model(x: STATES) -> Any:
+    @made.takes(Tensor["f32", 8, 16])
+    def model(x):
         for wq, wk, wv, up, down, scale, bias in weights:
             y = norm(x, scale, bias)
             x = x + attention(y @ wq, y @ wk, y @ wv)

@@ -3,6 +3,7 @@
 A mutant changes one node of a program. `differs` is the oracle: f64 on arguments of its own.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,9 +23,17 @@ from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
 from pyc_mlir.pipelines.pyc.equivalence.floats import run
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
-SMALL, ROWS, STATES = Tensor["f32", 3, 4], Tensor["f32", 3, 6], Tensor["f32", 4, 6]
-IMAGE, BYTES = Tensor["f32", 1, 2, 4, 4], Tensor["i8", 5]
 _RNG = np.random.default_rng(3)
+
+
+def takes(kind: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Annotate all arguments of a function."""
+
+    def annotate(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.__annotations__ = dict.fromkeys(inspect.signature(function).parameters, kind)
+        return function
+
+    return annotate
 
 
 def _weights(*shape: int) -> np.ndarray:
@@ -37,45 +46,53 @@ _Q, _K, _V, _UP, _DOWN, _SCALE, _FILTERS = (
 )  # fmt: skip
 
 
-def softmax(x: SMALL):
+@takes(Tensor["f32", 3, 4])
+def softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
 
 
-def norm(x: ROWS):
+@takes(Tensor["f32", 3, 6])
+def norm(x):
     mean = x.mean(-1, keepdims=True)
     square = (x * x).mean(-1, keepdims=True)
     return (x - mean) / np.sqrt(square - mean * mean + 1e-5) * _SCALE + 0.5
 
 
-def attention(x: STATES):
+@takes(Tensor["f32", 4, 6])
+def attention(x):
     q, k, v = x @ _Q, x @ _K, x @ _V
     scores = (q @ k.T) * np.float32(6**-0.5)
     scores = np.where(np.tri(4, dtype=bool), scores, -np.inf)
     return nn.softmax(scores) @ v + x
 
 
-def perceptron(x: ROWS):
+@takes(Tensor["f32", 3, 6])
+def perceptron(x):
     up = x @ _UP
     inner = np.sqrt(2 / np.pi) * (up + 0.044715 * up * up * up)
     return np.maximum(0.5 * up * (1 + np.tanh(inner)), -0.1) @ _DOWN
 
 
-def images(x: IMAGE):
+@takes(Tensor["f32", 1, 2, 4, 4])
+def images(x):
     y = nn.relu(nn.conv2d(x, _FILTERS, pads=(1, 0, 0, 1)))
     return nn.max_pool2d(y, kernel=(2, 2)).mean((2, 3))
 
 
-def moves(x: STATES):
+@takes(Tensor["f32", 4, 6])
+def moves(x):
     a, b = x[:, :3].T.reshape(1, 3, 4), x[:, 3:].T.reshape(1, 3, 4)
     return np.concatenate([a, b], 0) * 2.0 - np.roll(x, 1, 0).reshape(2, 3, 4)
 
 
-def integers(x: BYTES, y: BYTES):
+@takes(Tensor["i8", 5])
+def integers(x, y):
     return (x * 3 + y) // 4 - np.where(x < y, x, y ^ 5)
 
 
-def powers(x: SMALL, y: SMALL):
+@takes(Tensor["f32", 3, 4])
+def powers(x, y):
     r = np.sqrt(x * x + 2.25 * y * y + 1.0)
     return (x + y) ** 2 / r - np.log(r) + np.abs(x - y) * np.sin(x)
 

@@ -11,7 +11,7 @@ are computed. -inf has no residue: a flag beside the value, exp of which is 0.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -66,10 +66,13 @@ Rule = Callable[["Field", TermNode, Sequence[Residues]], Residues | None]
 RULES: dict[str, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+R = TypeVar("R", bound=Rule)
+
+
+def rule(*names: str) -> Callable[[R], R]:
     """Register the meaning of ops."""
 
-    def register(function: Rule) -> Rule:
+    def register(function: R) -> R:
         RULES.update(dict.fromkeys(names, function))
         return function
 

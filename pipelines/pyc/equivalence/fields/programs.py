@@ -264,7 +264,8 @@ def _content(value: Any) -> Any:
         return tuple(map(_content, value))
     if isinstance(value, np.ndarray):
         repeats = value.size > 1 and not any(value.strides)
-        data = value[(0,) * value.ndim].tobytes() if repeats else np.ascontiguousarray(value)
-        digest = hashlib.blake2b(data, digest_size=16).digest()
+        few = value[(0,) * value.ndim] if repeats else value
+        data = np.ascontiguousarray(few).reshape(-1).view(np.uint8)
+        digest = hashlib.blake2b(data.tobytes(), digest_size=16).digest()
         return value.shape, dtype_name(value.dtype), repeats, digest
     return type(value).__name__, value

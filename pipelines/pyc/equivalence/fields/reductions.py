@@ -87,7 +87,7 @@ def _minimum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residue
 def _reduce_sum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     axes, keep = _axes(node)
     x = parts[0]
-    minus = None if x.minus is None else x.minus.any(axis=axes, keepdims=keep)
+    minus = None if x.minus is None else np.asarray(x.minus.any(axis=axes, keepdims=keep))
 
     def modulo(a: np.ndarray, q: int) -> np.ndarray:
         return a.sum(axis=axes, keepdims=keep, dtype=_U64) % _U64(q)
@@ -224,7 +224,8 @@ def _avg_pool2d(field: Field, node: TermNode, parts: Sequence[Residues]) -> Resi
             total = (total + view) % _U64(q)
         for _, _, view in taps(padded(ones, params["pads"], beyond), kernel, strides, (1, 1)):
             count = count + view
-        return from_nchw(towers.product(total, towers.inverse(count, q), q), layout)
+        counts = towers.inverse(np.asarray(count), q)
+        return from_nchw(towers.product(np.asarray(total), counts, q), layout)
 
     return field.mapped(node, parts, modulo)
 

@@ -70,7 +70,7 @@ def exponential(a: np.ndarray, base: int, q: int) -> np.ndarray:
     out, factor, left = np.ones_like(a), base % q, a
     while left.any():
         odd = (left & _U64(1)).astype(bool)
-        out = np.where(odd, product(out, _U64(factor), q), out)
+        out = np.where(odd, out * _U64(factor) % _U64(q), out)
         factor = factor * factor % q
         left = left >> _U64(1)
     return out

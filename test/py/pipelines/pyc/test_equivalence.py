@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from equivalence_campaign import SPELLINGS, encoder, mutants
-from equivalence_mutants import PROGRAMS, read
+from equivalence_mutants import PROGRAMS, read, takes
 
 from pyc_mlir import PycError, Relation, Tensor, equivalent, nn
 from pyc_mlir.equivalence import Counterexample, Proof, Unknown, replay
@@ -23,9 +23,7 @@ I8, I32 = Tensor["i8", 3], Tensor["i32", 3]
 
 
 def typed(function: Any, kind: Any) -> Any:
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    function.__annotations__ = dict.fromkeys(names, kind)
-    return function
+    return takes(kind)(function)
 
 
 EQUAL = {
@@ -79,10 +77,12 @@ def test_different_programs_are_refuted(name):
 
 
 def test_a_proof_names_its_relation_and_its_kind():
-    def direct(x: X):
+    @takes(X)
+    def direct(x):
         return x / np.float32(12**0.5)
 
-    def scaled(x: X):
+    @takes(X)
+    def scaled(x):
         return x * np.float32(12**-0.5)
 
     proof = equivalent(direct, scaled)
@@ -123,10 +123,12 @@ def test_other_arguments_are_refused(wrong):
 
 
 def test_what_cannot_be_compared_is_unknown():
-    def rows(x: ROWS):
+    @takes(ROWS)
+    def rows(x):
         return nn.softmax(x)
 
-    def longer(x: ROWS):
+    @takes(ROWS)
+    def longer(x):
         return nn.softmax(x * 1.0)
 
     assert isinstance(equivalent(rows, rows), Proof)
@@ -138,8 +140,8 @@ def test_what_cannot_be_compared_is_unknown():
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_an_encoder_equals_its_spellings(spelling):
     graph = Graph()
-    pair = [read(encoder(2, name), graph) for name in ("", spelling)]
-    answer = decide(*pair, graph, explains=False)
+    base, other = (read(encoder(2, name), graph) for name in ("", spelling))
+    answer = decide(base, other, graph, explains=False)
     assert isinstance(answer, Proof)
     assert answer.relation is Relation.REALS
 
