@@ -31,6 +31,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.artifact import artifact as artifacts
@@ -70,6 +71,7 @@ _NOTHING = CallNeeds(0, ())
 # How many inputs and outputs a `repr` shows.
 _SHOWN = 4
 _KEEP_ALL: tuple[int, ...] = ()
+_NO_HOSTS: Mapping[int, Any] = MappingProxyType({})
 # In C, as is all that can be on the way of every call.
 _spec_of = attrgetter("spec")
 
@@ -204,25 +206,27 @@ class Program:
     ) -> tuple[Sequence[Any], float]:
         """Call with any arguments; return the results and the seconds that it took."""
         arrays, needs, on_device = self._admit(args, named, mode)
-        with self._guards():
-            donate = donors(donate)
-            memory, hosts = on_host(out, self.signature)
+        memory, hosts = None, _NO_HOSTS
+        if out is not None or donate is not _KEEP_ALL:
+            with self._guards():
+                donate = donors(donate)
+                memory, hosts = on_host(out, self.signature)
         if memory is not None or donate:
             values = self._into(mode, arrays, needs, memory, donate)
             if memory is None and not on_device:
-                values = [r.host() for r in values]
+                values = [r.own() for r in values]
             return fill(hosts, values), perf_counter() - began
         if mode.by_arena and mode.arena is not None:
             values = mode.arena.call(arrays, needs)
         else:
             values = self._serving.run(arrays)
         if not on_device:
-            values = [r.host() for r in values]
+            values = [r.own() for r in values]
         seconds = perf_counter() - began
         if self._monitor is not None:
             code = Code(generation, mode.name, into=False)
             values = self._monitor.checked(arrays, values, code)
-        return fill(hosts, values), seconds
+        return (fill(hosts, values) if hosts else values), seconds
 
     def _into(
         self,

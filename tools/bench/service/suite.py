@@ -55,7 +55,8 @@ class Served:
     onnx: Path
     program: Path
     signature: Path
-    body: str
+    body: Path
+    json_length: int
     batches: bool
 
 
@@ -105,19 +106,26 @@ def _written(folder: Path, name: str, onnx: bytes, rows: np.ndarray | None) -> S
     signature = folder / f"{stem}.json"
     signature.write_text(json.dumps(program.signature.to_json()))
     program.save(folder / f"{stem}.vmfb")
-    body = _body(program, rows)
-    return Served(name, source, folder / f"{stem}.vmfb", signature, body, rows is not None)
+    head, data = _body(program, rows)
+    body = folder / f"{stem}.request"
+    body.write_bytes(head + data)
+    return Served(
+        name, source, folder / f"{stem}.vmfb", signature, body, len(head), rows is not None
+    )
 
 
-def _body(program: Program, rows: np.ndarray | None) -> str:
-    random, tensors = np.random.default_rng(0), []
+def _body(program: Program, rows: np.ndarray | None) -> tuple[bytes, bytes]:
+    """Return the JSON of a request and the binary data of its tensors."""
+    random, tensors, data = np.random.default_rng(0), [], b""
     for entry in program.signature.inputs:
         shape = entry.static_shape if rows is None else rows.shape
         assert shape is not None, "models of static shapes, or with rows"
         x = random.normal(size=shape).astype(np.float32) if rows is None else rows
-        data = [round(float(v), 4) for v in x.ravel()]
-        tensors.append({"name": entry.name, "datatype": "FP32", "shape": list(shape), "data": data})
-    return json.dumps({"inputs": tensors})
+        tensor = {"name": entry.name, "datatype": "FP32", "shape": list(shape)}
+        tensors.append({**tensor, "parameters": {"binary_data_size": x.nbytes}})
+        data += x.tobytes()
+    request = {"inputs": tensors, "parameters": {"binary_data_output": True}}
+    return json.dumps(request).encode(), data
 
 
 def measured(model: Served, rounds: int, seconds: float) -> Iterator[Record]:
@@ -132,7 +140,8 @@ def measured(model: Served, rounds: int, seconds: float) -> Iterator[Record]:
             with server(model, system, batched) as port:
                 for connections in (limit, over):
                     path = f"/v2/models/{model.onnx.stem}/infer"
-                    load = Load("127.0.0.1", port, path, model.body, connections, seconds)
+                    body = str(model.body), model.json_length
+                    load = Load("127.0.0.1", port, path, *body, connections, seconds)
                     answers = under_load(load)
                     found.setdefault((system, batched, connections), []).append(answers)
                     note(f"{model.name}: {system}, batched {batched}, {connections}: {answers}")
