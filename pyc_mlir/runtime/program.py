@@ -190,8 +190,12 @@ class Program:
             self._calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
+        return self.structured(values)
+
+    def structured(self, values: Sequence[Any]) -> Any:
+        """Return results as a call does: in the structure of the compiled function."""
         if self._results is not None:
-            return filled(self._results, values)
+            return filled(self._results, list(values))
         return values[0] if len(values) == 1 else tuple(values)
 
     def _general(

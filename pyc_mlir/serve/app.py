@@ -228,29 +228,22 @@ class _Infer:
             return
         model = self._server.model(scope["path_params"])
         headers = dict(scope["headers"])
-        try:
+        with model.counted():
             body = await self._body(headers, receive)
             if body is None:
                 return
             given = headers.get(HEADER_LENGTH.encode())
             length = None if given is None else given.decode("latin-1")
             request = read_request(body, length, model.signature)
-            outcome = await _unless_gone(
-                model.infer(request.inputs, request.timeout_seconds), receive
+        results = await _unless_gone(model.infer(request.inputs, request.timeout_seconds), receive)
+        if results is None:
+            model.refusals["CANCELLED"] += 1
+            return
+        with model.counted():
+            json_length, parts = write_response(
+                model.name, model.version, request, model.signature, results
             )
-            if outcome is None:
-                model.refusals["CANCELLED"] += 1
-                return
-            if not isinstance(outcome, PycError):
-                answer = write_response(
-                    model.name, model.version, request, model.signature, outcome
-                )
-        except PycError as error:
-            model.refusals[error.code.name] += 1
-            raise
-        if isinstance(outcome, PycError):
-            raise outcome
-        await _send(send, *answer)
+        await _send(send, json_length, parts)
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
         """Read the body within the limits; None if the client left."""

@@ -4,7 +4,8 @@ import asyncio
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -83,24 +84,37 @@ class Endpoint:
         self._loop = loop
         self._batcher = Batcher(self._call, self._ended, self.workers, self._limit, self._most)
 
-    async def infer(self, inputs: Sequence[np.ndarray], timeout: float | None) -> Outcome:
-        """Answer a request by results, or by the error of its call.
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the PycError of a request that is refused without a call."""
+        try:
+            yield
+        except PycError as error:
+            self.refusals[error.code.name] += 1
+            raise
 
-        Raises PycError for what is not called: the guards', SERVER_BUSY, DEADLINE_PASSED.
+    async def infer(
+        self, inputs: Sequence[np.ndarray], timeout: float | None
+    ) -> Sequence[np.ndarray]:
+        """Answer a request. Raises PycError: the guards', SERVER_BUSY, DEADLINE_PASSED, the call's.
+
         Cancelled, the request is not computed any more if it still waits.
         """
-        self.signature.check([(a.shape, a.dtype) for a in inputs])
-        rows = inputs[0].shape[0] if self.queue.most else 0
-        future = asyncio.get_running_loop().create_future()
-        deadline = None if timeout is None else monotonic() + timeout
-        waiting = Waiting(inputs, rows, deadline, future)
-        self.queue.submit(waiting)
+        with self.counted():
+            self.signature.check([(a.shape, a.dtype) for a in inputs])
+            rows = inputs[0].shape[0] if self.queue.most else 0
+            future = asyncio.get_running_loop().create_future()
+            deadline = None if timeout is None else monotonic() + timeout
+            waiting = Waiting(inputs, rows, deadline, future)
+            self.queue.submit(waiting)
         try:
             outcome = await future
         except asyncio.CancelledError:
             waiting.cancelled = True
             raise
-        if isinstance(outcome, PycError) and outcome.code is ReasonCode.DEADLINE_PASSED:
+        if isinstance(outcome, PycError):
+            if outcome.code is ReasonCode.DEADLINE_PASSED:  # else the service counted its call
+                self.refusals[outcome.code.name] += 1
             raise outcome
         return outcome
 

@@ -14,7 +14,7 @@ shadow's reference answers), `refuse`.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -23,17 +23,14 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.signature import filled
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import Event
-from pyc_mlir.runtime.array import is_on_device, to_device
 from pyc_mlir.runtime.events import RunLog
-from pyc_mlir.runtime.outputs import fill, on_host
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.service.builds import FAILED, Build, loaded, require_same, warm
 from pyc_mlir.service.capsule import capsule_of
-from pyc_mlir.service.shadow import Comparisons, Mismatch, Shadow, host_of
+from pyc_mlir.service.shadow import Comparisons, Mismatch, Shadow
 from pyc_mlir.service.targets import (
     JUDGED,
     MODE,
@@ -160,8 +157,8 @@ class Service:
             watch.running[get_ident()] = began
         try:
             values = (
-                self._answer(build, args, named)
-                if build.by_reference
+                self._shadow.answer(build.program, args, named)
+                if build.by_reference and self._shadow is not None
                 else build.program(*args, **named)
             )
         except Exception as error:
@@ -307,35 +304,6 @@ class Service:
             got=f"one that refuses: {refusal.why}",
             remedy="swap in another build, or wait until the service tries again",
         )
-
-    def _answer(self, build: Build, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Answer by the reference of the shadow, behind the program's own guards.
-
-        Inputs that are donated are kept. Raises PycError (NO_ARENA_ENTRY) for `out` on a device.
-        """
-        assert self._shadow is not None
-        program, signature = build.program, build.program.signature
-        others = {n: v for n, v in named.items() if n not in ("out", "donate")}
-        arranged = signature.arranged(args, others) if others else list(args)
-        arrays = [host_of(a, program.device) for a in arranged]
-        signature.check([(a.shape, a.dtype) for a in arrays])
-        memory, hosts = on_host(named.get("out"), signature)
-        if memory is not None:
-            raise PycError(
-                ReasonCode.NO_ARENA_ENTRY,
-                where="out",
-                expected="arrays of numpy while the reference answers",
-                got="memory of a device",
-                remedy="call without `out`",
-            )
-        values: list[Any] = [e.value for e in self._shadow.expect(arrays)]
-        if any(map(is_on_device, arranged)):
-            values = [to_device(v, program.device) for v in values]
-        values = list(fill(hosts, values))
-        tree = program._results
-        if tree is not None:
-            return filled(tree, values)
-        return values[0] if len(values) == 1 else tuple(values)
 
     def _failed(self, build: Build, error: Exception, began: float) -> None:
         code = error.code if isinstance(error, PycError) else ReasonCode.INTERNAL_ERROR

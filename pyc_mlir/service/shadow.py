@@ -20,8 +20,10 @@ from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
 from pyc_mlir.artifact.verification import Oracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.runtime.array import Array, readable
+from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.outputs import fill, on_host
+from pyc_mlir.runtime.program import Program
 
 # A function of numpy arrays, in the order of the program's inputs; its results in any tree.
 Reference = Callable[..., Any]
@@ -102,6 +104,29 @@ class Shadow:
         limit = None if isinstance(self.reference, Oracle) else self.max_error
         return compare(answers, expected, limit).wrong
 
+    def answer(self, program: Program, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Answer a call by the reference, behind the guards of a program and as it would.
+
+        Inputs that are donated are kept. Raises PycError (NO_ARENA_ENTRY) for `out` on a device.
+        """
+        device, signature = program.device, program.signature
+        arranged = signature.arranged(args, _inputs_of(named))
+        arrays = [host_of(a, device) for a in arranged]
+        signature.check([(a.shape, a.dtype) for a in arrays])
+        memory, hosts = on_host(named.get("out"), signature)
+        if memory is not None:
+            raise PycError(
+                ReasonCode.NO_ARENA_ENTRY,
+                where="out",
+                expected="arrays of numpy while the reference answers",
+                got="memory of a device",
+                remedy="call without `out`",
+            )
+        values: list[Any] = [e.value for e in self.expect(arrays)]
+        if any(map(is_on_device, arranged)):
+            values = [to_device(v, device) for v in values]
+        return program.structured(fill(hosts, values))
+
 
 class Comparisons:
     """The thread that compares, with its queue and its counts."""
@@ -140,8 +165,7 @@ class Comparisons:
         self, build: Any, args: Sequence[Any], named: Mapping[str, Any], values: Any
     ) -> None:
         signature: Signature = build.program.signature
-        others = {n: v for n, v in named.items() if n not in ("out", "donate")}
-        inputs, answers = signature.arranged(args, others), flat(values)
+        inputs, answers = signature.arranged(args, _inputs_of(named)), flat(values)
         size = sum(_nbytes(a) for a in (*inputs, *answers))
         with self._changed:
             # Inputs that were given away, or that results were written to, cannot be read again.
@@ -152,8 +176,8 @@ class Comparisons:
             self._bytes += size
         try:
             device = build.program.device
-            copies = [[np.array(host_of(v, device)) for v in part] for part in (inputs, answers)]
-            sampled = Sampled(build, *copies, size)
+            mine = [np.array(host_of(v, device)) for v in inputs]
+            sampled = Sampled(build, mine, [np.array(host_of(v, device)) for v in answers], size)
         except BaseException:
             with self._changed:
                 self._bytes -= size
@@ -230,6 +254,10 @@ class Comparisons:
 
 def _nbytes(value: Any) -> int:
     return int(getattr(value, "nbytes", 8))
+
+
+def _inputs_of(named: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in named.items() if n not in ("out", "donate")}
 
 
 def _overlap(out: Any, inputs: Sequence[Any]) -> bool:

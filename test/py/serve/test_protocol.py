@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -229,7 +230,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.free, self.rows = threading.Event(), []
-        self.rows_called = lambda: None
+        self.rows_called: Callable[[], object] = lambda: None
 
     def __call__(self, x, k):
         if not self.rows:
