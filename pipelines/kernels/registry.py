@@ -74,6 +74,8 @@ class Family:
     - `sample(random, target)`: random knobs that are legal for the target, and arguments for some
       calls, for tests.
     - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
+    - `checked(offer)`: the same kernel with checksums that detect faults; None, the default, where
+      it has none.
     - `space(offer, target)`: the legal knob sets around an offer, whose `default` is the offer
       itself; all compute the same within `reference`'s bound. None, the default, for no other one.
 
@@ -88,6 +90,7 @@ class Family:
     sample: Callable[[Random, Target], tuple[Knobs, list[Arrays]]]
     match: Callable[[Work, Target], Sequence[KernelOffer]] = lambda work, target: ()
     space: Callable[[KernelOffer, Target], KnobSpace | None] = lambda offer, target: None
+    checked: Callable[[KernelOffer], KernelOffer | None] = lambda offer: None
 
     def offers(self, knobs: Knobs, target: Target) -> bool:
         """Return whether the family has this kernel for the target."""

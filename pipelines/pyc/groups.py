@@ -133,6 +133,38 @@ def predicted_seconds(module: ir.Module, target: Target) -> float:
     )
 
 
+@dataclass(frozen=True)
+class FaultCoverage:
+    """How much of a program's arithmetic is done by kernels with checksums.
+
+    checked: such kernels; flops: their operations, of `of` in all, both with nominal sizes.
+    """
+
+    checked: int = 0
+    flops: int = 0
+    of: int = 0
+
+    def __str__(self) -> str:
+        share = 100 * self.flops / max(1, self.of)
+        return f"{self.checked} products carry checksums, {share:.1f} % of the arithmetic"
+
+
+def fault_coverage(module: ir.Module) -> FaultCoverage:
+    """Count the groups whose attached kernel checks itself."""
+    checked, flops, of = 0, 0, 0
+    for function in functions_of(module):
+        for op in function.regions[0].blocks[0].operations:
+            members = Members.of(op.operation) if op.operation.name.startswith("pyc.") else None
+            if members is None:
+                continue
+            work, attached = members.work(), AttachedKernel.read(members.whole)
+            of += totals(work)[0]
+            if attached is not None and "checked=True" in attached.knobs:
+                checked += 1
+                flops += totals(replace(work, nodes=work.nodes[: attached.covers]))[0]
+    return FaultCoverage(checked, flops, of)
+
+
 def _seconds(members: Members, model: CostModel) -> float:
     """Return a group's seconds: its kernel, and IREE's code for the rest, each a dispatch."""
     work, attached = members.work(), AttachedKernel.read(members.whole)

@@ -109,6 +109,8 @@ def legal_offers(
 ) -> tuple[dict[str, Found], list[NotOffered]]:
     """Return the allowed kernels by name, and evidence of those that are not."""
     found = _offers(work, context.target, families)
+    if context.detect_faults:
+        found = {name: _checked(*offer) for name, offer in found.items()}
     why = _against_indirect(context)
     left_out = [n for n, (_, o) in found.items() if why and o.indirect]
     offers = {n: f for n, f in found.items() if n not in left_out}
@@ -127,6 +129,13 @@ def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found
             number = sum(n == name or n.startswith(f"{name}#") for n in found)
             found[f"{name}#{number}" if number else name] = (family, offer)
     return found
+
+
+def _checked(family: str, offer: KernelOffer) -> Found:
+    """Return the offer with checks of its own, where a dispatch can bind what they need."""
+    made = FAMILIES[family].checked(offer)
+    fits = made is not None and len(made.knobs.kernel("k").operands) <= MOST_BINDINGS
+    return family, made if made is not None and fits else offer
 
 
 def _against_indirect(context: PassContext) -> str:

@@ -433,6 +433,7 @@ class Program:
             cache=self.artifact.cached,
             check=None if self.artifact.checks is None else self.artifact.checks.check,
             other_runtime=self._other_runtime,
+            faults=None if self._serving.faults is None else self._serving.faults.counts,
         )
 
     def save(self, path: str | Path) -> None:
@@ -484,5 +485,4 @@ def _unpickled(data: bytes) -> Program:
 
 def _stand_in(artifact: Artifact, device: Device) -> Run:
     """Load the code of another artifact of the same program."""
-    program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
-    return program._serving.run
+    return Program(artifact.unbound, device)._serving.run

@@ -12,7 +12,7 @@ the kernel of `Gemm.packing` one that is known at run time only.
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -30,6 +30,15 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.shared.checksums import (
+    COUNTS,
+    FAULTS,
+    MOST_WORKGROUPS,
+    PanelSums,
+    TileCheck,
+    TilePlace,
+    flipped,
+)
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.shared.tile import (
@@ -59,7 +68,9 @@ class Gemm:
     `height` and `panel` are the rows and columns of the register tile; `depth_block`,
     `row_block` and `strip` (columns) are what caches hold at most, in whole tiles, one at least;
     `workgroups` cuts rows and columns. `far`: B comes from memory, not from a cache, and is
-    prefetched a page ahead where it is read only once.
+    prefetched a page ahead where it is read only once. `checked`: checksums detect and repair
+    faults (`shared/checksums.py`), which are counted in an operand `faults`. `flip` is for tests of
+    that: row, column and bit of a sum that is wrong when it is computed first.
     """
 
     rows: Dim
@@ -74,6 +85,8 @@ class Gemm:
     unroll: int = _UNROLL
     workgroups: tuple[int, int] = (1, 1)
     far: bool = False
+    checked: bool = False
+    flip: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -86,6 +99,10 @@ class Gemm:
             raise no_kernel("gemm", "panel in lines of 16", self)
         if self.depth_block % self.unroll:
             raise no_kernel("gemm", "depth_block in multiples of unroll", self.depth_block)
+        if self.checked and self.workgroups[0] * self.workgroups[1] > MOST_WORKGROUPS:
+            raise no_kernel(
+                "gemm", f"at most {MOST_WORKGROUPS} workgroups to be checked", self.workgroups
+            )
 
     @staticmethod
     def on(target: Target, rows: Dim, columns: int, depth: int, **others: Any) -> "Gemm":
@@ -122,16 +139,33 @@ class Gemm:
         operands = (
             Operand("a", (self.rows, self.depth)),
             Operand("b", (self.panels.size,), layout=self.panels),
+            *self._sums,
             *self.epilogue.operands("e", *result),
             Operand("c", result, "out"),
+            *((FAULTS,) if self.checked else ()),
         )
         once = self.depth <= self.depth_block
         alike = overwritable(self.epilogue, self.rows, once)
         return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
 
+    @property
+    def _sums(self) -> tuple[Operand, ...]:
+        """The operand that checks need: the sums of B's panels."""
+        if not self.checked:
+            return ()
+        sums = PanelSums(self.columns, self.depth, self.panel)
+        return (Operand("sums", (sums.size,), layout=sums),)
+
     def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
+        check = None
+        if self.checked:
+            sums, *others, faults = others
+            place = k.workgroup(0) + k.workgroup(1) * self.workgroups[0]
+            longest = min(self.depth, self.depth_block)
+            layout = PanelSums(self.columns, self.depth, self.panel)
+            check = TileCheck(k, a, b, sums, faults, layout, longest, place * COUNTS)
         *reads, c = others
-        Product(k, self, a, b, c, InKernel(k, self.epilogue, tuple(reads))).build()
+        Product(k, self, a, b, c, InKernel(k, self.epilogue, tuple(reads)), check).build()
 
 
 @dataclass(frozen=True)
@@ -170,6 +204,7 @@ class Product:
     b: Memory
     c: Memory
     epilogue: InKernel
+    check: TileCheck | None = None
     sums: list[Memory] = field(default_factory=list)
 
     def build(self) -> None:
@@ -233,7 +268,8 @@ class Product:
         """Compute one register tile over one block of the depth; `turn` counts for the prefetch."""
         k, knobs = self.k, self.knobs
         places = self._places(strip, panel)
-        offset = panel * (knobs.depth * strip.width) + strip.base + depth.start * strip.width
+        start_of_panel = panel * (knobs.depth * strip.width) + strip.base
+        offset = start_of_panel + depth.start * strip.width
 
         def left(r: int, at: Index) -> Scalar:
             return self.a.number(row + r, depth.start + at)
@@ -250,8 +286,29 @@ class Product:
         spots = [(row + r, at) for r in range(height) for at in places]
         parts = partial_sums(knobs.rows, knobs.height, len(places), knobs.unroll)
         tile = ProductTile(k, height, len(places), knobs.unroll, left, right, ahead, parts)
-        sums = tile.accumulate(depth.length, self._start(depth, spots))
+        before = self._start(depth, spots)
+        sums = tile.accumulate(depth.length, before)
+        if self.check is not None:
+            if knobs.flip:
+                sums = self._flipped(sums, spots)
+            number = panel + (knobs.panels.full if strip.last else 0)
+            sums = self.check.settled(
+                sums,
+                before,
+                lambda: tile.accumulate(depth.length, self._start(depth, spots)),
+                TilePlace(
+                    row, height, number, depth.start, depth.length, start_of_panel, strip.width
+                ),
+            )
         self._finish(depth, spots, sums, len(places))
+
+    def _flipped(self, sums: list[Vector], spots: list[tuple[Index, Lanes]]) -> list[Vector]:
+        """Flip the bit of the sum that the knobs name, if it is among these."""
+        row, column, bit = self.knobs.flip
+        return [
+            flipped(value, i.equals(row), at.start, column, bit)
+            for (i, at), value in zip(spots, sums, strict=True)
+        ]
 
     def _next_panel(self, start: Index, at: Index) -> None:
         """Ask for a tile's part of the next panel, one line for each turn of the loop."""
@@ -487,4 +544,14 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match, space)
+def checked(offer: KernelOffer) -> KernelOffer | None:
+    """Return the product with checksums, which read the weights a second time, in another form."""
+    knobs: Gemm = offer.knobs
+    if knobs.workgroups[0] * knobs.workgroups[1] > MOST_WORKGROUPS:
+        return None
+    first, weights, *others = offer.feeds
+    feeds = (first, weights, weights, *others)
+    return replace(offer, knobs=replace(knobs, checked=True), feeds=feeds)
+
+
+FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match, space, checked)

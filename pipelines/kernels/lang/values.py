@@ -10,7 +10,7 @@ Floating-point operators round once each; nothing is contracted or reassociated 
 kernel's back. A fused multiply-add is `fma`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import isnan
@@ -67,6 +67,18 @@ class Condition:
 
     def __and__(self, other: "Condition") -> "Condition":
         return Condition(arith.andi(self.value, other.value))
+
+    def __or__(self, other: "Condition") -> "Condition":
+        return Condition(arith.ori(self.value, other.value))
+
+    def across(self, lanes: int) -> "Mask":
+        """Return the truth value in each lane."""
+        kind = ir.VectorType.get([lanes], ir.IntegerType.get_signless(1))
+        return Mask(vector.broadcast(kind, self.value))
+
+    def number(self, yes: float, no: float) -> "Scalar":
+        """Return one of two numbers."""
+        return Scalar(arith.select(self.value, Scalar.of(yes).value, Scalar.of(no).value))
 
 
 class Index:
@@ -251,6 +263,16 @@ class Scalar(_Float):
     def _like(self, other: Any) -> "Scalar":
         return other if isinstance(other, Scalar) else Scalar.of(other)
 
+    def at_most(self, other: "Scalar | float") -> Condition:
+        """Return whether this is no larger: false where either is NaN."""
+        kind = arith.CmpFPredicate.OLE
+        return Condition(arith.cmpf(kind, self.value, self._like(other).value))
+
+    def above(self, other: "Scalar | float") -> Condition:
+        """Return whether this is larger: false where either is NaN."""
+        kind = arith.CmpFPredicate.OGT
+        return Condition(arith.cmpf(kind, self.value, self._like(other).value))
+
     def beats(self, other: "Scalar") -> Condition:
         """Return whether numpy's argmax prefers this one: it is larger, or the first NaN."""
         above = arith.cmpf(arith.CmpFPredicate.UGT, self.value, other.value)
@@ -424,6 +446,51 @@ def bits(x: Vector) -> Any:
 def from_bits(value: Any) -> Vector:
     """Reverse `bits`."""
     return Vector(arith.bitcast(f32_vector(ir.VectorType(value.type).shape[0]), value))
+
+
+class Word:
+    """A register of 32-bit integers whose sums wrap."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    @staticmethod
+    def zero(lanes: int) -> "Word":
+        """Return zeros."""
+        return Word(int_constant(0, lanes))
+
+    @staticmethod
+    def of(x: Vector) -> "Word":
+        """Return the bits of numbers."""
+        return Word(bits(x))
+
+    def __add__(self, other: "Word") -> "Word":
+        return Word(arith.addi(self.value, other.value))
+
+    def sum_differs(self, expected: Scalar) -> Condition:
+        """Return whether the sum of all lanes is not the bits of `expected`."""
+        kind = ir.IntegerType.get_signless(32)
+        total = vector.reduction(kind, vector.CombiningKind.ADD, self.value)
+        wanted = arith.bitcast(kind, expected.value)
+        return Condition(arith.cmpi(arith.CmpIPredicate.ne, total, wanted))
+
+
+def xor(value: Any, number: int) -> Any:
+    """Return 32-bit integers, an MLIR value, with the bits of a number exchanged."""
+    return arith.xori(value, int_constant(number, ir.VectorType(value.type).shape[0]))
+
+
+def differ(these: Sequence[Vector], those: Sequence[Vector]) -> Condition:
+    """Return whether any bit of the vectors differs from its partner's."""
+    pairs = zip(these, those, strict=True)
+    apart = tree(arith.ori, [arith.xori(bits(a), bits(b)) for a, b in pairs])
+    any_ = vector.reduction(
+        ir.IntegerType.get_signless(32), vector.CombiningKind.OR, apart
+    )
+    zero = arith.constant(ir.IntegerType.get_signless(32), 0)
+    return Condition(arith.cmpi(arith.CmpIPredicate.ne, any_, zero))
 
 
 def int_constant(number: int, lanes: int) -> Any:
