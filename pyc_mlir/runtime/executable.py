@@ -123,8 +123,7 @@ class Entry:
         results: Sequence[ResultType],
         faults: ReportFaults | None = None,
     ) -> None:
-        """Take the results' types; `faults`: what the last one is given to instead of the caller.
-        """
+        """Take the results' types; `faults`: what the last one goes to instead of the caller."""
         self._faults = faults
         self._bare_invoke = context.invoke
         has_workers = device.kind == "local-task"

@@ -33,6 +33,7 @@ from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.checksums import (
     COUNTS,
     FAULTS,
+    FLIP,
     MOST_WORKGROUPS,
     PanelSums,
     TileCheck,
@@ -69,8 +70,9 @@ class Gemm:
     `row_block` and `strip` (columns) are what caches hold at most, in whole tiles, one at least;
     `workgroups` cuts rows and columns. `far`: B comes from memory, not from a cache, and is
     prefetched a page ahead where it is read only once. `checked`: checksums detect and repair
-    faults (`shared/checksums.py`), which are counted in an operand `faults`. `flip` is for tests of
-    that: row, column and bit of a sum that is wrong when it is computed first.
+    faults (`shared/checksums.py`), which are counted in an operand `faults`. `injected` is for
+    tests of that: an operand `flip` has a row, a column and the bits of a sum that are wrong when
+    it is computed first.
     """
 
     rows: Dim
@@ -86,7 +88,7 @@ class Gemm:
     workgroups: tuple[int, int] = (1, 1)
     far: bool = False
     checked: bool = False
-    flip: tuple[int, ...] = ()
+    injected: bool = False
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -99,6 +101,8 @@ class Gemm:
             raise no_kernel("gemm", "panel in lines of 16", self)
         if self.depth_block % self.unroll:
             raise no_kernel("gemm", "depth_block in multiples of unroll", self.depth_block)
+        if self.injected and not self.checked:
+            raise no_kernel("gemm", "checks where faults are injected", self)
         if self.checked and self.workgroups[0] * self.workgroups[1] > MOST_WORKGROUPS:
             raise no_kernel(
                 "gemm", f"at most {MOST_WORKGROUPS} workgroups to be checked", self.workgroups
@@ -142,6 +146,7 @@ class Gemm:
             *self._sums,
             *self.epilogue.operands("e", *result),
             Operand("c", result, "out"),
+            *((FLIP,) if self.injected else ()),
             *((FAULTS,) if self.checked else ()),
         )
         once = self.depth <= self.depth_block
@@ -157,15 +162,18 @@ class Gemm:
         return (Operand("sums", (sums.size,), layout=sums),)
 
     def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
-        check = None
+        check, flip = None, None
         if self.checked:
-            sums, *others, faults = others
+            sums, *middle, faults = others
+            if self.injected:
+                *middle, flip = middle
+            others = tuple(middle)
             place = k.workgroup(0) + k.workgroup(1) * self.workgroups[0]
             longest = min(self.depth, self.depth_block)
             layout = PanelSums(self.columns, self.depth, self.panel)
             check = TileCheck(k, a, b, sums, faults, layout, longest, place * COUNTS)
         *reads, c = others
-        Product(k, self, a, b, c, InKernel(k, self.epilogue, tuple(reads)), check).build()
+        Product(k, self, a, b, c, InKernel(k, self.epilogue, tuple(reads)), check, flip).build()
 
 
 @dataclass(frozen=True)
@@ -205,6 +213,7 @@ class Product:
     c: Memory
     epilogue: InKernel
     check: TileCheck | None = None
+    flip: Memory | None = None
     sums: list[Memory] = field(default_factory=list)
 
     def build(self) -> None:
@@ -289,8 +298,8 @@ class Product:
         before = self._start(depth, spots)
         sums = tile.accumulate(depth.length, before)
         if self.check is not None:
-            if knobs.flip:
-                sums = self._flipped(sums, spots)
+            if self.flip is not None:
+                sums = self._flipped(self.flip, sums, spots)
             number = panel + (knobs.panels.full if strip.last else 0)
             sums = self.check.settled(
                 sums,
@@ -302,12 +311,12 @@ class Product:
             )
         self._finish(depth, spots, sums, len(places))
 
-    def _flipped(self, sums: list[Vector], spots: list[tuple[Index, Lanes]]) -> list[Vector]:
-        """Flip the bit of the sum that the knobs name, if it is among these."""
-        row, column, bit = self.knobs.flip
+    def _flipped(
+        self, flip: Memory, sums: list[Vector], spots: list[tuple[Index, Lanes]]
+    ) -> list[Vector]:
+        """Flip bits of the sum that the operand names, if it is among these."""
         return [
-            flipped(value, i.equals(row), at.start, column, bit)
-            for (i, at), value in zip(spots, sums, strict=True)
+            flipped(flip, value, i, at.start) for (i, at), value in zip(spots, sums, strict=True)
         ]
 
     def _next_panel(self, start: Index, at: Index) -> None:

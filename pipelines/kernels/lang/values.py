@@ -71,11 +71,6 @@ class Condition:
     def __or__(self, other: "Condition") -> "Condition":
         return Condition(arith.ori(self.value, other.value))
 
-    def across(self, lanes: int) -> "Mask":
-        """Return the truth value in each lane."""
-        kind = ir.VectorType.get([lanes], ir.IntegerType.get_signless(1))
-        return Mask(vector.broadcast(kind, self.value))
-
     def number(self, yes: float, no: float) -> "Scalar":
         """Return one of two numbers."""
         return Scalar(arith.select(self.value, Scalar.of(yes).value, Scalar.of(no).value))
@@ -203,6 +198,11 @@ class Mask:
     def __or__(self, other: "Mask") -> "Mask":
         return Mask(arith.ori(self.value, other.value))
 
+    def all(self) -> Condition:
+        """Return whether the bit is set in each lane."""
+        kind = ir.IntegerType.get_signless(1)
+        return Condition(vector.reduction(kind, vector.CombiningKind.AND, self.value))
+
 
 class _Float:
     """The operators that `Scalar` and `Vector` share; the other side may be a Python number.
@@ -263,11 +263,6 @@ class Scalar(_Float):
     def _like(self, other: Any) -> "Scalar":
         return other if isinstance(other, Scalar) else Scalar.of(other)
 
-    def at_most(self, other: "Scalar | float") -> Condition:
-        """Return whether this is no larger: false where either is NaN."""
-        kind = arith.CmpFPredicate.OLE
-        return Condition(arith.cmpf(kind, self.value, self._like(other).value))
-
     def above(self, other: "Scalar | float") -> Condition:
         """Return whether this is larger: false where either is NaN."""
         kind = arith.CmpFPredicate.OGT
@@ -327,6 +322,10 @@ class Vector(_Float):
 
     def __gt__(self, other: Any) -> Mask:
         return self._compare("OGT", other)
+
+    def at_most(self, other: Any) -> Mask:
+        """Return the lanes that are no larger."""
+        return self._compare("OLE", other)
 
     def equals(self, other: Any) -> Mask:
         """Return the lanes that hold the same number; NaN equals nothing."""
@@ -477,18 +476,16 @@ class Word:
         return Condition(arith.cmpi(arith.CmpIPredicate.ne, total, wanted))
 
 
-def xor(value: Any, number: int) -> Any:
-    """Return 32-bit integers, an MLIR value, with the bits of a number exchanged."""
-    return arith.xori(value, int_constant(number, ir.VectorType(value.type).shape[0]))
+def exclusive_or(a: Vector, b: Vector) -> Vector:
+    """Return the vector whose bits are those in which both differ."""
+    return from_bits(arith.xori(bits(a), bits(b)))
 
 
 def differ(these: Sequence[Vector], those: Sequence[Vector]) -> Condition:
     """Return whether any bit of the vectors differs from its partner's."""
     pairs = zip(these, those, strict=True)
     apart = tree(arith.ori, [arith.xori(bits(a), bits(b)) for a, b in pairs])
-    any_ = vector.reduction(
-        ir.IntegerType.get_signless(32), vector.CombiningKind.OR, apart
-    )
+    any_ = vector.reduction(ir.IntegerType.get_signless(32), vector.CombiningKind.OR, apart)
     zero = arith.constant(ir.IntegerType.get_signless(32), 0)
     return Condition(arith.cmpi(arith.CmpIPredicate.ne, any_, zero))
 
@@ -508,6 +505,32 @@ def across_lanes(combine: Any, x: Vector) -> Scalar:
         x = combine(x.part(list(range(half))), x.part(list(range(half, width))))
         width = half
     return x.lane(0)
+
+
+def sums_of(vectors: Sequence[Vector]) -> Vector:
+    """Add up the lanes of each vector: the sums lie side by side, in as many lanes as there are.
+
+    Halves of two vectors are added at once, which takes half of the shuffles of one after the
+    other. There are at most as many vectors as lanes.
+    """
+    lanes, rows = vectors[0].lanes, list(vectors)
+    width = lanes
+    while len(rows) > 1:
+        rows += [rows[0].constant(0.0)] * (len(rows) % 2)
+        width //= 2
+        # In blocks of `2 * width` lanes: the lower halves of both, and the upper ones.
+        starts = range(0, 2 * lanes, 2 * width)
+        low = [start + i for start in starts for i in range(width)]
+        high = [start + width + i for start in starts for i in range(width)]
+        rows = [
+            picked(a, b, low) + picked(a, b, high)
+            for a, b in zip(rows[::2], rows[1::2], strict=True)
+        ]
+    (x,) = rows
+    while width > 1:
+        width //= 2
+        x += x.part([i ^ width for i in range(lanes)])
+    return x
 
 
 def tree(combine: Any, items: list[Any]) -> Any:

@@ -18,7 +18,7 @@ in memory between two blocks of the depth, and anything where inputs are not fin
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_, or_
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -32,18 +32,17 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
     Scalar,
     Vector,
+    Word,
     across_lanes,
     add,
-    Word,
-    bits,
     differ,
+    exclusive_or,
     fma,
-    from_bits,
     maximum,
     square_root,
+    sums_of,
     tree,
     where,
-    xor,
 )
 
 # Counts of one workgroup, side by side, as f32: tiles computed again and found equal, tiles
@@ -53,6 +52,8 @@ COUNTS = 3
 # Workgroups that have a place for their counts.
 MOST_WORKGROUPS = 256
 FAULTS = Operand("faults", (MOST_WORKGROUPS * COUNTS,), "update")
+# For tests: row, column and, as the bits of a number, what is exchanged in the sum of that place.
+FLIP = Operand("flip", (3,))
 # Multiply-adds that must not wait for each other: latency times the units of current cores.
 _CHAINS = 8
 _TINY = 2.0**-100  # what numbers below the smallest normal one may add
@@ -162,13 +163,10 @@ class TileCheck:
         k = self.k
         products = self._products(place)
         off = self._rows(place, values, before)
-        apart = [across_lanes(add, x - p) for x, p in zip(off, products, strict=True)]
-        sizes = [across_lanes(add, _squares(row)) for row in _cut(values, place.height)]
+        apart = sums_of([x - p for x, p in zip(off, products, strict=True)])
+        sizes = sums_of([_squares(row) for row in _cut(values, place.height)])
         limit = (8 * ROUNDING) ** 2 * (self.depth / 3)
-        sound = [
-            (r * r).at_most(n * limit) & n.at_most(LARGEST)
-            for r, n in zip(apart, sizes, strict=True)
-        ]
+        sound = (apart * apart).at_most(sizes * limit) & sizes.at_most(LARGEST)
 
         def suspected() -> list[Vector]:
             none = [Scalar.of(0.0), Scalar.of(0.0)]
@@ -186,7 +184,7 @@ class TileCheck:
             return final
 
         same = list(values)
-        return k.either(reduce(and_, sound), same, lambda: same, suspected)
+        return k.either(sound.all(), same, lambda: same, suspected)
 
     def _products(self, place: TilePlace) -> list[Vector]:
         """Return each row of A times the panel's sums, as a vector whose lanes are to be added."""
@@ -245,7 +243,9 @@ class TileCheck:
         """
         depth, panel = self.depth, self.layout.panel
         share = (2 * depth + panel + 8) * ROUNDING
-        squares = self._along(place, lambda row, at, kept: _square(self._of_a(place, row, at), kept))
+        squares = self._along(
+            place, lambda row, at, kept: _square(self._of_a(place, row, at), kept)
+        )
         norm = self.sums.number(place.panel + self.layout.norms)
         off = self._rows(place, values, before)
         found = []
@@ -291,10 +291,10 @@ def _square(value: Vector, kept: Vector) -> Vector:
     return fma(value, value, kept)
 
 
-def flipped(value: Vector, row: Condition, start: Index, column: int, bit: int) -> Vector:
-    """Flip a bit of the lane that holds `column`, of lanes from `start` on, if it is the row."""
+def flipped(flip: Memory, value: Vector, row: Index, start: Index) -> Vector:
+    """Flip bits of the lane that `flip` names by row and column, of lanes from `start` on."""
+    wanted, column, mask = (flip.number(i) for i in range(3))
     lanes = value.lanes
-    columns = Vector.counting(lanes) + start.to_float()
-    mask = columns.equals(float(column)) & row.across(lanes)
-    number = (1 << bit) - (bit == 31) * (1 << 32)
-    return where(mask, from_bits(xor(bits(value), number)), value)
+    here = (Vector.counting(lanes) + start.to_float()).equals(column.across(lanes))
+    here &= row.to_float().across(lanes).equals(wanted.across(lanes))
+    return where(here, exclusive_or(value, mask.across(lanes)), value)
