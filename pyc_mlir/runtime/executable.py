@@ -19,7 +19,7 @@ from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.threads import waiting
-from pyc_mlir.util.pages import LARGE_BYTES, on_large_pages
+from pyc_mlir.util.pages import in_own_memory
 
 # What a cf.assert of the lowering says.
 # A check of the program's own, or IREE's of a dynamic dimension for which it found the size.
@@ -53,7 +53,9 @@ class Executable:
         self.device = device
         instance = rt.VmInstance()
         try:
-            self._module = _module(instance, vmfb)
+            # The module keeps it alive: constants stay where it has them.
+            self.memory = in_own_memory(vmfb)
+            self._module = rt.VmModule.wrap_buffer(instance, self.memory)
             hal = rt.create_hal_module(instance, device.hal)
             self.context = rt.VmContext(instance, modules=[hal, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
@@ -93,13 +95,6 @@ class Executable:
                 "compile it again",
             )
         return function
-
-
-def _module(instance: rt.VmInstance, vmfb: bytes | memoryview) -> rt.VmModule:
-    """Load the module in memory that it keeps alive: constants stay where the vmfb has them."""
-    if len(vmfb) < LARGE_BYTES:
-        return rt.VmModule.copy_buffer(instance, vmfb)
-    return rt.VmModule.wrap_buffer(instance, on_large_pages(vmfb))
 
 
 class Entry:

@@ -5,13 +5,16 @@ that were suspected, repaired and that stay wrong (`pipelines/kernels/shared/che
 """
 
 import threading
+import time
+import weakref
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.runtime.array import Array
-from pyc_mlir.runtime.events import FAULT, RunLog
+from pyc_mlir.runtime.events import FAULT, REFUSED, RunLog
 
 # As the kernels lay them out.
 SUSPECTED, REPAIRED, LASTING = range(3)
@@ -36,22 +39,47 @@ class FaultCounts:
 
 
 class Faults:
-    """The faults of one program. Several threads may report."""
+    """The faults of one program. Several threads may report.
 
-    __slots__ = ("_counts", "_lock", "_log")
+    memory: the loaded program with its constants: bits are summed now and when it is checked.
+    """
 
-    def __init__(self, log: RunLog) -> None:
+    __slots__ = ("__weakref__", "_counts", "_damaged", "_lock", "_log", "_memory", "_sum")
+
+    def __init__(self, log: RunLog, memory: Any = b"") -> None:
+        """Sum the bits of `memory`."""
         self._counts = FaultCounts()
         self._lock = threading.Lock()
         self._log = log
+        self._memory, self._sum, self._damaged = memory, _sum_of(memory), False
 
     @property
     def counts(self) -> FaultCounts:
         """The counts so far."""
         return self._counts
 
+    def check_memory(self) -> None:
+        """Sum the bits of the loaded program again; all calls are refused once they differ.
+
+        Raises PycError (FAULT_DETECTED).
+        """
+        if not self._damaged and _sum_of(self._memory) != self._sum:
+            self._damaged = True
+            why = "the loaded program is not what it was when it was loaded"
+            self._log.add(FAULT, REFUSED, why, ReasonCode.FAULT_DETECTED)
+        self._require_sound()
+
+    def _require_sound(self) -> None:
+        if self._damaged:
+            raise PycError(
+                ReasonCode.FAULT_DETECTED,
+                "program: expected weights and code as they were loaded, got other bits in memory; "
+                "load the program again, and if that does not help, use another machine",
+            )
+
     def take(self, found: Array) -> None:
         """Add the counts of a call. Raises PycError (FAULT_DETECTED) if some tiles stay wrong."""
+        self._require_sound()
         numbers = found.numpy()
         if not numbers.any():
             return
@@ -71,6 +99,34 @@ class Faults:
                 f"{lasting} tiles that are not, computed three times; the answer was not given "
                 "out: load the program again, and if that does not help, use another machine",
             )
+
+
+def _sum_of(memory: Any) -> int:
+    """Return the sum of the bits as integers of 64 bits that wrap: any one flip changes it."""
+    numbers = np.frombuffer(memory, np.uint8)
+    whole = numbers.size // 8 * 8
+    words = numbers[:whole].view(np.uint64).sum(dtype=np.uint64)
+    return int(words) + int(numbers[whole:].sum(dtype=np.uint64))
+
+
+def check_by_timer(faults: Faults, seconds: float) -> None:
+    """Check the program's memory every so many seconds, in a thread that ends with the program."""
+    faults.check_memory()
+    known = weakref.ref(faults)
+
+    def work() -> None:
+        while True:
+            time.sleep(seconds)
+            alive = known()
+            if alive is None:
+                return
+            try:
+                alive.check_memory()
+            except PycError:
+                return
+            del alive
+
+    threading.Thread(target=work, name="pyc-check-memory", daemon=True).start()
 
 
 def result_type() -> tuple[np.dtype, tuple[int, ...]]:

@@ -187,6 +187,7 @@ class Serving:
         "artifact",
         "device",
         "entry",
+        "executable",
         "faults",
         "log",
         "plans",
@@ -200,8 +201,9 @@ class Serving:
         signature, entries = artifact.signature, artifact.manifest["entries"]
         results = [ResultType(o.dtype, o.static_shape) for o in signature.outputs]
         executable = load_check.load(artifact, device)
+        self.executable = executable
         self.log = RunLog()
-        self.faults = Faults(self.log) if contract.detect_faults else None
+        self.faults = Faults(self.log, executable.memory) if contract.detect_faults else None
         report = None if self.faults is None else self.faults.take
         more = [] if self.faults is None else [ResultType(*result_type())]
         executable.require(entries[MAIN]["function"], signature, more)

@@ -1,6 +1,7 @@
 """Programs under `detect_faults`: answers, refusals, statistics, and clauses that do not fit."""
 
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import pyc_mlir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.program import Program, serving
 
 VALUES = np.random.default_rng(1)
 FIRST = VALUES.normal(size=(64, 80)).astype(np.float32)
@@ -133,3 +134,43 @@ def test_a_program_without_kernels_of_pyc_is_refused():
 def test_the_clause_is_true_or_false():
     with pytest.raises(PycError, match="detect_faults"):
         Contract(detect_faults="yes")  # pyright: ignore[reportArgumentType]
+
+
+def test_memory_that_changes_after_the_load_refuses_all_calls(program):
+    wrong = Program(program.artifact)
+    wrong.check_memory()
+    memory = np.frombuffer(serving(wrong).executable.memory, np.uint8)
+    memory[len(memory) // 2] ^= 4
+    with pytest.raises(PycError, match="as they were loaded"):
+        wrong.check_memory()
+    with pytest.raises(PycError, match="as they were loaded"):
+        wrong(X)
+    memory[len(memory) // 2] ^= 4
+    with pytest.raises(PycError, match="as they were loaded"):
+        wrong(X)
+
+
+def test_memory_is_checked_by_a_timer(program):
+    wrong = Program(program.artifact)
+    wrong.check_memory(every=0.01)
+    memory = np.frombuffer(serving(wrong).executable.memory, np.uint8)
+    memory[-1] ^= 1
+    end = time.monotonic() + 20
+    while not any("FAULT_DETECTED" in str(event) for event in wrong.log()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    with pytest.raises(PycError, match="as they were loaded"):
+        wrong(X)
+
+
+@pytest.mark.parametrize("every", [0, -1, float("nan"), "1"])
+def test_seconds_between_checks_are_above_zero(program, every):
+    with pytest.raises(PycError, match="seconds above 0"):
+        program.check_memory(every=every)
+
+
+def test_memory_is_checked_under_the_clause_only():
+    plain = pyc_mlir.compile(layers, [X])
+    with pytest.raises(PycError) as raised:
+        plain.check_memory()
+    assert raised.value.code is ReasonCode.UNCHECKABLE_CLAUSE
