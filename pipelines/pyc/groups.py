@@ -15,7 +15,7 @@ from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import Trait, has
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
@@ -159,7 +159,7 @@ def fault_coverage(module: ir.Module) -> FaultCoverage:
                 continue
             work, attached = members.work(), AttachedKernel.read(members.whole)
             of += totals(work)[0]
-            if attached is not None and "checked=True" in attached.knobs:
+            if attached is not None and attached.family in CHECKED.values():
                 checked += 1
                 flops += totals(replace(work, nodes=work.nodes[: attached.covers]))[0]
     return FaultCoverage(checked, flops, of)

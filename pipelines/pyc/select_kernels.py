@@ -21,7 +21,7 @@ from pyc_mlir.pipelines.choices.evidence import Computes, NotOffered
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.knobs import encode
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, SELECT
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED, SELECT
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import with_settings
@@ -133,9 +133,11 @@ def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found
 
 def _checked(family: str, offer: KernelOffer) -> Found:
     """Return the offer with checks of its own, where a dispatch can bind what they need."""
-    made = FAMILIES[family].checked(offer)
-    fits = made is not None and len(made.knobs.kernel("k").operands) <= MOST_BINDINGS
-    return family, made if made is not None and fits else offer
+    other = CHECKED.get(family)
+    made = None if other is None else FAMILIES[other].checked(offer)
+    if other is None or made is None or len(made.knobs.kernel("k").operands) > MOST_BINDINGS:
+        return family, offer
+    return other, made
 
 
 def _against_indirect(context: PassContext) -> str:

@@ -18,8 +18,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.threads import waiting
 from pyc_mlir.util.pages import in_own_memory
+from pyc_mlir.util.threads import waiting
 
 # What a cf.assert of the lowering says.
 # A check of the program's own, or IREE's of a dynamic dimension for which it found the size.

@@ -7,12 +7,15 @@ that were suspected, repaired and that stay wrong (`pipelines/kernels/shared/che
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.contract import uncheckable
 from pyc_mlir.runtime.array import Array
 from pyc_mlir.runtime.events import FAULT, REFUSED, RunLog
 
@@ -109,24 +112,39 @@ def _sum_of(memory: Any) -> int:
     return int(words) + int(numbers[whole:].sum(dtype=np.uint64))
 
 
-def check_by_timer(faults: Faults, seconds: float) -> None:
-    """Check the program's memory every so many seconds, in a thread that ends with the program."""
+def check_memory(faults: Faults | None, every: float | None = None) -> None:
+    """Compare weights and code in memory with what was loaded: a sum of all bits.
+
+    every: seconds between further checks, in a thread that ends with the program; None: this one
+    alone. Once memory has changed, calls are refused. A check reads the program once.
+
+    Raises PycError: FAULT_DETECTED if it has changed; UNCHECKABLE_CLAUSE without ``detect_faults``
+    in the contract (no `faults`); BAD_ARGUMENT for no number above 0.
+    """
+    if faults is None:
+        raise uncheckable("detect_faults", "a contract with it", "one without it")
+    valid = isinstance(every, int | float) and 0 < every < threading.TIMEOUT_MAX
+    if every is not None and not valid:
+        message = f"check_memory: expected seconds above 0, got {every!r}"
+        raise PycError(ReasonCode.BAD_ARGUMENT, message)
     faults.check_memory()
-    known = weakref.ref(faults)
+    if every is not None:
+        work = partial(_check_on, weakref.ref(faults), every)
+        threading.Thread(target=work, name="pyc-check-memory", daemon=True).start()
 
-    def work() -> None:
-        while True:
-            time.sleep(seconds)
-            alive = known()
-            if alive is None:
-                return
-            try:
-                alive.check_memory()
-            except PycError:
-                return
-            del alive
 
-    threading.Thread(target=work, name="pyc-check-memory", daemon=True).start()
+def _check_on(known: Callable[[], Faults | None], seconds: float) -> None:
+    """Check until memory has changed or the program is gone."""
+    while True:
+        time.sleep(seconds)
+        faults = known()
+        if faults is None:
+            return
+        try:
+            faults.check_memory()
+        except PycError:
+            return
+        del faults
 
 
 def result_type() -> tuple[np.dtype, tuple[int, ...]]:

@@ -38,14 +38,14 @@ from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import PLAIN, decode, filled
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
-from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
+from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime import load_check as placement
 from pyc_mlir.runtime.arenas import CallNeeds
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats
-from pyc_mlir.runtime.faults import check_by_timer
+from pyc_mlir.runtime.faults import check_memory
 from pyc_mlir.runtime.monitor import Code, Monitor
 from pyc_mlir.runtime.outputs import (
     check_outputs,
@@ -329,23 +329,11 @@ class Program:
         self._monitor.every = calls
 
     def check_memory(self, every: float | None = None) -> None:
-        """Compare weights and code in memory with what was loaded: a sum of all bits.
+        """Compare weights and code in memory with what was loaded: see `faults.check_memory`.
 
-        every: seconds between further checks, in a thread of their own; None: this one alone.
-        Once memory has changed, calls are refused. It takes the time of reading the program once.
-
-        Raises PycError: FAULT_DETECTED if it has changed; UNCHECKABLE_CLAUSE without
-        ``detect_faults`` in the contract; BAD_ARGUMENT for no number above 0.
+        Raises PycError: FAULT_DETECTED, UNCHECKABLE_CLAUSE, BAD_ARGUMENT.
         """
-        faults = self._serving.faults
-        if faults is None:
-            raise uncheckable("detect_faults", "a contract with it", "one without it")
-        if every is None:
-            return faults.check_memory()
-        if not isinstance(every, int | float) or not 0 < every < threading.TIMEOUT_MAX:
-            message = f"check_memory: expected seconds above 0, got {every!r}"
-            raise PycError(ReasonCode.BAD_ARGUMENT, message)
-        return check_by_timer(faults, every)
+        check_memory(self._serving.faults, every)
 
     @property
     def verification(self) -> Verification | None:

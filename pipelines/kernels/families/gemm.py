@@ -12,7 +12,7 @@ the kernel of `Gemm.packing` one that is known at run time only.
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -30,16 +30,6 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
-from pyc_mlir.pipelines.kernels.shared.checksums import (
-    COUNTS,
-    FAULTS,
-    FLIP,
-    MOST_WORKGROUPS,
-    PanelSums,
-    TileCheck,
-    TilePlace,
-    flipped,
-)
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.shared.tile import (
@@ -69,10 +59,7 @@ class Gemm:
     `height` and `panel` are the rows and columns of the register tile; `depth_block`,
     `row_block` and `strip` (columns) are what caches hold at most, in whole tiles, one at least;
     `workgroups` cuts rows and columns. `far`: B comes from memory, not from a cache, and is
-    prefetched a page ahead where it is read only once. `checked`: checksums detect and repair
-    faults (`shared/checksums.py`), which are counted in an operand `faults`. `injected` is for
-    tests of that: an operand `flip` has a row, a column and the bits of a sum that are wrong when
-    it is computed first.
+    prefetched a page ahead where it is read only once.
     """
 
     rows: Dim
@@ -87,8 +74,6 @@ class Gemm:
     unroll: int = _UNROLL
     workgroups: tuple[int, int] = (1, 1)
     far: bool = False
-    checked: bool = False
-    injected: bool = False
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -101,12 +86,6 @@ class Gemm:
             raise no_kernel("gemm", "panel in lines of 16", self)
         if self.depth_block % self.unroll:
             raise no_kernel("gemm", "depth_block in multiples of unroll", self.depth_block)
-        if self.injected and not self.checked:
-            raise no_kernel("gemm", "checks where faults are injected", self)
-        if self.checked and self.workgroups[0] * self.workgroups[1] > MOST_WORKGROUPS:
-            raise no_kernel(
-                "gemm", f"at most {MOST_WORKGROUPS} workgroups to be checked", self.workgroups
-            )
 
     @staticmethod
     def on(target: Target, rows: Dim, columns: int, depth: int, **others: Any) -> "Gemm":
@@ -143,37 +122,19 @@ class Gemm:
         operands = (
             Operand("a", (self.rows, self.depth)),
             Operand("b", (self.panels.size,), layout=self.panels),
-            *self._sums,
             *self.epilogue.operands("e", *result),
             Operand("c", result, "out"),
-            *((FLIP,) if self.injected else ()),
-            *((FAULTS,) if self.checked else ()),
         )
         once = self.depth <= self.depth_block
         alike = overwritable(self.epilogue, self.rows, once)
         return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
 
-    @property
-    def _sums(self) -> tuple[Operand, ...]:
-        """The operand that checks need: the sums of B's panels."""
-        if not self.checked:
-            return ()
-        sums = PanelSums(self.columns, self.depth, self.panel)
-        return (Operand("sums", (sums.size,), layout=sums),)
-
     def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
-        check, flip = None, None
-        if self.checked:
-            sums, *middle, faults = others
-            if self.injected:
-                *middle, flip = middle
-            others = tuple(middle)
-            place = k.workgroup(0) + k.workgroup(1) * self.workgroups[0]
-            longest = min(self.depth, self.depth_block)
-            layout = PanelSums(self.columns, self.depth, self.panel)
-            check = TileCheck(k, a, b, sums, faults, layout, longest, place * COUNTS)
         *reads, c = others
-        Product(k, self, a, b, c, InKernel(k, self.epilogue, tuple(reads)), check, flip).build()
+        Product(k, self, a, b, c, InKernel(k, self.epilogue, tuple(reads))).build()
+
+
+Spots = list[tuple[Index, Lanes]]
 
 
 @dataclass(frozen=True)
@@ -212,8 +173,6 @@ class Product:
     b: Memory
     c: Memory
     epilogue: InKernel
-    check: TileCheck | None = None
-    flip: Memory | None = None
     sums: list[Memory] = field(default_factory=list)
 
     def build(self) -> None:
@@ -277,8 +236,7 @@ class Product:
         """Compute one register tile over one block of the depth; `turn` counts for the prefetch."""
         k, knobs = self.k, self.knobs
         places = self._places(strip, panel)
-        start_of_panel = panel * (knobs.depth * strip.width) + strip.base
-        offset = start_of_panel + depth.start * strip.width
+        offset = panel * (knobs.depth * strip.width) + strip.base + depth.start * strip.width
 
         def left(r: int, at: Index) -> Scalar:
             return self.a.number(row + r, depth.start + at)
@@ -295,29 +253,14 @@ class Product:
         spots = [(row + r, at) for r in range(height) for at in places]
         parts = partial_sums(knobs.rows, knobs.height, len(places), knobs.unroll)
         tile = ProductTile(k, height, len(places), knobs.unroll, left, right, ahead, parts)
-        before = self._start(depth, spots)
-        sums = tile.accumulate(depth.length, before)
-        if self.check is not None:
-            if self.flip is not None:
-                sums = self._flipped(self.flip, sums, spots)
-            number = panel + (knobs.panels.full if strip.last else 0)
-            sums = self.check.settled(
-                sums,
-                before,
-                lambda: tile.accumulate(depth.length, self._start(depth, spots)),
-                TilePlace(
-                    row, height, number, depth.start, depth.length, start_of_panel, strip.width
-                ),
-            )
+        sums = self._accumulated(tile, strip, panel, depth, spots)
         self._finish(depth, spots, sums, len(places))
 
-    def _flipped(
-        self, flip: Memory, sums: list[Vector], spots: list[tuple[Index, Lanes]]
+    def _accumulated(
+        self, tile: ProductTile, strip: Strip, panel: Index, depth: Depth, spots: Spots
     ) -> list[Vector]:
-        """Flip bits of the sum that the operand names, if it is among these."""
-        return [
-            flipped(flip, value, i, at.start) for (i, at), value in zip(spots, sums, strict=True)
-        ]
+        """Return the tile's sums, row by row, with those of the blocks before."""
+        return tile.accumulate(depth.length, self._start(depth, spots))
 
     def _next_panel(self, start: Index, at: Index) -> None:
         """Ask for a tile's part of the next panel, one line for each turn of the loop."""
@@ -342,7 +285,7 @@ class Product:
         left = range(knobs.panels.edge, knobs.columns, lanes)
         return [self.k.tail(Index.of(v), Index.of(knobs.columns)) for v in left]
 
-    def _start(self, depth: Depth, spots: list[tuple[Index, Lanes]]) -> list[Vector]:
+    def _start(self, depth: Depth, spots: Spots) -> list[Vector]:
         """Return zeros in the first block of the depth, C's contents in the others."""
         zeros = [self.k.vector(0.0)] * len(spots)
         if depth.number.number == 0:
@@ -352,9 +295,7 @@ class Product:
             first, zeros, lambda: zeros, lambda: [self.c.load(i, at) for i, at in spots]
         )
 
-    def _finish(
-        self, depth: Depth, spots: list[tuple[Index, Lanes]], sums: list[Vector], width: int
-    ) -> None:
+    def _finish(self, depth: Depth, spots: Spots, sums: list[Vector], width: int) -> None:
         """Store rows of `width`; in the last block of the depth what the epilogue makes of them."""
 
         def plain() -> list[Any]:
@@ -553,14 +494,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-def checked(offer: KernelOffer) -> KernelOffer | None:
-    """Return the product with checksums, which read the weights a second time, in another form."""
-    knobs: Gemm = offer.knobs
-    if knobs.workgroups[0] * knobs.workgroups[1] > MOST_WORKGROUPS:
-        return None
-    first, weights, *others = offer.feeds
-    feeds = (first, weights, weights, *others)
-    return replace(offer, knobs=replace(knobs, checked=True), feeds=feeds)
-
-
-FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match, space, checked)
+FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match, space)

@@ -10,7 +10,7 @@ Floating-point operators round once each; nothing is contracted or reassociated 
 kernel's back. A fused multiply-add is `fma`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import isnan
@@ -70,10 +70,6 @@ class Condition:
 
     def __or__(self, other: "Condition") -> "Condition":
         return Condition(arith.ori(self.value, other.value))
-
-    def number(self, yes: float, no: float) -> "Scalar":
-        """Return one of two numbers."""
-        return Scalar(arith.select(self.value, Scalar.of(yes).value, Scalar.of(no).value))
 
 
 class Index:
@@ -198,11 +194,6 @@ class Mask:
     def __or__(self, other: "Mask") -> "Mask":
         return Mask(arith.ori(self.value, other.value))
 
-    def all(self) -> Condition:
-        """Return whether the bit is set in each lane."""
-        kind = ir.IntegerType.get_signless(1)
-        return Condition(vector.reduction(kind, vector.CombiningKind.AND, self.value))
-
 
 class _Float:
     """The operators that `Scalar` and `Vector` share; the other side may be a Python number.
@@ -262,11 +253,6 @@ class Scalar(_Float):
 
     def _like(self, other: Any) -> "Scalar":
         return other if isinstance(other, Scalar) else Scalar.of(other)
-
-    def above(self, other: "Scalar | float") -> Condition:
-        """Return whether this is larger: false where either is NaN."""
-        kind = arith.CmpFPredicate.OGT
-        return Condition(arith.cmpf(kind, self.value, self._like(other).value))
 
     def beats(self, other: "Scalar") -> Condition:
         """Return whether numpy's argmax prefers this one: it is larger, or the first NaN."""
@@ -447,49 +433,6 @@ def from_bits(value: Any) -> Vector:
     return Vector(arith.bitcast(f32_vector(ir.VectorType(value.type).shape[0]), value))
 
 
-class Word:
-    """A register of 32-bit integers whose sums wrap."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    @staticmethod
-    def zero(lanes: int) -> "Word":
-        """Return zeros."""
-        return Word(int_constant(0, lanes))
-
-    @staticmethod
-    def of(x: Vector) -> "Word":
-        """Return the bits of numbers."""
-        return Word(bits(x))
-
-    def __add__(self, other: "Word") -> "Word":
-        return Word(arith.addi(self.value, other.value))
-
-    def sum_differs(self, expected: Scalar) -> Condition:
-        """Return whether the sum of all lanes is not the bits of `expected`."""
-        kind = ir.IntegerType.get_signless(32)
-        total = vector.reduction(kind, vector.CombiningKind.ADD, self.value)
-        wanted = arith.bitcast(kind, expected.value)
-        return Condition(arith.cmpi(arith.CmpIPredicate.ne, total, wanted))
-
-
-def exclusive_or(a: Vector, b: Vector) -> Vector:
-    """Return the vector whose bits are those in which both differ."""
-    return from_bits(arith.xori(bits(a), bits(b)))
-
-
-def differ(these: Sequence[Vector], those: Sequence[Vector]) -> Condition:
-    """Return whether any bit of the vectors differs from its partner's."""
-    pairs = zip(these, those, strict=True)
-    apart = tree(arith.ori, [arith.xori(bits(a), bits(b)) for a, b in pairs])
-    any_ = vector.reduction(ir.IntegerType.get_signless(32), vector.CombiningKind.OR, apart)
-    zero = arith.constant(ir.IntegerType.get_signless(32), 0)
-    return Condition(arith.cmpi(arith.CmpIPredicate.ne, any_, zero))
-
-
 def int_constant(number: int, lanes: int) -> Any:
     """Emit a 32-bit integer in each lane, an MLIR value."""
     kind = int_vector(lanes)
@@ -505,32 +448,6 @@ def across_lanes(combine: Any, x: Vector) -> Scalar:
         x = combine(x.part(list(range(half))), x.part(list(range(half, width))))
         width = half
     return x.lane(0)
-
-
-def sums_of(vectors: Sequence[Vector]) -> Vector:
-    """Add up the lanes of each vector: the sums lie side by side, in as many lanes as there are.
-
-    Halves of two vectors are added at once, which takes half of the shuffles of one after the
-    other. There are at most as many vectors as lanes.
-    """
-    lanes, rows = vectors[0].lanes, list(vectors)
-    width = lanes
-    while len(rows) > 1:
-        rows += [rows[0].constant(0.0)] * (len(rows) % 2)
-        width //= 2
-        # In blocks of `2 * width` lanes: the lower halves of both, and the upper ones.
-        starts = range(0, 2 * lanes, 2 * width)
-        low = [start + i for start in starts for i in range(width)]
-        high = [start + width + i for start in starts for i in range(width)]
-        rows = [
-            picked(a, b, low) + picked(a, b, high)
-            for a, b in zip(rows[::2], rows[1::2], strict=True)
-        ]
-    (x,) = rows
-    while width > 1:
-        width //= 2
-        x += x.part([i ^ width for i in range(lanes)])
-    return x
 
 
 def tree(combine: Any, items: list[Any]) -> Any:

@@ -32,17 +32,22 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
     Scalar,
     Vector,
-    Word,
     across_lanes,
     add,
-    differ,
-    exclusive_or,
     fma,
     maximum,
     square_root,
-    sums_of,
     tree,
     where,
+)
+from pyc_mlir.pipelines.kernels.lang.words import (
+    Word,
+    above,
+    all_lanes,
+    chosen,
+    differ,
+    exclusive_or,
+    sums_of,
 )
 
 # Counts of one workgroup, side by side, as f32: tiles computed again and found equal, tiles
@@ -61,7 +66,7 @@ _TINY = 2.0**-100  # what numbers below the smallest normal one may add
 
 @dataclass(frozen=True)
 class PanelSums:
-    """What the checks know of B[depth, columns]: of each panel sums, then of all norms, then words.
+    """The facts of B[depth, columns] for checks: of each panel sums, then of all norms, then words.
 
     Sums: of columns in lines of 16, the lines' signs alternating, one for each step of the depth.
     The norm is that of the sums of sizes, |B| e. The word is the sum of the packed panel's bits, as
@@ -89,12 +94,12 @@ class PanelSums:
 
     @property
     def norms(self) -> int:
-        """Where the norms begin."""
+        """The place where the norms begin."""
         return self.count * self.depth
 
     @property
     def words(self) -> int:
-        """Where the words begin."""
+        """The place where the words begin."""
         return self.norms + self.count
 
     def pack(self, b: np.ndarray) -> np.ndarray:
@@ -175,16 +180,16 @@ class TileCheck:
             def computed(turn: Index, *kept: Any) -> list[Any]:
                 *last, _, latest = kept
                 new = list(again())
-                return [*new, latest, differ(last, new).number(1.0, 0.0)]
+                return [*new, latest, chosen(differ(last, new), 1.0, 0.0)]
 
             *final, first, second = computed
-            lasting = second.above(0.0) | self._damaged(place)
+            lasting = above(second, Scalar.of(0.0)) | self._damaged(place)
             lasting |= self._unexplained(final, before, products, place)
             self._count(first, lasting)
             return final
 
         same = list(values)
-        return k.either(sound.all(), same, lambda: same, suspected)
+        return k.either(all_lanes(sound), same, lambda: same, suspected)
 
     def _products(self, place: TilePlace) -> list[Vector]:
         """Return each row of A times the panel's sums, as a vector whose lanes are to be added."""
@@ -254,7 +259,7 @@ class TileCheck:
             apart = across_lanes(add, x - product)
             size = square_root(across_lanes(add, square)) * norm
             size += across_lanes(add, reduce(add, [maximum(v, -v) for v in old]))
-            found.append(maximum(apart, -apart).above(size * share + _TINY))
+            found.append(above(maximum(apart, -apart), size * share + _TINY))
         return reduce(or_, found)
 
     def _damaged(self, place: TilePlace) -> Condition:
@@ -268,7 +273,7 @@ class TileCheck:
         return words[0].sum_differs(self.sums.number(place.panel + self.layout.words))
 
     def _count(self, repaired: Scalar, lasting: Condition) -> None:
-        stays = lasting.number(1.0, 0.0)
+        stays = chosen(lasting, 1.0, 0.0)
         mended = repaired * (1.0 - stays)
         for what, one in ((SUSPECTED, 1.0 - stays - mended), (REPAIRED, mended), (LASTING, stays)):
             at = self.slot + what

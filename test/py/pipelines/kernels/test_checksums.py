@@ -1,12 +1,11 @@
 """Checksums in products: equal bits without a fault, passing faults repaired, others found."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from kernel_runs import name_of, targets
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.pipelines.kernels.families.checked_gemm import CheckedGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.shared.checksums import MOST_WORKGROUPS, PanelSums, signs
@@ -37,7 +36,7 @@ def products(request):
     knobs = []
     for shape in (*SHAPES, DYNAMIC):
         plain = Gemm.on(request.param, *shape)
-        knobs += [plain, replace(plain, checked=True, injected=True)]
+        knobs += [plain, CheckedGemm(plain, injected=True)]
     return Products(request.param, knobs)
 
 
@@ -119,11 +118,9 @@ def test_the_sums_of_panels_are_those_of_the_columns_with_signs():
 
 
 def test_knobs_of_checks_are_data_and_refused_where_they_make_no_kernel():
-    knobs = Gemm(4, 64, 64, layer(bias=True), checked=True)
-    assert decode(Gemm, encode(knobs)) == knobs
+    knobs = CheckedGemm(Gemm(4, 64, 64, layer(bias=True)))
+    assert decode(CheckedGemm, encode(knobs)) == knobs
     names = [o.name for o in knobs.kernel("k").operands]
     assert names == ["a", "b", "sums", "e0", "c", "faults"]
-    with pytest.raises(PycError, match="checks where faults are injected"):
-        replace(knobs, checked=False, injected=True)
-    with pytest.raises(PycError, match="workgroups to be checked"):
-        replace(knobs, workgroups=(MOST_WORKGROUPS, 2))
+    with pytest.raises(PycError, match=f"at most {MOST_WORKGROUPS} workgroups"):
+        CheckedGemm(Gemm(4, 64, 64, workgroups=(MOST_WORKGROUPS, 2)))
