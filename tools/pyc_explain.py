@@ -295,7 +295,7 @@ def as_json(subject: ExplainedProgram) -> str:
     """Write manifest, decisions, memory report and time of a call as one JSON object."""
     data = {
         "schema": SCHEMA_VERSION,
-        "manifest": dict(subject.artifact.manifest),
+        "manifest": to_data(subject.artifact.manifest),
         "decisions": to_data(subject.decisions),
         "memory": memory_report.to_json(subject.report) if subject.artifact.memory else None,
         "time": to_data(subject.profile),

@@ -26,7 +26,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -112,19 +111,17 @@ class Program:
         self.artifact = artifact
         self.signature = artifact.signature
         self._results = decode(self.signature.results, len(self.signature.outputs))
-        contract = Contract.of(manifest["contract"])
+        contract = manifest.contract
         # A budget counts what a call holds, not what an allocator keeps of earlier ones.
         recycles = contract.memory_budget_bytes is None
-        self.device = device or Device.default_for(
-            manifest["device"], manifest["seconds"], recycles
-        )
+        self.device = device or Device.default_for(manifest.device, manifest.seconds, recycles)
         self._serving = Serving(artifact, self.device, contract)
         # Read in each call: one step less.
         self._plans, self._log = self._serving.plans, self._serving.log
         self._lock = threading.Lock()
-        graph = manifest["graph_id"] or "none"
+        graph = manifest.graph_id or "none"
         self._log.add(LOAD, repr(self.device), f"graph {graph}, mode {self.mode or 'none'}")
-        self._other_runtime = placement.other_runtime(manifest["versions"])
+        self._other_runtime = placement.other_runtime(manifest.versions)
         if self._other_runtime:
             self._log.differs(self._other_runtime)
         self._calls = 0
@@ -484,5 +481,5 @@ def _unpickled(data: bytes) -> Program:
 
 def _stand_in(artifact: Artifact, device: Device) -> Run:
     """Load the code of another artifact of the same program."""
-    program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
+    program = Program(artifact.noted(contract=Contract()), device)
     return program._serving.run

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
+from pyc_mlir.artifact.manifest import read_manifest
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks, Expectation, Oracle, SelfCheck, Verification
@@ -35,7 +37,7 @@ def artifact_frame(artifact: Artifact) -> Frame:
     oracle, code = _oracle_json(checks.oracle)
     header = {
         "kind": ARTIFACT,
-        "manifest": artifact.manifest,
+        "manifest": to_data(artifact.manifest),
         "decisions": to_data(artifact.decisions),
         "verification": to_data(checks.verification),
         "clauses": to_data(checks.clauses),
@@ -52,23 +54,25 @@ def artifact_of(frame: Frame) -> Artifact:
     """Unpack the artifact of a frame. Raises KeyError, TypeError, ValueError or PycError."""
     data = frame.header
     vmfb, module, memory, samples, code, expected = map(bytes, frame.blobs)
-    signature = Signature.from_json(data["manifest"]["signature"])
+    manifest = read_manifest(data["manifest"])
     checks = Checks(
         _oracle(data["oracle"], code),
         from_data(Verification | None, data["verification"]),
         from_data(tuple[ClauseReport, ...], data["clauses"]),
-        expected=Expectation(Samples.from_bytes(expected, signature)) if expected else None,
+        expected=Expectation(Samples.from_bytes(expected, manifest.signature))
+        if expected
+        else None,
         check=from_data(SelfCheck | None, data["check"]),
     )
     decisions = from_data(tuple[Decision, ...], data["decisions"])
-    return Artifact(vmfb, data["manifest"], decisions, module, memory, samples, checks)
+    return Artifact(vmfb, manifest, decisions, module, memory, samples, checks)
 
 
 def _oracle_json(oracle: Oracle | None) -> tuple[dict[str, Any] | None, bytes]:
     if isinstance(oracle, PycOracle):
         return {"kind": "pyc", "entry": oracle.entry}, oracle.code
     if isinstance(oracle, ForeignOracle):
-        signature = oracle.signature.to_json()
+        signature = to_data(oracle.signature)
         return {"kind": "foreign", "entry": oracle.entry, "signature": signature}, oracle.code
     assert oracle is None, "an oracle of another kind travels nowhere"
     return None, b""
@@ -79,7 +83,7 @@ def _oracle(data: Mapping[str, Any] | None, code: bytes) -> Oracle | None:
         return None
     if data["kind"] == "pyc":
         return PycOracle(code, data["entry"])
-    return ForeignOracle(code, data["entry"], Signature.from_json(data["signature"]))
+    return ForeignOracle(code, data["entry"], from_data(Signature, data["signature"]))
 
 
 def error_frame(error: PycError) -> Frame:
@@ -134,7 +138,7 @@ _KINDS: Mapping[type[PycError], Mapping[str, _Codec]] = {
         "point": (list, lambda data: SourcePoint(*data)),
         "problem": _PLAIN,
     },
-    UnsupportedModel: {"report": (ImportReport.to_json, ImportReport.from_json)},
+    UnsupportedModel: {"report": (to_data, partial(from_data, ImportReport))},
     CompileError: {
         "diagnostics": (
             lambda found: [asdict(d) for d in found],

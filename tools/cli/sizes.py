@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.manifest import FORMULAS, MEMORY, OUTPUTS
+from pyc_mlir.artifact.manifest import MEMORY, OUTPUTS
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
@@ -100,10 +100,11 @@ class ChosenSizes:
 
         part: MEMORY or BY_IREE, as the manifest has them.
         """
-        known = Account.from_json(artifact.manifest[part])
+        manifest = artifact.manifest
+        known = manifest.memory if part == MEMORY else manifest.memory_by_iree
         if not self.chosen:
             return known
-        formulas = artifact.manifest.get(FORMULAS, {})
+        formulas = manifest.formulas
         inputs, outputs = self.of(artifact.signature.inputs), self._largest(formulas.get(OUTPUTS))
         needed = self._largest(formulas.get(part))
         if needed is None or outputs is None:

@@ -210,7 +210,7 @@ def test_a_malformed_head_is_refused(tmp_path, recorded):
 
 def test_flags_with_paths_keep_their_names_only(tmp_path):
     options = make_options(iree_flags=[f"--iree-hal-dump-executable-files-to={tmp_path}"])
-    assert options.replayed["iree_flags"] == ["--iree-hal-dump-executable-files-to"]
+    assert options.replayed.iree_flags == ("--iree-hal-dump-executable-files-to",)
 
 
 @pytest.mark.full

@@ -74,7 +74,7 @@ def test_every_mode_gives_the_same_bits_in_its_own_arena():
 
 
 def test_the_manifest_names_modes_and_arenas():
-    entries = program().artifact.manifest["entries"]
+    entries = program().artifact.manifest.entries
     assert entries == {
         "main": {"function": "main"},
         **{

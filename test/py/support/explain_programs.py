@@ -89,8 +89,9 @@ def explained(
         Target.named("cpu"), types, "abcd", mine, versions=versions, reference=theirs
     )
     if account is not None:
-        manifest["memory"] = dict(account)
-        manifest["memory_by_iree"] = {**account, "transients": theirs.transients}
+        whole = Account(**account)
+        reference = replace(whole, transients=theirs.transients)
+        manifest = replace(manifest, memory=whole, memory_by_iree=reference)
     report = memory_report.to_bytes(MemoryReport(tuple(regions))) if regions else b""
     every = (*decisions, *(choice(r) for r in regions))
     return Artifact(_archive(), manifest, every, b"module", report)

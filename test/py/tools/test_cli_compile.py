@@ -465,6 +465,6 @@ def test_the_imported_module_and_passes_of_plugins(folder, capsys, monkeypatch):
     only = emitted(capsys, "--emit", "pyc", "--passes", "test-widen", "--kernels", "iree")
     assert "pyc.group" not in only and only.count("pyc.maximum") == 2
     assert pyc_compile.run(["m.py:layer", "--passes", "default,cse", "-o", "m.vmfb"]) == 0
-    assert read("m.vmfb").manifest["options"]["passes"].endswith(",pyc-fuse,cse")
+    assert read("m.vmfb").manifest.options.passes.endswith(",pyc-fuse,cse")
     assert pyc_compile.run(["m.py:layer", "--passes", "no-such-pass", "-o", "x.vmfb"]) == 1
     assert "no-such-pass" in capsys.readouterr().err

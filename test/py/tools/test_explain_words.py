@@ -200,7 +200,7 @@ def test_an_artifact_keeps_names_where_it_was_asked_to(dynamic):
     nodes = {name for d in dynamic.decisions for name in d.site.nodes}
     assert {"conv1", "relu_conv1", "dense"} <= nodes
     assert not any("onnx" in d.site.location for d in dynamic.decisions), "no paths"
-    assert dynamic.manifest["options"]["node_names"] is True
+    assert dynamic.manifest.options.node_names
     shown = ExplainedProgram.of("m.vmfb", dynamic)
     text = text_page.overview(shown)
     assert "\n  conv1\n    conv1  pyc-" in text and "2 x conv1, conv2  pyc-fuse:conv2d." in text
@@ -233,7 +233,7 @@ def test_names_in_the_artifact_are_asked_for_and_not_cached(tmp_path):
     plain = build(MODELS["mlp"], None, make_options(kernels="iree", planner_mode="iree"))
     read = artifacts.from_bytes(artifacts.to_bytes(plain))
     assert not any(d.site.location for d in read.decisions)
-    assert "node_names" not in read.manifest["options"]
+    assert not read.manifest.options.node_names
     options = make_options(kernels="iree", planner_mode="iree", node_names=True)
     named = build(MODELS["mlp"], None, options, cache=cache)
     assert named.cached is not None and named.cached.outcome == "bypass"

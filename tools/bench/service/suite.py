@@ -25,6 +25,7 @@ import numpy as np
 import pyc_mlir
 from pyc_mlir import TensorSpec
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.report.suite import note, parse
@@ -103,7 +104,7 @@ def _written(folder: Path, name: str, onnx: bytes, rows: np.ndarray | None) -> S
         spec = TensorSpec("f32", "batch", *rows.shape[1:])
         program = pyc_mlir.compile(source, [spec], dims={"batch": (1, 64)})
     signature = folder / f"{stem}.json"
-    signature.write_text(json.dumps(program.signature.to_json()))
+    signature.write_text(json.dumps(to_data(program.signature)))
     program.save(folder / f"{stem}.vmfb")
     body = _body(program, rows)
     return Served(name, source, folder / f"{stem}.vmfb", signature, body, rows is not None)
