@@ -39,6 +39,7 @@ from pyc_mlir.tools.bench.workloads.encoder import (
 )
 from pyc_mlir.tools.bench.workloads.workloads import digits
 from pyc_mlir.tools.cli.common import Parser
+from pyc_mlir.util.children import Child
 
 SUITE = "serve"
 ROUNDS = 5
@@ -168,7 +169,8 @@ def server(model: Served, system: str, batched: bool) -> Iterator[int]:
     else:
         given = [str(model.onnx), str(WORKERS), str(int(batched)), str(model.signature)]
         command = ["-m", "pyc_mlir.tools.bench.service.peer", *given, str(QUEUE)]
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+    child = Child([sys.executable, *command], stdout=subprocess.PIPE)
+    process = child.process
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -181,7 +183,7 @@ def server(model: Served, system: str, batched: bool) -> Iterator[int]:
         yield int(port[1])
     finally:
         process.terminate()
-        process.wait(30)
+        child.wait(30)
 
 
 def _await(url: str) -> None:
