@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pyc_mlir.artifact import memory_report
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log, recipe_at
 from pyc_mlir.debug.diff import diff
@@ -297,7 +296,7 @@ def as_json(subject: ExplainedProgram) -> str:
         "schema": SCHEMA_VERSION,
         "manifest": to_data(subject.artifact.manifest),
         "decisions": to_data(subject.decisions),
-        "memory": memory_report.to_json(subject.report) if subject.artifact.memory else None,
+        "memory": to_data(subject.report) if subject.artifact.memory else None,
         "time": to_data(subject.profile),
     }
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"

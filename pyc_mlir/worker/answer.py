@@ -1,7 +1,6 @@
 """A worker's answer as data: an artifact with its verification records, or an error."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -113,17 +112,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _diagnostic(data: Mapping[str, Any]) -> IreeDiagnostic:
-    return IreeDiagnostic(**{**data, "notes": tuple(data["notes"])})
-
-
 _Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 _PLAIN: _Codec = (_plain, _plain)
 
 
-def _record(kind: type[Any]) -> _Codec:
-    """Return the codec of a frozen dataclass whose fields are JSON data."""
-    return asdict, lambda data: kind(**data)
+def _record(kind: Any) -> _Codec:
+    """Return the codec of records."""
+    return to_data, partial(from_data, kind)
 
 
 # The parts of every error's message.
@@ -138,19 +133,9 @@ _KINDS: Mapping[type[PycError], Mapping[str, _Codec]] = {
         "point": (list, lambda data: SourcePoint(*data)),
         "problem": _PLAIN,
     },
-    UnsupportedModel: {"report": (to_data, partial(from_data, ImportReport))},
-    CompileError: {
-        "diagnostics": (
-            lambda found: [asdict(d) for d in found],
-            lambda data: tuple(map(_diagnostic, data)),
-        )
-    },
-    WrongResult: {
-        "blamed": (
-            to_data,
-            lambda data: from_data(tuple[Decision, ...], data),
-        )
-    },
+    UnsupportedModel: {"report": _record(ImportReport)},
+    CompileError: {"diagnostics": _record(tuple[IreeDiagnostic, ...])},
+    WrongResult: {"blamed": _record(tuple[Decision, ...])},
     BudgetRefused: {"smallest": _PLAIN, "seconds": _PLAIN, "bound": _PLAIN},
     BudgetNotKept: {
         **{"budget": _record(ByteBudget), "need": _record(SmallestProgram)},
