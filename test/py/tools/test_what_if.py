@@ -85,7 +85,7 @@ def test_it_needs_no_compiler(files: Path):
 
 
 def test_what_does_not_fit_is_refused(files: Path, capsys):
-    assert main([str(files / "model.vmfb"), "--wisdom", str(files / "wisdom.json")]) == 1
+    assert main([str(files / "model.vmfb"), "--wisdom", str(files / "wisdom.json")]) == 2
     assert "--what-if" in capsys.readouterr().err
     other = RecipeFile(artifact().manifest.graph_id, {"pyc-fuse:nowhere": "keep"})
     (files / "recipe.json").write_bytes(other.to_bytes())
