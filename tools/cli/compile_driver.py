@@ -28,7 +28,7 @@ from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lab.explore.policy import Explore
 from pyc_mlir.notices import notices
-from pyc_mlir.pipelines.choices.choices import Coverage, Decision, coverage
+from pyc_mlir.pipelines.choices.choices import Coverage, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
 from pyc_mlir.pipelines.choices.evidence import Computes, EstimatedSeconds
 from pyc_mlir.pipelines.choices.log import Conditions, Event, Listed, Record, write_log
@@ -260,8 +260,7 @@ def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
     sizes = ChosenSizes.none(from_data(Signature, heads[0].values["signature"]) if heads else None)
     for d in output.records:
         if not isinstance(d, Conditions):
-            shown = sizes.filled(d) if isinstance(d, Decision) else d
-            lines.append(f"{d.site.pass_name}: {describe(shown)}")
+            lines.append(sizes.readable(f"{d.site.pass_name}: {describe(d)}"))
     return "".join(f"{line}\n" for line in lines)
 
 

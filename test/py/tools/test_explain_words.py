@@ -120,7 +120,22 @@ def test_chosen_sizes():
     assert none.bytes_of(FORMULA) is None and none.of(SIGNATURE.inputs) is None
     for odd in ("__import__('os')", "2 ** 9999999", "f(1)", "1 +", "-1"):
         assert sizes.bytes_of(odd) is None
-    assert none.readable("hal.buffer_view.dim(arg7, index=0 : index)").startswith("hal.")
+    assert none.readable("hal.buffer_view.dim(arg7, index=0 : index)") == "arg7[0]"
+
+
+def test_operations_of_sizes_are_words():
+    batch = "hal.buffer_view.dim(arg0, index=0 : index)"
+    less = f"arith.addi({batch}, -2, overflowFlags=#arith.overflow<none>)"
+    formula = f"16 * arith.maxsi(arith.ceildivsi(arith.minsi({less}, {batch}), 2), 0) + 8"
+    none = ChosenSizes(SIGNATURE)
+    words = "16 * max(ceil(min((batch - 2), batch) / 2), 0) + 8"
+    assert none.readable(f"a, {formula} bytes") == f"a, {words} bytes"
+    for size, wanted in ((7, 16 * 3 + 8), (1, 8), (0, 8)):
+        assert ChosenSizes.parse([f"batch={size}"], SIGNATURE).bytes_of(formula) == wanted
+    for cut in range(len(formula)):
+        none.readable(formula[:cut])
+    assert none.readable("arith.addi(1, (2") == "arith.addi(1, (2"
+    assert none.readable("arith.addi(1) + arith.muli(2, 3)") == "arith.addi(1) + (2 * 3)"
 
 
 @pytest.mark.parametrize("text", ["batc=8", "batch", "batch=x", "batch=-1", "=8"])
