@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.artifact import ARENA, MAIN, Artifact
+from pyc_mlir.artifact.manifest import EntryPoint
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime import load_check
@@ -24,7 +25,8 @@ from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
-from pyc_mlir.runtime.executable import Executable, ResultType
+from pyc_mlir.runtime.executable import Executable, ReportFaults, ResultType
+from pyc_mlir.runtime.faults import Faults, result_type
 from pyc_mlir.util.pages import LARGE_BYTES
 
 FreeMemory = Callable[[], int]
@@ -181,27 +183,43 @@ class Serving:
     `run` is the code of calls without an arena.
     """
 
-    __slots__ = ("_most_calls", "artifact", "device", "entry", "log", "plans", "pool", "run")
+    __slots__ = (
+        "_most_calls",
+        "artifact",
+        "device",
+        "entry",
+        "executable",
+        "faults",
+        "log",
+        "plans",
+        "pool",
+        "run",
+    )
 
     def __init__(self, artifact: Artifact, device: Device, contract: Contract) -> None:
         """Load `artifact` on `device`. Raises PycError (BAD_ARTIFACT, DEVICE_UNAVAILABLE)."""
         self.artifact, self.device = artifact, device
-        signature, entries = artifact.signature, artifact.manifest["entries"]
+        signature, entries = artifact.signature, artifact.manifest.entries
         results = [ResultType(o.dtype, o.static_shape) for o in signature.outputs]
         executable = load_check.load(artifact, device)
-        executable.require(entries[MAIN]["function"], signature)
-        self.entry = executable.entry(entries[MAIN]["function"], results)
+        self.executable = executable
+        self.log = RunLog()
+        self.faults = Faults(self.log, executable.memory) if contract.detect_faults else None
+        report = None if self.faults is None else self.faults.take
+        more = [] if self.faults is None else [ResultType(*result_type())]
+        executable.require(entries[MAIN].function, signature, more)
+        results += more
+        self.entry = executable.entry(entries[MAIN].function, results, report)
         # Calls without an arena wait for each other only where something counts on it.
         counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
         self._most_calls = contract.max_concurrency if counted else None
         # A bound method is called sooner than an object.
         self.run: Run = gated(self.entry.__call__, self._most_calls)
         self.pool = ArenaPool(device, contract.max_concurrency)
-        modes = planned_modes(entries, executable, results, self.pool, contract)
+        modes = planned_modes(entries, executable, results, self.pool, contract, report)
         for plan in modes.values():
             if plan.arena is not None:
                 plan.arena.require_inputs([len(a.shape) for a in signature.inputs])
-        self.log = RunLog()
         # The plan of the mode that the program was compiled for comes first.
         self.plans = Plans(modes, self.pool, self.log)
 
@@ -222,15 +240,15 @@ class Serving:
         there it is the plain entry, which has the plan of the first mode.
         Raises PycError (CANNOT_PROFILE) where no function of the artifact stands for the calls.
         """
-        entries, arena = self.artifact.manifest["entries"], mode.arena
+        entries, arena = self.artifact.manifest.entries, mode.arena
         if mode.stand_in:
             raise _cannot_profile("the program's own code", f"the fallback `{mode.stand_in}`", "")
         if self.device.kind != "local-sync" and mode.by_arena and arena is not None:
             return arena.name, (needs.arena_bytes, *(size for _, _, size in needs.outputs))
-        if arena is not None and arena.name != entries[ARENA]["function"]:
+        if arena is not None and arena.name != entries[ARENA].function:
             remedy = "; load the program on `local-task`, with threads=1 for one thread"
             raise _cannot_profile("the first mode on `local-sync`", f"mode `{mode.name}`", remedy)
-        return entries[MAIN]["function"], ()
+        return entries[MAIN].function, ()
 
     def ways(self) -> Ways:
         """Return all code that calls may take, by mode and entry, that of the plan in use first."""
@@ -276,26 +294,27 @@ def _cannot_profile(expected: str, got: str, remedy: str) -> PycError:
 
 
 def planned_modes(
-    entries: Mapping[str, Mapping[str, Any]],
+    entries: Mapping[str, EntryPoint],
     executable: Executable,
     results: Sequence[ResultType],
     pool: ArenaPool,
     contract: Contract,
+    faults: ReportFaults | None = None,
 ) -> dict[str, PlannedMode]:
     """Return the plans of an artifact by the name of their mode, that of `main` first."""
     found = {}
     for name in sorted(n for n in entries if n.startswith(ARENA)):
         entry = entries[name]
-        arena = ArenaCall(executable, entry["function"], results, pool)
-        if entry.get("arena_bytes") != arena.facts.arena_bytes:
+        arena = ArenaCall(executable, entry.function, results, pool, faults)
+        if entry.arena_bytes != arena.facts.arena_bytes:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
-                f"vmfb: expected an arena of {entry.get('arena_bytes')} bytes for `{name}`, as the "
+                f"vmfb: expected an arena of {entry.arena_bytes} bytes for `{name}`, as the "
                 f"manifest says, got {arena.facts.arena_bytes}; compile it again",
             )
         # `main` has the plan of the first one only.
         pays = name != ARENA or _arena_pays(arena, contract, executable.device)
-        found[str(entry.get("mode", ""))] = PlannedMode(str(entry.get("mode", "")), arena, pays)
+        found[entry.mode] = PlannedMode(entry.mode, arena, pays)
     return found or {"": PlannedMode("", None, False)}
 
 
