@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyc_mlir.frontends.python.specs import Tensor, TensorSpec, spec
     from pyc_mlir.frontends.python.trace import trace
     from pyc_mlir.lab.simulation.simulator import simulate
+    from pyc_mlir.patterns import Pattern, pattern
     from pyc_mlir.pipelines.choices.choices import Recipe
     from pyc_mlir.pipelines.choices.contract import Contract
     from pyc_mlir.pipelines.target.target import Target
@@ -40,6 +41,7 @@ __all__ = [
     "Contract",
     "Counterexample",
     "Device",
+    "Pattern",
     "Program",
     "Proof",
     "PycError",
@@ -60,6 +62,7 @@ __all__ = [
     "jit",
     "load",
     "nn",
+    "pattern",
     "simulate",
     "spec",
     "trace",
@@ -77,6 +80,7 @@ _HOMES = {
     "Counterexample": "pyc_mlir.equivalence",
     "Device": "pyc_mlir.runtime.device",
     "Program": "pyc_mlir.runtime.program",
+    "Pattern": "pyc_mlir.patterns",
     "Proof": "pyc_mlir.equivalence",
     "PycError": "pyc_mlir.dialects.errors",
     "ReasonCode": "pyc_mlir.dialects.errors",
@@ -94,6 +98,7 @@ _HOMES = {
     "interpret": "pyc_mlir.dialects.ir.interpreter",
     "jit": "pyc_mlir.api",
     "load": "pyc_mlir.runtime.load",
+    "pattern": "pyc_mlir.patterns",
     "simulate": "pyc_mlir.lab.simulation.simulator",
     "spec": "pyc_mlir.frontends.python.specs",
     "trace": "pyc_mlir.frontends.python.trace",

@@ -147,7 +147,7 @@ def _pair(
     chosen = [_function(m, n) for m, n in zip(modules, functions, strict=True)]
     graph = Graph()
     try:
-        sizes = _sizes(chosen[0], inputs)
+        sizes = sizes_of(chosen[0], inputs)
         first, second = (graph.read(f, sizes) for f in chosen)
     except NotComparable as error:
         ids = [OpIds(f).graph_id for f in chosen] if _plain(chosen) else ["a", "b"]
@@ -160,6 +160,18 @@ def _pair(
 
 def _plain(functions: Sequence[ir.Operation]) -> bool:
     return all(len(f.regions[0].blocks) == 1 for f in functions)
+
+
+def module_of(given: Any, inputs: Sequence[Any] | None = None) -> ir.Module:
+    """Return a source as a pyc module, in a context of its own.
+
+    Raises PycError: what reading raises, and BAD_MODEL for operations that pyc cannot express.
+    """
+    with ir.Location.unknown(new_context()):
+        found = _module(given, inputs, ir.Context.current)
+    if isinstance(found, Unknown):
+        raise PycError(ReasonCode.BAD_MODEL, found.reason)
+    return found
 
 
 def _module(given: Any, inputs: Sequence[Any] | None, context: ir.Context) -> Any:
@@ -184,7 +196,7 @@ def _spec(given: Any) -> Any:
     return TensorSpec("f32", *given) if is_shape else given
 
 
-def _sizes(function: ir.Operation, inputs: Sequence[Any] | None) -> list[TensorType]:
+def sizes_of(function: ir.Operation, inputs: Sequence[Any] | None) -> list[TensorType]:
     """Return the types of the arguments, with the sizes that `inputs` give."""
     arguments = function.regions[0].blocks[0].arguments
     types = [from_mlir(a.type, f"argument {i}") for i, a in enumerate(arguments)]

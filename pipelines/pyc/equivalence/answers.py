@@ -21,13 +21,14 @@ class FloatCase:
     """Both programs in floats on one kind of arguments.
 
     first, second: the largest error beside f64 over the largest result, None where that is not
-    finite. differs: how many elements are finite in one program only.
+    finite. lost: how many elements of the second are
+    not finite where all of the first are.
     """
 
     name: str
     first: float | None
     second: float | None
-    differs: int
+    lost: int
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Proof:
         True for a relation of bits, which needs no cases.
         """
         return all(
-            not c.differs and (c.first is None or c.second is None or
+            not c.lost and (c.first is None or c.second is None or
                                c.second <= max(8 * c.first, 1e-6))
             for c in self.floats
         )  # fmt: skip
@@ -76,7 +77,7 @@ class Proof:
             lines.append(f"  {len(self.steps)} steps, {normal} by normal forms")
         for case in self.floats:
             errors = [_shown(e) for e in (case.first, case.second)]
-            more = f", {case.differs} elements finite in one only" if case.differs else ""
+            more = f", {case.lost} elements are not finite in the second alone" if case.lost else ""
             lines.append(f"  floats, {case.name}: errors {errors[0]} and {errors[1]}{more}")
         return "\n".join(lines)
 

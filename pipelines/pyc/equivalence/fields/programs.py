@@ -51,11 +51,12 @@ class Program:
 class Graph:
     """The nodes of the programs of one comparison, each computation once.
 
-    places: where each node first stood, for people.
+    places, values: where each node first stood, for people, and the value that it is there.
     """
 
     known: dict[tuple[Any, ...], TermNode] = field(default_factory=dict)
     places: dict[TermNode, str] = field(default_factory=dict)
+    values: dict[TermNode, ir.Value] = field(default_factory=dict)
 
     def input(self, number: int, type_: TensorType) -> TermNode:
         """Return the node of an argument."""
@@ -105,6 +106,7 @@ class Graph:
             raise NotComparable("the sizes of its arguments vary; give their sizes")
         inputs = tuple(self.input(i, t) for i, t in enumerate(types))
         values: dict[ir.Value, TermNode] = dict(zip(block.arguments, inputs, strict=True))
+        self.values.update(zip(inputs, block.arguments, strict=True))
         try:
             outputs = self._block(block, values)
         except (PycError, VerificationError) as error:
@@ -135,6 +137,7 @@ class Graph:
             declared = from_mlir(operation.result.type)
             _require(compatible(made.type, declared), made.type, operation.result.type)
             self.places.setdefault(made, str(operation.location))
+            self.values.setdefault(made, operation.result)
             values[operation.result] = made
         raise AssertionError("a verified block ends in a terminator")
 
