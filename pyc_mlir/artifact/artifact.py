@@ -113,6 +113,12 @@ class Artifact:
         }
 
     @property
+    def unbound(self) -> "Artifact":
+        """The program as if nothing was promised, but for what is part of its code."""
+        kept = Contract(detect_faults=self.manifest.contract.detect_faults)
+        return replace(self.noted(contract=kept), samples=b"")
+
+    @property
     def names(self) -> NodeNames:
         """The names of the model's nodes, as far as the decisions have them."""
         return NodeNames.of(self.manifest.graph_id, self.decisions)

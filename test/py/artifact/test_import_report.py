@@ -366,4 +366,4 @@ def test_explain_refuses(tmp_path, capfd, monkeypatch):
     status, _, err = explained(capfd, "gone.onnx")
     assert status == 1 and "gone.onnx" in err and "[FILE_ACCESS]" in err
     status, _, err = explained(capfd, "m.onnx", "--html", "x.html")
-    assert status == 1 and "expected a program for --html" in err
+    assert status == 2 and "expected a program for --html" in err

@@ -14,6 +14,7 @@ from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.serve.app import application
 from pyc_mlir.serve.limits import Limits
 from pyc_mlir.serve.models import Endpoint
+from pyc_mlir.serve.rows import most_rows
 
 
 def session(path: str) -> Callable[..., Any]:
@@ -42,7 +43,9 @@ def main(arguments: Sequence[str]) -> int:
     path, workers, batch, signature, queue = arguments
     known = from_data(Signature, json.loads(Path(signature).read_text()))
     name = Path(path).stem
-    model = Peer(name, session(path), known, int(workers), int(queue), batch == "1")
+    call = session(path)
+    most = most_rows(call, known)[0] if batch == "1" else 0
+    model = Peer(name, call, known, int(workers), int(queue), most)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
