@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.tools.bench.peers import onnxruntime_session as peers_onnxruntime
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS, Named, PreparedWorkload
 
@@ -41,7 +42,9 @@ class SystemTask:
     def inputs(self) -> list[np.ndarray]:
         """Read the arguments of the call."""
         with np.load(self.folder / "inputs.npz", allow_pickle=False) as stored:
-            return [stored[f"arr_{i}"] for i in range(len(stored.files))]
+            arrays = [stored[f"arr_{i}"] for i in range(len(stored.files))]
+        # numpy stores bf16 as two bytes of no type.
+        return [a.view(DTYPES["bf16"]) if a.dtype == np.dtype("V2") else a for a in arrays]
 
     def unpickle(self, name: str) -> Any:
         """Read the graph (``graph``) or IREE's input (``linalg``)."""

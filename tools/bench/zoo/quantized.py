@@ -5,15 +5,18 @@
 Convolutional networks and an encoder are built as ONNX graphs in f32 (``NAME.f32.onnx``) and
 quantized by onnxruntime (``NAME.onnx``): statically, as QDQ with weights per channel, or
 dynamically. The products of a decoder's feed-forward layers are written with weights of 4 bits, for
-one row or many. What is there already is kept. With `--json` each model, and its twin in f32, runs
-under PyC and the peers that are installed as in `pyc-bench model`, on one thread; errors are
-against onnxruntime in the model's own types.
+one row or many, and the encoder once more in f16 and bf16. What is there already is kept.
+
+With `--json` each model, and its twin in f32, runs under PyC and the peers that are installed as in
+`pyc-bench model`, on one thread. Errors are against onnxruntime without its optimizations where a
+model is quantized, else against float64.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +25,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.measure.records import Report
 from pyc_mlir.util.children import run as run_child
 
@@ -177,9 +182,26 @@ def feed_forward(rows: int, layers: int = 4, width: int = 2048, inner: int = 550
     return g.model((rows, width), x)
 
 
+def in_halves(model: Any, dtype: str) -> Any:
+    """Return a model whose weights, inputs and results are f16 or bf16 in place of f32."""
+    element = {"f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}[dtype]
+    half = onnx.ModelProto.FromString(model.SerializeToString())
+    for weight in half.graph.initializer:
+        if weight.data_type == TensorProto.FLOAT:
+            numbers = numpy_helper.to_array(weight).astype(DTYPES[dtype])
+            weight.CopyFrom(numpy_helper.from_array(numbers, weight.name))
+    for value in (*half.graph.input, *half.graph.output):
+        value.type.tensor_type.elem_type = element
+    del half.graph.value_info[:]
+    return onnx.shape_inference.infer_shapes(half)
+
+
 @dataclass(frozen=True)
 class Quantized:
-    """A network, and how onnxruntime quantizes it; "" for one that is written so."""
+    """A network, and what is made of it: ``static`` and ``dynamic`` by onnxruntime, or a half type.
+
+    "" for one that is written so.
+    """
 
     build: Callable[[], Any]
     how: str = "static"
@@ -189,6 +211,8 @@ NETWORKS: Mapping[str, Quantized] = {
     "resnet18-int8": Quantized(resnet18),
     "mobilenet-v2-int8": Quantized(mobilenet_v2),
     "bert2-dynamic": Quantized(bert2, "dynamic"),
+    "bert2-f16": Quantized(bert2, "f16"),
+    "bert2-bf16": Quantized(bert2, "bf16"),
     "feed-forward-4bit-1": Quantized(lambda: feed_forward(1), ""),
     "feed-forward-4bit-64": Quantized(lambda: feed_forward(64), ""),
 }
@@ -220,7 +244,9 @@ def export(name: str, folder: Path) -> Path:
         return path
     onnx.save(model, source)
     partial = path.with_suffix(".partial")
-    if network.how == "dynamic":
+    if network.how in ("f16", "bf16"):
+        onnx.save(in_halves(model, network.how), partial)
+    elif network.how == "dynamic":
         quantize_dynamic(source, partial, weight_type=QuantType.QInt8)
     else:
 
@@ -241,18 +267,33 @@ def export(name: str, folder: Path) -> Path:
 
 
 def measured(paths: Sequence[Path], rounds: int) -> Report:
-    """Run each model under PyC and its peers; one report of all."""
-    reports = []
+    """Run each model under PyC and its peers; one report of all.
+
+    Raises PycError (RUNTIME_FAILED) for a run that fails, with its output.
+    """
+    reports, peers = [], [name for name in PEERS if find_spec(name) is not None]
     for path in paths:
+        kind = "auto" if "f16" in path.stem or ".f32" in path.suffixes else "onnxruntime"
         with TemporaryDirectory(prefix="pyc-bench-") as folder:
             out = Path(folder) / "report.json"
             command = [sys.executable, "-m", "pyc_mlir.tools.pyc_bench", "model", str(path)]
-            command += ["--json", str(out), "--rounds", str(rounds), "--reference", "onnxruntime"]
-            run_child([*command, "--against", ",".join(PEERS)], stdout=None, stderr=None)
+            command += ["--json", str(out), "--rounds", str(rounds), "--reference", kind]
+            done = run_child([*command, "--against", ",".join(peers)])
+            if done.returncode != 0:
+                raise PycError(
+                    ReasonCode.RUNTIME_FAILED,
+                    where=path.name,
+                    expected="a measurement",
+                    got=f"status {done.returncode}:\n{done.stdout}{done.stderr}",
+                )
+            print(done.stdout, flush=True)
             reports.append(Report.load(out))
-    records = [record for report in reports for record in report.records]
-    settings = {"models": [path.stem for path in paths], "rounds": rounds}
-    return Report("model", reports[0].environment, settings, records)
+    named = zip(paths, reports, strict=True)
+    records = [
+        {**record, "network": path.stem, "batch": 1} for path, r in named for record in r.records
+    ]
+    settings = {"models": [path.stem for path in paths], "rounds": rounds, "peers": peers}
+    return Report("zoo", reports[0].environment, settings, records)
 
 
 def main(arguments: Sequence[str]) -> int:
