@@ -233,7 +233,7 @@ class Product:
         """Compute one register tile over one block of the depth; `turn` counts for the prefetch."""
         k, knobs = self.k, self.knobs
         places = self._places(strip, panel)
-        offset = panel * (knobs.depth * strip.width) + strip.base + depth.start * strip.width
+        offset = self._offset(strip, panel, depth)
 
         def left(r: int, at: Index) -> Scalar:
             return self.a.number(row + r, depth.start + at)
@@ -252,6 +252,10 @@ class Product:
         tile = ProductTile(k, height, len(places), knobs.unroll, left, right, ahead, parts)
         sums = tile.accumulate(depth.length, self._start(depth, spots))
         self._finish(depth, spots, sums, len(places))
+
+    def _offset(self, strip: Strip, panel: Index, depth: Depth) -> Index:
+        """Return where the tile's numbers of B begin."""
+        return panel * (self.knobs.depth * strip.width) + strip.base + depth.start * strip.width
 
     def _next_panel(self, start: Index, at: Index) -> None:
         """Ask for a tile's part of the next panel, one line for each turn of the loop."""
