@@ -339,7 +339,8 @@ def _arrays(knobs: HalfGemm, random: Random) -> Arrays:
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a product of halves with constant weights, with as much of the rest as fits."""
     node = work.nodes[0]
-    dtype = float_type(work, node.operands) if is_packed(work) else ""
+    fits = is_packed(work) or _is_pointwise(work)
+    dtype = float_type(work, node.operands) if fits else ""
     if dtype not in HALVES:
         return []
     a, b = (work.type(v) for v in node.operands)
@@ -353,6 +354,16 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     first, second = node.operands
     feeds = (Feed.matrix(work, first), Feed(second, (b.rank - 1,)), *found.feeds)
     return [KernelOffer(knobs, covers, feeds, cost(knobs, target, {"m": nominal(a.shape[:-1])}))]
+
+
+def _is_pointwise(work: Work) -> bool:
+    """Return whether it is a 1x1 convolution of every position, NHWC, with constant weights."""
+    node = work.nodes[0]
+    if node.name != "conv2d" or node.params["layout"] != "NHWC" or node.params["groups"] != 1:
+        return False
+    w = work.type(node.operands[1]).shape
+    plain = tuple(node.params["strides"]) == (1, 1) and not any(node.params["pads"])
+    return plain and w[:2] == (1, 1) and work.is_constant(node.operands[1])
 
 
 _BLOCKS = (48, 96, 192, 384)

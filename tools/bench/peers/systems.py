@@ -30,6 +30,14 @@ PYC = "pyc"
 IREE = "iree"
 
 
+def read_arrays(path: Path) -> list[np.ndarray]:
+    """Read the arrays of a file that `np.savez` wrote, in order."""
+    with np.load(path, allow_pickle=False) as stored:
+        arrays = [stored[f"arr_{i}"] for i in range(len(stored.files))]
+    # numpy stores bf16 as two bytes of no type.
+    return [a.view(DTYPES["bf16"]) if a.dtype == np.dtype("V2") else a for a in arrays]
+
+
 @dataclass(frozen=True)
 class SystemTask:
     """The task of a system's process: the program's folder, and the number of threads."""
@@ -41,10 +49,7 @@ class SystemTask:
 
     def inputs(self) -> list[np.ndarray]:
         """Read the arguments of the call."""
-        with np.load(self.folder / "inputs.npz", allow_pickle=False) as stored:
-            arrays = [stored[f"arr_{i}"] for i in range(len(stored.files))]
-        # numpy stores bf16 as two bytes of no type.
-        return [a.view(DTYPES["bf16"]) if a.dtype == np.dtype("V2") else a for a in arrays]
+        return read_arrays(self.folder / "inputs.npz")
 
     def unpickle(self, name: str) -> Any:
         """Read the graph (``graph``) or IREE's input (``linalg``)."""

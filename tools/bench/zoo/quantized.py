@@ -213,6 +213,8 @@ NETWORKS: Mapping[str, Quantized] = {
     "bert2-dynamic": Quantized(bert2, "dynamic"),
     "bert2-f16": Quantized(bert2, "f16"),
     "bert2-bf16": Quantized(bert2, "bf16"),
+    "resnet18-f16": Quantized(resnet18, "f16"),
+    "mobilenet-v2-f16": Quantized(mobilenet_v2, "f16"),
     "feed-forward-4bit-1": Quantized(lambda: feed_forward(1), ""),
     "feed-forward-4bit-64": Quantized(lambda: feed_forward(64), ""),
 }
@@ -266,6 +268,13 @@ def export(name: str, folder: Path) -> Path:
     return path
 
 
+def _reference(path: Path) -> str:
+    """Return what a model's results are compared with, as `pyc-bench model --reference`."""
+    if ".f32" in path.suffixes:
+        return "auto"
+    return "numpy" if "f16" in path.stem else "onnxruntime"
+
+
 def measured(paths: Sequence[Path], rounds: int) -> Report:
     """Run each model under PyC and its peers; one report of all.
 
@@ -273,7 +282,7 @@ def measured(paths: Sequence[Path], rounds: int) -> Report:
     """
     reports, peers = [], [name for name in PEERS if find_spec(name) is not None]
     for path in paths:
-        kind = "auto" if "f16" in path.stem or ".f32" in path.suffixes else "onnxruntime"
+        kind = _reference(path)
         with TemporaryDirectory(prefix="pyc-bench-") as folder:
             out = Path(folder) / "report.json"
             command = [sys.executable, "-m", "pyc_mlir.tools.pyc_bench", "model", str(path)]

@@ -33,8 +33,8 @@ from pyc_mlir.pipelines.kernels.families.conv.window import (
 )
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, fma, least
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
@@ -55,6 +55,8 @@ class DirectConv:
     `unroll` input channels are one turn of the innermost loop; `workgroups` cuts rows (of
     a single one the tiles) and panels.
     `merged` groups are computed as one, with zeros between them, where they have few filters.
+    Of a half `dtype`, the rows of x under the taps are widened to f32 for each row of outputs, and
+    weights in registers.
     """
 
     images: Dim
@@ -71,6 +73,7 @@ class DirectConv:
     unroll: int = 4
     workgroups: tuple[int, int] = (1, 1)
     parts: tuple[ChannelSlice, ...] = ()
+    dtype: str = "f32"
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -164,7 +167,7 @@ class DirectConv:
     def panels(self) -> Panels:
         """The layout of the weights of one block of groups."""
         depth = self.taps * self.channels // self.blocks
-        return Panels(self.filters // self.blocks, depth, self.panel)
+        return Panels(self.filters // self.blocks, depth, self.panel, self.dtype)
 
     @property
     def layout(self) -> Filters:
@@ -185,14 +188,25 @@ class DirectConv:
             *self.epilogue.operands("e", matrix, self.filters),
             Operand("y", result, "out"),
         )
+        taken = (*in_type(taken, self.dtype), *self._scratch)
         return Kernel(
             name, taken, lambda size: self.workgroups, self._body, merged=PIXELS_OF_RESULT
         )
 
+    @property
+    def _scratch(self) -> tuple[Operand, ...]:
+        """Memory of each workgroup for the rows of x under the taps, as f32; none of f32."""
+        if self.dtype not in HALVES:
+            return ()
+        count, pixel = self.workgroups[0] * self.workgroups[1], (self.columns.dim, self.channels)
+        row = pixel[::-1] if self.planar else pixel
+        return (Operand("scratch", (count * self.rows.kernel, *row), "out"),)
+
     def _body(self, k: Build, *memory: Memory) -> None:
         x = pieces(memory, self.channels, self.parts)
-        w, *reads, y = memory[len(x) :]
-        Direct(k, self, x, w, y, InKernel(k, self.epilogue, tuple(reads))).build()
+        w, *reads, y = memory[len(x) : len(memory) - len(self._scratch)]
+        held = memory[-1] if self._scratch else None
+        Direct(k, self, x, w, y, InKernel(k, self.epilogue, tuple(reads)), held=held).build()
 
 
 @dataclass(frozen=True)
@@ -238,6 +252,7 @@ class Direct:
     y: Memory
     epilogue: InKernel
     sums: list[Memory] = field(default_factory=list)
+    held: Memory | None = None
 
     def build(self) -> None:
         """Build every block's panels, also the narrower last one, over this share's rows."""
@@ -270,7 +285,44 @@ class Direct:
                 (Index.of(0), number) if knobs.images == 1 else (number // high, number % high)
             )
             taps = taps_at(knobs.rows, row, k.size(knobs.rows.dim))
-            self._columns(panel, ConvRow(image, row, taps))
+            found = ConvRow(image, row, taps)
+            if self.held is not None:
+                self._widen(found, self.held)
+            self._columns(panel, found)
+
+    def _first_held(self) -> Index:
+        """Return the number of this workgroup's first row in `held`."""
+        number = self.k.workgroup(0) * self.knobs.workgroups[1] + self.k.workgroup(1)
+        return number * self.knobs.rows.kernel
+
+    def _widen(self, row: ConvRow, held: Memory) -> None:
+        """Write the rows of x under the taps of an output row to `held`, as f32."""
+        k, knobs = self.k, self.knobs
+        wide, own = k.size(knobs.columns.dim), self._first_held()
+        with k.range(*row.taps) as down:
+            y, to = self._row_under(row, down), own + down
+            if knobs.planar:
+                with k.range(knobs.channels) as channel:
+                    source = self.x[0].memory
+
+                    @k.each(wide)
+                    def _(at: Lanes) -> None:
+                        held.store(source.load(row.image, channel, y, at), to, channel, at)
+
+                return
+            with k.range(wide) as x:
+                for piece in self.x:
+
+                    @k.each(piece.width)
+                    def _(at: Lanes, piece: Piece = piece) -> None:
+                        place = Lanes(at.start + piece.first, at.mask)
+                        value = piece.memory.load(row.image, y, x, place)
+                        held.store(value, to, x, Lanes(at.start + piece.start, at.mask))
+
+    def _row_under(self, row: ConvRow, down: Index) -> Index:
+        """Return the row of x under a tap of an output row."""
+        axis = self.knobs.rows
+        return row.number * axis.stride + down * axis.dilation - axis.low
 
     def _columns(self, panel: FilterPanel, row: ConvRow) -> None:
         """Compute all outputs of a row."""
@@ -349,7 +401,7 @@ class Direct:
         k, knobs = self.k, self.knobs
         depth = knobs.panels.depth // knobs.taps
         vectors = len(self._places(panel))
-        y = row.number * knobs.rows.stride + down * knobs.rows.dilation - knobs.rows.low
+        y = self._row_under(row, down)
         low, high = segment.outputs.start, segment.outputs.stop
         first, end = segment.taps if isinstance(segment, _Found) else _ends(segment.taps)
 
@@ -358,6 +410,11 @@ class Direct:
             x = (start + low) * columns.stride + tap * columns.dilation - columns.low
             weights = panel.weights + (down * columns.kernel + tap) * (depth * panel.width)
             made = list(kept)
+            if self.held is not None:
+                # The rows that were widened hold all parts, one after the other.
+                whole = Piece(self.held, 0, 0, knobs.channels)
+                place = (Index.of(0), self._first_held() + down, x)
+                return self._channels(panel, whole, place, weights, high - low, made)
             for piece in self.x:
                 begin = weights + piece.start * panel.width
                 made = self._channels(panel, piece, (row.image, y, x), begin, high - low, made)
@@ -407,6 +464,10 @@ class Direct:
         return k.loop(edge, width, 1, kept)(step(1))
 
     def _number(self, memory: Memory, image: Index, y: Index, x: Index, channel: Index) -> Scalar:
+        if self.held is not None:
+            return (
+                memory.number(y, channel, x) if self.knobs.planar else memory.number(y, x, channel)
+            )
         if self.knobs.planar:
             return memory.number(image, channel, y, x)
         return memory.number(image, y, x, channel)

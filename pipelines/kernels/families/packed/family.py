@@ -136,10 +136,16 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     return [KernelOffer(knobs, covers, (*feeds, *found.feeds), price)]
 
 
+_HEIGHTS = (4, 6, 8, 12)
+
+
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Vary the register tile of several rows, and shares of panels."""
     knobs: PackedProduct = offer.knobs
-    tiles = {"height": (4, 6, 8, 12), "vectors": (1, 2, 4)} if knobs.rows != 1 else {}
+    # A height does not make few rows of many: those have scratch memory.
+    rows = knobs.rows if isinstance(knobs.rows, int) else max(_HEIGHTS) + 1
+    heights = [h for h in _HEIGHTS if (rows > h) == knobs.many]
+    tiles = {"height": heights, "vectors": (1, 2, 4)} if knobs.rows != 1 else {}
     return knob_space(
         knobs,
         {**tiles, "workgroups": shares(target, known(knobs.blocks.words.full))},

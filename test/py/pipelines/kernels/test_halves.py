@@ -97,6 +97,33 @@ def test_attention_and_norms_have_kernels(name):
 
 
 @BOTH
+@pytest.mark.parametrize("kind", ["3x3", "1x1", "stride", "groups", "depthwise"])
+def test_convolutions_and_pooling_have_kernels(kind, name):
+    channels = 24
+    shapes = {
+        "1x1": (1, 1, channels, 40),
+        "groups": (3, 3, 6, 40),
+        "depthwise": (3, 3, 1, channels),
+    }
+    w = draw(name, *shapes.get(kind, (3, 3, channels, 40)), scale=0.1, seed=1)
+    groups = {"groups": 4, "depthwise": channels}.get(kind, 1)
+    stride = 2 if kind == "stride" else 1
+    pad = 0 if kind == "1x1" else 1
+    options = {"strides": (stride, stride), "pads": (pad,) * 4, "groups": groups}
+
+    def model(x: Tensor[name, 2, 13, 15, channels]):
+        y = np.maximum(nn.conv2d(x, w, layout="NHWC", **options), 0)
+        return nn.max_pool2d(y, (2, 2), layout="NHWC")
+
+    program = compile(model)
+    families = {c.partition(":")[0] for c in chosen(program)}
+    family = {"1x1": "half_gemm", "depthwise": "depthwise"}.get(kind, "conv")
+    assert {family, "pool"} <= families
+    x = draw(name, 2, 13, 15, channels)
+    near(np.asarray(program(x)).reshape(2, -1), np.asarray(model(x)).reshape(2, -1), name, 1)
+
+
+@BOTH
 def test_what_is_beyond_the_range_is_infinite_and_nan_stays(name):
     w = np.eye(16, dtype=TYPES[name])
 
