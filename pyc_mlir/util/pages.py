@@ -32,7 +32,7 @@ def advise_large(address: int, size: int) -> None:
 
 
 def on_large_pages(content: bytes | memoryview) -> Any:
-    """A copy of `content` with Python's buffer protocol; as it is if small or there already."""
+    """Return a copy of `content` on large pages; `content` itself if small or there already."""
     if len(content) < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return content
     if isinstance(content, memoryview) and isinstance(content.obj, mmap.mmap):
@@ -43,7 +43,7 @@ def on_large_pages(content: bytes | memoryview) -> Any:
 
 
 def read_on_large_pages(file: FileIO, size: int) -> bytes | memoryview:
-    """The rest of an open file, of `size` bytes or fewer; large ones can be written to.
+    """Return the rest of an open file, of `size` bytes or fewer; large ones can be written to.
 
     Raises OSError.
     """
@@ -57,7 +57,7 @@ def read_on_large_pages(file: FileIO, size: int) -> bytes | memoryview:
 
 
 def read_file_large(path: Path) -> bytes | memoryview:
-    """A file's content, as `read_on_large_pages` has it. Raises OSError."""
+    """Return a file's content, as `read_on_large_pages` has it. Raises OSError."""
     with open_plain(path) as file:
         return read_on_large_pages(file, os.fstat(file.fileno()).st_size)
 
