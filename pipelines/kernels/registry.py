@@ -36,6 +36,7 @@ BUILT_IN = {
     "int8": "pyc_mlir.pipelines.kernels.families.int8.family",
     "int8_depthwise": "pyc_mlir.pipelines.kernels.families.int8.depthwise",
     "packed": "pyc_mlir.pipelines.kernels.families.packed.family",
+    "int8_elementwise": "pyc_mlir.pipelines.kernels.families.int8.pointwise",
     "conv": "pyc_mlir.pipelines.kernels.families.conv.convolution",
     "winograd": "pyc_mlir.pipelines.kernels.families.conv.winograd",
     "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",

@@ -194,7 +194,7 @@ def _declared(operand: Operand) -> ir.Type:
 
 
 def _dtype(operand: Operand) -> np.dtype:
-    return DTYPES[operand.dtype]
+    return storage(DTYPES[operand.dtype])
 
 
 def _text(operand: Operand) -> str:

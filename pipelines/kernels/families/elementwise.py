@@ -103,7 +103,7 @@ class Elementwise:
     def _work(self, k: Build, x: Memory, others: Sequence[Memory], streaming: bool) -> None:
         *reads, y = others
         rows, columns = x.shape
-        start, length = self._columns(k, columns)
+        start, length = self.share_of_columns(k, columns)
         held = InKernel(k, self.program, tuple(reads))
         first = k.workgroup(1) * self.rows_part
         with k.range(first, least(first + self.rows_part, rows)) as i:
@@ -115,7 +115,7 @@ class Elementwise:
                 value = apply(x.load(i, place), place)
                 y.store(value, i, place, streaming=streaming and at.mask is None)
 
-    def _columns(self, k: Build, columns: Index) -> tuple[Index, Index]:
+    def share_of_columns(self, k: Build, columns: Index) -> tuple[Index, Index]:
         """Return the start of this workgroup's columns, and their number."""
         if columns.number is not None and columns.number <= self.columns_part:
             return Index.of(0), columns

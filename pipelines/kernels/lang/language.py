@@ -30,6 +30,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     tree,
     vector,
     where,
+    whole_numbers,
     widened,
 )
 from pyc_mlir.pipelines.streams.ir import dialect, ir
@@ -42,11 +43,13 @@ stream = dialect("stream")
 # The element types of memory, as MLIR makes them. Vectors are of f32; i64 holds indices, i8 bytes
 # with or without a sign. Numbers of f16 and bf16 are converted where they are loaded and stored.
 HALVES = ("f16", "bf16")
+BYTES = ("i8", "ui8")
 ELEMENTS: Mapping[str, Callable[[], Any]] = {
     "f32": lambda: ir.F32Type.get(),
     "f16": lambda: ir.F16Type.get(),
     "bf16": lambda: ir.BF16Type.get(),
     "i8": lambda: ir.IntegerType.get_signless(8),
+    "ui8": lambda: ir.IntegerType.get_signless(8),
     "i16": lambda: ir.IntegerType.get_signless(16),
     "i32": lambda: ir.IntegerType.get_signless(32),
     "i64": lambda: ir.IntegerType.get_signless(64),
@@ -73,7 +76,7 @@ class Memory:
     """One operand of a kernel: row-major, of a shape known or not; f32 but for `put_index`.
 
     Memory of f16 or bf16 (`dtype`), held as 16-bit integers, gives and takes f32 too: exactly
-    where it is read, rounded once where it is written.
+    where it is read, rounded once where it is written. That of bytes gives f32.
     """
 
     __slots__ = ("_lanes", "_value", "dtype", "shape")
@@ -88,6 +91,8 @@ class Memory:
         """Load the vector at a place, 0 in lanes that the mask excludes (they are not read)."""
         if self.dtype in HALVES:
             return widened(self.load_as(_sixteen_bits(self._lanes), *place), self.dtype)
+        if self.dtype in BYTES:
+            return whole_numbers(self.load_as(_bytes(self._lanes), *place), self.dtype == "i8")
         mask, at = self._find(place)
         kind = f32_vector(self._lanes)
         if mask is None:
@@ -143,6 +148,8 @@ class Memory:
         held = memref.load(self._value, self._find(place)[1])
         if self.dtype in HALVES:
             return widened(vector.broadcast(_sixteen_bits(1), held), self.dtype).lane(0)
+        if self.dtype in BYTES:
+            return whole_numbers(vector.broadcast(_bytes(1), held), self.dtype == "i8").lane(0)
         return Scalar(held)
 
     def put(self, value: Scalar, *place: IndexLike) -> None:
@@ -367,6 +374,10 @@ def _zero(kind: Any) -> Any:
 
 def _sixteen_bits(lanes: int) -> Any:
     return ir.VectorType.get([lanes], ir.IntegerType.get_signless(16))
+
+
+def _bytes(lanes: int) -> Any:
+    return ir.VectorType.get([lanes], ir.IntegerType.get_signless(8))
 
 
 def _mask_type(lanes: int) -> Any:

@@ -460,6 +460,13 @@ def _rounded_bits(x: Vector) -> Any:
     return arith.select(x.is_nan().value, quiet, up)
 
 
+def whole_numbers(value: Any, signed: bool) -> Vector:
+    """Return an MLIR vector of bytes, with a sign or without, as f32."""
+    lanes = ir.VectorType(value.type).shape[0]
+    wide = (arith.extsi if signed else arith.extui)(int_vector(lanes), value)
+    return Vector(arith.sitofp(f32_vector(lanes), wide))
+
+
 def rounded(x: Vector, dtype: str) -> Vector:
     """Round to the nearest number of f16 or bf16."""
     return widened(narrowed(x, dtype), dtype)

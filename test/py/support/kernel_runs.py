@@ -23,7 +23,7 @@ from pyc_mlir.runtime.executable import Executable, ResultType
 FLOAT = ResultType(np.dtype(np.float32), None)
 DTYPES = {
     **{"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16},
-    **{"i64": np.int64, "i32": np.int32, "i8": np.int8},
+    **{"i64": np.int64, "i32": np.int32, "i8": np.int8, "ui8": np.int8},
 }
 RESULTS = {name: ResultType(np.dtype(dtype), None) for name, dtype in DTYPES.items()}
 

@@ -9,13 +9,14 @@ one row or many, and the encoder once more in f16 and bf16. What is there alread
 
 With `--json` each model, and its twin in f32, runs under PyC and the peers that are installed as in
 `pyc-bench model`, on one thread. Errors are against onnxruntime without its optimizations where a
-model is quantized, else against float64.
+model is quantized, else against float64. Records of other models that OUT holds are kept, if they
+come from the same environment.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +28,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.measure.records import Report
+from pyc_mlir.measure.records import Report, compare
 from pyc_mlir.util.children import run as run_child
 
 OPSET = 17
@@ -275,8 +276,8 @@ def _reference(path: Path) -> str:
     return "numpy" if "f16" in path.stem else "onnxruntime"
 
 
-def measured(paths: Sequence[Path], rounds: int) -> Report:
-    """Run each model under PyC and its peers; one report of all.
+def measured(paths: Sequence[Path], rounds: int, before: Report | None = None) -> Report:
+    """Run each model under PyC and its peers; one report of all, and of those measured `before`.
 
     Raises PycError (RUNTIME_FAILED) for a run that fails, with its output.
     """
@@ -301,8 +302,15 @@ def measured(paths: Sequence[Path], rounds: int) -> Report:
     records = [
         {**record, "network": path.stem, "batch": 1} for path, r in named for record in r.records
     ]
-    settings = {"models": [path.stem for path in paths], "rounds": rounds, "peers": peers}
-    return Report("zoo", reports[0].environment, settings, records)
+    stems = [path.stem for path in paths]
+    settings: dict[str, Any] = {"models": stems, "rounds": rounds, "peers": peers}
+    made = Report("zoo", reports[0].environment, settings, records)
+    if before is None:
+        return made
+    compare(before, made)  # which refuses another environment
+    kept = [record for record in before.records if record["network"] not in stems]
+    models = list(dict.fromkeys(record["network"] for record in (*kept, *records)))
+    return replace(made, settings={**settings, "models": models}, records=[*kept, *records])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -310,7 +318,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("pyc_mlir.tools.bench.zoo.quantized", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--models", default=",".join(NETWORKS))
-    parser.add_argument("--json", type=Path, metavar="OUT", help="measure, and store the records")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="OUT",
+        help="measure, and store the records beside those of other models there",
+    )
     parser.add_argument("--rounds", type=int, default=9)
     known = parser.parse_args(arguments)
     known.folder.mkdir(parents=True, exist_ok=True)
@@ -321,7 +334,8 @@ def main(arguments: Sequence[str]) -> int:
         twin = path.with_suffix(".f32.onnx")
         paths += [path, *([twin] if twin.exists() else [])]
     if known.json is not None:
-        measured(paths, known.rounds).save(known.json)
+        before = Report.load(known.json) if known.json.exists() else None
+        measured(paths, known.rounds, before).save(known.json)
     return 0
 
 
