@@ -154,7 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", metavar="FILE", help="write the results to FILE.npz, or one result to FILE.npy"
     )
-    parser.add_argument("--repeat", type=_positive, metavar="N", help="time N further calls")
+    parser.add_argument("--repeat", type=cli.positive, metavar="N", help="time N further calls")
     parser.add_argument(
         "--profile",
         nargs="?",
@@ -177,7 +177,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--threads",
-        type=_positive,
+        type=cli.positive,
         metavar="N",
         help="threads of local-task; default: one per core",
     )
@@ -185,12 +185,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--allocator", metavar="NAME", help="caching: keep freed memory for the next call"
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r}")
-    return int(text)
 
 
 def _check_output(path: str | None) -> None:

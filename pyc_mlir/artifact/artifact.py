@@ -117,6 +117,12 @@ class Artifact:
         }
 
     @property
+    def unbound(self) -> "Artifact":
+        """The program as if nothing was promised, but for what is part of its code: `Contract`."""
+        kept = {n: v for n, v in self.manifest["contract"].items() if n == "detect_faults"}
+        return replace(self, manifest={**self.manifest, "contract": kept}, samples=b"")
+
+    @property
     def names(self) -> NodeNames:
         """The names of the model's nodes, as far as the decisions have them."""
         return NodeNames.of(self.manifest["graph_id"], self.decisions)

@@ -32,6 +32,7 @@ class Facts:
     samples: int = 0
     oracle: str = ""
     measurements: tuple[str, ...] = ()
+    faults: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,12 @@ def _latency(contract: Contract, facts: Facts) -> ClauseReport:
     )
 
 
+def _faults(contract: Contract, facts: Facts) -> ClauseReport:
+    return ClauseReport(
+        "detect_faults", contract.detect_faults, Status.CHECKED, (Note(facts.faults),)
+    )
+
+
 def _fallbacks(contract: Contract, facts: Facts) -> ClauseReport:
     if NO_FALLBACK in contract.fallbacks:
         evidence = "the compile took none, and a failed comparison ends a call"
@@ -124,6 +131,7 @@ _CLAUSES: Mapping[str, Callable[[Contract, Facts], ClauseReport]] = {
     "max_error": _error,
     "latency_goal_seconds": _latency,
     "allowed_targets": _targets,
+    "detect_faults": _faults,
     "fallbacks": _fallbacks,
 }
 

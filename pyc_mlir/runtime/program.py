@@ -26,11 +26,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.artifact import artifact as artifacts
@@ -46,6 +46,7 @@ from pyc_mlir.runtime.arenas import CallNeeds
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats
+from pyc_mlir.runtime.faults import check_memory
 from pyc_mlir.runtime.monitor import Code, Monitor
 from pyc_mlir.runtime.outputs import (
     check_outputs,
@@ -70,6 +71,7 @@ _NOTHING = CallNeeds(0, ())
 # How many inputs and outputs a `repr` shows.
 _SHOWN = 4
 _KEEP_ALL: tuple[int, ...] = ()
+_NO_HOSTS: Mapping[int, Any] = MappingProxyType({})
 # In C, as is all that can be on the way of every call.
 _spec_of = attrgetter("spec")
 
@@ -188,8 +190,12 @@ class Program:
             self._calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
+        return self.structured(values)
+
+    def structured(self, values: Sequence[Any]) -> Any:
+        """Return results as a call does: in the structure of the compiled function."""
         if self._results is not None:
-            return filled(self._results, values)
+            return filled(self._results, list(values))
         return values[0] if len(values) == 1 else tuple(values)
 
     def _general(
@@ -204,25 +210,27 @@ class Program:
     ) -> tuple[Sequence[Any], float]:
         """Call with any arguments; return the results and the seconds that it took."""
         arrays, needs, on_device = self._admit(args, named, mode)
-        with self._guards():
-            donate = donors(donate)
-            memory, hosts = on_host(out, self.signature)
+        memory, hosts = None, _NO_HOSTS
+        if out is not None or donate is not _KEEP_ALL:
+            with self._guards():
+                donate = donors(donate)
+                memory, hosts = on_host(out, self.signature)
         if memory is not None or donate:
             values = self._into(mode, arrays, needs, memory, donate)
             if memory is None and not on_device:
-                values = [r.host() for r in values]
+                values = [r.own() for r in values]
             return fill(hosts, values), perf_counter() - began
         if mode.by_arena and mode.arena is not None:
             values = mode.arena.call(arrays, needs)
         else:
             values = self._serving.run(arrays)
         if not on_device:
-            values = [r.host() for r in values]
+            values = [r.own() for r in values]
         seconds = perf_counter() - began
         if self._monitor is not None:
             code = Code(generation, mode.name, into=False)
             values = self._monitor.checked(arrays, values, code)
-        return fill(hosts, values), seconds
+        return (fill(hosts, values) if hosts else values), seconds
 
     def _into(
         self,
@@ -327,6 +335,13 @@ class Program:
                 "got one without a reference to ask",
             )
         self._monitor.every = calls
+
+    def check_memory(self, every: float | None = None) -> None:
+        """Compare weights and code in memory with what was loaded: see `faults.check_memory`.
+
+        Raises PycError: FAULT_DETECTED, UNCHECKABLE_CLAUSE, BAD_ARGUMENT.
+        """
+        check_memory(self._serving.faults, every)
 
     @property
     def verification(self) -> Verification | None:
@@ -433,6 +448,7 @@ class Program:
             cache=self.artifact.cached,
             check=None if self.artifact.checks is None else self.artifact.checks.check,
             other_runtime=self._other_runtime,
+            faults=None if self._serving.faults is None else self._serving.faults.counts,
         )
 
     def save(self, path: str | Path) -> None:
@@ -484,5 +500,4 @@ def _unpickled(data: bytes) -> Program:
 
 def _stand_in(artifact: Artifact, device: Device) -> Run:
     """Load the code of another artifact of the same program."""
-    program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
-    return program._serving.run
+    return Program(artifact.unbound, device)._serving.run

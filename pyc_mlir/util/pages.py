@@ -14,10 +14,13 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pyc_mlir.dialects.util.files import open_plain
 
 # Below one large page there is nothing to gain.
 LARGE_BYTES = 2 << 20
+_LINE = 64
 
 
 def advise_large(address: int, size: int) -> None:
@@ -31,10 +34,17 @@ def advise_large(address: int, size: int) -> None:
         advise(first, end - first, mmap.MADV_HUGEPAGE)
 
 
-def on_large_pages(content: bytes | memoryview) -> Any:
-    """Return a copy of `content` on large pages; `content` itself if small or there already."""
+def in_own_memory(content: bytes | memoryview) -> Any:
+    """Return a copy of `content` with Python's buffer protocol that starts a cache line.
+
+    On large pages if it is large; as it is if it is there already.
+    """
     if len(content) < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return content
+        memory = np.empty(len(content) + _LINE, np.uint8)
+        start = -memory.ctypes.data % _LINE
+        memory = memory[start : start + len(content)]
+        memory[:] = np.asarray(memoryview(content))
+        return memory
     if isinstance(content, memoryview) and isinstance(content.obj, mmap.mmap):
         return content
     memory = _large(len(content))

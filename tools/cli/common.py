@@ -100,6 +100,13 @@ class Parser(argparse.ArgumentParser):
         )
 
 
+def positive(text: str) -> int:
+    """Read a whole number above 0, as the type of an option. Raises ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r:.40}")
+    return int(text)
+
+
 class _Version(argparse.Action):
     """Print the version of PyC that runs and exit."""
 
