@@ -29,6 +29,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.measure.records import Report, compare
+from pyc_mlir.pipelines.kernels.lang.language import HALVES
 from pyc_mlir.util.children import run as run_child
 
 OPSET = 17
@@ -229,7 +230,7 @@ def sample(model: Any, seed: int = 0) -> np.ndarray:
 
 
 def export(name: str, folder: Path) -> Path:
-    """Write one network and its float twin; the path of the quantized model."""
+    """Write one network, and its float twin where it is quantized; the path of the former."""
     from onnxruntime.quantization import (  # pyright: ignore
         CalibrationDataReader,
         QuantFormat,
@@ -242,14 +243,12 @@ def export(name: str, folder: Path) -> Path:
     if path.exists():
         return path
     model, source = network.build(), folder / f"{name}.f32.onnx"
-    if not network.how:
-        onnx.save(model, path)
+    if not network.how or network.how in HALVES:
+        onnx.save(in_halves(model, network.how) if network.how else model, path)
         return path
     onnx.save(model, source)
     partial = path.with_suffix(".partial")
-    if network.how in ("f16", "bf16"):
-        onnx.save(in_halves(model, network.how), partial)
-    elif network.how == "dynamic":
+    if network.how == "dynamic":
         quantize_dynamic(source, partial, weight_type=QuantType.QInt8)
     else:
 
