@@ -29,7 +29,7 @@ ENTRY_POINT_GROUP = "pyc_mlir.kernels"
 BUILT_IN = {
     "rows": "pyc_mlir.pipelines.kernels.families.rows",
     "gemm": "pyc_mlir.pipelines.kernels.families.gemm",
-    "half_gemm": "pyc_mlir.pipelines.kernels.families.half_gemm",
+    "half_gemm": "pyc_mlir.pipelines.kernels.families.packed.half_gemm",
     "checked_gemm": "pyc_mlir.pipelines.kernels.families.checked_gemm",
     "batch_gemm": "pyc_mlir.pipelines.kernels.families.batch_gemm",
     "gemv": "pyc_mlir.pipelines.kernels.families.gemv",

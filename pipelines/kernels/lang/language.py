@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pyc_mlir.pipelines.kernels.lang.stored import narrowed, whole_numbers, widened
 from pyc_mlir.pipelines.kernels.lang.values import (
     Condition,
     Index,
@@ -26,12 +27,9 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     across_lanes,
     arith,
     f32_vector,
-    narrowed,
     tree,
     vector,
     where,
-    whole_numbers,
-    widened,
 )
 from pyc_mlir.pipelines.streams.ir import dialect, ir
 from pyc_mlir.pipelines.target.target import Target

@@ -19,6 +19,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops import elementwise
 from pyc_mlir.pipelines.kernels.lang import functions
 from pyc_mlir.pipelines.kernels.lang.functions import ERRORS
+from pyc_mlir.pipelines.kernels.lang.stored import rounded
 from pyc_mlir.pipelines.kernels.lang.values import (
     LARGEST,
     ROUNDING,
@@ -29,7 +30,6 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     math,
     maximum,
     minimum,
-    rounded,
     where,
 )
 

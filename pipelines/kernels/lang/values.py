@@ -29,7 +29,6 @@ _NO_WRAP = arith.IntegerOverflowFlags.nsw | arith.IntegerOverflowFlags.nuw
 # f32: the largest relative error of a rounding, the smallest normal number and the largest one.
 ROUNDING, SMALLEST, LARGEST = 2.0**-24, 2.0**-126, (2 - 2.0**-23) * 2.0**127
 # The block at whose start constants are made, and those that were.
-_BF16_SHIFT = 16  # bf16 is the upper half of f32
 _shared: ContextVar[tuple[Any, dict[Any, Any]] | None] = ContextVar("_shared", default=None)
 
 
@@ -432,51 +431,6 @@ def bits(x: Vector) -> Any:
 def from_bits(value: Any) -> Vector:
     """Reverse `bits`."""
     return Vector(arith.bitcast(f32_vector(ir.VectorType(value.type).shape[0]), value))
-
-
-def widened(value: Any, dtype: str) -> Vector:
-    """Return the numbers whose bits an MLIR vector of 16-bit integers holds, exactly, as f32."""
-    lanes = ir.VectorType(value.type).shape[0]
-    if dtype == "f16":
-        halves = arith.bitcast(ir.VectorType.get([lanes], ir.F16Type.get()), value)
-        return Vector(arith.extf(f32_vector(lanes), halves))
-    wide = arith.extui(int_vector(lanes), value)
-    return from_bits(arith.shli(wide, int_constant(_BF16_SHIFT, lanes)))
-
-
-def narrowed(x: Vector, dtype: str) -> Any:
-    """Reverse `widened`: round to the nearest number of the type, of two the even one.
-
-    That of bf16 is made of integer operations: a NaN stays one, what is beyond becomes infinite.
-    """
-    lanes = x.lanes
-    kind = ir.VectorType.get([lanes], ir.IntegerType.get_signless(16))
-    if dtype == "f16":
-        half = ir.VectorType.get([lanes], ir.F16Type.get())
-        return arith.bitcast(kind, arith.truncf(half, x.value))
-    return arith.trunci(kind, arith.shrui(_rounded_bits(x), int_constant(_BF16_SHIFT, lanes)))
-
-
-def _rounded_bits(x: Vector) -> Any:
-    """Return the bits of x rounded to bf16, of which the lower half says nothing."""
-    lanes, held = x.lanes, bits(x)
-    odd = arith.shrui(held, int_constant(_BF16_SHIFT, lanes))
-    odd = arith.andi(odd, int_constant(1, lanes))
-    up = arith.addi(arith.addi(held, int_constant((1 << 15) - 1, lanes)), odd)
-    quiet = arith.ori(held, int_constant(1 << 22, lanes))
-    return arith.select(x.is_nan().value, quiet, up)
-
-
-def whole_numbers(value: Any, signed: bool) -> Vector:
-    """Return an MLIR vector of bytes, with a sign or without, as f32."""
-    lanes = ir.VectorType(value.type).shape[0]
-    wide = (arith.extsi if signed else arith.extui)(int_vector(lanes), value)
-    return Vector(arith.sitofp(f32_vector(lanes), wide))
-
-
-def rounded(x: Vector, dtype: str) -> Vector:
-    """Round to the nearest number of f16 or bf16."""
-    return widened(narrowed(x, dtype), dtype)
 
 
 def int_constant(number: int, lanes: int) -> Any:

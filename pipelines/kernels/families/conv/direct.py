@@ -12,6 +12,7 @@ tap by tap (`window.py`).
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pyc_mlir.pipelines.kernels.families.conv.filters import Filters
@@ -19,9 +20,12 @@ from pyc_mlir.pipelines.kernels.families.conv.sources import (
     ChannelSlice,
     Piece,
     channels_of,
+    first_held,
     fits,
     operands,
     pieces,
+    scratch_of,
+    widen,
 )
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     PIXELS_OF_RESULT,
@@ -34,7 +38,7 @@ from pyc_mlir.pipelines.kernels.families.conv.window import (
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
-from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, fma, least
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
@@ -188,24 +192,15 @@ class DirectConv:
             *self.epilogue.operands("e", matrix, self.filters),
             Operand("y", result, "out"),
         )
-        taken = (*in_type(taken, self.dtype), *self._scratch)
+        taken = (*in_type(taken, self.dtype), *scratch_of(self))
         return Kernel(
             name, taken, lambda size: self.workgroups, self._body, merged=PIXELS_OF_RESULT
         )
 
-    @property
-    def _scratch(self) -> tuple[Operand, ...]:
-        """Memory of each workgroup for the rows of x under the taps, as f32; none of f32."""
-        if self.dtype not in HALVES:
-            return ()
-        count, pixel = self.workgroups[0] * self.workgroups[1], (self.columns.dim, self.channels)
-        row = pixel[::-1] if self.planar else pixel
-        return (Operand("scratch", (count * self.rows.kernel, *row), "out"),)
-
     def _body(self, k: Build, *memory: Memory) -> None:
         x = pieces(memory, self.channels, self.parts)
-        w, *reads, y = memory[len(x) : len(memory) - len(self._scratch)]
-        held = memory[-1] if self._scratch else None
+        w, *reads, y = memory[len(x) : len(memory) - len(scratch_of(self))]
+        held = memory[-1] if scratch_of(self) else None
         Direct(k, self, x, w, y, InKernel(k, self.epilogue, tuple(reads)), held=held).build()
 
 
@@ -287,37 +282,8 @@ class Direct:
             taps = taps_at(knobs.rows, row, k.size(knobs.rows.dim))
             found = ConvRow(image, row, taps)
             if self.held is not None:
-                self._widen(found, self.held)
+                widen(k, knobs, self.x, found, partial(self._row_under, found), self.held)
             self._columns(panel, found)
-
-    def _first_held(self) -> Index:
-        """Return the number of this workgroup's first row in `held`."""
-        number = self.k.workgroup(0) * self.knobs.workgroups[1] + self.k.workgroup(1)
-        return number * self.knobs.rows.kernel
-
-    def _widen(self, row: ConvRow, held: Memory) -> None:
-        """Write the rows of x under the taps of an output row to `held`, as f32."""
-        k, knobs = self.k, self.knobs
-        wide, own = k.size(knobs.columns.dim), self._first_held()
-        with k.range(*row.taps) as down:
-            y, to = self._row_under(row, down), own + down
-            if knobs.planar:
-                with k.range(knobs.channels) as channel:
-                    source = self.x[0].memory
-
-                    @k.each(wide)
-                    def _(at: Lanes) -> None:
-                        held.store(source.load(row.image, channel, y, at), to, channel, at)
-
-                return
-            with k.range(wide) as x:
-                for piece in self.x:
-
-                    @k.each(piece.width)
-                    def _(at: Lanes, piece: Piece = piece) -> None:
-                        place = Lanes(at.start + piece.first, at.mask)
-                        value = piece.memory.load(row.image, y, x, place)
-                        held.store(value, to, x, Lanes(at.start + piece.start, at.mask))
 
     def _row_under(self, row: ConvRow, down: Index) -> Index:
         """Return the row of x under a tap of an output row."""
@@ -413,7 +379,7 @@ class Direct:
             if self.held is not None:
                 # The rows that were widened hold all parts, one after the other.
                 whole = Piece(self.held, 0, 0, knobs.channels)
-                place = (Index.of(0), self._first_held() + down, x)
+                place = (Index.of(0), first_held(k, knobs) + down, x)
                 return self._channels(panel, whole, place, weights, high - low, made)
             for piece in self.x:
                 begin = weights + piece.start * panel.width
