@@ -93,7 +93,7 @@ def test_a_residual_addition_of_bytes_is_exact():
     np.testing.assert_array_equal(program(*pairs), model(*pairs))
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["i8", "ui8"])
 def test_quantization_takes_the_nearest_bound(name):
     dtype, point = DTYPES[name], np.float32(3)
