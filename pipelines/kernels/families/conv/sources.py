@@ -3,8 +3,8 @@
 A window that reads a concatenation of channels reads its parts, one that reads a slice of channels
 reads the tensor that the slice is of: neither is ever stored. `find_parts` finds the parts that a
 group of ops begins with, `pieces` gives a kernel their memory. Images of f16 or bf16 of which
-numbers are broadcast, which from a half takes several instructions, are widened to f32 first, row by
-row, in vectors (`widen`).
+numbers are broadcast, which from a half takes several instructions, are widened to f32 first, row
+by row, in vectors (`widen`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
