@@ -88,8 +88,9 @@ class Pattern:
         if key not in self._sides:
             own = Graph()
             try:
-                pair = [_traced(f, types, own) for f in (self.function, self.replacement)]
-                answer = decide(*pair, own, relation=self.relation, explains=False)
+                spelled = _traced(self.function, types, own)
+                other = _traced(self.replacement, types, own)
+                answer = decide(spelled, other, own, relation=self.relation, explains=False)
             except (PycError, NotComparable, ValueError, TypeError, IndexError):
                 self._sides[key] = False
             else:
@@ -137,10 +138,10 @@ def pattern(
         raise _refused(name, 'annotations of static sizes, such as Tensor["f32", 4, 8]', "others")
     graph = Graph()
     try:
-        pair = [_traced(f, types, graph) for f in (function, other)]
+        first, second = (_traced(f, types, graph) for f in (function, other))
     except NotComparable as error:
         raise _refused(name, "functions that can be compared", str(error)) from None
-    proof = decide(*pair, graph, relation=relation)
+    proof = decide(first, second, graph, relation=relation)
     if not isinstance(proof, Proof):
         raise _refused(name, "a replacement that is proved equal", str(proof))
     if not proof.is_safe_in_floats and not allows_unsafe:

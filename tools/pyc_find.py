@@ -10,7 +10,7 @@ from pyc_mlir.tools.cli import common as cli
 
 TOOL = "pyc-find"
 _EPILOG = """\
-PATTERNS.py holds functions under `@pyc_mlir.pattern`; MODEL is an .onnx or .mlir file or
+PATTERNS holds functions under `@pyc_mlir.pattern`; MODEL is an .onnx or .mlir file or
 file.py:function. Each line is a pattern, the place of its result, and the result's type.
 
 examples:
@@ -27,8 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """Make the command line."""
     parser = cli.Parser(TOOL, "List the places of a model that compute a pattern.", _EPILOG)
-    parser.usage = "%(prog)s PATTERNS.py MODEL [flags]"
-    parser.add_argument("patterns", metavar="PATTERNS.py", help="the file with the patterns")
+    parser.usage = "%(prog)s PATTERNS MODEL [flags]"
+    parser.add_argument("patterns", metavar="PATTERNS", help="the file with the patterns")
     parser.add_argument("model", metavar="MODEL", help="the model to search")
     parser.add_argument(
         "--input",
@@ -51,7 +51,7 @@ def _run(argv: list[str]) -> int:
     if not flags.patterns.endswith(".py"):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            where="PATTERNS.py",
+            where="PATTERNS",
             expected="a Python file with patterns",
             got=repr(flags.patterns),
         )

@@ -53,7 +53,7 @@ class PassContext:
 
 
 class Verifier(Protocol):
-    """What checks the rewrites of a pass (equivalence/rewrites.py)."""
+    """A checker of the rewrites of a pass (equivalence/rewrites.py)."""
 
     def around(self, pass_: "Pass", module: ir.Module) -> AbstractContextManager[None]:
         """Return the context that a pass runs in."""
