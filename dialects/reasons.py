@@ -391,6 +391,12 @@ class ReasonCode(Enum):
         "nothing; `Program.stats().switches` says why",
         '`program.use_mode("memory_first")`',
     )
+    NO_SHAPE_PLANS = ReasonRow(
+        "a plan for certain shapes that was asked for is not made; the general plan serves them",
+        "nothing predicted to be gained, no ranges, weights stored twice, or a memory budget",
+        "the decision `shape-plans` says why; declare ranges, or name the sizes in `plans`",
+        "`compile(model, plans=4)` of a program that is as fast for all shapes",
+    )
     TARGET_MISSED = ReasonRow(
         "a program in service misses a target of its owner over a window of calls",
         "load, a slower build, or faults of the device",

@@ -35,6 +35,7 @@ from pyc_mlir.artifact.manifest import (
     IMPORTED,
     MAIN,
     MEMORY,
+    SHAPE_PLANS,
     check_manifest,
     report_of,
 )
@@ -184,6 +185,7 @@ def make_manifest(
     contract_report: ContractReport | None = None,
     options: Mapping[str, Any] | None = None,
     imported: ImportReport | None = None,
+    shape_plans: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The manifest of a program whose entry `main` is the function `entry`.
 
@@ -195,7 +197,8 @@ def make_manifest(
     that depends on its sizes: the largest of several sums. `seconds`
     are predicted for a call on one core. A `calibration` that it was compiled with is named, with
     the hash of its content. `contract_report` has the status of each clause. `options` are the
-    other requested options, `imported` is how much of the program PyC compiles.
+    other requested options, `imported` is how much of the program PyC compiles. `shape_plans` are
+    functions for certain shapes: their ranges, and their entries with an arena.
     """
     entries: dict[str, Any] = {MAIN: {"function": entry}}
     if arena_entry:
@@ -208,6 +211,8 @@ def make_manifest(
     named: dict[str, Any] = {} if calibration is None else {CALIBRATION: _named(calibration)}
     if contract_report is not None and contract_report.clauses:
         named[CONTRACT_REPORT] = to_data(contract_report.unmeasured().clauses)
+    if shape_plans:
+        named[SHAPE_PLANS] = [dict(plan) for plan in shape_plans]
     if formulas:
         named[FORMULAS] = {name: list(sums) for name, sums in formulas.items()}
     return {

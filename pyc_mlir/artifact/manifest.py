@@ -28,10 +28,13 @@ MEMORY, BY_IREE = "memory", "memory_by_iree"
 # Among the formulas: of the outputs alone.
 OUTPUTS = "outputs"
 IMPORTED = "imported"
+# Functions beside the entries, for certain shapes.
+SHAPE_PLANS = "shape_plans"
 # `Target.device` of the programs that can be run.
 DEVICES = ("local", "cuda", "vulkan", "hip")
 # No count or size is larger: programs count in 64 bits.
 _MOST = (1 << 63) - 1
+_MOST_PLANS = 64
 _LONGEST_TEXT, _MOST_RANK, _MOST_ARGUMENTS = 1 << 16, 64, 1 << 16
 _ANY = (AttributeError, ArithmeticError, LookupError, TypeError, ValueError)
 
@@ -55,6 +58,8 @@ class ReplayOptions:
     iree_flags: tuple[str, ...] = ()
     # By dynamic dimension, the smallest and the largest size of it in a call.
     ranges: Ranges = field(default_factory=dict)
+    # How many plans for shapes: `auto`, a number, or the sizes of each.
+    plans: str = ""
     # Whether the artifact's decisions have the names of the model's nodes.
     node_names: bool = False
     # Whether torch-mlir may lower ONNX nodes for which PyC has no rule.
@@ -181,6 +186,25 @@ def _entries(value: Any) -> None:
     _require(len(set(modes)) == len(modes), "one entry of each mode")
 
 
+def _shape_plans(value: Any) -> None:
+    _require(isinstance(value, list) and len(value) <= _MOST_PLANS, f"at most {_MOST_PLANS} plans")
+    for plan in value:
+        known = set(plan) - {"arena", "arena_bytes"}
+        _require(known == {"function", "ranges"}, "a function and ranges of each plan")
+        _require(_is_text(plan["function"]) and bool(plan["function"]), "a function of each plan")
+        _require(("arena" in plan) == ("arena_bytes" in plan), "an arena with its bytes")
+        _require("arena" not in plan or _is_text(plan["arena"]), "an entry with an arena")
+        arena = plan.get("arena_bytes")
+        _require(arena is None or _is_count(arena), "bytes or null as the arena of a plan")
+        ranges = plan["ranges"]
+        _require(isinstance(ranges, dict) and len(ranges) > 0, "ranges of each plan")
+        for name, ends in ranges.items():
+            _require(_is_text(name) and isinstance(ends, list) and len(ends) == 2, "both ends")
+            _require(all(map(_is_count, ends)) and ends[0] <= ends[1], "a range of each plan")
+    functions = [n for plan in value for n in (plan["function"], plan.get("arena")) if n]
+    _require(len(set(functions)) == len(functions), "functions of their own for each plan")
+
+
 def _memory(value: Any) -> None:
     _require(isinstance(value, dict), "bytes of each part")
     Account.from_json(value)
@@ -200,7 +224,7 @@ def _options(value: Any) -> None:
     recorded = from_data(ReplayOptions, value, "options")
     missing = {f.name for f in fields(recorded)} - set(value)
     # Recorded only where it was given.
-    _require(missing <= {"node_names", "islands"}, "every option that a replay needs")
+    _require(missing <= {"node_names", "islands", "plans"}, "every option that a replay needs")
     for name, found in value.items():
         if isinstance(found, list):
             _texts(found)
@@ -260,5 +284,6 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 _OPTIONAL: Mapping[str, Callable[[Any], None]] = {
     CALIBRATION: _calibration,
     CONTRACT_REPORT: _contract_report,
+    SHAPE_PLANS: _shape_plans,
     FORMULAS: _formulas,
 }

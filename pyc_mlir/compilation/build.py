@@ -34,6 +34,7 @@ from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry, EntryRequest
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
@@ -87,7 +88,8 @@ def prepare(lowered: Lowered, options: Options, before: Sequence[Decision] = ())
     site = Site(ARENA_SITE, module, work=lowered.structure_id)
     wanted = choices.choose(site, (made, none)).name == MADE
     ranges = lowered.signature.ranges_of_inputs
-    entry = EntryRequest(lowered.entry, wanted, options.also_modes, ranges)
+    beside = tuple(lowered.shape_plans)
+    entry = EntryRequest(lowered.entry, wanted, options.also_modes, beside, ranges)
     at: tuple[str, ...] = ()
     if lowered.constant_work > MAX_FOLDED_WORK:
         offers = places_for_constants()
@@ -134,7 +136,7 @@ def complete(prepared: Prepared, made: Generated, why: Sequence[Reason] = ()) ->
         lowered.pyc_text.encode(),
         _report(made),
         samples.to_bytes() if samples.samples else b"",
-        Checks(prepared.oracle, expected=lowered.expected),
+        Checks(prepared.oracle, expected=lowered.expected, of_plans=lowered.of_plans),
     )
 
 
@@ -277,6 +279,7 @@ def _manifest(
         reference=reference_of(account, lowered.constants_bytes, by_iree),
         formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
         modes=_modes(vmfb, options, entry.request),
+        shape_plans=_shape_entries(vmfb, lowered, entry.request),
         seconds=lowered.seconds,
         calibration=options.calibration,
         contract_report=compile_report(options.contract, facts),
@@ -313,6 +316,18 @@ def _modes(vmfb: bytes, options: Options, entry: EntryRequest) -> dict[str, Mode
         facts = read_facts(vmfb, name)
         if facts is not None:
             found[name] = Mode(mode, facts.arena_bytes)
+    return found
+
+
+def _shape_entries(vmfb: bytes, lowered: Lowered, entry: EntryRequest) -> list[dict[str, Any]]:
+    """Return the manifest's entries of plans for shapes, in the order in which guards ask."""
+    found = []
+    for function, shapes in lowered.shape_plans.items():
+        facts = read_facts(vmfb, entry.twins[function])
+        made: dict[str, Any] = {"function": function, "ranges": to_data(shapes.ranges)}
+        if facts is not None:
+            made |= {"arena": entry.twins[function], "arena_bytes": facts.arena_bytes}
+        found.append(made)
     return found
 
 

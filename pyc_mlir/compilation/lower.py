@@ -21,6 +21,7 @@ from pyc_mlir.compilation.signatures import (
     declare_ranges,
     drop_settled_ranges,
     refined,
+    settle,
     shapes_text,
     signature_of,
 )
@@ -44,6 +45,7 @@ from pyc_mlir.pipelines.choices.choices import (
     TunableSite,
 )
 from pyc_mlir.pipelines.choices.evidence import Reason
+from pyc_mlir.pipelines.choices.shape_plans import ShapePlan
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
@@ -98,6 +100,10 @@ class Lowered:
     structure_id: str = ""
     # What the references expect of it, for the self-check; None where that was not asked for.
     expected: Expectation | None = None
+    # Functions beside the entry that are compiled for certain sizes, and the sizes.
+    shape_plans: Mapping[str, ShapePlan] = field(default_factory=dict)
+    # What the references expect of these, with the signature of each.
+    of_plans: tuple[tuple[Signature, Expectation], ...] = ()
 
 
 def context_of(options: Options) -> PassContext:
@@ -142,7 +148,7 @@ def lower(job: Job, expect: bool = False) -> Lowered:
         if loaded.module is None or (loaded.foreign and not _is_raised(loaded, options)):
             return replace(_foreign(loaded, options), expected=_NO_REFERENCE if expect else None)
         with loaded.module.context, ir.Location.unknown():
-            return _lower_pyc(loaded.module, job.shapes, options, loaded.foreign != b"", expect)
+            return _lower_pyc(loaded.module, job, loaded.foreign != b"", expect)
 
 
 def _is_raised(source: Loaded, options: Options) -> bool:
@@ -179,11 +185,11 @@ def _foreign(source: Loaded, options: Options) -> Lowered:
 
 def _lower_pyc(
     module: ir.Module,
-    inputs: Sequence[Any] | None,
-    options: Options,
+    job: Job,
     raised: bool = False,
     expect: bool = False,
 ) -> Lowered:
+    inputs, options = job.shapes, job.options
     context = context_of(options)
     if raised:
         _choose_raised(context.choices, (), can=True)
@@ -193,6 +199,7 @@ def _lower_pyc(
     if inputs is not None:
         _refine(module, inputs, context)
         given = refined(given, signature_of(function))
+    settle(module, function, job.settled, context)
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id, structure_id = _identified(function, options, context)
@@ -290,7 +297,9 @@ def imported(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
             return
         with loaded.module.context, ir.Location.unknown():
             _refine(loaded.module, job.shapes, passes)
-            declare_ranges(entry_function(loaded.module), options.ranges)
+            function = entry_function(loaded.module)
+            settle(loaded.module, function, job.settled, passes)
+            declare_ranges(function, options.ranges)
             yield loaded, passes
 
 

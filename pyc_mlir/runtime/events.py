@@ -5,7 +5,8 @@ A call that just answers leaves nothing here but a count.
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.artifact.account import Account
@@ -110,7 +111,8 @@ class ProgramStats:
     and `fallbacks` are those that were taken. `imported` is how much of the program PyC compiles,
     `cache` what the compile cache did for it, if it was asked, `check` how it compared with its
     references when this process compiled it. `other_runtime` says which release of IREE's runtime
-    the program was compiled for, if this is another one (RUNTIME_DIFFERS).
+    the program was compiled for, if this is another one (RUNTIME_DIFFERS). `served` counts the
+    calls of each plan: modes by their names, plans for certain shapes by their sizes.
     """
 
     calls: int
@@ -134,6 +136,7 @@ class ProgramStats:
     cache: CacheRecord | None = None
     check: SelfCheck | None = None
     other_runtime: str = ""
+    served: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
@@ -155,6 +158,9 @@ class ProgramStats:
         }
         if self.mode:
             shown["mode"] = self.mode
+        if len(self.served) > 1:
+            counts = (f"{name}: {calls}" for name, calls in self.served.items())
+            shown["calls by plan"] = ", ".join(counts)
         if self.check is not None:
             shown["self-check"] = str(self.check)
         if self.wrong_results or self.fallbacks:

@@ -71,6 +71,10 @@ class Executable:
         """Raise PycError (BAD_ARTIFACT) unless the function `name` is declared so."""
         require_declared(name, self.function(name).reflection, signature)
 
+    def require_inputs(self, name: str, signature: Signature) -> None:
+        """Raise PycError (BAD_ARTIFACT) unless `name` is declared for these inputs."""
+        require_declared(name, self.function(name).reflection, signature, inputs_only=True)
+
     def entry(self, name: str, results: Sequence[ResultType]) -> "Entry":
         """Return the function `name`. Raises PycError (BAD_ARTIFACT) when there is none."""
         return Entry(self.context, self.function(name), self.device, results)

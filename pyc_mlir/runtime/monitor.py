@@ -109,7 +109,7 @@ class Monitor:
         for sample in samples:
             inputs = make_inputs(serving.artifact.signature, sample.seed, sample.sizes)
             agree = True
-            for (plan, entry), run in serving.ways().items():
+            for (plan, entry), run in serving.ways([a.shape for a in inputs]).items():
                 try:
                     found = compare(run(inputs), sample.outputs, self._limit)
                     worst, message, code = max(worst, found.worst), found.wrong, cause

@@ -1,9 +1,10 @@
 """The code and the plans of a loaded program, and the change from one to another.
 
 An artifact may hold several plans of one program, each behind an entry of its own: the planner's
-modes (`compile(..., also_modes=...)`). A mode is switched by hand or by a rule on the free memory
-of the device. Arenas of the mode that was left are let go as soon as no call works in them. Other
-code (a fallback) may take the place of all plans.
+modes (`compile(..., also_modes=...)`), and plans for certain shapes (`plans=...`), which calls of
+the first mode take by their shapes alone. A mode is switched by hand or by a rule on the free
+memory of the device. Arenas of the mode that was left are let go as soon as no call works in them.
+Other code (a fallback) may take the place of all plans.
 """
 
 import threading
@@ -12,13 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.artifact import ARENA, MAIN, Artifact
+from pyc_mlir.artifact.artifact import ARENA, MAIN, SHAPE_PLANS, Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.shape_plans import ShapePlan
 from pyc_mlir.runtime import load_check
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, to_device
@@ -42,14 +45,33 @@ class PlannedMode:
 
     arena: its entry; None where calls only have `main`. by_arena: whether calls without `out` go
     there too. accepted: argument lists that passed the guards (shape, element type and device of
-    each argument), and what a call with them needs. stand_in: the fallback that answers, if any.
+    each argument), the plan that serves them, and what a call with them needs. stand_in: the
+    fallback that answers, if any. of_shapes: plans for certain shapes, in the order in which the
+    guard asks them. run: the code without an arena, None for the program's. places: by (input,
+    axis) the sizes of a plan for certain shapes. function: that of `run`. calls: those it served.
     """
 
     name: str
     arena: ArenaCall | None
     by_arena: bool
-    accepted: dict[tuple[Spec, ...], CallNeeds] = field(default_factory=dict)
+    accepted: "dict[tuple[Spec, ...], Accepted]" = field(default_factory=dict)
     stand_in: str = ""
+    of_shapes: "tuple[PlannedMode, ...]" = ()
+    run: "Run | None" = None
+    places: tuple[tuple[int, int, int, int], ...] = ()
+    function: str = ""
+    calls: int = 0
+
+    def serving(self, shapes: Sequence[tuple[int, ...]]) -> "PlannedMode":
+        """Return the plan that serves calls of these shapes: the first that covers them."""
+        for plan in self.of_shapes:
+            if all(low <= shapes[i][axis] <= high for i, axis, low, high in plan.places):
+                return plan
+        return self
+
+
+# The plan that serves calls with certain arguments, and what these need.
+Accepted = tuple[PlannedMode, CallNeeds]
 
 
 @dataclass(frozen=True)
@@ -150,6 +172,11 @@ class Plans:
                     self._switch(self.modes[name], why, ReasonCode.MODE_SWITCHED)
         return self.current
 
+    def served(self) -> dict[str, int]:
+        """Return the calls that each plan has served; plans for shapes stand behind their mode."""
+        plans = (p for mode in self.modes.values() for p in (mode, *mode.of_shapes))
+        return {plan.name or plan.stand_in: plan.calls for plan in plans}
+
     def latest_switches(self) -> tuple[tuple[ModeSwitch, ...], int]:
         """Return the latest switches, and their number."""
         with self._lock:
@@ -172,7 +199,7 @@ class Plans:
 
     def _take_arenas(self) -> None:
         arena = self.current.arena
-        self._pool.use("" if arena is None else arena.name)
+        self._pool.use("" if arena is None else arena.tag)
 
 
 class Serving:
@@ -181,7 +208,7 @@ class Serving:
     `run` is the code of calls without an arena.
     """
 
-    __slots__ = ("_most_calls", "artifact", "device", "entry", "log", "plans", "pool", "run")
+    __slots__ = ("_gate", "artifact", "device", "entry", "log", "plans", "pool", "run")
 
     def __init__(self, artifact: Artifact, device: Device, contract: Contract) -> None:
         """Load `artifact` on `device`. Raises PycError (BAD_ARTIFACT, DEVICE_UNAVAILABLE)."""
@@ -193,14 +220,17 @@ class Serving:
         self.entry = executable.entry(entries[MAIN]["function"], results)
         # Calls without an arena wait for each other only where something counts on it.
         counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
-        self._most_calls = contract.max_concurrency if counted else None
+        most = contract.max_concurrency if counted else None
         # A bound method is called sooner than an object.
-        self.run: Run = gated(self.entry.__call__, self._most_calls)
+        self._gate = None if most is None else BoundedSemaphore(most)
+        self.run: Run = gated(self.entry.__call__, self._gate)
         self.pool = ArenaPool(device, contract.max_concurrency)
         modes = planned_modes(entries, executable, results, self.pool, contract)
         for plan in modes.values():
             if plan.arena is not None:
                 plan.arena.require_inputs([len(a.shape) for a in signature.inputs])
+        first = next(iter(modes.values()))
+        first.of_shapes = self._of_shapes(executable, results, first)
         self.log = RunLog()
         # The plan of the mode that the program was compiled for comes first.
         self.plans = Plans(modes, self.pool, self.log)
@@ -210,10 +240,48 @@ class Serving:
         """The mode whose plan calls take now."""
         return self.plans.current.name
 
+    def _of_shapes(
+        self, executable: Executable, results: Sequence[ResultType], first: PlannedMode
+    ) -> tuple[PlannedMode, ...]:
+        """Return the plans for certain shapes. Raises PycError (BAD_ARTIFACT)."""
+        signature, found = self.artifact.signature, []
+        known = {n for a in signature.inputs for n in a.dynamic.values()}
+        for entry in self.artifact.manifest.get(SHAPE_PLANS, ()):
+            plan = ShapePlan({n: (low, high) for n, (low, high) in entry["ranges"].items()})
+            places = signature.places_of(plan.ranges)
+            if unknown := sorted(set(plan.ranges) - known):
+                raise PycError(
+                    ReasonCode.BAD_ARTIFACT,
+                    where="manifest: shape_plans",
+                    expected="dimensions of the inputs",
+                    got=repr(unknown[0]),
+                    remedy="compile it again",
+                )
+            executable.require_inputs(entry["function"], signature.settled(plan.exact))
+            code = executable.entry(entry["function"], results)
+            arena = None
+            if first.arena is not None and "arena" in entry:
+                # Its arenas are those of the first mode, which hold the largest call of all plans.
+                tag = first.arena.tag
+                arena = ArenaCall(executable, entry["arena"], results, self.pool, tag)
+                arena.require_inputs([len(a.shape) for a in signature.inputs])
+                _require_arena(entry["arena"], entry["arena_bytes"], arena)
+            found.append(
+                PlannedMode(
+                    str(plan),
+                    arena,
+                    arena is not None and (first.by_arena or _needs_scratch(arena, self.device)),
+                    run=gated(code.__call__, self._gate),
+                    places=tuple((i, axis, *ends) for (i, axis), ends in places.items()),
+                    function=entry["function"],
+                )
+            )
+        return tuple(found)
+
     def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Compute by the plan in use."""
-        mode = self.plans.current
-        return self._answer(mode.arena if mode.by_arena else None, inputs)
+        mode = self.plans.current.serving([a.shape for a in inputs])
+        return self._answer(mode, mode.arena if mode.by_arena else None, inputs)
 
     def entry_by_name(self, mode: PlannedMode, needs: CallNeeds) -> tuple[str, tuple[int, ...]]:
         """Return the function that calls in a mode take, and bytes of the buffers after its inputs.
@@ -227,33 +295,44 @@ class Serving:
             raise _cannot_profile("the program's own code", f"the fallback `{mode.stand_in}`", "")
         if self.device.kind != "local-sync" and mode.by_arena and arena is not None:
             return arena.name, (needs.arena_bytes, *(size for _, _, size in needs.outputs))
+        if mode.function:
+            return mode.function, ()
         if arena is not None and arena.name != entries[ARENA]["function"]:
             remedy = "; load the program on `local-task`, with threads=1 for one thread"
             raise _cannot_profile("the first mode on `local-sync`", f"mode `{mode.name}`", remedy)
         return entries[MAIN]["function"], ()
 
-    def ways(self) -> Ways:
-        """Return all code that calls may take, by mode and entry, that of the plan in use first."""
+    def ways(self, shapes: Sequence[tuple[int, ...]] | None = None) -> Ways:
+        """Return all code that calls may take, by mode and entry, that of the plan in use first.
+
+        shapes: those of the call; None for the plans of all shapes alone.
+        """
         found = {}
         modes, current = self.plans.modes, self.plans.current
         for mode in sorted(modes.values(), key=lambda m: m is not current):
-            if not (mode.by_arena and mode.arena is not None):
-                found[mode.name, MAIN] = partial(self._answer, None)
-            if mode.arena is not None:
-                found[mode.name, mode.arena.name] = partial(self._answer, mode.arena)
+            plan = mode if shapes is None else mode.serving(shapes)
+            for one in dict.fromkeys((id(plan), id(mode))):
+                served = plan if one == id(plan) else mode
+                if not (served.by_arena and served.arena is not None):
+                    found[mode.name, served.function or MAIN] = partial(self._answer, served, None)
+                if served.arena is not None:
+                    way = partial(self._answer, served, served.arena)
+                    found[mode.name, served.arena.name] = way
         return found
 
-    def _answer(self, arena: ArenaCall | None, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _answer(
+        self, mode: PlannedMode, arena: ArenaCall | None, inputs: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
         arrays = [to_device(a, self.device) for a in inputs]
         if arena is None:
-            return [r.numpy() for r in self.run(arrays)]
+            return [r.numpy() for r in (mode.run or self.run)(arrays)]
         return [r.numpy() for r in arena.call(arrays, arena.needs(arrays))]
 
     def take_code(self, name: str, run: Run) -> None:
         """Let the fallback `name` answer from now on; it has no plans."""
 
         def put() -> None:
-            self.run = gated(run, self._most_calls)
+            self.run = gated(run, self._gate)
 
         self.plans.replace(PlannedMode("", None, False, stand_in=name), put)
 
@@ -287,16 +366,25 @@ def planned_modes(
     for name in sorted(n for n in entries if n.startswith(ARENA)):
         entry = entries[name]
         arena = ArenaCall(executable, entry["function"], results, pool)
-        if entry.get("arena_bytes") != arena.facts.arena_bytes:
-            raise PycError(
-                ReasonCode.BAD_ARTIFACT,
-                f"vmfb: expected an arena of {entry.get('arena_bytes')} bytes for `{name}`, as the "
-                f"manifest says, got {arena.facts.arena_bytes}; compile it again",
-            )
+        _require_arena(name, entry.get("arena_bytes"), arena)
         # `main` has the plan of the first one only.
         pays = name != ARENA or _arena_pays(arena, contract, executable.device)
         found[str(entry.get("mode", ""))] = PlannedMode(str(entry.get("mode", "")), arena, pays)
     return found or {"": PlannedMode("", None, False)}
+
+
+def _require_arena(name: str, declared: int | None, arena: ArenaCall) -> None:
+    """Raise PycError (BAD_ARTIFACT) unless the arena has the declared size."""
+    if declared != arena.facts.arena_bytes:
+        raise PycError(
+            ReasonCode.BAD_ARTIFACT,
+            f"vmfb: expected an arena of {declared} bytes for `{name}`, as the "
+            f"manifest says, got {arena.facts.arena_bytes}; compile it again",
+        )
+
+
+def _needs_scratch(arena: ArenaCall, device: Device) -> bool:
+    return device.is_cpu and arena.facts.arena_bytes != 0
 
 
 def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
@@ -310,11 +398,10 @@ def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
     return arena.facts.arena_bytes != 0 and contract.memory_budget_bytes is not None
 
 
-def gated(run: Run, calls: int | None) -> Run:
-    """`run` for at most so many callers at once, further ones wait; None: for all."""
-    if calls is None:
+def gated(run: Run, gate: BoundedSemaphore | None) -> Run:
+    """Return `run` for as many callers at once as the gate lets in; None: for all."""
+    if gate is None:
         return run
-    gate = threading.BoundedSemaphore(calls)
 
     def one_of_them(arrays: Sequence[Array]) -> list[Array]:
         with gate:

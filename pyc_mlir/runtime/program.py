@@ -56,7 +56,7 @@ from pyc_mlir.runtime.outputs import (
     no_entry,
     on_host,
 )
-from pyc_mlir.runtime.plans import PlannedMode, Run, Serving
+from pyc_mlir.runtime.plans import Accepted, PlannedMode, Run, Serving
 from pyc_mlir.util.html import facts_table
 
 if TYPE_CHECKING:
@@ -161,18 +161,21 @@ class Program:
         mode = plans.current if plans.rule is None else plans.by_rule()
         # The way of calls with arrays of this device that were seen before is the short one.
         try:
-            needs = mode.accepted.get(tuple(map(_spec_of, args)))
+            accepted = mode.accepted.get(tuple(map(_spec_of, args)))
         except (AttributeError, TypeError):
-            needs = None
+            accepted = None
         try:
-            if needs is None or named or out is not None or donate is not _KEEP_ALL:
-                values, seconds = self._general(args, named, out, donate, mode, generation, began)
+            if accepted is None or named or out is not None or donate is not _KEEP_ALL:
+                values, seconds, plan = self._general(
+                    args, named, out, donate, mode, generation, began
+                )
             else:
-                arena = mode.arena
-                if mode.by_arena and arena is not None:
+                plan, needs = accepted
+                arena = plan.arena
+                if plan.by_arena and arena is not None:
                     values = arena.call(args, needs)
                 else:
-                    values = self._serving.run(args)
+                    values = (plan.run or self._serving.run)(args)
                 seconds = perf_counter() - began
                 if monitor is not None:
                     values = monitor.checked(args, values, Code(generation, mode.name, into=False))
@@ -186,6 +189,7 @@ class Program:
             raise memory from None
         with self._lock:
             self._calls += 1
+            plan.calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
         if self._results is not None:
@@ -201,34 +205,34 @@ class Program:
         mode: PlannedMode,
         generation: int,
         began: float,
-    ) -> tuple[Sequence[Any], float]:
-        """Call with any arguments; return the results and the seconds that it took."""
-        arrays, needs, on_device = self._admit(args, named, mode)
+    ) -> tuple[Sequence[Any], float, PlannedMode]:
+        """Call with any arguments; return the results, the seconds that it took, and the plan."""
+        arrays, (plan, needs), on_device = self._admit(args, named, mode)
         with self._guards():
             donate = donors(donate)
             memory, hosts = on_host(out, self.signature)
         if memory is not None or donate:
-            values = self._into(mode, arrays, needs, memory, donate)
+            values = self._into(mode, arrays, (plan, needs), memory, donate)
             if memory is None and not on_device:
                 values = [r.host() for r in values]
-            return fill(hosts, values), perf_counter() - began
-        if mode.by_arena and mode.arena is not None:
-            values = mode.arena.call(arrays, needs)
+            return fill(hosts, values), perf_counter() - began, plan
+        if plan.by_arena and plan.arena is not None:
+            values = plan.arena.call(arrays, needs)
         else:
-            values = self._serving.run(arrays)
+            values = (plan.run or self._serving.run)(arrays)
         if not on_device:
             values = [r.host() for r in values]
         seconds = perf_counter() - began
         if self._monitor is not None:
             code = Code(generation, mode.name, into=False)
             values = self._monitor.checked(arrays, values, code)
-        return fill(hosts, values), seconds
+        return fill(hosts, values), seconds, plan
 
     def _into(
         self,
         mode: PlannedMode,
         arrays: Sequence[Array],
-        needs: CallNeeds,
+        accepted: Accepted,
         out: Any,
         donate: Sequence[int],
         again: bool = False,
@@ -237,7 +241,8 @@ class Program:
 
         What is due to be compared is computed in other memory first.
         """
-        monitor, arena = self._monitor, mode.arena
+        plan, needs = accepted
+        monitor, arena = self._monitor, plan.arena
         with self._guards():
             if donate and monitor is not None and monitor.compares_calls:
                 raise PycError(
@@ -254,8 +259,8 @@ class Program:
             code = Code(monitor.generation, mode.name, into=True)
             if not monitor.approves(arrays, code, partial(arena.call, arrays, needs), again):
                 now = self._plans.current
-                needed = _NOTHING if now.arena is None else now.arena.needs(arrays)
-                return self._into(now, arrays, needed, out, donate, again=True)
+                again_by = self._plan_and_needs(now, arrays)
+                return self._into(now, arrays, again_by, out, donate, again=True)
         # Whatever becomes of the call, the inputs may be overwritten.
         for number, _ in donated.values():
             arrays[number].give_away()
@@ -298,8 +303,8 @@ class Program:
         device, mode = self.device, self._plans.current
         allocator = ALLOCATORS.get(device.allocator or "", "")
         how = build.TimerSettings(device.kind, device.threads or 0, allocator=allocator)
-        arrays, needs, _ = self._admit(args, named, mode)
-        function, storage = self._serving.entry_by_name(mode, needs)
+        arrays, accepted, _ = self._admit(args, named, mode)
+        function, storage = self._serving.entry_by_name(*accepted)
 
         def own() -> float:
             began = perf_counter()
@@ -346,6 +351,11 @@ class Program:
         """
         found = self._plans.modes.items()
         return {n: None if m.arena is None else m.arena.facts.arena_bytes for n, m in found}
+
+    @property
+    def shape_plans(self) -> tuple[str, ...]:
+        """The sizes of the plans for certain shapes, in the order in which the guard asks them."""
+        return tuple(plan.name for mode in self._plans.modes.values() for plan in mode.of_shapes)
 
     def donatable(self, inputs: Sequence[int]) -> tuple[int, ...]:
         """Return the numbers of those `inputs` that a call may donate together, in every mode.
@@ -433,6 +443,7 @@ class Program:
             cache=self.artifact.cached,
             check=None if self.artifact.checks is None else self.artifact.checks.check,
             other_runtime=self._other_runtime,
+            served=self._plans.served(),
         )
 
     def save(self, path: str | Path) -> None:
@@ -444,10 +455,11 @@ class Program:
 
     def _admit(
         self, args: Sequence[Any], named: Mapping[str, Any], mode: PlannedMode
-    ) -> tuple[Sequence[Array], CallNeeds, bool]:
+    ) -> tuple[Sequence[Array], Accepted, bool]:
         """Check the guards, then bring what is elsewhere to the device.
 
-        Returns the arrays, what the call needs, and whether any argument was on a device.
+        Returns the arrays, the plan that serves them and what the call needs, and whether any
+        argument was on a device.
         """
         with self._guards():
             if named or any(isinstance(a, PLAIN) for a in args):
@@ -455,16 +467,21 @@ class Program:
             on_device = any(map(is_on_device, args))
             sources = [readable(a, self.device) for a in args]
             specs = tuple((tuple(s.shape), s.dtype, self.device) for s in sources)
-            needs = mode.accepted.get(specs)
-            if needs is None:
+            accepted = mode.accepted.get(specs)
+            if accepted is None:
                 self.signature.check([spec[:2] for spec in specs])
         arrays = [to_device(s, self.device) for s in sources]
-        if needs is None:
-            needs = _NOTHING if mode.arena is None else mode.arena.needs(arrays)
+        if accepted is None:
+            accepted = self._plan_and_needs(mode, arrays)
             if len(mode.accepted) >= _MAX_ACCEPTED:
                 mode.accepted.clear()
-            mode.accepted[specs] = needs
-        return arrays, needs, on_device
+            mode.accepted[specs] = accepted
+        return arrays, accepted, on_device
+
+    def _plan_and_needs(self, mode: PlannedMode, arrays: Sequence[Array]) -> Accepted:
+        """Return the plan that serves these arrays, and what the call needs."""
+        plan = mode.serving([a.shape for a in arrays]) if mode.of_shapes else mode
+        return plan, _NOTHING if plan.arena is None else plan.arena.needs(arrays)
 
 
 def serving(program: Program) -> Serving:

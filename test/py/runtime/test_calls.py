@@ -158,7 +158,7 @@ def test_a_program_shows_what_users_may_call():
     public = {name for name in dir(Program) if not name.startswith("_")}
     assert public == {
         "artifact", "compare_every", "device", "donatable", "log", "mode", "modes", "profile",
-        "save", "signature", "stats", "switch_below", "use_mode", "verification",
+        "save", "shape_plans", "signature", "stats", "switch_below", "use_mode", "verification",
     }  # fmt: skip
 
 

@@ -134,6 +134,13 @@ def _(here: Here) -> Codes:
     return {s.code for s in program.stats().switches}
 
 
+@provokes(ReasonCode.NO_SHAPE_PLANS)
+def _(here: Here) -> Codes:
+    artifact = build(lambda x: x + 1, [X], make_options(plans=4))
+    (made,) = [d for d in artifact.decisions if d.site.pass_name == "shape-plans"]
+    return {ReasonCode[code] for e in made.grounds for code in e.codes}
+
+
 @provokes(ReasonCode.FORKED_CHILD)
 def _(here: Here) -> Codes:
     here.patch.setattr("pyc_mlir.iree.session._Threads.lost", True)
