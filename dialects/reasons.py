@@ -397,6 +397,12 @@ class ReasonCode(Enum):
         "the decision `shape-plans` says why; declare ranges, or name the sizes in `plans`",
         "`compile(model, plans=4)` of a program that is as fast for all shapes",
     )
+    ARM_CHANGED = ReasonRow(
+        "a selector lets another plan of the program serve, or takes none of an arm any more",
+        "pairs of timed calls, drift of the one that served, or a failure",
+        "`Program.stats().routes` and `Selector.events()` have the numbers; `freeze` ends it",
+        "`program.adapt(Selector())`",
+    )
     TARGET_MISSED = ReasonRow(
         "a program in service misses a target of its owner over a window of calls",
         "load, a slower build, or faults of the device",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.device import Device
     from pyc_mlir.runtime.load import load
     from pyc_mlir.runtime.program import Program
+    from pyc_mlir.runtime.selection.selector import Selector
     from pyc_mlir.service.service import Service
     from pyc_mlir.service.shadow import Shadow
     from pyc_mlir.service.targets import Targets
@@ -42,6 +43,7 @@ __all__ = [
     "PycError",
     "ReasonCode",
     "Recipe",
+    "Selector",
     "Service",
     "Shadow",
     "Target",
@@ -73,6 +75,7 @@ _HOMES = {
     "PycError": "pyc_mlir.dialects.errors",
     "ReasonCode": "pyc_mlir.dialects.errors",
     "Recipe": "pyc_mlir.pipelines.choices.choices",
+    "Selector": "pyc_mlir.runtime.selection.selector",
     "Service": "pyc_mlir.service.service",
     "Shadow": "pyc_mlir.service.shadow",
     "Target": "pyc_mlir.pipelines.target.target",

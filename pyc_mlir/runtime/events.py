@@ -26,14 +26,16 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.device import MemoryStatistics
     from pyc_mlir.runtime.monitor import Fallback
     from pyc_mlir.runtime.plans import ModeSwitch
+    from pyc_mlir.runtime.selection.selector import RouteCount
 
 MOST_EVENTS = 256
 # The events, and what is turned down by each.
-LOAD, RELEASE, GUARD, MODE, FALLBACK, RUNTIME, CALLS = (
+LOAD, RELEASE, GUARD, MODE, ARM, FALLBACK, RUNTIME, CALLS = (
     "load",
     "release",
     "guard",
     "mode",
+    "arm",
     "fallback",
     "runtime",
     "calls",
@@ -112,7 +114,8 @@ class ProgramStats:
     `cache` what the compile cache did for it, if it was asked, `check` how it compared with its
     references when this process compiled it. `other_runtime` says which release of IREE's runtime
     the program was compiled for, if this is another one (RUNTIME_DIFFERS). `served` counts the
-    calls of each plan: modes by their names, plans for certain shapes by their sizes.
+    calls of each plan: modes by their names, plans for certain shapes by their sizes. `routes` are
+    what a selector did, if there is one.
     """
 
     calls: int
@@ -137,6 +140,7 @@ class ProgramStats:
     check: SelfCheck | None = None
     other_runtime: str = ""
     served: Mapping[str, int] = field(default_factory=dict)
+    routes: "tuple[RouteCount, ...]" = ()
 
     def __repr__(self) -> str:
         return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"

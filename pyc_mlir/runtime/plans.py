@@ -172,6 +172,14 @@ class Plans:
                     self._switch(self.modes[name], why, ReasonCode.MODE_SWITCHED)
         return self.current
 
+    def share_arenas(self) -> None:
+        """Let all modes work in the same arenas, which hold the largest: calls go to and fro."""
+        with self._lock:
+            arenas = [m.arena for m in self.modes.values() if m.arena is not None]
+            for arena in arenas:
+                arena.tag = arenas[0].tag
+            self._take_arenas()
+
     def served(self) -> dict[str, int]:
         """Return the calls that each plan has served; plans for shapes stand behind their mode."""
         plans = (p for mode in self.modes.values() for p in (mode, *mode.of_shapes))

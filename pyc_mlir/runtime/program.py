@@ -39,13 +39,14 @@ from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import PLAIN, decode, filled
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
-from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.contract import Contract, conflict
 from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime import load_check as placement
+from pyc_mlir.runtime.adaptive import Adaptive, identity_of
 from pyc_mlir.runtime.arenas import CallNeeds
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
-from pyc_mlir.runtime.events import LOAD, ProgramStats
+from pyc_mlir.runtime.events import ARM, LOAD, ProgramStats
 from pyc_mlir.runtime.monitor import Code, Monitor
 from pyc_mlir.runtime.outputs import (
     check_outputs,
@@ -62,6 +63,7 @@ from pyc_mlir.util.html import facts_table
 if TYPE_CHECKING:
     from pyc_mlir.pipelines.target.calibration import Calibration
     from pyc_mlir.profile.profile import Profile
+    from pyc_mlir.runtime.selection.selector import Selector, SelectorEvent
 
 # The number of accepted shapes that guards remember, and of call times behind the median.
 _MAX_ACCEPTED = 4096
@@ -78,6 +80,7 @@ class Program:
     """A compiled program on a device. Several threads may call it."""
 
     __slots__ = (
+        "_adaptive",
         "_calls",
         "_guard_failures",
         "_lock",
@@ -127,6 +130,7 @@ class Program:
         self._other_runtime = placement.other_runtime(manifest["versions"])
         if self._other_runtime:
             self._log.differs(self._other_runtime)
+        self._adaptive: Adaptive | None = None
         self._calls = 0
         self._guard_failures = 0
         self._seconds = 0.0
@@ -161,9 +165,10 @@ class Program:
         mode = plans.current if plans.rule is None else plans.by_rule()
         # The way of calls with arrays of this device that were seen before is the short one.
         try:
-            accepted = mode.accepted.get(tuple(map(_spec_of, args)))
+            specs = tuple(map(_spec_of, args))
+            accepted = mode.accepted.get(specs)
         except (AttributeError, TypeError):
-            accepted = None
+            specs, accepted = (), None
         try:
             if accepted is None or named or out is not None or donate is not _KEEP_ALL:
                 values, seconds, plan = self._general(
@@ -172,7 +177,9 @@ class Program:
             else:
                 plan, needs = accepted
                 arena = plan.arena
-                if plan.by_arena and arena is not None:
+                if self._adaptive is not None:
+                    values, plan = self._adaptive.call(specs, mode, accepted, args)
+                elif plan.by_arena and arena is not None:
                     values = arena.call(args, needs)
                 else:
                     values = (plan.run or self._serving.run)(args)
@@ -216,7 +223,10 @@ class Program:
             if memory is None and not on_device:
                 values = [r.host() for r in values]
             return fill(hosts, values), perf_counter() - began, plan
-        if plan.by_arena and plan.arena is not None:
+        if self._adaptive is not None:
+            specs = tuple(map(_spec_of, arrays))
+            values, plan = self._adaptive.call(specs, mode, (plan, needs), arrays)
+        elif plan.by_arena and plan.arena is not None:
             values = plan.arena.call(arrays, needs)
         else:
             values = (plan.run or self._serving.run)(arrays)
@@ -377,6 +387,36 @@ class Program:
         """
         self._plans.take(name, "asked for", ReasonCode.MODE_SWITCHED)
 
+    def adapt(self, selector: "Selector | None", *, modes: bool = True) -> None:
+        """Let a selector choose in service among the plans of the program; None ends that.
+
+        The owner's plan comes first: the mode in use, and its plans for shapes. With `modes` the
+        other modes' plans may be taken too, and all share arenas that hold the largest of them.
+        Results may differ in their last bits where plans do. Raises PycError: CONTRACT_CONFLICT
+        under strict determinism and `max_error`, BAD_ARGUMENT for a selector of another program.
+        """
+        if selector is None:
+            self._adaptive = None
+            return
+        contract = Contract.of(self.artifact.manifest["contract"])
+        if contract.is_strict:
+            raise conflict("determinism='strict'", "adapt", "equal shapes would take other code")
+        if contract.compares:
+            raise conflict("max_error", "adapt", "each plan would have to be compared at each call")
+
+        def report(event: "SelectorEvent") -> None:
+            why = f"{event.route} ({event.context}): {event.kind}, {event.why}"
+            self._log.add(ARM, event.after, why, ReasonCode.ARM_CHANGED, event.before)
+
+        selector.attach(identity_of(self.artifact), report)
+        if modes:
+            self._plans.share_arenas()
+
+        def run(plan: PlannedMode, arrays: Sequence[Array]) -> Sequence[Array]:
+            return (plan.run or self._serving.run)(arrays)
+
+        self._adaptive = Adaptive(selector, self._plans, self.device, run, modes)
+
     def switch_below(
         self, free_bytes: int, mode: str, free: Callable[[], int] | None = None
     ) -> None:
@@ -444,6 +484,7 @@ class Program:
             check=None if self.artifact.checks is None else self.artifact.checks.check,
             other_runtime=self._other_runtime,
             served=self._plans.served(),
+            routes=() if self._adaptive is None else self._adaptive.selector.counts(),
         )
 
     def save(self, path: str | Path) -> None:

@@ -154,7 +154,8 @@ def test_the_command_line_gives_the_same_options(tmp_path):
         ("--kernels", "rows+gemv"), ("--calibration", "figures.json"), ("--recipe", "log.jsonl"),
         ("--dim", "batch=1:64"), ("--dump-phases", "phases"), ("--Xiree=--iree-opt-level=O2",),
         ("--node-names",), ("--islands",), ("--check",), ("--wisdom", "wisdom.json"),
-        ("--plans", "batch=1;batch=2:8"), ("--shapes", "trace.csv"), ("--require-evidence",), ("--passes", "pyc-canonicalize,default"),
+        ("--plans", "batch=1;batch=2:8"), ("--shapes", "trace.csv"),
+        ("--require-evidence",), ("--passes", "pyc-canonicalize,default"),
         ("--memory-budget", "1MiB"), ("--allowed-targets", "cpu-avx2"),
     ]  # fmt: skip
     parser = pyc_compile.make_parser()

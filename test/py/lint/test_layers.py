@@ -39,8 +39,8 @@ FOLDERS = (
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
     *under(
-        *("pyc_mlir", "util/captures", "util", "measure", "artifact", "profile", "runtime"),
-        *("service", "serve"),
+        *("pyc_mlir", "util/captures", "util", "measure", "artifact", "profile"),
+        *("runtime/selection", "runtime", "service", "serve"),
     ),
     *under("pyc_mlir/frontends", "python", "importing", "islands", "onnx/shared"),
     *under("pyc_mlir/frontends/onnx/ops", "layers", "images", "microsoft", ""),
