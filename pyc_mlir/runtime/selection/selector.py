@@ -16,7 +16,7 @@ import json
 import os
 import random
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
@@ -355,6 +355,7 @@ def replay(path: str | Path) -> tuple[SelectorEvent, ...]:
         again = Selector(policy=policy, seed=head["seed"])
         again._known = head["known"]
         routes = {name: again.route(name, arms) for name, arms in head["routes"].items()}
+        timed: Counter[tuple[str, int, str]] = Counter()
         for number, (kind, name, context, arm, why, value) in enumerate(rows, 2):
             route, bandit = routes[name], again._bandit(routes[name], context)
             if kind == _CHOSE:
@@ -367,7 +368,11 @@ def replay(path: str | Path) -> tuple[SelectorEvent, ...]:
                         got=f"arm {pull.arm} ({pull.why})",
                         remedy="replay with the version of PyC that wrote the log",
                     )
+                timed[name, arm, why] += 1
             elif kind == _TOLD:
+                if not timed[name, arm, why]:
+                    raise ValueError(f"line {number}: seconds of arm {arm}, which was not asked")
+                timed[name, arm, why] -= 1
                 again._changed(route, context, bandit.observe(Pull(arm, why), value))
             else:
                 again._changed(route, context, bandit.remove(arm, why))

@@ -101,8 +101,8 @@ def test_decisions_are_replayed_from_the_log(tmp_path):
     row[3] = 1 - row[3]
     lines[40] = json.dumps(row)
     (tmp_path / "other.jsonl").write_text("\n".join(lines))
-    codes = {refused(lambda: replay(tmp_path / "other.jsonl")).code}
-    assert codes <= {ReasonCode.REPLAY_MISMATCH, ReasonCode.BAD_ARGUMENT}
+    code = refused(lambda: replay(tmp_path / "other.jsonl")).code
+    assert code in (ReasonCode.REPLAY_MISMATCH, ReasonCode.BAD_ARGUMENT)
     for text in ("", "{}", "[]", "x", lines[0] + "\n[1]"):
         (tmp_path / "none.jsonl").write_text(text)
         assert refused(lambda: replay(tmp_path / "none.jsonl")).code is ReasonCode.BAD_ARGUMENT
