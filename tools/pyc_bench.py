@@ -33,6 +33,7 @@ SUITES: dict[str, str] = {
     "gemm": "pyc_mlir.tools.bench.latency.gemm:run",
     "layers": "pyc_mlir.tools.bench.latency.layers:run",
     "overhead": "pyc_mlir.tools.bench.latency.overhead:run",
+    "checksums": "pyc_mlir.tools.bench.latency.checksums:run",
     "pack": "pyc_mlir.tools.bench.packing.suite:run",
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
     "iopddl": "pyc_mlir.tools.bench.packing.iopddl:run",
@@ -82,7 +83,7 @@ def _first_line(entry: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one suite; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
+    """Run one suite; return the exit status (0 done, 1 refused, 2 usage, 70 a fault of ours)."""
     return cli.run_tool(TOOL, lambda: _run(list(sys.argv[1:] if argv is None else argv)))
 
 

@@ -15,13 +15,12 @@ from typing import Any, ClassVar
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
-from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.evidence import Computes, NotOffered
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
-from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
 from pyc_mlir.pipelines.kernels.knobs import encode
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, SELECT
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED, SELECT
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import with_settings
@@ -29,7 +28,7 @@ from pyc_mlir.pipelines.pyc.groups import AttachedKernel, Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
-from pyc_mlir.pipelines.target.target import MOST_BINDINGS, TARGETS, Target
+from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
 from pyc_mlir.pipelines.target.work import Work
 from pyc_mlir.pipelines.target.work_id import work_id
 
@@ -48,12 +47,7 @@ class SelectKernels:
 
     def __post_init__(self) -> None:
         """Raise PycError (INVALID_PIPELINE) for an unknown target or family."""
-        if self.target not in ("", *TARGETS):
-            raise PycError(
-                ReasonCode.INVALID_PIPELINE,
-                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}"
-                f"{did_you_mean(self.target, TARGETS)}",
-            )
+        require_target(self.target)
         unknown = set(filter(None, self.families.split("+"))) - set(FAMILIES)
         if unknown:
             raise PycError(
@@ -109,6 +103,8 @@ def legal_offers(
 ) -> tuple[dict[str, Found], list[NotOffered]]:
     """Return the allowed kernels by name, and evidence of those that are not."""
     found = _offers(work, context.target, families)
+    if context.detect_faults:
+        found = {name: _checked(*offer) for name, offer in found.items()}
     why = _against_indirect(context)
     left_out = [n for n, (_, o) in found.items() if why and o.indirect]
     offers = {n: f for n, f in found.items() if n not in left_out}
@@ -127,6 +123,15 @@ def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found
             number = sum(n == name or n.startswith(f"{name}#") for n in found)
             found[f"{name}#{number}" if number else name] = (family, offer)
     return found
+
+
+def _checked(family: str, offer: KernelOffer) -> Found:
+    """Return the offer with checks of its own, where a dispatch can bind what they need."""
+    other = CHECKED.get(family)
+    made = None if other is None else FAMILIES[other].checked(offer)
+    if other is None or made is None or len(made.knobs.kernel("k").operands) > MOST_BINDINGS:
+        return family, offer
+    return other, made
 
 
 def _against_indirect(context: PassContext) -> str:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, from_bytes
+from pyc_mlir.artifact.artifact import Artifact, from_bytes
 from pyc_mlir.artifact.contract_status import Counts, current_report, refusal_report
-from pyc_mlir.artifact.manifest import check_conditions
+from pyc_mlir.artifact.manifest import Origin, read_origin
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -32,17 +33,6 @@ from pyc_mlir.pipelines.choices.log import (
 from pyc_mlir.pipelines.choices.node_names import read_beside
 from pyc_mlir.pipelines.choices.recipe_file import RecipeFile, is_recipe
 
-# What the manifest says of the way to a program.
-CONDITIONS = (
-    "target",
-    "features",
-    "graph_id",
-    "signature",
-    "contract",
-    "options",
-    CALIBRATION,
-    "versions",
-)
 # What a compile without a program chose, and over what.
 REFUSED, MADE = "refused", "made"
 _ZIP = b"PK\x03\x04"
@@ -72,29 +62,29 @@ class CompileLog:
 
     @property
     def signature(self) -> Signature | None:
-        """What the program takes and gives."""
+        """The inputs and results of the program."""
         known = self.conditions.get("signature")
-        return None if known is None else Signature.from_json(known)
+        return None if known is None else from_data(Signature, known)
 
     @property
     def has_islands(self) -> bool:
-        """Whether nodes of the model might be lowered by torch-mlir."""
+        """True if nodes of the model might be lowered by torch-mlir."""
         return bool((self.conditions.get("options") or {}).get("islands"))
 
 
 def conditions_of(artifact: Artifact) -> dict[str, Any]:
-    """What an artifact was compiled with, as JSON data."""
-    return {name: artifact.manifest.get(name) for name in CONDITIONS}
+    """Return the options and facts that an artifact was compiled with, as JSON data."""
+    return to_data(artifact.manifest.origin)
 
 
 def head_of(artifact: Artifact, data: bytes) -> Conditions:
-    """The first record of a log: the conditions, and the hash of the program's bytes `data`."""
+    """Return a log's first record: the conditions and the hash of the program's bytes `data`."""
     broken = current_report(artifact, Counts()).broken
     return Conditions(conditions_of(artifact), hashlib.sha256(data).hexdigest(), broken)
 
 
 def refusal_of(error: PycError, contract: Contract) -> Event:
-    """The only record of a compile that was refused: why, and each clause of the contract."""
+    """Return the only record of a refused compile: why, and each clause of the contract."""
     clauses = (Reason("", str(c)) for c in refusal_report(contract, error).clauses)
     return Event(
         COMPILE, REFUSED, REFUSED, MADE, (Reason(error.code.name, error.message), *clauses)
@@ -102,7 +92,7 @@ def refusal_of(error: PycError, contract: Contract) -> Event:
 
 
 def read_compile_log(path: str | Path) -> CompileLog:
-    """What a program (.vmfb) or a log tells.
+    """Read the log of a program (.vmfb), or a log's file.
 
     Raises PycError: FILE_ACCESS, BAD_ARGUMENT for a malformed log, BAD_ARTIFACT for a damaged
     program.
@@ -118,17 +108,15 @@ def read_compile_log(path: str | Path) -> CompileLog:
 def _of_log(name: str, log: Sequence[Record]) -> CompileLog:
     head = next((r for r in log if isinstance(r, Conditions)), Conditions({}, ""))
     if head.values:
-        _check_conditions(head, name)
+        origin_in(head.values, name)
     made, events = decisions_of(log), events_of(log)
     return CompileLog(name, head.values, made, head.digest, None, events, head.broken)
 
 
-def _check_conditions(head: Conditions, name: str) -> None:
-    """Raise PycError (BAD_ARGUMENT) for conditions that no compile has."""
+def origin_in(conditions: Mapping[str, Any], name: str) -> Origin:
+    """Return the conditions of a log. Raises PycError (BAD_ARGUMENT) for those of no compile."""
     try:
-        if missing := set(CONDITIONS) - set(head.values):
-            raise ValueError(f"none for {', '.join(sorted(missing))}")
-        check_conditions({condition: head.values[condition] for condition in CONDITIONS})
+        return read_origin(conditions)
     except ValueError as error:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -138,7 +126,7 @@ def _check_conditions(head: Conditions, name: str) -> None:
 
 
 def recipe_at(path: str | Path) -> Recipe:
-    """The choices of a program, a log or a recipe's file, for use with any program.
+    """Return the choices of a program, a log or a recipe's file, for use with any program.
 
     Raises as `read_compile_log`, and PycError (BAD_ARGUMENT) for a malformed recipe.
     """

@@ -18,13 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float
+from pyc_mlir.dialects.util.codec import Form
 
 # Arguments of calls that are no arrays: numbers and trees.
 PLAIN = (bool, int, float, list, tuple, dict)
@@ -52,7 +53,7 @@ class SignatureEntry:
     """
 
     name: str
-    dtype: np.dtype
+    dtype: Annotated[np.dtype, Form(dtype_name, DTYPES.__getitem__)]
     shape: tuple[Dim, ...]
 
     def __post_init__(self) -> None:
@@ -87,33 +88,22 @@ class SignatureEntry:
         return replace(self, shape=tuple(shape))
 
     def largest(self, ranges: Ranges) -> "SignatureEntry":
-        """This argument with the largest size in place of each dynamic dimension of a range."""
+        """Return this argument with the largest size for each dynamic dimension of a range."""
         names = self.dynamic
         shape = [
             ranges[names[i]][1] if names.get(i) in ranges else d for i, d in enumerate(self.shape)
         ]
         return replace(self, shape=tuple(shape))
 
-    def to_json(self) -> dict[str, Any]:
-        """The manifest's form of it."""
-        return {"name": self.name, "dtype": dtype_name(self.dtype), "shape": list(self.shape)}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "SignatureEntry":
-        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError."""
-        dims = tuple(data["shape"])
-        if not all(d is None or isinstance(d, str) or (type(d) is int and d >= 0) for d in dims):
-            raise ValueError(f"expected sizes, names or null as dimensions, got {data['shape']}")
-        return SignatureEntry(str(data["name"]), DTYPES[data["dtype"]], dims)
-
 
 @dataclass(frozen=True)
 class Signature:
-    """What a program takes and gives, and the `ranges` that sizes are declared to keep.
+    """The inputs and results of a program, and the `ranges` that sizes are declared to keep.
 
     results: the structure of the results, as `encode` writes it.
     """
 
+    complete: ClassVar[bool] = True
     inputs: tuple[SignatureEntry, ...]
     outputs: tuple[SignatureEntry, ...]
     ranges: Ranges = field(default_factory=dict)
@@ -148,7 +138,7 @@ class Signature:
         }
 
     def with_ranges(self, given: Mapping[str, Any]) -> "Signature":
-        """This signature with more ranges. Raises PycError (BAD_ARGUMENT) for what is none."""
+        """Return this signature with more ranges. Raises PycError (BAD_ARGUMENT) for others."""
         known = sorted({name for a in self.inputs for name in a.dynamic.values()})
         ranges = dict(self.ranges)
         for name, value in ((one_line(n), v) for n, v in given.items()):
@@ -207,7 +197,7 @@ class Signature:
         return list(outermost), frozenset(all_paths)
 
     def arranged(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-        """One value for each input, in order: of what a call gives by position and by name.
+        """Return one value for each input, in order: of what a call gives by position and by name.
 
         ``f(x, {"w": w, "b": b})`` and ``f(x, params={"w": w, "b": b})`` fit inputs ``x``,
         ``params.w`` and ``params.b``; so does one value for each input. Python numbers and lists
@@ -265,41 +255,6 @@ class Signature:
         message = f"call: expected {expected} ({self._listed()}), got {got}"
         return PycError(ReasonCode.ARGUMENT_COUNT, message)
 
-    def to_json(self) -> dict[str, Any]:
-        """The manifest's form of it."""
-        ranges = {name: list(ends) for name, ends in self.ranges.items()}
-        return {
-            "inputs": [a.to_json() for a in self.inputs],
-            "outputs": [a.to_json() for a in self.outputs],
-            **({"ranges": ranges} if ranges else {}),
-            **({"results": self.results} if self.results else {}),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Signature":
-        """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
-        try:
-            results, count = data.get("results", ""), len(data["outputs"])
-            decode(results, count)
-            return Signature(
-                tuple(SignatureEntry.from_json(a) for a in data["inputs"]),
-                tuple(SignatureEntry.from_json(a) for a in data["outputs"]),
-                results=results,
-            ).with_ranges(data.get("ranges", {}))
-        except (
-            ArithmeticError,
-            AttributeError,
-            PycError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ) as error:
-            raise PycError(
-                ReasonCode.BAD_ARTIFACT,
-                f"manifest: expected inputs and outputs with name, dtype and shape, "
-                f"got {data!r:.200} ({type(error).__name__}: {error})",
-            ) from None
-
 
 def _settled(name: str, dim: str | int | None, sizes: Mapping[str, int]) -> str | int | None:
     if name in sizes:
@@ -310,7 +265,7 @@ def _settled(name: str, dim: str | int | None, sizes: Mapping[str, int]) -> str 
 
 
 def _is_leaf(value: Any) -> bool:
-    """True for arrays, numbers, and lists of numbers."""
+    """Return True for arrays, numbers, and lists of numbers."""
     return not isinstance(value, PLAIN) or _is_numbers(value)
 
 
@@ -351,14 +306,14 @@ def _as_array(expected: SignatureEntry, value: Any) -> Any:
 
 
 def _holds(dtype: np.dtype, kind: np.dtype) -> bool:
-    """Whether Python numbers that numpy takes for `kind` may become `dtype`."""
+    """Return whether Python numbers that numpy takes for `kind` may become `dtype`."""
     order = {"b": 0, "u": 1, "i": 1, "f": 2}
     wanted = 2 if is_float(dtype) else order.get(dtype.kind, -1)
     return order.get(kind.kind, 3) <= wanted
 
 
 def checked_range(name: str, value: Any) -> Range:
-    """A range from (low, high), both included. Raises PycError (BAD_ARGUMENT)."""
+    """Return a range from (low, high), both included. Raises PycError (BAD_ARGUMENT)."""
     ends = tuple(value) if isinstance(value, tuple | list) else ()
     whole = all(isinstance(e, int | np.integer) and not isinstance(e, bool) for e in ends)
     if len(ends) != 2 or not whole or not 0 <= ends[0] <= ends[1] < _SIZES:
@@ -417,7 +372,7 @@ def _bind(
 
 
 def encode(tree: Any) -> str:
-    """A tree, whose leaves are the numbers of results, as text.
+    """Return a tree, whose leaves are the numbers of results, as text.
 
     Named tuples become tuples. Empty where the results come so without a text (one alone, several
     as a tuple), and for dicts with keys that JSON lacks.
@@ -432,7 +387,7 @@ def encode(tree: Any) -> str:
 
 
 def _data(tree: Any) -> Any:
-    """The tree as JSON. Raises TypeError for keys that it lacks."""
+    """Return the tree as JSON. Raises TypeError for keys that it lacks."""
     if isinstance(tree, dict):
         if not all(isinstance(key, _RESULT_KEYS) for key in tree):
             raise TypeError("a key that is no text or number")
@@ -443,7 +398,9 @@ def _data(tree: Any) -> Any:
 
 
 def decode(text: str, count: int) -> Any:
-    """The tree of `count` results; None for an empty text. Raises ValueError for what is none."""
+    """Return the tree of `count` results; None for an empty text. Raises ValueError for what is
+    none.
+    """
     if not text:
         return None
     try:
@@ -469,7 +426,7 @@ def _tree(data: Any) -> Any:
 
 
 def filled(tree: Any, values: Sequence[Any]) -> Any:
-    """The tree with values in place of their numbers."""
+    """Return the tree with values in place of their numbers."""
     if isinstance(tree, dict):
         return {key: filled(entry, values) for key, entry in tree.items()}
     if isinstance(tree, (list, tuple)):

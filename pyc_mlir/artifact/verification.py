@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import COMPILE, Event
 
 
+@runtime_checkable
 class Oracle(Protocol):
     """Answers for any inputs of a program."""
 
@@ -60,19 +61,19 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether all samples agree."""
+        """True if all samples agree."""
         return not self.wrong and self.done == self.of
 
     def fits(self, artifact: str, environment: Mapping[str, str]) -> bool:
-        """Whether it speaks of this program, in this environment."""
+        """Return whether the record speaks of this program, in this environment."""
         return self.artifact == artifact and dict(self.environment) == dict(environment)
 
 
 class VerificationStore(Protocol):
-    """Where verification records of one artifact are kept between processes."""
+    """A store of one artifact's verification records, kept between processes."""
 
     def known(self, device: Any) -> Verification | None:
-        """The verification of an earlier comparison on such a device."""
+        """Return the verification of an earlier comparison on such a device."""
         ...
 
     def keep(self, verification: Verification) -> None:
@@ -96,7 +97,7 @@ class Unchecked(Enum):
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the references expect of a program: samples, or why there are none.
+    """The references' answers for a program: samples, or why there are none.
 
     name: who answers. work: what that took, in units of `OpDef.evaluation_work`.
     """
@@ -131,7 +132,7 @@ class SelfCheck:
 
     @staticmethod
     def without(unchecked: Unchecked, why: str = "") -> "SelfCheck":
-        """The outcome where nothing was compared."""
+        """Return the outcome where nothing was compared."""
         return SelfCheck(unchecked=unchecked, why=why)
 
     @property
@@ -141,7 +142,7 @@ class SelfCheck:
 
     @property
     def reason(self) -> str:
-        """What was compared, or why nothing was; without what was measured."""
+        """The subject of the comparison, or why nothing was compared; without what was measured."""
         if self.unchecked is not None:
             return f"{self.unchecked.value}{f' ({self.why})' if self.why else ''}"
         sizes = "; ".join(
@@ -170,7 +171,7 @@ class SelfCheck:
 
 @dataclass(frozen=True)
 class Checks:
-    """What the process that compiled an artifact knows of it besides.
+    """Facts that only the process that compiled an artifact knows.
 
     oracle: the reference for inputs of calls; verification: the record of the samples; clauses:
     reports of other clauses; stand_ins: by the name of a fallback what makes its artifact;
@@ -190,7 +191,7 @@ class Checks:
 
 
 def hash_of(vmfb: bytes | memoryview, samples: bytes, max_error: Any) -> str:
-    """The identity of a program, its samples and what is asked of them."""
+    """Return the identity of a program, its samples and what is asked of them."""
     digest = hashlib.sha256(vmfb)
     digest.update(samples)
     digest.update(repr(max_error).encode())

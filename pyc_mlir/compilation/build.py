@@ -6,13 +6,13 @@
 `plan_only` stops at the memory plan; `together` chooses kernels and parts by such plans.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyc_mlir.artifact.account import Account
-from pyc_mlir.artifact.artifact import Artifact, Mode, make_manifest
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.contract_status import Facts, compile_report
+from pyc_mlir.artifact.manifest import EntryPoint, Manifest, ShapeEntry
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks, Oracle
@@ -34,7 +34,6 @@ from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
-from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry, EntryRequest
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
@@ -262,9 +261,7 @@ class _Rival:
         return self.program.planned(self.program.job.under(self.options)).fits
 
 
-def _manifest(
-    prepared: Prepared, made: Generated, entry: ArenaEntry, account: Account
-) -> dict[str, Any]:
+def _manifest(prepared: Prepared, made: Generated, entry: ArenaEntry, account: Account) -> Manifest:
     lowered, options, vmfb = prepared.lowered, prepared.options, made.vmfb
     by_iree = made.memory.reference.get(lowered.entry) or entry.main
     facts = _facts(prepared, account)
@@ -279,7 +276,7 @@ def _manifest(
         reference=reference_of(account, lowered.constants_bytes, by_iree),
         formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
         modes=_modes(vmfb, options, entry.request),
-        shape_plans=_shape_entries(vmfb, lowered, entry.request),
+        shape_plans=tuple(_shape_entries(vmfb, lowered, entry.request)),
         seconds=lowered.seconds,
         calibration=options.calibration,
         contract_report=compile_report(options.contract, facts),
@@ -305,30 +302,27 @@ def _facts(prepared: Prepared, account: Account) -> Facts:
         len(prepared.samples.samples),
         "" if oracle is None else oracle.name,
         tuple(used),
+        str(prepared.lowered.faults),
     )
 
 
-def _modes(vmfb: bytes, options: Options, entry: EntryRequest) -> dict[str, Mode]:
-    """Return, by function with an arena of its own, the mode of its plan and the arena's bytes."""
+def _modes(vmfb: bytes, options: Options, entry: EntryRequest) -> Iterator[EntryPoint]:
+    """Yield each function with an arena of its own, its plan's mode and its arena's bytes."""
     first = "+".join(options.planner_modes) or UNPLANNED
-    found = {}
     for name, mode in {entry.name: first, **entry.modes}.items():
         facts = read_facts(vmfb, name)
         if facts is not None:
-            found[name] = Mode(mode, facts.arena_bytes)
-    return found
+            yield EntryPoint(name, mode, facts.arena_bytes)
 
 
-def _shape_entries(vmfb: bytes, lowered: Lowered, entry: EntryRequest) -> list[dict[str, Any]]:
-    """Return the manifest's entries of plans for shapes, in the order in which guards ask."""
-    found = []
+def _shape_entries(vmfb: bytes, lowered: Lowered, entry: EntryRequest) -> Iterator[ShapeEntry]:
+    """Yield the manifest's entries of plans for shapes, in the order in which guards ask."""
     for function, shapes in lowered.shape_plans.items():
-        facts = read_facts(vmfb, entry.twins[function])
-        made: dict[str, Any] = {"function": function, "ranges": to_data(shapes.ranges)}
-        if facts is not None:
-            made |= {"arena": entry.twins[function], "arena_bytes": facts.arena_bytes}
-        found.append(made)
-    return found
+        facts, arena = read_facts(vmfb, entry.twins[function]), entry.twins[function]
+        if facts is None:
+            yield ShapeEntry(function, dict(shapes.ranges))
+        else:
+            yield ShapeEntry(function, dict(shapes.ranges), arena, facts.arena_bytes)
 
 
 def _budget(lowered: Lowered, contract: Contract) -> ByteBudget | None:

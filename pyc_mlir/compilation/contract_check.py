@@ -108,9 +108,9 @@ def _with_plans_checked(artifact: Artifact, device: Device) -> Artifact:
     """Return the artifact with its plans compared. Raises PycError (WRONG_RESULT)."""
     checks = artifact.checks
     assert checks is not None, "its plans are in there"
-    limit = Contract.of(artifact.manifest["contract"]).max_error
+    limit = artifact.manifest.contract.max_error
     done = check_plans(
-        serving(Program(_without_contract(artifact), device)),
+        serving(Program(artifact.unbound, device)),
         checks.of_plans,
         limit if isinstance(limit, int | float) else None,
     )
@@ -169,14 +169,14 @@ def _replay_stand_in(options: Options, build: Callable[[Options], Artifact]) -> 
 def _as_stand_in(artifact: Artifact, by: str, why: Sequence[Evidence]) -> Artifact:
     """Return IREE's code with the decision that it stands in for a program with kernels."""
     offered = (Alternative("all kernels"), Alternative(IREE_CODE))
-    site = Site(SITE, artifact.manifest["graph_id"] or "module")
+    site = Site(SITE, artifact.manifest.graph_id or "module")
     decision = Decision(site, IREE_CODE, offered, by, grounds=tuple(why))
     return replace(artifact, decisions=(*artifact.decisions, decision))
 
 
 def with_requested_options(artifact: Artifact, options: Options) -> Artifact:
     """Return the artifact with a manifest that records the requested options."""
-    return replace(artifact, manifest={**artifact.manifest, "options": options.replayed})
+    return artifact.noted(options=options.replayed)
 
 
 def needs_runs(contract: Contract) -> bool:
@@ -211,20 +211,15 @@ def _stand_ins(
 
 def _device_for(artifact: Artifact) -> Device | None:
     """Return a device that can run the artifact, on CPUs the caller's own thread; None: none."""
-    kind = artifact.manifest["device"]
+    kind = artifact.manifest.device
     try:
         device = Device("local-sync") if kind == "local" else Device.default_for(kind)
-        Program(_without_contract(artifact), device)
+        Program(artifact.unbound, device)
     except PycError as error:
         if error.code is ReasonCode.DEVICE_UNAVAILABLE:
             return None
         raise
     return device
-
-
-def _without_contract(artifact: Artifact) -> Artifact:
-    """Return the artifact as if nothing was promised: to run it without comparing."""
-    return replace(artifact, manifest={**artifact.manifest, "contract": {}}, samples=b"")
 
 
 def _check_samples(
@@ -273,7 +268,7 @@ def some_inputs(
 def _check_same_bits(artifact: Artifact) -> ClauseReport:
     """Compare runs with one thread and with two. Raises PycError (NOT_DETERMINISTIC)."""
     clause = artifact.contract_report["determinism"]
-    bare = _without_contract(artifact)
+    bare = artifact.unbound
     results: list[list[bytes]] = []
     inputs: list[np.ndarray] | None = None
     for threads in (1, 2):
@@ -294,8 +289,8 @@ def _check_same_bits(artifact: Artifact) -> ClauseReport:
 def _check_latency(artifact: Artifact, contract: Contract) -> ClauseReport:
     """Measure the median call on the default device. Raises PycError (LATENCY_MISSED)."""
     manifest = artifact.manifest
-    device = Device.default_for(manifest["device"], manifest["seconds"])
-    program = Program(_without_contract(artifact), device)
+    device = Device.default_for(manifest.device, manifest.seconds)
+    program = Program(artifact.unbound, device)
     arrays = [to_device(a, device) for a in some_inputs(artifact, serving(program).answer)]
     seconds = list(call_seconds(lambda: program(*arrays)))
     clause = latency(artifact.contract_report["latency_goal_seconds"], seconds)

@@ -16,15 +16,6 @@ from pyc_mlir.artifact.verification import Expectation, Unchecked
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
 from pyc_mlir.compilation.reference.self_check import expectation
-from pyc_mlir.compilation.signatures import (
-    RANGES,
-    declare_ranges,
-    drop_settled_ranges,
-    refined,
-    settle,
-    shapes_text,
-    signature_of,
-)
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of, definition_of
 from pyc_mlir.dialects.ir.bindings import ir
@@ -33,6 +24,15 @@ from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.frontends.graph_report import graph_report
+from pyc_mlir.frontends.signatures import (
+    RANGES,
+    declare_ranges,
+    drop_settled_ranges,
+    refined,
+    settle,
+    shapes_text,
+    signature_of,
+)
 from pyc_mlir.frontends.sources import Loaded, Source, copied
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
@@ -44,8 +44,8 @@ from pyc_mlir.pipelines.choices.choices import (
     Site,
     TunableSite,
 )
+from pyc_mlir.pipelines.choices.contract import uncheckable
 from pyc_mlir.pipelines.choices.evidence import Reason
-from pyc_mlir.pipelines.choices.shape_plans import ShapePlan
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
@@ -54,8 +54,9 @@ from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
-from pyc_mlir.pipelines.pyc.groups import predicted_seconds
+from pyc_mlir.pipelines.pyc.groups import FaultCoverage, fault_coverage, predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
+from pyc_mlir.pipelines.shapes.plan import ShapePlan
 
 # A lowered function has one block; regions with control flow are left to IREE, which looks again.
 TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
@@ -98,6 +99,8 @@ class Lowered:
     imported: ImportReport = field(default_factory=ImportReport)
     # The graph's id blind to the contents of constants, for evidence and recipes of other programs.
     structure_id: str = ""
+    # What detects faults of hardware, where the contract asks for it.
+    faults: FaultCoverage = field(default_factory=FaultCoverage)
     # What the references expect of it, for the self-check; None where that was not asked for.
     expected: Expectation | None = None
     # Functions beside the entry that are compiled for certain sizes, and the sizes.
@@ -134,6 +137,7 @@ def context_of(options: Options) -> PassContext:
         compares,
         kernels,
         together,
+        options.contract.detect_faults,
     )
 
 
@@ -146,6 +150,7 @@ def lower(job: Job, expect: bool = False) -> Lowered:
     with new_context() as context, ir.Location.unknown():
         loaded = job.load(context)
         if loaded.module is None or (loaded.foreign and not _is_raised(loaded, options)):
+            _covered(FaultCoverage(), options)
             return replace(_foreign(loaded, options), expected=_NO_REFERENCE if expect else None)
         with loaded.module.context, ir.Location.unknown():
             return _lower_pyc(loaded.module, job, loaded.foreign != b"", expect)
@@ -220,6 +225,7 @@ def _lower_pyc(
     mixes = _mixes_rows(function)
     known = constant_work(module)
     seconds = predicted_seconds(module, options.target)
+    faults = _covered(fault_coverage(module), options)
     signature = refined(given, signature_of(function))
     expected = None if before is None else expectation(before, entry, signature)
     run_pipeline(module, TO_LINALG, context)
@@ -240,8 +246,18 @@ def _lower_pyc(
         reference,
         imported,
         structure_id,
+        faults,
         expected,
     )
+
+
+def _covered(found: FaultCoverage, options: Options) -> FaultCoverage:
+    """Return the coverage. Raises PycError (UNCHECKABLE_CLAUSE) where it is none, yet asked for."""
+    if options.contract.detect_faults and not found.checked:
+        raise uncheckable(
+            "detect_faults", "a product of f32 by constant weights that a kernel computes", "none"
+        )
+    return found
 
 
 def _identified(function: ir.Operation, options: Options, context: PassContext) -> tuple[str, str]:

@@ -24,17 +24,11 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ir.resources import as_resource, resource_key
 from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
-from pyc_mlir.pipelines.choices.shape_plans import (
-    AUTO_PLANS,
-    Chosen,
-    Demand,
-    ShapePlan,
-    choose_plans,
-    parse_plans,
-    plans_text,
-)
 from pyc_mlir.pipelines.pyc.groups import predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
+from pyc_mlir.pipelines.shapes.choose import Chosen, choose_plans
+from pyc_mlir.pipelines.shapes.demand import Demand
+from pyc_mlir.pipelines.shapes.plan import AUTO_PLANS, ShapePlan, parse_plans, plans_text
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.util.logs import Stage
 

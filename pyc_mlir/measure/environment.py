@@ -34,6 +34,7 @@ from typing import Any
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.measure.hardware import cpu_quota, machine_id, nvidia_gpus, page_policy, sniff
+from pyc_mlir.util import children
 from pyc_mlir.util.checksum import digest
 from pyc_mlir.util.source_files import SEEN, Files, source_digest
 from pyc_mlir.util.versions import installed_version
@@ -100,7 +101,9 @@ class Environment:
         return sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: "Environment") -> list[str]:
-        """What keeps two environments from being compared: ``cores: 2 / 8``; empty when equal."""
+        """Return what keeps two environments from being compared: ``cores: 2 / 8``; empty when
+        equal.
+        """
         mine, theirs = to_data(self), to_data(other)
         return [
             f"{key}: {mine[key]} / {theirs[key]}"
@@ -157,7 +160,8 @@ def git_state(source: Path) -> tuple[str | None, bool]:
 
 def _git(folder: str, *arguments: str) -> str:
     command = ["git", "-C", folder, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    done = children.run(command, timeout=20)
+    done.check_returncode()
     return done.stdout.strip()
 
 
@@ -201,7 +205,7 @@ class Environments:
         ]
 
     def facts(self) -> dict[str, Facts]:
-        """All facts as JSON data."""
+        """Return all facts as JSON data."""
         return {
             "hardware": self.hardware_facts,
             "toolchain": self.toolchain_facts,
@@ -221,7 +225,7 @@ def current_place(
     flags: Sequence[str] = (),
     root: Path = Path("/"),
 ) -> Environments:
-    """The environment of this process.
+    """Return the environment of this process.
 
     device: the kind of device that runs programs. allocator: a name, empty for the device's own.
     flags: for IREE and LLVM beside those of the target, whose table is part of PyC's source.
@@ -268,5 +272,5 @@ def _plugins() -> dict[str, str]:
 
 
 def _compiling() -> Files:
-    """Those of PyC's modules that decide what code is made."""
+    """Return those of PyC's modules that decide what code is made."""
     return tuple(file for file in SEEN if file[0].startswith(_COMPILING))

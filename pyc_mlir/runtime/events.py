@@ -24,22 +24,25 @@ from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
     from pyc_mlir.runtime.device import MemoryStatistics
+    from pyc_mlir.runtime.faults import FaultCounts
     from pyc_mlir.runtime.monitor import Fallback
     from pyc_mlir.runtime.plans import ModeSwitch
     from pyc_mlir.runtime.selection.selector import RouteCount
 
 MOST_EVENTS = 256
 # The events, and what is turned down by each.
-LOAD, RELEASE, GUARD, MODE, ARM, FALLBACK, RUNTIME, CALLS = (
+LOAD, RELEASE, GUARD, MODE, FALLBACK, RUNTIME, CALLS, FAULT = (
     "load",
     "release",
     "guard",
     "mode",
-    "arm",
     "fallback",
     "runtime",
     "calls",
+    "fault",
 )
+# Codes of calls that had begun to run.
+_RAN = (ReasonCode.RUNTIME_FAILED, ReasonCode.OUT_OF_MEMORY, ReasonCode.FAULT_DETECTED)
 REFUSED, ANSWERED, LOADED = "refused", "answered", "loaded"
 COUNTED = (
     "calls",
@@ -78,13 +81,17 @@ class RunLog:
 
     def refused(self, error: PycError) -> None:
         """Record a call that an error ended: by a guard before it ran, or by the runtime."""
-        ran = error.code in (ReasonCode.RUNTIME_FAILED, ReasonCode.OUT_OF_MEMORY)
-        event = RUNTIME if ran else GUARD
+        event = RUNTIME if error.code in _RAN else GUARD
         self.add(event, REFUSED, error.message, error.code, ANSWERED)
 
     def differs(self, why: str) -> None:
         """Record a load although the program was compiled for another release of the runtime."""
         self.add(RELEASE, LOADED, why, ReasonCode.RUNTIME_DIFFERS, REFUSED)
+
+    def latest(self) -> tuple[Event, ...]:
+        """List the latest events."""
+        with self._lock:
+            return tuple(self._events)
 
     def events(self, stats: Any) -> tuple[Event, ...]:
         """List what the cache did, the events, and one line that counts: of a program's `stats`."""
@@ -113,9 +120,10 @@ class ProgramStats:
     and `fallbacks` are those that were taken. `imported` is how much of the program PyC compiles,
     `cache` what the compile cache did for it, if it was asked, `check` how it compared with its
     references when this process compiled it. `other_runtime` says which release of IREE's runtime
-    the program was compiled for, if this is another one (RUNTIME_DIFFERS). `served` counts the
-    calls of each plan: modes by their names, plans for certain shapes by their sizes. `routes` are
-    what a selector did, if there is one.
+    the program was compiled for, if this is another one (RUNTIME_DIFFERS). `faults` counts what
+    checksums found, under `detect_faults`. `served` counts the calls of each plan: modes by their
+    names, plans for certain shapes by their sizes. `routes` are what a selector did, if there is
+    one.
     """
 
     calls: int
@@ -139,6 +147,7 @@ class ProgramStats:
     cache: CacheRecord | None = None
     check: SelfCheck | None = None
     other_runtime: str = ""
+    faults: "FaultCounts | None" = None
     served: Mapping[str, int] = field(default_factory=dict)
     routes: "tuple[RouteCount, ...]" = ()
 
@@ -167,6 +176,8 @@ class ProgramStats:
             shown["calls by plan"] = ", ".join(counts)
         if self.check is not None:
             shown["self-check"] = str(self.check)
+        if self.faults is not None:
+            shown["faults"] = str(self.faults)
         if self.wrong_results or self.fallbacks:
             shown["wrong results"] = str(self.wrong_results)
             shown["fallbacks"] = "; ".join(map(str, self.fallbacks)) or "none"

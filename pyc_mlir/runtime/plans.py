@@ -18,16 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.artifact import ARENA, MAIN, SHAPE_PLANS, Artifact
+from pyc_mlir.artifact.artifact import ARENA, MAIN, Artifact
+from pyc_mlir.artifact.manifest import EntryPoint, ShapeEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.shape_plans import ShapePlan
+from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.runtime import load_check
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
-from pyc_mlir.runtime.executable import Executable, ResultType
+from pyc_mlir.runtime.executable import Executable, ReportFaults, ResultType
+from pyc_mlir.runtime.faults import Faults, result_type
+from pyc_mlir.runtime.outputs import matched
 from pyc_mlir.util.pages import LARGE_BYTES
 
 FreeMemory = Callable[[], int]
@@ -62,16 +65,32 @@ class PlannedMode:
     function: str = ""
     calls: int = 0
 
-    def serving(self, shapes: Sequence[tuple[int, ...]]) -> "PlannedMode":
-        """Return the plan that serves calls of these shapes: the first that covers them."""
+    def serving(self, arrays: Sequence[Any]) -> "PlannedMode":
+        """Return the plan that serves calls with these arrays: the first that covers them."""
         for plan in self.of_shapes:
-            if all(low <= shapes[i][axis] <= high for i, axis, low, high in plan.places):
+            if all(low <= arrays[i].shape[axis] <= high for i, axis, low, high in plan.places):
                 return plan
         return self
+
+    def accept(self, arrays: Sequence[Array], specs: tuple[Spec, ...] | None = None) -> "Accepted":
+        """Return the plan that serves arrays which passed the guards, and what the call needs.
+
+        specs: those of the arrays, to remember it by.
+        """
+        plan = self.serving(arrays) if self.of_shapes else self
+        accepted = plan, _NOTHING if plan.arena is None else plan.arena.needs(arrays)
+        if specs is not None:
+            if len(self.accepted) >= _MAX_ACCEPTED:
+                self.accepted.clear()
+            self.accepted[specs] = accepted
+        return accepted
 
 
 # The plan that serves calls with certain arguments, and what these need.
 Accepted = tuple[PlannedMode, CallNeeds]
+_NOTHING = CallNeeds(0, ())
+# The number of accepted shapes that guards remember.
+_MAX_ACCEPTED = 4096
 
 
 @dataclass(frozen=True)
@@ -172,6 +191,15 @@ class Plans:
                     self._switch(self.modes[name], why, ReasonCode.MODE_SWITCHED)
         return self.current
 
+    def donatable(self, inputs: Sequence[int]) -> tuple[int, ...]:
+        """Return those inputs that a call may donate together, in every mode."""
+        arenas = [mode.arena for mode in self.modes.values()]
+        if not arenas or None in arenas:
+            return ()
+        proven = [set(arena.facts.donations) for arena in arenas if arena is not None]
+        receivers = matched(inputs, sorted(set.intersection(*proven)))
+        return tuple(number for number in inputs if number in receivers)
+
     def share_arenas(self) -> None:
         """Let all modes work in the same arenas, which hold the largest: calls go to and fro."""
         with self._lock:
@@ -216,30 +244,47 @@ class Serving:
     `run` is the code of calls without an arena.
     """
 
-    __slots__ = ("_gate", "artifact", "device", "entry", "log", "plans", "pool", "run")
+    __slots__ = (
+        "_gate",
+        "artifact",
+        "device",
+        "entry",
+        "executable",
+        "faults",
+        "log",
+        "plans",
+        "pool",
+        "run",
+    )
 
     def __init__(self, artifact: Artifact, device: Device, contract: Contract) -> None:
         """Load `artifact` on `device`. Raises PycError (BAD_ARTIFACT, DEVICE_UNAVAILABLE)."""
         self.artifact, self.device = artifact, device
-        signature, entries = artifact.signature, artifact.manifest["entries"]
+        signature, entries = artifact.signature, artifact.manifest.entries
         results = [ResultType(o.dtype, o.static_shape) for o in signature.outputs]
         executable = load_check.load(artifact, device)
-        executable.require(entries[MAIN]["function"], signature)
-        self.entry = executable.entry(entries[MAIN]["function"], results)
+        self.executable = executable
+        self.log = RunLog()
+        self.faults = Faults(self.log, executable.memory) if contract.detect_faults else None
+        report = None if self.faults is None else self.faults.take
+        more = [] if self.faults is None else [ResultType(*result_type())]
+        executable.require(entries[MAIN].function, signature, more)
+        results += more
+        self.entry = executable.entry(entries[MAIN].function, results, report)
         # Calls without an arena wait for each other only where something counts on it.
         counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
         most = contract.max_concurrency if counted else None
-        # A bound method is called sooner than an object.
         self._gate = None if most is None else BoundedSemaphore(most)
+        # A bound method is called sooner than an object.
         self.run: Run = gated(self.entry.__call__, self._gate)
         self.pool = ArenaPool(device, contract.max_concurrency)
-        modes = planned_modes(entries, executable, results, self.pool, contract)
+        modes = planned_modes(entries, executable, results, self.pool, contract, report)
         for plan in modes.values():
             if plan.arena is not None:
                 plan.arena.require_inputs([len(a.shape) for a in signature.inputs])
         first = next(iter(modes.values()))
-        first.of_shapes = self._of_shapes(executable, results, first)
-        self.log = RunLog()
+        entries_of = artifact.manifest.shape_plans
+        first.of_shapes = tuple(self._of_shapes(e, results, more, first) for e in entries_of)
         # The plan of the mode that the program was compiled for comes first.
         self.plans = Plans(modes, self.pool, self.log)
 
@@ -249,46 +294,37 @@ class Serving:
         return self.plans.current.name
 
     def _of_shapes(
-        self, executable: Executable, results: Sequence[ResultType], first: PlannedMode
-    ) -> tuple[PlannedMode, ...]:
-        """Return the plans for certain shapes. Raises PycError (BAD_ARTIFACT)."""
-        signature, found = self.artifact.signature, []
-        known = {n for a in signature.inputs for n in a.dynamic.values()}
-        for entry in self.artifact.manifest.get(SHAPE_PLANS, ()):
-            plan = ShapePlan({n: (low, high) for n, (low, high) in entry["ranges"].items()})
-            places = signature.places_of(plan.ranges)
-            if unknown := sorted(set(plan.ranges) - known):
-                raise PycError(
-                    ReasonCode.BAD_ARTIFACT,
-                    where="manifest: shape_plans",
-                    expected="dimensions of the inputs",
-                    got=repr(unknown[0]),
-                    remedy="compile it again",
-                )
-            executable.require_inputs(entry["function"], signature.settled(plan.exact))
-            code = executable.entry(entry["function"], results)
-            arena = None
-            if first.arena is not None and "arena" in entry:
-                # Its arenas are those of the first mode, which hold the largest call of all plans.
-                tag = first.arena.tag
-                arena = ArenaCall(executable, entry["arena"], results, self.pool, tag)
-                arena.require_inputs([len(a.shape) for a in signature.inputs])
-                _require_arena(entry["arena"], entry["arena_bytes"], arena)
-            found.append(
-                PlannedMode(
-                    str(plan),
-                    arena,
-                    arena is not None and (first.by_arena or _needs_scratch(arena, self.device)),
-                    run=gated(code.__call__, self._gate),
-                    places=tuple((i, axis, *ends) for (i, axis), ends in places.items()),
-                    function=entry["function"],
-                )
-            )
-        return tuple(found)
+        self,
+        entry: ShapeEntry,
+        results: Sequence[ResultType],
+        more: Sequence[ResultType],
+        first: PlannedMode,
+    ) -> PlannedMode:
+        """Return a plan for certain shapes. Raises PycError (BAD_ARTIFACT)."""
+        signature, plan = self.artifact.signature, ShapePlan(entry.ranges)
+        self.executable.require_inputs(entry.function, signature.settled(plan.exact), more)
+        report = None if self.faults is None else self.faults.take
+        code = self.executable.entry(entry.function, results, report)
+        arena = None
+        if first.arena is not None and entry.arena:
+            # Its arenas are those of the first mode, which hold the largest call of all plans.
+            tag = first.arena.tag
+            arena = ArenaCall(self.executable, entry.arena, results, self.pool, report, tag)
+            arena.require_inputs([len(a.shape) for a in signature.inputs])
+            _require_arena(entry.arena, entry.arena_bytes, arena)
+        scratch = arena is not None and self.device.is_cpu and arena.facts.arena_bytes != 0
+        return PlannedMode(
+            str(plan),
+            arena,
+            arena is not None and (first.by_arena or scratch),
+            run=gated(code.__call__, self._gate),
+            places=tuple((*p, *ends) for p, ends in signature.places_of(entry.ranges).items()),
+            function=entry.function,
+        )
 
     def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Compute by the plan in use."""
-        mode = self.plans.current.serving([a.shape for a in inputs])
+        mode = self.plans.current.serving(inputs)
         return self._answer(mode, mode.arena if mode.by_arena else None, inputs)
 
     def entry_by_name(self, mode: PlannedMode, needs: CallNeeds) -> tuple[str, tuple[int, ...]]:
@@ -298,34 +334,33 @@ class Serving:
         there it is the plain entry, which has the plan of the first mode.
         Raises PycError (CANNOT_PROFILE) where no function of the artifact stands for the calls.
         """
-        entries, arena = self.artifact.manifest["entries"], mode.arena
+        entries, arena = self.artifact.manifest.entries, mode.arena
         if mode.stand_in:
             raise _cannot_profile("the program's own code", f"the fallback `{mode.stand_in}`", "")
         if self.device.kind != "local-sync" and mode.by_arena and arena is not None:
             return arena.name, (needs.arena_bytes, *(size for _, _, size in needs.outputs))
         if mode.function:
             return mode.function, ()
-        if arena is not None and arena.name != entries[ARENA]["function"]:
+        if arena is not None and arena.name != entries[ARENA].function:
             remedy = "; load the program on `local-task`, with threads=1 for one thread"
             raise _cannot_profile("the first mode on `local-sync`", f"mode `{mode.name}`", remedy)
-        return entries[MAIN]["function"], ()
+        return entries[MAIN].function, ()
 
-    def ways(self, shapes: Sequence[tuple[int, ...]] | None = None) -> Ways:
-        """Return all code that calls may take, by mode and entry, that of the plan in use first.
+    def ways(self, inputs: Sequence[np.ndarray]) -> Ways:
+        """Return all code that calls with these inputs may take, by mode and entry.
 
-        shapes: those of the call; None for the plans of all shapes alone.
+        That of the plan in use comes first.
         """
         found = {}
         modes, current = self.plans.modes, self.plans.current
         for mode in sorted(modes.values(), key=lambda m: m is not current):
-            plan = mode if shapes is None else mode.serving(shapes)
-            for one in dict.fromkeys((id(plan), id(mode))):
-                served = plan if one == id(plan) else mode
-                if not (served.by_arena and served.arena is not None):
-                    found[mode.name, served.function or MAIN] = partial(self._answer, served, None)
-                if served.arena is not None:
-                    way = partial(self._answer, served, served.arena)
-                    found[mode.name, served.arena.name] = way
+            served = mode.serving(inputs)
+            for plan in (served,) if served is mode else (served, mode):
+                if not (plan.by_arena and plan.arena is not None):
+                    found[mode.name, plan.function or MAIN] = partial(self._answer, plan, None)
+                if plan.arena is not None:
+                    way = partial(self._answer, plan, plan.arena)
+                    found[mode.name, plan.arena.name] = way
         return found
 
     def _answer(
@@ -363,21 +398,22 @@ def _cannot_profile(expected: str, got: str, remedy: str) -> PycError:
 
 
 def planned_modes(
-    entries: Mapping[str, Mapping[str, Any]],
+    entries: Mapping[str, EntryPoint],
     executable: Executable,
     results: Sequence[ResultType],
     pool: ArenaPool,
     contract: Contract,
+    faults: ReportFaults | None = None,
 ) -> dict[str, PlannedMode]:
     """Return the plans of an artifact by the name of their mode, that of `main` first."""
     found = {}
     for name in sorted(n for n in entries if n.startswith(ARENA)):
         entry = entries[name]
-        arena = ArenaCall(executable, entry["function"], results, pool)
-        _require_arena(name, entry.get("arena_bytes"), arena)
+        arena = ArenaCall(executable, entry.function, results, pool, faults)
+        _require_arena(name, entry.arena_bytes, arena)
         # `main` has the plan of the first one only.
         pays = name != ARENA or _arena_pays(arena, contract, executable.device)
-        found[str(entry.get("mode", ""))] = PlannedMode(str(entry.get("mode", "")), arena, pays)
+        found[entry.mode] = PlannedMode(entry.mode, arena, pays)
     return found or {"": PlannedMode("", None, False)}
 
 
@@ -389,10 +425,6 @@ def _require_arena(name: str, declared: int | None, arena: ArenaCall) -> None:
             f"vmfb: expected an arena of {declared} bytes for `{name}`, as the "
             f"manifest says, got {arena.facts.arena_bytes}; compile it again",
         )
-
-
-def _needs_scratch(arena: ArenaCall, device: Device) -> bool:
-    return device.is_cpu and arena.facts.arena_bytes != 0
 
 
 def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
@@ -407,7 +439,7 @@ def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
 
 
 def gated(run: Run, gate: BoundedSemaphore | None) -> Run:
-    """Return `run` for as many callers at once as the gate lets in; None: for all."""
+    """`run` for at most so many callers at once, further ones wait; None: for all."""
     if gate is None:
         return run
 

@@ -14,10 +14,8 @@ result comes alone, several as a tuple. Guards run before anything else.
 writes into an array of the caller, of the device or of numpy. Scratch comes from a pool of arenas
 that the program owns, one for each call that the contract lets overlap; further calls wait.
 
-    program.use_mode("memory_first")
-
-takes another plan of the artifact from now on, and `switch_below` does so when memory is short.
-Under a contract with `max_error` answers are compared with the reference (monitor.py). `log` tells
+`use_mode` takes another plan of the artifact from now on, `switch_below` when memory is short, and
+`adapt` has a selector choose. Under a contract with `max_error` answers are compared with the reference (monitor.py). `log` tells
 what happened besides answering: refused calls, fallbacks, switches (events.py).
 """
 
@@ -26,11 +24,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.artifact import artifact as artifacts
@@ -39,39 +37,36 @@ from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import PLAIN, decode, filled
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
-from pyc_mlir.pipelines.choices.contract import Contract, conflict
 from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime import load_check as placement
-from pyc_mlir.runtime.adaptive import Adaptive, identity_of
-from pyc_mlir.runtime.arenas import CallNeeds
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
-from pyc_mlir.runtime.events import ARM, LOAD, ProgramStats
-from pyc_mlir.runtime.monitor import Code, Monitor
+from pyc_mlir.runtime.events import LOAD, ProgramStats
+from pyc_mlir.runtime.faults import check_memory
+from pyc_mlir.runtime.monitor import Code, Monitor, compare_every
 from pyc_mlir.runtime.outputs import (
     check_outputs,
     donated_memory,
     donors,
     fill,
-    matched,
     no_entry,
     on_host,
 )
 from pyc_mlir.runtime.plans import Accepted, PlannedMode, Run, Serving
+from pyc_mlir.runtime.selection.adaptive import Adaptive
+from pyc_mlir.runtime.selection.selector import Selector
 from pyc_mlir.util.html import facts_table
 
 if TYPE_CHECKING:
     from pyc_mlir.pipelines.target.calibration import Calibration
     from pyc_mlir.profile.profile import Profile
-    from pyc_mlir.runtime.selection.selector import Selector, SelectorEvent
 
-# The number of accepted shapes that guards remember, and of call times behind the median.
-_MAX_ACCEPTED = 4096
+# The number of call times behind the median.
 _RECENT_CALLS = 1024
-_NOTHING = CallNeeds(0, ())
 # How many inputs and outputs a `repr` shows.
 _SHOWN = 4
 _KEEP_ALL: tuple[int, ...] = ()
+_NO_HOSTS: Mapping[int, Any] = MappingProxyType({})
 # In C, as is all that can be on the way of every call.
 _spec_of = attrgetter("spec")
 
@@ -115,19 +110,16 @@ class Program:
         self.artifact = artifact
         self.signature = artifact.signature
         self._results = decode(self.signature.results, len(self.signature.outputs))
-        contract = Contract.of(manifest["contract"])
+        contract = manifest.contract
         # A budget counts what a call holds, not what an allocator keeps of earlier ones.
         recycles = contract.memory_budget_bytes is None
-        self.device = device or Device.default_for(
-            manifest["device"], manifest["seconds"], recycles
-        )
+        self.device = device or Device.default_for(manifest.device, manifest.seconds, recycles)
         self._serving = Serving(artifact, self.device, contract)
-        # Read in each call: one step less.
         self._plans, self._log = self._serving.plans, self._serving.log
         self._lock = threading.Lock()
-        graph = manifest["graph_id"] or "none"
+        graph = manifest.graph_id or "none"
         self._log.add(LOAD, repr(self.device), f"graph {graph}, mode {self.mode or 'none'}")
-        self._other_runtime = placement.other_runtime(manifest["versions"])
+        self._other_runtime = placement.other_runtime(manifest.versions)
         if self._other_runtime:
             self._log.differs(self._other_runtime)
         self._adaptive: Adaptive | None = None
@@ -165,24 +157,15 @@ class Program:
         mode = plans.current if plans.rule is None else plans.by_rule()
         # The way of calls with arrays of this device that were seen before is the short one.
         try:
-            specs = tuple(map(_spec_of, args))
-            accepted = mode.accepted.get(specs)
+            accepted = mode.accepted.get(tuple(map(_spec_of, args)))
         except (AttributeError, TypeError):
-            specs, accepted = (), None
+            accepted = None
         try:
             if accepted is None or named or out is not None or donate is not _KEEP_ALL:
-                values, seconds, plan = self._general(
-                    args, named, out, donate, mode, generation, began
-                )
+                found = self._general(args, named, out, donate, mode, generation, began)
+                values, seconds, plan = found
             else:
-                plan, needs = accepted
-                arena = plan.arena
-                if self._adaptive is not None:
-                    values, plan = self._adaptive.call(specs, mode, accepted, args)
-                elif plan.by_arena and arena is not None:
-                    values = arena.call(args, needs)
-                else:
-                    values = (plan.run or self._serving.run)(args)
+                values, plan = self._answered(mode, accepted, args)
                 seconds = perf_counter() - began
                 if monitor is not None:
                     values = monitor.checked(args, values, Code(generation, mode.name, into=False))
@@ -199,8 +182,12 @@ class Program:
             plan.calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
+        return self.structured(values)
+
+    def structured(self, values: Sequence[Any]) -> Any:
+        """Return results as a call does: in the structure of the compiled function."""
         if self._results is not None:
-            return filled(self._results, values)
+            return filled(self._results, list(values))
         return values[0] if len(values) == 1 else tuple(values)
 
     def _general(
@@ -214,29 +201,36 @@ class Program:
         began: float,
     ) -> tuple[Sequence[Any], float, PlannedMode]:
         """Call with any arguments; return the results, the seconds that it took, and the plan."""
-        arrays, (plan, needs), on_device = self._admit(args, named, mode)
-        with self._guards():
-            donate = donors(donate)
-            memory, hosts = on_host(out, self.signature)
+        arrays, accepted, on_device = self._admit(args, named, mode)
+        memory, hosts = None, _NO_HOSTS
+        if out is not None or donate is not _KEEP_ALL:
+            with self._guards():
+                donate = donors(donate)
+                memory, hosts = on_host(out, self.signature)
         if memory is not None or donate:
-            values = self._into(mode, arrays, (plan, needs), memory, donate)
+            values = self._into(mode, arrays, accepted, memory, donate)
             if memory is None and not on_device:
-                values = [r.host() for r in values]
-            return fill(hosts, values), perf_counter() - began, plan
-        if self._adaptive is not None:
-            specs = tuple(map(_spec_of, arrays))
-            values, plan = self._adaptive.call(specs, mode, (plan, needs), arrays)
-        elif plan.by_arena and plan.arena is not None:
-            values = plan.arena.call(arrays, needs)
-        else:
-            values = (plan.run or self._serving.run)(arrays)
+                values = [r.own() for r in values]
+            return fill(hosts, values), perf_counter() - began, accepted[0]
+        values, plan = self._answered(mode, accepted, arrays)
         if not on_device:
-            values = [r.host() for r in values]
+            values = [r.own() for r in values]
         seconds = perf_counter() - began
         if self._monitor is not None:
             code = Code(generation, mode.name, into=False)
             values = self._monitor.checked(arrays, values, code)
-        return fill(hosts, values), seconds, plan
+        return (fill(hosts, values) if hosts else values), seconds, plan
+
+    def _answered(
+        self, mode: PlannedMode, accepted: Accepted, arrays: Sequence[Array]
+    ) -> tuple[Sequence[Any], PlannedMode]:
+        """Compute by the plan that serves; return the results and the plan."""
+        if self._adaptive is not None:
+            return self._adaptive.call(mode, accepted, arrays)
+        plan, needs = accepted
+        if plan.by_arena and plan.arena is not None:
+            return plan.arena.call(arrays, needs), plan
+        return (plan.run or self._serving.run)(arrays), plan
 
     def _into(
         self,
@@ -269,8 +263,7 @@ class Program:
             code = Code(monitor.generation, mode.name, into=True)
             if not monitor.approves(arrays, code, partial(arena.call, arrays, needs), again):
                 now = self._plans.current
-                again_by = self._plan_and_needs(now, arrays)
-                return self._into(now, arrays, again_by, out, donate, again=True)
+                return self._into(now, arrays, now.accept(arrays), out, donate, again=True)
         # Whatever becomes of the call, the inputs may be overwritten.
         for number, _ in donated.values():
             arrays[number].give_away()
@@ -331,17 +324,14 @@ class Program:
         Raises PycError (NO_ORACLE) where none can be asked: without `max_error` in the contract,
         or in another process than the one that compiled; BAD_ARGUMENT for no number above 0.
         """
-        if type(calls) is not int or calls < 1:
-            message = f"compare_every: expected a whole number above 0, got {calls!r}"
-            raise PycError(ReasonCode.BAD_ARGUMENT, message)
-        checks = self.artifact.checks
-        if self._monitor is None or checks is None or checks.oracle is None:
-            raise PycError(
-                ReasonCode.NO_ORACLE,
-                "compare_every: expected a program compiled in this process under `max_error`, "
-                "got one without a reference to ask",
-            )
-        self._monitor.every = calls
+        compare_every(self._monitor, calls)
+
+    def check_memory(self, every: float | None = None) -> None:
+        """Compare weights and code in memory with what was loaded: see `faults.check_memory`.
+
+        Raises PycError: FAULT_DETECTED, UNCHECKABLE_CLAUSE, BAD_ARGUMENT.
+        """
+        check_memory(self._serving.faults, every)
 
     @property
     def verification(self) -> Verification | None:
@@ -367,17 +357,21 @@ class Program:
         """The sizes of the plans for certain shapes, in the order in which the guard asks them."""
         return tuple(plan.name for mode in self._plans.modes.values() for plan in mode.of_shapes)
 
+    def adapt(self, selector: Selector | None, *, modes: bool = True) -> None:
+        """Let a selector choose in service among the plans of the program; None ends that.
+
+        modes: other modes' plans may be taken too; all share arenas that hold the largest of them.
+        Results may differ in their last bits where plans do. Raises PycError: CONTRACT_CONFLICT
+        under strict determinism and `max_error`, BAD_ARGUMENT for a selector of another program.
+        """
+        self._adaptive = None if selector is None else Adaptive(selector, self._serving, modes)
+
     def donatable(self, inputs: Sequence[int]) -> tuple[int, ...]:
         """Return the numbers of those `inputs` that a call may donate together, in every mode.
 
         As many as there are results proven to fit; none under a contract with `max_error`.
         """
-        arenas = [mode.arena for mode in self._plans.modes.values()]
-        if self._monitor is not None or not arenas or None in arenas:
-            return ()
-        proven = [set(arena.facts.donations) for arena in arenas if arena is not None]
-        receivers = matched(inputs, sorted(set.intersection(*proven)))
-        return tuple(number for number in inputs if number in receivers)
+        return () if self._monitor is not None else self._plans.donatable(inputs)
 
     def use_mode(self, name: str) -> None:
         """Let calls that begin from now on take the plan of another mode; ends a rule.
@@ -386,36 +380,6 @@ class Program:
         (BAD_ARGUMENT) for a mode that the artifact has no plan of.
         """
         self._plans.take(name, "asked for", ReasonCode.MODE_SWITCHED)
-
-    def adapt(self, selector: "Selector | None", *, modes: bool = True) -> None:
-        """Let a selector choose in service among the plans of the program; None ends that.
-
-        The owner's plan comes first: the mode in use, and its plans for shapes. With `modes` the
-        other modes' plans may be taken too, and all share arenas that hold the largest of them.
-        Results may differ in their last bits where plans do. Raises PycError: CONTRACT_CONFLICT
-        under strict determinism and `max_error`, BAD_ARGUMENT for a selector of another program.
-        """
-        if selector is None:
-            self._adaptive = None
-            return
-        contract = Contract.of(self.artifact.manifest["contract"])
-        if contract.is_strict:
-            raise conflict("determinism='strict'", "adapt", "equal shapes would take other code")
-        if contract.compares:
-            raise conflict("max_error", "adapt", "each plan would have to be compared at each call")
-
-        def report(event: "SelectorEvent") -> None:
-            why = f"{event.route} ({event.context}): {event.kind}, {event.why}"
-            self._log.add(ARM, event.after, why, ReasonCode.ARM_CHANGED, event.before)
-
-        selector.attach(identity_of(self.artifact), report)
-        if modes:
-            self._plans.share_arenas()
-
-        def run(plan: PlannedMode, arrays: Sequence[Array]) -> Sequence[Array]:
-            return (plan.run or self._serving.run)(arrays)
-
-        self._adaptive = Adaptive(selector, self._plans, self.device, run, modes)
 
     def switch_below(
         self, free_bytes: int, mode: str, free: Callable[[], int] | None = None
@@ -482,9 +446,10 @@ class Program:
             imported=self.artifact.imported,
             cache=self.artifact.cached,
             check=None if self.artifact.checks is None else self.artifact.checks.check,
-            other_runtime=self._other_runtime,
             served=self._plans.served(),
             routes=() if self._adaptive is None else self._adaptive.selector.counts(),
+            other_runtime=self._other_runtime,
+            faults=None if self._serving.faults is None else self._serving.faults.counts,
         )
 
     def save(self, path: str | Path) -> None:
@@ -499,8 +464,7 @@ class Program:
     ) -> tuple[Sequence[Array], Accepted, bool]:
         """Check the guards, then bring what is elsewhere to the device.
 
-        Returns the arrays, the plan that serves them and what the call needs, and whether any
-        argument was on a device.
+        Returns the arrays, what the call needs, and whether any argument was on a device.
         """
         with self._guards():
             if named or any(isinstance(a, PLAIN) for a in args):
@@ -513,16 +477,8 @@ class Program:
                 self.signature.check([spec[:2] for spec in specs])
         arrays = [to_device(s, self.device) for s in sources]
         if accepted is None:
-            accepted = self._plan_and_needs(mode, arrays)
-            if len(mode.accepted) >= _MAX_ACCEPTED:
-                mode.accepted.clear()
-            mode.accepted[specs] = accepted
+            accepted = mode.accept(arrays, specs)
         return arrays, accepted, on_device
-
-    def _plan_and_needs(self, mode: PlannedMode, arrays: Sequence[Array]) -> Accepted:
-        """Return the plan that serves these arrays, and what the call needs."""
-        plan = mode.serving([a.shape for a in arrays]) if mode.of_shapes else mode
-        return plan, _NOTHING if plan.arena is None else plan.arena.needs(arrays)
 
 
 def serving(program: Program) -> Serving:
@@ -542,5 +498,4 @@ def _unpickled(data: bytes) -> Program:
 
 def _stand_in(artifact: Artifact, device: Device) -> Run:
     """Load the code of another artifact of the same program."""
-    program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
-    return program._serving.run
+    return Program(artifact.unbound, device)._serving.run

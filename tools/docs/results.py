@@ -48,6 +48,10 @@ GOALS: Mapping[str, Goal] = {
         ("co-selection",),
     ),
     "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
+    "checksums": Goal(
+        "products that detect faults of hardware: cost, faults found, false alarms",
+        ("checksums",),
+    ),
     "self-check": Goal(
         "what the check of a compile by itself costs, and what it reaches", ("self-check",)
     ),
@@ -62,6 +66,10 @@ GOALS: Mapping[str, Goal] = {
     "tuning": Goal(
         "how near to the optimum searches come, and how studies scale with workers",
         ("strategies", "tune-workers"),
+    ),
+    "serving": Goal(
+        "`pyc-serve` beside onnxruntime behind the same HTTP stack, and a service under faults",
+        ("serve", "soak", "faults"),
     ),
     "exactness": Goal("errors of the elementwise functions", ("functions",)),
     "campaign": Goal("what was attacked, how often, and with what result", ("campaign",)),

@@ -96,13 +96,9 @@ def test_results_are_written_to_memory_of_the_caller():
 
 
 def test_the_manifest_names_plans_and_they_travel():
-    found = planned().artifact.manifest["shape_plans"]
-    assert [p["ranges"] for p in found] == [
-        {"batch": [1, 1]},
-        {"batch": [2, 8]},
-        {"batch": [64, 64]},
-    ]
-    assert [p["function"] for p in found] == [f"main$shapes{i}" for i in range(3)]
+    found = planned().artifact.manifest.shape_plans
+    assert [p.ranges["batch"] for p in found] == [(1, 1), (2, 8), (64, 64)]
+    assert [p.function for p in found] == [f"main$shapes{i}" for i in range(3)]
     again = Program(artifacts.from_bytes(artifacts.to_bytes(planned().artifact)), SYNC)
     assert again.shape_plans == planned().shape_plans
     assert again(images(1)).tobytes() == planned()(images(1)).tobytes()
@@ -114,18 +110,20 @@ def test_the_manifest_names_plans_and_they_travel():
     ("change", "text"),
     [
         ({"function": "main$other"}, "expected a function"),
-        ({"ranges": {"depth": [1, 1]}}, "got 'depth'"),
-        ({"ranges": {"batch": [2, 2]}}, "expected of `main"),
+        ({"ranges": {"depth": (1, 1)}}, "dimensions of"),
+        ({"ranges": {"batch": (2, 2)}}, "expected of `main"),
         ({"arena_bytes": 7}, "expected an arena of 7 bytes"),
-        ({"ranges": {}}, "ranges of each plan"),
-        ({"ranges": {"batch": [2, 1]}}, "a range of each plan"),
-        ({"extra": 1}, "a function and ranges"),
+        ({"ranges": {}}, "a function with ranges"),
+        ({"ranges": {"batch": (2, 1)}}, "ranges of sizes"),
+        ({"function": "main$shapes1"}, "functions of their own"),
+        ({"arena_bytes": -1}, "bytes or null"),
     ],
 )
 def test_manifests_that_lie_are_refused(change, text):
     artifact = planned().artifact
-    first, *others = artifact.manifest["shape_plans"]
-    manifest = {**artifact.manifest, "shape_plans": [{**first, **change}, *others]}
+    first, *others = artifact.manifest.shape_plans
+    plans = (replace(first, **change), *others)
+    manifest = replace(artifact.manifest, shape_plans=plans)
 
     def load() -> None:
         changed = replace(artifact, manifest=manifest)

@@ -1,4 +1,4 @@
-"""What can be tuned of a model: its works with their choices, and the model as a subject.
+"""The tunable parts of a model: its works with their choices, and the model as a subject.
 
 Comes in: a model as `compile` takes it. Goes out: a `TunedProgram`. The front end and the passes on
 pyc ops run once, with PyC's own choices; nothing is compiled.
@@ -13,10 +13,10 @@ from typing import Any
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.lower import context_of
 from pyc_mlir.compilation.options import resolve
-from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.signatures import shapes_text
 from pyc_mlir.frontends.sources import Source
 from pyc_mlir.lab.evidence.database.exchange import measured
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
@@ -106,7 +106,7 @@ def _work(graph: Graph, group: Sequence[TunableSite]) -> TunedWork:
 def with_known(
     store: EvidenceStore, works: Sequence[TunedWork], place: Environments
 ) -> tuple[TunedWork, ...]:
-    """The works with what the database knows of them.
+    """Return the works with what the database knows of them.
 
     What to try first: choices that it calls measured, those of the work itself, then those of its
     neighbours: works of the same ops with other sizes, wherever they were measured. A neighbour's
@@ -147,5 +147,5 @@ def _known(work: TunedWork, found: Sequence[tuple[Graph, Implementation]]) -> tu
 
 
 def _shape_free(graph: Graph) -> str:
-    """The text of a work without its numbers: equal for works of the same ops."""
+    """Return the text of a work without its numbers: equal for works of the same ops."""
     return _NUMBER.sub("", graph.text)

@@ -8,14 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.shape_plans import (
-    MOST_ROWS,
-    Demand,
-    ShapePlan,
-    choose_plans,
-    parse_plans,
-    plans_text,
-)
+from pyc_mlir.pipelines.shapes.choose import choose_plans
+from pyc_mlir.pipelines.shapes.demand import MOST_ROWS, Demand
+from pyc_mlir.pipelines.shapes.plan import ShapePlan, parse_plans, plans_text
 
 LINE = {"n": (1, 64)}
 
