@@ -188,12 +188,7 @@ def _foreign(source: Loaded, options: Options) -> Lowered:
     )
 
 
-def _lower_pyc(
-    module: ir.Module,
-    job: Job,
-    raised: bool = False,
-    expect: bool = False,
-) -> Lowered:
+def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lowered:
     inputs, options = job.shapes, job.options
     context = context_of(options)
     if raised:

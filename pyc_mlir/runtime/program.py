@@ -14,9 +14,9 @@ result comes alone, several as a tuple. Guards run before anything else.
 writes into an array of the caller, of the device or of numpy. Scratch comes from a pool of arenas
 that the program owns, one for each call that the contract lets overlap; further calls wait.
 
-`use_mode` takes another plan of the artifact from now on, `switch_below` when memory is short, and
-`adapt` has a selector choose. Under a contract with `max_error` answers are compared with the reference (monitor.py). `log` tells
-what happened besides answering: refused calls, fallbacks, switches (events.py).
+`use_mode` takes another plan of the artifact from now on, `switch_below` when memory is short;
+`adapt` has a selector choose. Under a contract with `max_error` answers are compared with the
+reference (monitor.py). `log` tells what happened besides answering (events.py).
 """
 
 import statistics
@@ -67,8 +67,7 @@ _RECENT_CALLS = 1024
 _SHOWN = 4
 _KEEP_ALL: tuple[int, ...] = ()
 _NO_HOSTS: Mapping[int, Any] = MappingProxyType({})
-# In C, as is all that can be on the way of every call.
-_spec_of = attrgetter("spec")
+_spec_of = attrgetter("spec")  # in C, as is all that can be on the way of every call
 
 
 class Program:
