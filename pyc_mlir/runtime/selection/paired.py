@@ -108,28 +108,27 @@ class PairedBandit:
         """Return the arm of the next call."""
         self.calls += 1
         self.since += 1
+        wait = self._wait()
         if self.tried >= 0 and self.mate > 0.0:
-            return Pull(self.tried, EXPLORE, 1.0 / self._wait)
-        if self.since >= self._wait - 1 and (arm := self._next()) >= 0:
+            return Pull(self.tried, EXPLORE, 1.0 / wait)
+        if self.since >= wait - 1 and (arm := self._next()) >= 0:
             self.tried, self.mate, self.since = arm, 0.0, 0
             return Pull(self.incumbent, PAIR)
         self.tried = -1
-        repeat = max(min(self.sample - 1, self._wait - 2 - self.since), 0)
-        if len(self.arms) < 2 or self.since >= self._wait:
+        repeat = max(min(self.sample - 1, wait - 2 - self.since), 0)
+        if len(self.arms) < 2 or self.since >= wait:
             repeat = self.sample - 1
         self.calls += repeat
         self.since += repeat
         self.spent += repeat * self.typical
-        return Pull(self.incumbent, SERVE, 1.0 - 1.0 / self._wait, repeat)
+        return Pull(self.incumbent, SERVE, 1.0 - 1.0 / wait, repeat)
 
-    @property
     def _wait(self) -> int:
-        """The calls from one try to the next: half as many while an arm is hardly known."""
-        hardly = any(
-            a.pairs < _LEAST_PAIRS and not a.dropped and n != self.incumbent
-            for n, a in enumerate(self.arms)
-        )
-        return max(self.every // 2, 2) if hardly else self.every
+        """Return the calls from one try to the next: half while an arm is hardly known."""
+        for number, arm in enumerate(self.arms):
+            if arm.pairs < _LEAST_PAIRS and not arm.dropped and number != self.incumbent:
+                return max(self.every // 2, 2)
+        return self.every
 
     def _next(self) -> int:
         """Return the arm to try, or -1 where none is worth it or the budget is spent."""
@@ -275,7 +274,7 @@ class Paired:
 
     share: float = 0.05
     every: int = 20
-    sample: int = 8
+    sample: int = 16
     window: int = 50
     rest: int = 200
     name: str = "paired"

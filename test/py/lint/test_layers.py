@@ -54,7 +54,7 @@ FOLDERS = (
     *under("tools", "cli", "page", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
     *under("tools/bench", "zoo", "model", "compile", "evidence", "tune", "predict"),
-    *under("tools/bench", "service", ""),
+    *under("tools/bench", "service", "adaptation", ""),
     *under("tools", "demo", "docs", ""),
 )
 # What no compile runs. Only tools import it; the package itself knows it by name, in strings.
