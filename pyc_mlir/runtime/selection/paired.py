@@ -40,6 +40,8 @@ _FIRST_CALLS, _FIRST_SHARE = 200, 0.02
 # A window above this share of the baseline is drift, if so many in a row are (as in lanes).
 _DRIFT, _IN_A_ROW = 1.2, 2
 _LOW_QUANTILE = 0.1
+# The incumbent's mean seconds, as a share of its baseline, from which the last good arm is tried.
+_SUSPECT = 1.5
 
 
 @dataclass
@@ -103,6 +105,7 @@ class PairedBandit:
     mate: float = 0.0
     typical: float = 0.0
     tried: int = -1
+    woken: bool = False
 
     def choose(self) -> Pull:
         """Return the arm of the next call."""
@@ -133,6 +136,7 @@ class PairedBandit:
     def _next(self) -> int:
         """Return the arm to try, or -1 where none is worth it or the budget is spent."""
         self.turns += 1
+        self._suspect()
         best, found = math.inf, -1
         for number, arm in enumerate(self.arms):
             if number == self.incumbent or arm.dropped or not self._affords(arm):
@@ -145,6 +149,13 @@ class PairedBandit:
             if score < best:
                 best, found = score, number
         return found
+
+    def _suspect(self) -> None:
+        """Begin anew with the last good arm, once, where the one that serves became slow."""
+        base = self.arms[self.incumbent].baseline
+        if self.good and base and not self.woken and self.typical > _SUSPECT * base:
+            self.arms[self.good[-1]].forget()
+            self.woken = True
 
     def _affords(self, arm: _Arm) -> bool:
         expected = arm.loss if arm.pairs else _UNKNOWN
@@ -200,6 +211,7 @@ class PairedBandit:
             self.good = [n for n in self.good if n not in (before, number)] + [before]
         new.forget()
         self.incumbent, self.low, self.strikes, self.tried = number, [], 0, -1
+        self.woken = False
         return Change(kind, before, number, why, numbers)
 
     def _windowed(self) -> Sequence[Change]:
