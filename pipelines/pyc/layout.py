@@ -47,7 +47,7 @@ from pyc_mlir.pipelines.pyc.rewriting import (
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import F32, Work, nominal
+from pyc_mlir.pipelines.target.work import Work, float_type, nominal
 
 KEEP, CHANNELS_LAST = "keep", "NHWC"
 _CONVOLUTIONS = ("conv2d", "integer_conv2d")
@@ -247,7 +247,7 @@ def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
         family = "depthwise" if by_channel else "conv"
     missing = refuse_narrow(model.target) or not context.takes(family)
     missing = missing or not _has_kernel(work, family)
-    if missing or node.type.dtype != F32 or computed_weights:
+    if missing or not float_type(work, [work.number_of(0)]) or computed_weights:
         return model.work(work)
     return model.kernel(family, *totals(work))
 

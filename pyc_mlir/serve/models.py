@@ -207,8 +207,8 @@ def _most_together(program: Program, batch: bool) -> tuple[int, str]:
     """Return the most rows of requests together; 0 and why for each alone."""
     if not batch:
         return 0, "the server was started so"
-    strict = program.artifact.manifest.contract.is_strict
-    return most_rows(program, program.signature, strict)
+    contract = program.artifact.manifest.contract
+    return most_rows(program, program.signature, contract.is_strict)
 
 
 def _tell(outcomes: Sequence[tuple[Waiting, Outcome]]) -> None:
