@@ -14,9 +14,8 @@ result comes alone, several as a tuple. Guards run before anything else.
 writes into an array of the caller, of the device or of numpy. Scratch comes from a pool of arenas
 that the program owns, one for each call that the contract lets overlap; further calls wait.
 
-`use_mode` takes another plan of the artifact from now on, `switch_below` when memory is short;
-`adapt` has a selector choose. Under a contract with `max_error` answers are compared with the
-reference (monitor.py). `log` tells what happened besides answering (events.py).
+`use_mode` takes another plan, `switch_below` when memory is short; `adapt` has a selector choose.
+Under `max_error` answers are compared with the reference (monitor.py). `log` tells the rest.
 """
 
 import statistics
@@ -354,8 +353,8 @@ class Program:
         """Let a selector choose in service among the plans of the program; None ends that.
 
         modes: other modes' plans may be taken too; all share arenas that hold the largest of them.
-        Results may differ in their last bits where plans do. Raises PycError: CONTRACT_CONFLICT
-        under strict determinism and `max_error`, BAD_ARGUMENT for a selector of another program.
+        Results may differ in their last bits. Raises PycError: CONTRACT_CONFLICT under strict
+        determinism and `max_error`, BAD_ARGUMENT for a selector of another program.
         """
         self._adaptive = None if selector is None else Adaptive(selector, self._serving, modes)
 
