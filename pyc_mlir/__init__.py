@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.device import Device
     from pyc_mlir.runtime.load import load
     from pyc_mlir.runtime.program import Program
+    from pyc_mlir.runtime.selection.selector import Selector
     from pyc_mlir.service.service import Service
     from pyc_mlir.service.shadow import Shadow
     from pyc_mlir.service.targets import Targets
@@ -48,6 +49,7 @@ __all__ = [
     "ReasonCode",
     "Recipe",
     "Relation",
+    "Selector",
     "Service",
     "Shadow",
     "Target",
@@ -86,6 +88,7 @@ _HOMES = {
     "ReasonCode": "pyc_mlir.dialects.errors",
     "Recipe": "pyc_mlir.pipelines.choices.choices",
     "Relation": "pyc_mlir.equivalence",
+    "Selector": "pyc_mlir.runtime.selection.selector",
     "Service": "pyc_mlir.service.service",
     "Shadow": "pyc_mlir.service.shadow",
     "Target": "pyc_mlir.pipelines.target.target",

@@ -5,7 +5,8 @@ A call that just answers leaves nothing here but a count.
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.artifact.account import Account
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.faults import FaultCounts
     from pyc_mlir.runtime.monitor import Fallback
     from pyc_mlir.runtime.plans import ModeSwitch
+    from pyc_mlir.runtime.selection.selector import RouteCount
 
 MOST_EVENTS = 256
 # The events, and what is turned down by each.
@@ -119,7 +121,9 @@ class ProgramStats:
     `cache` what the compile cache did for it, if it was asked, `check` how it compared with its
     references when this process compiled it. `other_runtime` says which release of IREE's runtime
     the program was compiled for, if this is another one (RUNTIME_DIFFERS). `faults` counts what
-    checksums found, under `detect_faults`.
+    checksums found, under `detect_faults`. `served` counts the calls of each plan: modes by their
+    names, plans for certain shapes by their sizes. `routes` are what a selector did, if there is
+    one.
     """
 
     calls: int
@@ -144,6 +148,8 @@ class ProgramStats:
     check: SelfCheck | None = None
     other_runtime: str = ""
     faults: "FaultCounts | None" = None
+    served: Mapping[str, int] = field(default_factory=dict)
+    routes: "tuple[RouteCount, ...]" = ()
 
     def __repr__(self) -> str:
         return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
@@ -165,6 +171,9 @@ class ProgramStats:
         }
         if self.mode:
             shown["mode"] = self.mode
+        if len(self.served) > 1:
+            counts = (f"{name}: {calls}" for name, calls in self.served.items())
+            shown["calls by plan"] = ", ".join(counts)
         if self.check is not None:
             shown["self-check"] = str(self.check)
         if self.faults is not None:

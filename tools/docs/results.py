@@ -51,6 +51,10 @@ GOALS: Mapping[str, Goal] = {
         ("co-selection",),
     ),
     "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
+    "adaptation": Goal(
+        "plans for shapes beside one dynamic plan, and policies of the selector",
+        ("dynamic", "selector"),
+    ),
     "checksums": Goal(
         "products that detect faults of hardware: cost, faults found, false alarms",
         ("checksums",),

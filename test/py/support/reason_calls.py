@@ -134,6 +134,25 @@ def _(here: Here) -> Codes:
     return {s.code for s in program.stats().switches}
 
 
+@provokes(ReasonCode.ARM_CHANGED)
+def _(here: Here) -> Codes:
+    program = Program(two_plans().artifact, SYNC)
+    selector = pyc_mlir.Selector(load=lambda: 0.0)
+    program.adapt(selector)
+    x = np.ones((8, 64), np.float32)
+    program(x)
+    (route,) = selector._routes.values()
+    selector.remove(route, 1, "failed")
+    return {ReasonCode[r.code] for e in program.log() for r in e.reasons if e.name == "arm"}
+
+
+@provokes(ReasonCode.NO_SHAPE_PLANS)
+def _(here: Here) -> Codes:
+    artifact = build(lambda x: x + 1, [X], make_options(plans=4))
+    (made,) = [d for d in artifact.decisions if d.site.pass_name == "shape-plans"]
+    return {ReasonCode[code] for e in made.grounds for code in e.codes}
+
+
 @provokes(ReasonCode.FORKED_CHILD)
 def _(here: Here) -> Codes:
     here.patch.setattr("pyc_mlir.iree.session._Threads.lost", True)
