@@ -263,3 +263,17 @@ class Monitor:
 
 def _shapes(arrays: Sequence[Array]) -> tuple[Any, ...]:
     return tuple(a.spec[:2] for a in arrays)
+
+
+def compare_every(monitor: Monitor | None, calls: int) -> None:
+    """Let a program's monitor compare every so many calls, as `Program.compare_every` says."""
+    if type(calls) is not int or calls < 1:
+        message = f"compare_every: expected a whole number above 0, got {calls!r}"
+        raise PycError(ReasonCode.BAD_ARGUMENT, message)
+    if monitor is None or not monitor.compares_calls:
+        raise PycError(
+            ReasonCode.NO_ORACLE,
+            "compare_every: expected a program compiled in this process under `max_error`, "
+            "got one without a reference to ask",
+        )
+    monitor.every = calls

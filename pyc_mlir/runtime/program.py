@@ -47,7 +47,8 @@ from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats
 from pyc_mlir.runtime.faults import check_memory
-from pyc_mlir.runtime.monitor import Code, Monitor
+from pyc_mlir.runtime.guards import GuardTable, guards_of
+from pyc_mlir.runtime.monitor import Code, Monitor, compare_every
 from pyc_mlir.runtime.outputs import (
     check_outputs,
     donated_memory,
@@ -286,6 +287,10 @@ class Program:
         """
         return self._log.events(self.stats())
 
+    def guards(self) -> GuardTable:
+        """Return the guards: what each checks, its cost on this machine, how often it fired."""
+        return guards_of(self.artifact, self._log.fired())
+
     def profile(
         self,
         /,
@@ -324,17 +329,7 @@ class Program:
         Raises PycError (NO_ORACLE) where none can be asked: without `max_error` in the contract,
         or in another process than the one that compiled; BAD_ARGUMENT for no number above 0.
         """
-        if type(calls) is not int or calls < 1:
-            message = f"compare_every: expected a whole number above 0, got {calls!r}"
-            raise PycError(ReasonCode.BAD_ARGUMENT, message)
-        checks = self.artifact.checks
-        if self._monitor is None or checks is None or checks.oracle is None:
-            raise PycError(
-                ReasonCode.NO_ORACLE,
-                "compare_every: expected a program compiled in this process under `max_error`, "
-                "got one without a reference to ask",
-            )
-        self._monitor.every = calls
+        compare_every(self._monitor, calls)
 
     def check_memory(self, every: float | None = None) -> None:
         """Compare weights and code in memory with what was loaded: see `faults.check_memory`.
