@@ -22,8 +22,8 @@ from pyc_mlir.lab.simulation.residuals import Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.profile.guards import fired_in, guards_of
 from pyc_mlir.profile.profile import Profile
-from pyc_mlir.runtime.guards import fired_in, guards_of
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli.sizes import ChosenSizes
 from pyc_mlir.tools.explain import diff as explain_diff

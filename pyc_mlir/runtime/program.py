@@ -47,7 +47,6 @@ from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats
 from pyc_mlir.runtime.faults import check_memory
-from pyc_mlir.runtime.guards import GuardTable, guards_of
 from pyc_mlir.runtime.monitor import Code, Monitor, compare_every
 from pyc_mlir.runtime.outputs import (
     check_outputs,
@@ -63,6 +62,7 @@ from pyc_mlir.util.html import facts_table
 
 if TYPE_CHECKING:
     from pyc_mlir.pipelines.target.calibration import Calibration
+    from pyc_mlir.profile.guards import GuardTable
     from pyc_mlir.profile.profile import Profile
 
 # The number of accepted shapes that guards remember, and of call times behind the median.
@@ -287,8 +287,10 @@ class Program:
         """
         return self._log.events(self.stats())
 
-    def guards(self) -> GuardTable:
+    def guards(self) -> "GuardTable":
         """Return the guards: what each checks, its cost on this machine, how often it fired."""
+        from pyc_mlir.profile.guards import guards_of
+
         return guards_of(self.artifact, self._log.fired())
 
     def profile(

@@ -7,7 +7,7 @@ import pyc_mlir
 from pyc_mlir import Contract, Program, PycError, TensorSpec
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.pipelines.choices.log import write_log
-from pyc_mlir.runtime.guards import _equal, _smallest
+from pyc_mlir.profile.guards import _equal, _smallest
 from pyc_mlir.tools import pyc_explain
 
 X = np.ones((2, 3), np.float32)
@@ -54,7 +54,9 @@ def test_products_of_sizes_are_named():
 
 
 def test_a_reference_is_a_guard():
-    program = pyc_mlir.compile(lambda x: x + 1, [TensorSpec("f32", 3)], contract=Contract(max_error=1e-3))
+    program = pyc_mlir.compile(
+        lambda x: x + 1, [TensorSpec("f32", 3)], contract=Contract(max_error=1e-3)
+    )
     assert "max_error=0.001" in {g.name: g.checks for g in program.guards()}["reference"]
 
 

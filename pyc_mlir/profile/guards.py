@@ -7,8 +7,8 @@
 Shapes that a call had before are looked up, and checked no more: `seen` is that lookup.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from time import perf_counter
 
@@ -45,8 +45,8 @@ class Guard:
     checks: str
     codes: tuple[ReasonCode, ...]
     when: str
-    seconds: float | None
-    fired: int
+    seconds: float | None = None
+    fired: int = 0
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -74,67 +74,44 @@ class GuardTable(tuple[Guard, ...]):
 
 def guards_of(artifact: Artifact, fired: Mapping[str, int]) -> GuardTable:
     """Return the guards of a program; `fired` counts refused calls by the names of their codes."""
-    signature, contract = artifact.signature, Contract.of(artifact.manifest["contract"])
-    given = _smallest(signature)
-    small = np.zeros(1, np.float32)
-
-    def made(
-        name: str, checks: str, when: str, check: Callable[[], object] | None, *codes: ReasonCode
-    ) -> Guard:
-        seconds = None if check is None else _seconds(check)
-        return Guard(name, checks, codes, when, seconds, sum(fired.get(c.name, 0) for c in codes))
-
-    known = {tuple(given): None}
-    rows = [
-        made("seen", "shapes that were checked before", EVERY, lambda: known.get(tuple(given))),
-        made(
-            "arrays",
-            "plain arrays that have their memory",
-            EVERY,
-            lambda: [require_plain(small, "argument") for _ in given],
-            ReasonCode.BAD_ARGUMENT,
-            ReasonCode.DONATED_ARRAY,
-            ReasonCode.UNSUPPORTED_DTYPE,
-        ),
-        made(
-            "arguments",
-            "; ".join(f"{a.name}: {a}" for a in signature.inputs) or "no arguments",
-            NEW,
-            lambda: signature.check_arguments(given),
-            ReasonCode.ARGUMENT_COUNT,
-            ReasonCode.ARGUMENT_DTYPE,
-            ReasonCode.ARGUMENT_SHAPE,
-        ),
-    ]
-    if equal := _equal(signature):
-        check = lambda: signature.check_sizes(given)  # noqa: E731
-        rows.append(made("sizes", equal, NEW, check, ReasonCode.DIMENSION_MISMATCH))
-    if signature.ranges:
-        ends = ", ".join(f"{n} {low} to {high}" for n, (low, high) in signature.ranges.items())
-        check = lambda: signature.check_ranges(given)  # noqa: E731
-        rows.append(made("ranges", ends, NEW, check, ReasonCode.DIMENSION_OUT_OF_RANGE))
-    rows += [
-        made(
-            "results",
-            "memory given for results: fits, and no other's",
-            GIVEN,
-            None,
-            ReasonCode.OUTPUT_OVERLAP,
-            ReasonCode.NO_ARENA_ENTRY,
-            ReasonCode.DONATION_UNSAFE,
-        ),
-        made(
-            "arena",
-            "scratch memory as large as the plan needs",
-            EVERY,
-            lambda: small.nbytes < 1,
-            ReasonCode.ARENA_TOO_SMALL,
-        ),
-    ]
+    rows = [*_of_arguments(artifact.signature), *_of_memory()]
+    contract = Contract.of(artifact.manifest["contract"])
     if contract.compares:
         limit = f"the reference's results, max_error={contract.max_error}"
-        rows.append(made("reference", limit, COMPARED, None, ReasonCode.WRONG_RESULT))
-    return GuardTable(rows)
+        rows.append(Guard("reference", limit, (ReasonCode.WRONG_RESULT,), COMPARED))
+    return GuardTable(
+        replace(g, fired=sum(fired.get(code.name, 0) for code in g.codes)) for g in rows
+    )
+
+
+def _of_arguments(signature: Signature) -> Iterator[Guard]:
+    given, small = _smallest(signature), np.zeros(1, np.float32)
+    known = {tuple(given): None}
+    seen = _seconds(lambda: known.get(tuple(given)))
+    yield Guard("seen", "shapes that were checked before", (), EVERY, seen)
+    codes = ReasonCode.BAD_ARGUMENT, ReasonCode.DONATED_ARRAY, ReasonCode.UNSUPPORTED_DTYPE
+    plain = _seconds(lambda: [require_plain(small, "argument") for _ in given])
+    yield Guard("arrays", "plain arrays that have their memory", codes, EVERY, plain)
+    codes = ReasonCode.ARGUMENT_COUNT, ReasonCode.ARGUMENT_DTYPE, ReasonCode.ARGUMENT_SHAPE
+    checks = "; ".join(f"{a.name}: {a}" for a in signature.inputs) or "no arguments"
+    seconds = _seconds(lambda: signature.check_arguments(given))
+    yield Guard("arguments", checks, codes, NEW, seconds)
+    if equal := _equal(signature):
+        seconds = _seconds(lambda: signature.check_sizes(given))
+        yield Guard("sizes", equal, (ReasonCode.DIMENSION_MISMATCH,), NEW, seconds)
+    if signature.ranges:
+        ends = ", ".join(f"{n} {low} to {high}" for n, (low, high) in signature.ranges.items())
+        seconds = _seconds(lambda: signature.check_ranges(given))
+        yield Guard("ranges", ends, (ReasonCode.DIMENSION_OUT_OF_RANGE,), NEW, seconds)
+
+
+def _of_memory() -> Iterator[Guard]:
+    codes = ReasonCode.OUTPUT_OVERLAP, ReasonCode.NO_ARENA_ENTRY, ReasonCode.DONATION_UNSAFE
+    yield Guard("results", "memory given for results: fits, and no other's", codes, GIVEN)
+    size = bytes(1)
+    seconds = _seconds(lambda: len(size) < 1)
+    checks = "scratch memory as large as the plan needs"
+    yield Guard("arena", checks, (ReasonCode.ARENA_TOO_SMALL,), EVERY, seconds)
 
 
 def _equal(signature: Signature) -> str:
