@@ -191,9 +191,9 @@ class Program:
             self._calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
-        return self.structured(values)
+        return self._structured(values)
 
-    def structured(self, values: Sequence[Any]) -> Any:
+    def _structured(self, values: Sequence[Any]) -> Any:
         """Return results as a call does: in the structure of the compiled function."""
         if self._results is not None:
             return filled(self._results, list(values))

@@ -125,7 +125,7 @@ class Shadow:
         values: list[Any] = [e.value for e in self.expect(arrays)]
         if any(map(is_on_device, arranged)):
             values = [to_device(v, device) for v in values]
-        return program.structured(fill(hosts, values))
+        return program._structured(fill(hosts, values))
 
 
 class Comparisons:
