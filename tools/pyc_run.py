@@ -42,7 +42,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
+    """Run the tool; return the exit status (0 done, 1 refused, 2 usage, 70 a fault of ours)."""
     return cli.run_tool(TOOL, lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
@@ -51,7 +51,7 @@ def _run(argv: Sequence[str]) -> int:
     if flags.capsule is not None:
         return _replayed(flags)
     if flags.program is None:
-        raise PycError(ReasonCode.BAD_ARGUMENT, "command line: expected PROGRAM.vmfb or --capsule")
+        raise cli.usage_error(TOOL, "expected PROGRAM.vmfb or --capsule")
     _check_output(flags.output)
     if flags.profile:
         require_writable(flags.profile)

@@ -18,7 +18,6 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import require_plain
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.util.html import table
 from pyc_mlir.util.units import quantity
 
@@ -75,7 +74,7 @@ class GuardTable(tuple[Guard, ...]):
 def guards_of(artifact: Artifact, fired: Mapping[str, int]) -> GuardTable:
     """Return the guards of a program; `fired` counts refused calls by the names of their codes."""
     rows = [*_of_arguments(artifact.signature), *_of_memory()]
-    contract = Contract.of(artifact.manifest["contract"])
+    contract = artifact.manifest.contract
     if contract.compares:
         limit = f"the reference's results, max_error={contract.max_error}"
         rows.append(Guard("reference", limit, (ReasonCode.WRONG_RESULT,), COMPARED))

@@ -39,7 +39,6 @@ from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import PLAIN, decode, filled
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime import load_check as placement
 from pyc_mlir.runtime.arenas import CallNeeds
@@ -115,19 +114,17 @@ class Program:
         self.artifact = artifact
         self.signature = artifact.signature
         self._results = decode(self.signature.results, len(self.signature.outputs))
-        contract = Contract.of(manifest["contract"])
+        contract = manifest.contract
         # A budget counts what a call holds, not what an allocator keeps of earlier ones.
         recycles = contract.memory_budget_bytes is None
-        self.device = device or Device.default_for(
-            manifest["device"], manifest["seconds"], recycles
-        )
+        self.device = device or Device.default_for(manifest.device, manifest.seconds, recycles)
         self._serving = Serving(artifact, self.device, contract)
         # Read in each call: one step less.
         self._plans, self._log = self._serving.plans, self._serving.log
         self._lock = threading.Lock()
-        graph = manifest["graph_id"] or "none"
+        graph = manifest.graph_id or "none"
         self._log.add(LOAD, repr(self.device), f"graph {graph}, mode {self.mode or 'none'}")
-        self._other_runtime = placement.other_runtime(manifest["versions"])
+        self._other_runtime = placement.other_runtime(manifest.versions)
         if self._other_runtime:
             self._log.differs(self._other_runtime)
         self._calls = 0

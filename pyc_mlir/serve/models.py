@@ -15,7 +15,6 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.load import load
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.serve.batching import Batcher, Outcome, Waiting
@@ -208,7 +207,7 @@ def _most_together(program: Program, batch: bool) -> tuple[int, str]:
     """Return the most rows of requests together; 0 and why for each alone."""
     if not batch:
         return 0, "the server was started so"
-    contract = Contract.of(program.artifact.manifest["contract"])
+    contract = program.artifact.manifest.contract
     return most_rows(program, program.signature, contract.is_strict)
 
 

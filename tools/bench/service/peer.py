@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.serve.app import application
 from pyc_mlir.serve.limits import Limits
 from pyc_mlir.serve.models import Endpoint
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     import uvicorn
 
     path, workers, batch, signature, queue = arguments
-    known = Signature.from_json(json.loads(Path(signature).read_text()))
+    known = from_data(Signature, json.loads(Path(signature).read_text()))
     name = Path(path).stem
     call = session(path)
     most = most_rows(call, known)[0] if batch == "1" else 0

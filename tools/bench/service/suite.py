@@ -27,6 +27,7 @@ import numpy as np
 import pyc_mlir
 from pyc_mlir import Service, Targets, TensorSpec
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.measure.interleave import interleave, timing_records
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.array import to_device
@@ -43,6 +44,7 @@ from pyc_mlir.tools.bench.workloads.encoder import (
 )
 from pyc_mlir.tools.bench.workloads.workloads import digits
 from pyc_mlir.tools.cli.common import Parser
+from pyc_mlir.util.children import Child
 
 SUITE = "serve"
 ROUNDS = 8
@@ -114,7 +116,7 @@ def _written(folder: Path, name: str, onnx: bytes, rows: np.ndarray | None) -> S
         spec = TensorSpec("f32", "batch", *rows.shape[1:])
         program = pyc_mlir.compile(source, [spec], dims={"batch": (1, 64)})
     signature = folder / f"{stem}.json"
-    signature.write_text(json.dumps(program.signature.to_json()))
+    signature.write_text(json.dumps(to_data(program.signature)))
     program.save(folder / f"{stem}.vmfb")
     head, data = _body(program, rows)
     body = folder / f"{stem}.request"
@@ -237,7 +239,8 @@ def served(program: str, *options: str) -> AbstractContextManager[tuple[Any, int
 
 @contextmanager
 def _started(*command: str) -> Iterator[tuple[Any, int]]:
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+    child = Child([sys.executable, *command], stdout=subprocess.PIPE)
+    process = child.process
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -253,7 +256,7 @@ def _started(*command: str) -> Iterator[tuple[Any, int]]:
         yield process, int(port[1])
     finally:
         process.terminate()
-        process.wait(30)
+        child.wait(30)
 
 
 def _await(url: str) -> None:
