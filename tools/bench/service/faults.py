@@ -40,7 +40,7 @@ _SPEC = TensorSpec("f32", 2, 3)
 
 @dataclass
 class Seen:
-    """What callers and the log saw: codes, right answers and wrong ones."""
+    """The codes that callers and the log saw, and the right and wrong answers."""
 
     codes: set[str] = field(default_factory=set)
     right: int = 0
@@ -170,7 +170,8 @@ def _limited(path: str) -> None:
     program(np.zeros(4, np.float32))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     big = np.zeros(1 << 26, np.float32)
-    resource.setrlimit(resource.RLIMIT_AS, (used + big.nbytes + (64 << 20),) * 2)
+    most = used + big.nbytes + (64 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     try:
         program(big)
         print("NONE", end=" ")

@@ -38,7 +38,7 @@ _CONNECTIONS = 8
 
 @dataclass(frozen=True)
 class Sample:
-    """What a process holds at one time, and the median seconds of the calls before it."""
+    """The resources of a process at one time, and the median seconds of the calls before."""
 
     rss: int
     handles: int

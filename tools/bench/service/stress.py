@@ -22,7 +22,7 @@ _DRAWN = _MOST + 4
 
 @dataclass
 class Stressed:
-    """What the calls came to: right answers, silent mismatches, refusals by code."""
+    """The outcomes of the calls: right answers, silent mismatches, refusals by code."""
 
     right: int = 0
     silent_mismatches: int = 0
