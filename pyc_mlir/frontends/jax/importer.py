@@ -394,8 +394,9 @@ class _JaxprImporter:
         """Build the op of that name, or the decomposition."""
         given = {key: jax.tree.unflatten(tree, leaves) for key, leaves, tree in p["attributes"]}
         attributes = Stated(given, "attribute", {})
-        out = composites.by_name(self.importer, site, operands, p["name"], attributes)
-        return out or self._inline(p["jaxpr"], operands)
+        name, decomposition = p["name"], p["jaxpr"]  # a parameter that is not read is refused
+        out = composites.by_name(self.importer, site, operands, name, attributes)
+        return out or self._inline(decomposition, operands)
 
     def _dim_as_value(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
