@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyc_mlir.service.service import Service
     from pyc_mlir.service.shadow import Shadow
     from pyc_mlir.service.targets import Targets
+    from pyc_mlir.util.logs import trace_spans
 
     __version__: str
 
@@ -68,6 +69,7 @@ __all__ = [
     "simulate",
     "spec",
     "trace",
+    "trace_spans",
 ]
 
 # A checkout keeps the other three layers beside this folder; an installed package has them inside.
@@ -105,6 +107,7 @@ _HOMES = {
     "simulate": "pyc_mlir.lab.simulation.simulator",
     "spec": "pyc_mlir.frontends.python.specs",
     "trace": "pyc_mlir.frontends.python.trace",
+    "trace_spans": "pyc_mlir.util.logs",
 }
 
 
