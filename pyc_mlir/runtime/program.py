@@ -187,13 +187,7 @@ class Program:
             self._calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
-        return self.structured(values)
-
-    def structured(self, values: Sequence[Any]) -> Any:
-        """Return results as a call does: in the structure of the compiled function."""
-        if self._results is not None:
-            return filled(self._results, list(values))
-        return values[0] if len(values) == 1 else tuple(values)
+        return structured(self, values)
 
     def _general(
         self,
@@ -483,6 +477,13 @@ class Program:
 def serving(program: Program) -> Serving:
     """Return what answers behind the guards of a program, for checks and measurements of PyC."""
     return program._serving
+
+
+def structured(program: Program, values: Sequence[Any]) -> Any:
+    """Return results as a call of the program does: in the structure of the compiled function."""
+    if program._results is not None:
+        return filled(program._results, list(values))
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def _few(texts: Sequence[str]) -> str:

@@ -128,6 +128,7 @@ def test_every_clause_is_in_the_key(clause):
     value = {
         "allowed_targets": ("cpu",), "fallbacks": ("none",), "determinism": "strict",
         "max_concurrency": 2, "memory_budget_bytes": 5, "latency_binding": True,
+        "detect_faults": True,
     }.get(clause, 0.5)  # fmt: skip
     goal = 1.0 if clause == "latency_binding" else None
     before = replace(Options(), contract=Contract(latency_goal_seconds=goal))

@@ -271,7 +271,7 @@ def _(here: Here) -> Codes:
     here.patch.setattr(pyc_cache, "listing", lambda store: 1 / 0)
     output_text = io.StringIO()
     with contextlib.redirect_stderr(output_text):
-        assert pyc_cache.main(["--dir", str(here.folder), "ls"]) == 2
+        assert pyc_cache.main(["--dir", str(here.folder), "ls"]) == 70
     return _codes_in(output_text.getvalue())
 
 
