@@ -26,6 +26,9 @@ GOALS: Mapping[str, Goal] = {
         ("latency", "latency-again", "latency-again-2"),
     ),
     "networks": Goal("real networks with random weights against the peers", ("zoo", "zoo-avx2")),
+    "quantized": Goal(
+        "quantized models and models in half types against the peers", ("quantized",)
+    ),
     "layers": Goal(
         "convolution layers of ResNet-50 and MobileNet-V2 against the peak", ("layers",)
     ),

@@ -35,7 +35,8 @@ FOLDERS = (
     *under("pipelines", "target", "choices", "text", "driver", "streams"),
     *under("pipelines/kernels", "lang", "shared", "match", ""),
     *under("pipelines/kernels/families", "", "conv", "int8", "movement", "packed"),
-    *under("pipelines/pyc", "", "canonicalize", "terms", "recognize", "fuse", "chunk"),
+    *under("pipelines/pyc", "", "canonicalize", "terms", "equivalence/fields", "equivalence"),
+    *under("pipelines/pyc", "recognize", "fuse", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
     *under(
