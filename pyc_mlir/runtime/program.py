@@ -126,8 +126,7 @@ class Program:
         self._other_runtime = placement.other_runtime(manifest.versions)
         if self._other_runtime:
             self._log.differs(self._other_runtime)
-        self._calls = 0
-        self._guard_failures = 0
+        self._calls = self._guard_failures = 0
         self._seconds = 0.0
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
         self._monitor: Monitor | None = None
