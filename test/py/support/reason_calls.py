@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import re
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from pyc_mlir.compilation import plan_memory as planned
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.hlo.control import Loops
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import current_place, probe
 from pyc_mlir.measure.machine import measure_token
@@ -338,6 +340,24 @@ def _(here: Here) -> Codes:
     options = make_options(check=False)
     events = notices(build(lambda x: x @ x, [np.ones((512, 512))], options), options)
     return {ReasonCode[reason.code] for event in events for reason in event.reasons}
+
+
+@provokes(ReasonCode.LOOP_UNROLLED)
+def _(here: Here) -> Codes:
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    logging.getLogger("pyc_mlir").addHandler(handler)
+    try:
+        loops = Loops()
+        for _ in range(512):
+            loops.step(6)
+        loops.tell()
+    finally:
+        logging.getLogger("pyc_mlir").removeHandler(handler)
+    (message,) = told
+    assert "3072 in 512 steps" in message
+    return _codes_in(message)
 
 
 @provokes(ReasonCode.DATABASE_UNUSABLE)
