@@ -403,6 +403,18 @@ class ReasonCode(Enum):
         "nothing; `Program.stats().switches` says why",
         '`program.use_mode("memory_first")`',
     )
+    NO_SHAPE_PLANS = ReasonRow(
+        "a plan for certain shapes that was asked for is not made; the general plan serves them",
+        "nothing predicted to be gained, no ranges, weights stored twice, or a memory budget",
+        "the decision `shape-plans` says why; declare ranges, or name the sizes in `plans`",
+        "`compile(model, plans=4)` of a program that is as fast for all shapes",
+    )
+    ARM_CHANGED = ReasonRow(
+        "a selector lets another plan of the program serve, or takes none of an arm any more",
+        "pairs of timed calls, drift of the one that served, or a failure",
+        "`Program.stats().routes` and `Selector.events()` have the numbers; `freeze` ends it",
+        "`program.adapt(Selector())`",
+    )
     TARGET_MISSED = ReasonRow(
         "a program in service misses a target of its owner over a window of calls",
         "load, a slower build, or faults of the device",

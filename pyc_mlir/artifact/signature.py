@@ -79,6 +79,16 @@ class SignatureEntry:
         named = enumerate(self.shape)
         return {i: d or f"{self.name}[{i}]" for i, d in named if not isinstance(d, int)}
 
+    def settled(self, sizes: Mapping[str, int]) -> "SignatureEntry":
+        """Return this argument with sizes in place of dynamic dimensions, as far as given.
+
+        A dimension that is a product of others, ``2*d``, has the size of theirs.
+        """
+        shape = list(self.shape)
+        for axis, name in self.dynamic.items():
+            shape[axis] = _settled(name, shape[axis], sizes)
+        return replace(self, shape=tuple(shape))
+
     def largest(self, ranges: Ranges) -> "SignatureEntry":
         """Return this argument with the largest size for each dynamic dimension of a range."""
         names = self.dynamic
@@ -114,11 +124,19 @@ class Signature:
     @property
     def ranges_of_inputs(self) -> dict[tuple[int, int], Range]:
         """The ranges by (input, axis)."""
+        return self.places_of(self.ranges)
+
+    def settled(self, sizes: Mapping[str, int]) -> "Signature":
+        """Return this signature with sizes in place of dynamic dimensions of the inputs."""
+        return replace(self, inputs=tuple(a.settled(sizes) for a in self.inputs))
+
+    def places_of(self, ranges: Ranges) -> dict[tuple[int, int], Range]:
+        """Return ranges by (input, axis); names that no input has are left out."""
         return {
-            (number, axis): self.ranges[name]
+            (number, axis): ranges[name]
             for number, a in enumerate(self.inputs)
             for axis, name in a.dynamic.items()
-            if name in self.ranges
+            if name in ranges
         }
 
     def with_ranges(self, given: Mapping[str, Any]) -> "Signature":
@@ -253,6 +271,14 @@ class Signature:
     def _miscounted(self, expected: str, got: str) -> PycError:
         message = f"call: expected {expected} ({self._listed()}), got {got}"
         return PycError(ReasonCode.ARGUMENT_COUNT, message)
+
+
+def _settled(name: str, dim: str | int | None, sizes: Mapping[str, int]) -> str | int | None:
+    if name in sizes:
+        return sizes[name]
+    factors = [int(f) if f.isdecimal() else sizes.get(f) for f in name.split("*")]
+    known = [f for f in factors if f is not None]
+    return prod(known) if len(factors) > 1 and len(known) == len(factors) else dim
 
 
 def _is_leaf(value: Any) -> bool:

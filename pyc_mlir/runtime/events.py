@@ -5,7 +5,8 @@ A call that just answers leaves nothing here but a count.
 
 import threading
 from collections import Counter, deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.artifact.account import Account
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.faults import FaultCounts
     from pyc_mlir.runtime.monitor import Fallback
     from pyc_mlir.runtime.plans import ModeSwitch
+    from pyc_mlir.runtime.selection.selector import RouteCount
 
 MOST_EVENTS = 256
 # The events, and what is turned down by each.
@@ -41,6 +43,8 @@ LOAD, RELEASE, GUARD, MODE, FALLBACK, RUNTIME, CALLS, FAULT = (
 )
 # Codes of calls that had begun to run.
 _RAN = (ReasonCode.RUNTIME_FAILED, ReasonCode.OUT_OF_MEMORY, ReasonCode.FAULT_DETECTED)
+# How many inputs and outputs a program's `repr` shows.
+_SHOWN = 4
 REFUSED, ANSWERED, LOADED = "refused", "answered", "loaded"
 COUNTED = (
     "calls",
@@ -127,7 +131,9 @@ class ProgramStats:
     `cache` what the compile cache did for it, if it was asked, `check` how it compared with its
     references when this process compiled it. `other_runtime` says which release of IREE's runtime
     the program was compiled for, if this is another one (RUNTIME_DIFFERS). `faults` counts what
-    checksums found, under `detect_faults`.
+    checksums found, under `detect_faults`. `served` counts the calls of each plan: modes by their
+    names, plans for certain shapes by their sizes. `routes` are what a selector did, if there is
+    one.
     """
 
     calls: int
@@ -152,6 +158,8 @@ class ProgramStats:
     check: SelfCheck | None = None
     other_runtime: str = ""
     faults: "FaultCounts | None" = None
+    served: Mapping[str, int] = field(default_factory=dict)
+    routes: "tuple[RouteCount, ...]" = ()
 
     def __repr__(self) -> str:
         return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
@@ -173,6 +181,9 @@ class ProgramStats:
         }
         if self.mode:
             shown["mode"] = self.mode
+        if len(self.served) > 1:
+            counts = (f"{name}: {calls}" for name, calls in self.served.items())
+            shown["calls by plan"] = ", ".join(counts)
         if self.check is not None:
             shown["self-check"] = str(self.check)
         if self.faults is not None:
@@ -181,3 +192,9 @@ class ProgramStats:
             shown["wrong results"] = str(self.wrong_results)
             shown["fallbacks"] = "; ".join(map(str, self.fallbacks)) or "none"
         return shown
+
+
+def few(texts: Sequence[str]) -> str:
+    """Name the first of them, and how many more there are."""
+    more = [f"{len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
+    return ", ".join([*texts[:_SHOWN], *more])

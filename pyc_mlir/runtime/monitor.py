@@ -109,7 +109,7 @@ class Monitor:
         for sample in samples:
             inputs = make_inputs(serving.artifact.signature, sample.seed, sample.sizes)
             agree = True
-            for (plan, entry), run in serving.ways().items():
+            for (plan, entry), run in serving.ways(inputs).items():
                 try:
                     found = compare(run(inputs), sample.outputs, self._limit)
                     worst, message, code = max(worst, found.worst), found.wrong, cause
@@ -266,7 +266,7 @@ def _shapes(arrays: Sequence[Array]) -> tuple[Any, ...]:
 
 
 def compare_every(monitor: Monitor | None, calls: int) -> None:
-    """Let a program's monitor compare every so many calls, as `Program.compare_every` says."""
+    """Compare every so many calls too. Raises PycError: NO_ORACLE, BAD_ARGUMENT."""
     if type(calls) is not int or calls < 1:
         message = f"compare_every: expected a whole number above 0, got {calls!r}"
         raise PycError(ReasonCode.BAD_ARGUMENT, message)

@@ -49,7 +49,6 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_cache
-from pyc_mlir.tools.cli.common import BROKEN
 
 # Calls
 
@@ -133,6 +132,25 @@ def _(here: Here) -> Codes:
     program = Program(two_plans().artifact, SYNC)
     program.use_mode("memory_first")
     return {s.code for s in program.stats().switches}
+
+
+@provokes(ReasonCode.ARM_CHANGED)
+def _(here: Here) -> Codes:
+    program = Program(two_plans().artifact, SYNC)
+    selector = pyc_mlir.Selector(load=lambda: 0.0)
+    program.adapt(selector)
+    x = np.ones((8, 64), np.float32)
+    program(x)
+    (route,) = selector._routes.values()
+    selector.remove(route, 1, "failed")
+    return {ReasonCode[r.code] for e in program.log() for r in e.reasons if e.name == "arm"}
+
+
+@provokes(ReasonCode.NO_SHAPE_PLANS)
+def _(here: Here) -> Codes:
+    artifact = build(lambda x: x + 1, [X], make_options(plans=4))
+    (made,) = [d for d in artifact.decisions if d.site.pass_name == "shape-plans"]
+    return {ReasonCode[code] for e in made.grounds for code in e.codes}
 
 
 @provokes(ReasonCode.FORKED_CHILD)
@@ -270,7 +288,7 @@ def _(here: Here) -> Codes:
     here.patch.setattr(pyc_cache, "listing", lambda store: 1 / 0)
     output_text = io.StringIO()
     with contextlib.redirect_stderr(output_text):
-        assert pyc_cache.main(["--dir", str(here.folder), "ls"]) == BROKEN
+        assert pyc_cache.main(["--dir", str(here.folder), "ls"]) == 70
     return _codes_in(output_text.getvalue())
 
 

@@ -36,6 +36,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.choices.policies import load_policy
+from pyc_mlir.pipelines.shapes.demand import Demand
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.worker.answer import artifact_frame, artifact_of, error_frame, error_of
@@ -138,6 +139,7 @@ def options() -> Options:
         dims={"n": (1, 8)},
         node_names=True,
         islands=True,
+        plans="n=1;n=2:4",
     )
     decision = Decision(
         Site("a", "b"), "x", (Alternative("x"),), "fallback", grounds=(Reason("", "why"),)
@@ -157,6 +159,7 @@ def options() -> Options:
         passes="cse",
         co_selected=True,
         check=True,
+        demand=Demand.of_ranges({"n": (1, 8)}),
     )
 
 
@@ -278,6 +281,7 @@ def test_errors_of_a_worker_keep_their_kinds():
 STAGES = [
     ({}, (CHEAPEST,)),
     ({"also_modes": ["memory_first"]}, (CHEAPEST, DEFAULT)),
+    ({"plans": 2}, (CHEAPEST, DEFAULT)),
     ({"planner_mode": "memory_first"}, (CHEAPEST, DEFAULT)),
     ({"planner_mode": "iree"}, (CHEAPEST,)),
     ({"contract": Contract(determinism="strict")}, ()),
