@@ -189,7 +189,7 @@ def test_an_arm_that_fails_is_put_in_quarantine():
 
         call = fail
 
-    program._plans.modes["memory_first"].arena = Failing(arena)
+    program._plans.modes["memory_first"].arena = Failing(arena)  # pyright: ignore
     for _ in range(300):
         assert program(X)[0].tobytes() == want[0].tobytes()
     assert [e.kind for e in selector.events()] == ["quarantined"]
@@ -239,9 +239,9 @@ def test_what_cannot_adapt_is_refused():
     fresh().adapt(used)
     assert "of its own" in str(refused(lambda: fresh().adapt(used)))
     for share in (0, -1, 2, True, "x", float("nan")):
-        assert refused(lambda s=share: Selector(s)).code is ReasonCode.BAD_ARGUMENT
+        assert refused(lambda s=cast(Any, share): Selector(s)).code is ReasonCode.BAD_ARGUMENT
     assert refused(lambda: Selector(policy="luck")).code is ReasonCode.BAD_ARGUMENT
-    assert refused(lambda: Selector(recipe={"a": 1})).code is ReasonCode.BAD_ARGUMENT
+    assert refused(lambda: Selector(recipe=cast(Any, {"a": 1}))).code is ReasonCode.BAD_ARGUMENT
     assert refused(lambda: Selector(recipe="/none/here")).code is ReasonCode.FILE_ACCESS
 
 
