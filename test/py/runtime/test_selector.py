@@ -3,6 +3,7 @@
 import json
 import threading
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -238,10 +239,12 @@ def test_what_cannot_adapt_is_refused():
     used = Selector()
     fresh().adapt(used)
     assert "of its own" in str(refused(lambda: fresh().adapt(used)))
-    for share in (0, -1, 2, True, "x", float("nan")):
-        assert refused(lambda s=cast(Any, share): Selector(s)).code is ReasonCode.BAD_ARGUMENT
+    shares: list[Any] = [0, -1, 2, True, "x", float("nan")]
+    for share in shares:
+        assert refused(lambda s=share: Selector(s)).code is ReasonCode.BAD_ARGUMENT
     assert refused(lambda: Selector(policy="luck")).code is ReasonCode.BAD_ARGUMENT
-    assert refused(lambda: Selector(recipe=cast(Any, {"a": 1}))).code is ReasonCode.BAD_ARGUMENT
+    recipe: Any = {"a": 1}
+    assert refused(lambda: Selector(recipe=recipe)).code is ReasonCode.BAD_ARGUMENT
     assert refused(lambda: Selector(recipe="/none/here")).code is ReasonCode.FILE_ACCESS
 
 
