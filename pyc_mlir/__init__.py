@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.device import Device
     from pyc_mlir.runtime.load import load
     from pyc_mlir.runtime.program import Program
+    from pyc_mlir.runtime.selection.selector import Selector
     from pyc_mlir.service.service import Service
     from pyc_mlir.service.shadow import Shadow
     from pyc_mlir.service.targets import Targets
+    from pyc_mlir.util.logs import trace_spans
 
     __version__: str
 
@@ -48,6 +50,7 @@ __all__ = [
     "ReasonCode",
     "Recipe",
     "Relation",
+    "Selector",
     "Service",
     "Shadow",
     "Target",
@@ -66,6 +69,7 @@ __all__ = [
     "simulate",
     "spec",
     "trace",
+    "trace_spans",
 ]
 
 # A checkout keeps the other three layers beside this folder; an installed package has them inside.
@@ -86,6 +90,7 @@ _HOMES = {
     "ReasonCode": "pyc_mlir.dialects.errors",
     "Recipe": "pyc_mlir.pipelines.choices.choices",
     "Relation": "pyc_mlir.equivalence",
+    "Selector": "pyc_mlir.runtime.selection.selector",
     "Service": "pyc_mlir.service.service",
     "Shadow": "pyc_mlir.service.shadow",
     "Target": "pyc_mlir.pipelines.target.target",
@@ -102,6 +107,7 @@ _HOMES = {
     "simulate": "pyc_mlir.lab.simulation.simulator",
     "spec": "pyc_mlir.frontends.python.specs",
     "trace": "pyc_mlir.frontends.python.trace",
+    "trace_spans": "pyc_mlir.util.logs",
 }
 
 

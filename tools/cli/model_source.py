@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from pyc_mlir.artifact.signature import Dim, Signature, SignatureEntry
-from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -26,6 +25,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.frontends.python.specs import TensorSpec, annotated_specs
+from pyc_mlir.frontends.signatures import signature_of
 from pyc_mlir.frontends.sources import Function, MlirText, Source
 
 _FUNCTION = re.compile(r"(?P<file>.+\.py)(?::(?P<name>[A-Za-z_][\w.]*)?)?$")

@@ -32,6 +32,7 @@ from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.policies import BUILT_IN
+from pyc_mlir.pipelines.shapes.demand import Demand
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.env_overrides import OVERRIDES
 from pyc_mlir.util.process_start import process_start
@@ -81,6 +82,8 @@ CHANGES: dict[str, Any] = {
     "co_selected": True,
     "islands": True,
     "check": True,
+    "plans": "auto",
+    "demand": Demand.of_ranges({"batch": (1, 2)}),
 }
 REFUSED: dict[str, Any] = {
     "dump_phases": Path("phases"),
