@@ -51,7 +51,10 @@ DIFFERENT = {
         lambda x, y: (x + y).astype(np.int32),
         lambda x, y: x.astype(np.int32) + y.astype(np.int32), I8,
     ),
-    "widened": (lambda x: (x * x).astype(np.int64), lambda x: x.astype(np.int64) * x.astype(np.int64), I32),
+    "widened": (
+        lambda x, y: (x * y).astype(np.int64),
+        lambda x, y: x.astype(np.int64) * y.astype(np.int64), I32,
+    ),
     "division": (lambda x: x - x % 8, lambda x: x, I32),
     "one ulp": (
         lambda x: x * np.float32(12**-0.5),
