@@ -61,6 +61,8 @@ NONE = "none"
 GATES = (
     Gate("faults", "answered so", lambda r: r["value"] == r["of"], "every time"),
     Gate("faults", "wrong answers", _most(0), NONE),
+    Gate("soak", "calls made", _least(1_000_000), "at least 10^6"),
+    Gate("soak", "requests made", _least(100_000), "at least 10^5"),
     Gate("soak", "silent_mismatch_count", _most(0), NONE),
     Gate("soak", "answers with other bits", _most(0), NONE),
     Gate("soak", "failed", _most(0), NONE),

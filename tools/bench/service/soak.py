@@ -71,10 +71,12 @@ def run(arguments: Sequence[str]) -> int:
         samples, other = in_process(model, calls)
         records = list(_grown(named, samples))
         records.append(record(named, "pyc", "answers with other bits", "answers", other))
+        records.append(record(named, "pyc", "calls made", "calls", calls))
         samples, done, failed = through_server(model, requests)
         named = f"{done} requests of the server"
         records += _grown(named, samples)
         records.append(record(named, "pyc", "failed", "requests", failed))
+        records.append(record(named, "pyc", "requests made", "requests", done))
     found = stress(program_of_rows(), random)
     named = f"{random} random calls"
     missed = found.silent_mismatches
