@@ -27,7 +27,8 @@ class PassContext:
     the program as it came in, so that no pass may make them less exact. `kernels` are the families
     that kernels may be taken from; None: all. `co_selected`: the bytes of
     kernels' constants are weighed with everything else, so that kernels with more of them are
-    offered in every mode. `folding` is what all passes together may still compute of constants.
+    offered in every mode. `own_constants`: no kernel is offered that reads constants in a form
+    larger than the model's. `folding` is what all passes together may still compute of constants.
     """
 
     choices: Choices = field(default_factory=Choices)
@@ -38,6 +39,7 @@ class PassContext:
     compares: bool = False
     kernels: tuple[str, ...] | None = None
     co_selected: bool = False
+    own_constants: bool = False
     folding: FoldWork = field(default_factory=FoldWork)
 
     def takes(self, family: str) -> bool:

@@ -5,8 +5,8 @@ constants that each reads, in its forms (`held_constants.py`). Goes out: one way
 the price of a byte.
 
 A kernel may read weights in a larger form, as minimal filtering does: it saves time, and the larger
-form lies in memory as long as the program is loaded. A mode states its exchange rate: at the rate r,
-one percent of a program's memory is worth r percent of its predicted time. Larger constants that
+form lies in memory as long as the program is loaded. A mode states its exchange rate: at the rate
+r, one percent of a program's memory is worth r percent of its predicted time. Larger constants that
 save less than that are given up, the worst exchange first, until the program has lost the share of
 its time that the mode accepts (as `pyc-chunk` does for transients).
 """

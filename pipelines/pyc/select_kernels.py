@@ -145,6 +145,23 @@ class _KernelSite:
         }
         return PricedGroup(ways, dict(self.constants.values()))
 
+    def with_own_constants(self) -> "_KernelSite":
+        """Return the site without kernels that read larger constants than the model's."""
+        offers = self.variants.offers
+        larger = [name for name in offers if self.is_larger(name)]
+        if not larger:
+            return self
+        kept = {name: offer for name, offer in offers.items() if name not in larger}
+        why = "their constants are larger than the model's, which memory_first may not exceed"
+        evidence = (*self.evidence, NotOffered(tuple(larger), why))
+        return replace(self, variants=replace(self.variants, offers=kept), evidence=evidence)
+
+    def is_larger(self, name: str) -> bool:
+        """Return whether an alternative reads constants in forms larger than the model's."""
+        forms = self.forms(name)
+        own = dict(self.constants.values())
+        return sum(forms.values()) > sum(own[c] for c in {constant_of(f) for f in forms})
+
     def forms(self, name: str) -> Forms:
         """Return the constants that an alternative, or a variant, reads."""
         found, work = self.variants.found(name), self.variants.work
@@ -171,7 +188,8 @@ def _sites(module: ir.Module, context: PassContext, names: Sequence[str]) -> Ite
             computes = Computes(tuple(ids[o] for o in members.ops))
             variants = KernelVariants(work, context.target, offers)
             constants = constants_of(members, work, ids)
-            yield _KernelSite(site, members, variants, constants, (computes, *evidence))
+            made = _KernelSite(site, members, variants, constants, (computes, *evidence))
+            yield made.with_own_constants() if context.own_constants else made
 
 
 def _bytes_beside_constants(module: ir.Module) -> int:

@@ -11,7 +11,13 @@ The ways to keep a memory budget come first, each with all settings of IREE's fu
 tell whether a budget is kept. So the next way is for a program that does not keep it in the one
 before, and the other settings are for one that IREE has no code for under the chosen setting.
 What is chosen together is no slower by prediction than the ways behind it, or those are taken
-(`pipelines/memory/selection/rounds.py`). `first_artifact` goes through the list; what was left, and
+(`pipelines/memory/selection/rounds.py`).
+
+Without a budget, a program of `memory_first` may not need more than under IREE's own plan,
+constants included. One that does, since kernels read weights in larger forms than the model's, is
+compiled again without such kernels (`HELD_SITE`).
+
+`first_artifact` goes through the list; what was left, and
 why, stands in the log.
 """
 
@@ -39,6 +45,9 @@ from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.temp_dir import require_room
 
 BUDGET_SITE = Site("budget", "module")
+# In which forms constants may be held in the mode `memory_first`.
+HELD_SITE = Site("constant-forms", "module")
+AS_KERNELS_READ, AS_IN_MODEL = "as kernels read them", "as the model has them"
 SMALLEST = "memory_first"
 
 
@@ -105,9 +114,27 @@ def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
             lowered = lower(tried, tried.options.check and not tried.options.contract.compares)
             prepared = prepare(lowered, tried.options, choices.log)
         artifact = _first_of(prepared, attempts, failures, stage)
-        if artifact is not None:
+        if artifact is None:
+            continue
+        if way != AS_KERNELS_READ or (above := _above_reference(artifact)) is None:
             return artifact
+        choices.record_fallback(HELD_SITE, AS_IN_MODEL, [above])
     raise refusal(failures)
+
+
+def _above_reference(artifact: Artifact) -> Reason | None:
+    """Return why a program's memory is not proven to be within that of IREE's plan, or None.
+
+    Where sizes are open the transients are within IREE's, whatever the call, and constants decide.
+    """
+    account, reference = artifact.account, artifact.reference
+    ours, theirs = account.total(), reference.total()
+    if ours is None or theirs is None:
+        ours, theirs = account.constants, reference.constants
+    if ours is None or theirs is None or ours <= theirs:
+        return None
+    text = f"{ours} bytes with larger constants, {theirs} under IREE's plan"
+    return Reason("", text)
 
 
 def finish(lowered: Lowered, options: Options) -> Artifact:
@@ -149,6 +176,15 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
     """
     ways = _ways(options)
     names = list(ways)
+    if options.contract.memory_budget_bytes is None and _has_larger(options):
+        names = [AS_KERNELS_READ, AS_IN_MODEL]
+        requested = choices.choose(HELD_SITE, tuple(map(Alternative, names))).name
+        forms = [(name, name == AS_IN_MODEL) for name in names[names.index(requested) :]]
+        return tuple(
+            attempt
+            for name, own in forms
+            for attempt in attempts_under(replace(options, own_constants=own), name)
+        )
     if options.contract.memory_budget_bytes is None or len(names) == 1:
         return attempts_under(options)
     requested = choices.choose(BUDGET_SITE, tuple(map(Alternative, names))).name
@@ -160,6 +196,12 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
         why = ReasonCode.BUDGET_RETRY if found else None
         found += attempts_under(replace(options, **ways[name]), name, why)
     return tuple(found)
+
+
+def _has_larger(options: Options) -> bool:
+    """Return whether the mode bounds constants, and kernels may have larger ones."""
+    kernels = options.kernels != NO_KERNELS and options.target.device == "local"
+    return kernels and options.planner_modes[:1] == (SMALLEST,)
 
 
 def attempts_under(

@@ -128,6 +128,7 @@ def context_of(options: Options) -> PassContext:
         compares,
         kernels,
         together,
+        options.own_constants,
     )
 
 

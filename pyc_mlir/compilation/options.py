@@ -74,6 +74,8 @@ class Options(ReplayOptions):
     calibration: Calibration | None = None
     # Kernels and parts are chosen together under the budget (attempts.py).
     co_selected: bool = False
+    # No constant may be larger than the model's (attempts.py).
+    own_constants: bool = False
     # The program is compared with its references before it is returned (self_check.py).
     check: bool = False
 
