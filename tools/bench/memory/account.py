@@ -3,9 +3,9 @@
     pyc-bench account
     pyc-bench account --only "u-net" --models resnet50.onnx
 
-Each workload of the suites `memory` and `co-selection`, and each model that is named, is compiled by
-plain IREE at O3 and by PyC in the modes `balanced` and `memory_first`. Nothing runs: the bytes are
-those of each program's account. Records of one workload, one for each of the three:
+Each workload of the suites `memory` and `co-selection`, and each model that is named, is compiled
+by plain IREE at O3 and by PyC in the modes `balanced` and `memory_first`. Nothing runs: the bytes
+are those of each program's account. Records of one workload, one for each of the three:
 
     total          constants + inputs + outputs + transients + workspace of one call, in bytes
     account        the parts, by name

@@ -11,7 +11,7 @@ _IREE, _MODES = "iree", ("balanced", "memory_first")
 
 
 def markdown(report: Report) -> str:
-    """Write the table, the geometric means, and the programs above plain IREE. Ends in a newline."""
+    """Write the table, the geometric means and what is above plain IREE. Ends in a newline."""
     names = dict.fromkeys(r["workload"] for r in report.records)
     rows = {n: {r["candidate"]: r for r in report.records if r["workload"] == n} for n in names}
     head = ("workload", _IREE, "its constants")
@@ -26,8 +26,8 @@ def markdown(report: Report) -> str:
     ]
     parts = [
         environment_line(report),
-        "Bytes in all of one call: constants as they lie in memory, inputs, outputs, transients and "
-        "workspace. Larger forms: bytes that constants take beside the model's own.",
+        "Bytes in all of one call: constants as they lie in memory, inputs, outputs, transients "
+        "and workspace. Larger forms: bytes that constants take beside the model's own.",
         rows_table(head, ([name, *_cells(systems)] for name, systems in rows.items())),
         f"- Geometric means of the ratios to plain IREE: {', '.join(means)}.\n"
         f"- Above plain IREE: {', '.join(above) or 'none'}.",

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from pyc_mlir.measure.records import Report
-from pyc_mlir.tools.bench.report import latency_table as cpu_table
 from pyc_mlir.tools.bench.report import account_table, memory_table, predict_table, table, zoo_table
+from pyc_mlir.tools.bench.report import latency_table as cpu_table
 from pyc_mlir.tools.tune import probe
 
 TABLES: Mapping[str, Callable[[Report], str]] = {
