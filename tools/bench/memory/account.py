@@ -12,6 +12,10 @@ are those of each program's account. Records of one workload, one for each of th
     larger         for PyC: the decisions that keep constants in a larger form than the model's
     larger_bytes   the bytes that these forms have beside the model's
     saves          the seconds that they are predicted to save
+
+and for each of `RATES`, by prediction, before the memory plan:
+
+    predicted      seconds of a call; `held` are the bytes of its constants and of its values
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +23,13 @@ from typing import Any
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.lower import structure_of_parts
 from pyc_mlir.compilation.options import Options, make_options
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.evidence import LargerConstant
+from pyc_mlir.pipelines.pyc.constant_price import ExchangeRate, PricedGroup, Way, prices
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.bench.workloads.memory import PRESSED, WORKLOADS
@@ -29,6 +37,12 @@ from pyc_mlir.tools.cli.common import Parser
 
 SUITE = "account"
 MODES = ("balanced", "memory_first")
+# What the modes' own rates are compared with; the first has no price.
+RATES = (
+    ExchangeRate(),
+    *(ExchangeRate(worth, 0.02) for worth in (0.1, 0.2, 0.3, 0.5, 1.0)),
+    *(ExchangeRate(worth, 1.0) for worth in (0.1, 0.3)),
+)
 # Names of both suites' workloads: one of them has two of the name `u-net`.
 ENTRIES = {**{f"{name}, pressed": entry for name, entry in PRESSED.items()}, **WORKLOADS}
 
@@ -58,12 +72,37 @@ def counted(name: str, source: Any, specs: Any) -> Iterator[Record]:
         "iree": plain_options(),
         **{mode: make_options(planner_mode=mode, check=False) for mode in MODES},
     }
+    yield from predicted(name, Job.of(source, specs, wanted["balanced"]))
     for system, options in wanted.items():
         artifact = build(source, specs, options)
         total = artifact.account.total() or 0
         note(f"{name}: {system}: {artifact.account}")
         parts = artifact.account.to_json()
         yield record(name, system, "total", "B", total, account=parts, **_larger(artifact))
+
+
+def predicted(name: str, job: Job) -> Iterator[Record]:
+    """Yield the records of other exchange rates; none for a program whose sites cannot be read."""
+    try:
+        sites = structure_of_parts(job).sites
+    except PycError as error:
+        note(f"{name}: no rates are compared: {error.message}")
+        return
+    groups = [
+        PricedGroup(
+            {c.name: Way(c.seconds, c.reads) for c in site.candidates}, site.candidates[0].reads
+        )
+        for site in sites.sites
+    ]
+    for rate in RATES:
+        taken = prices(groups, max(sites.live, default=0), rate).taken
+        choice = [
+            next(i for i, c in enumerate(site.candidates) if c.name == way)
+            for site, way in zip(sites.sites, taken, strict=True)
+        ]
+        at = f"rate {rate.worth:g}, slack {rate.slack:g}"
+        held = sites.bytes(choice)
+        yield record(name, at, "predicted", "s", sites.seconds(choice), held=held)
 
 
 def _larger(artifact: Artifact) -> dict[str, Any]:

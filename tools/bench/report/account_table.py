@@ -12,8 +12,7 @@ _IREE, _MODES = "iree", ("balanced", "memory_first")
 
 def markdown(report: Report) -> str:
     """Write the table, the geometric means and what is above plain IREE. Ends in a newline."""
-    names = dict.fromkeys(r["workload"] for r in report.records)
-    rows = {n: {r["candidate"]: r for r in report.records if r["workload"] == n} for n in names}
+    rows = _by_workload(report.records, "total")
     head = ("workload", _IREE, "its constants")
     for mode in _MODES:
         head += (mode, "constants", "larger forms", "they save", f"{mode} / iree")
@@ -31,8 +30,32 @@ def markdown(report: Report) -> str:
         rows_table(head, ([name, *_cells(systems)] for name, systems in rows.items())),
         f"- Geometric means of the ratios to plain IREE: {', '.join(means)}.\n"
         f"- Above plain IREE: {', '.join(above) or 'none'}.",
+        "Other exchange rates, by prediction: seconds, and bytes of constants and values, beside "
+        "those of the quickest kernels.",
+        _rates(_by_workload(report.records, "predicted")),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _by_workload(records: Sequence[Record], metric: str) -> dict[str, dict[str, Record]]:
+    """Return the records of a metric by workload and candidate."""
+    found: dict[str, dict[str, Record]] = {}
+    for row in records:
+        if row["metric"] == metric:
+            found.setdefault(row["workload"], {})[row["candidate"]] = row
+    return found
+
+
+def _rates(rows: dict[str, dict[str, Record]]) -> str:
+    """Write the table of rates; the first candidate is without a price."""
+    first, *others = next(iter(rows.values()), {"": {}})
+    changed = ([name, *(_change(s[first], s[o]) for o in others)] for name, s in rows.items())
+    return rows_table(("workload", *others), changed)
+
+
+def _change(free: Record, row: Record) -> str:
+    seconds, held = row["value"] / free["value"] - 1, row["held"] / free["held"] - 1
+    return f"{seconds:+.2%}, {held:+.1%}" if seconds or held else ""
 
 
 def _cells(systems: dict[str, Record]) -> Iterator[str]:
