@@ -259,6 +259,18 @@ class ReasonCode(Enum):
         "report the program; no answer or figure of it was used",
         '`Contract(max_error="rounding")` and a wrong kernel',
     )
+    FAULT_DETECTED = ReasonRow(
+        "a product of matrices gives other sums than its operands have, each time it is computed",
+        "weights damaged in memory, or a core that computes wrongly",
+        "load the program again; if it stays, take the machine out of service",
+        "a flipped bit in the weights under `Contract(detect_faults=True)`",
+    )
+    FAULT_REPAIRED = ReasonRow(
+        "a part of a product was wrong once and right when it was computed again",
+        "a passing fault of a core or of its caches",
+        "none for this call; see whether a machine has many of them",
+        "a flipped bit in a register under `Contract(detect_faults=True)`",
+    )
     TRACE_MISMATCH = ReasonRow(
         "a function, run by numpy, gives other answers than its trace",
         "a fault of PyC's front end, or code that does another thing while it is traced",

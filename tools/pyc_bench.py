@@ -33,6 +33,7 @@ SUITES: dict[str, str] = {
     "gemm": "pyc_mlir.tools.bench.latency.gemm:run",
     "layers": "pyc_mlir.tools.bench.latency.layers:run",
     "overhead": "pyc_mlir.tools.bench.latency.overhead:run",
+    "checksums": "pyc_mlir.tools.bench.latency.checksums:run",
     "pack": "pyc_mlir.tools.bench.packing.suite:run",
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
     "iopddl": "pyc_mlir.tools.bench.packing.iopddl:run",

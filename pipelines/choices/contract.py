@@ -72,6 +72,9 @@ class Contract:
     latency_goal_seconds: median seconds of one call.
     latency_binding: a program that misses the goal is refused; else that is reported.
     allowed_targets: names of the targets that may be compiled for; empty allows all.
+    detect_faults: products with constant weights carry checksums, which find what a faulty core or
+        damaged memory makes of them: a passing fault is repaired within the call, a lasting one
+        ends it (FAULT_DETECTED). Refused where no product of the program can carry any.
     fallbacks: what may take the place of a program that fails its comparison, in this order:
         ``modes`` (the artifact's other memory plans), ``iree`` (IREE's code for all of it),
         ``numpy`` (the reference answers); ``none`` refuses every fallback, a compile's too.
@@ -85,6 +88,7 @@ class Contract:
     latency_goal_seconds: float | None = _converted(default=None, converter=_seconds)
     latency_binding: bool = False
     allowed_targets: tuple[str, ...] = ()
+    detect_faults: bool = False
     fallbacks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -167,8 +171,9 @@ def _bad_values(contract: Contract) -> Iterator[PycError]:
         value = getattr(contract, name)
         if value is not None and (not _is_number(value) or not 0 < value <= longest):
             yield _bad(name, f"seconds above 0, at most {longest:g}", value)
-    if type(contract.latency_binding) is not bool:
-        yield _bad("latency_binding", "True or False", contract.latency_binding)
+    for name in ("latency_binding", "detect_faults"):
+        if type(getattr(contract, name)) is not bool:
+            yield _bad(name, "True or False", getattr(contract, name))
     if contract.determinism not in ("", STRICT):
         yield _bad("determinism", f"{STRICT!r}", contract.determinism)
     error = contract.max_error
@@ -226,6 +231,8 @@ def _conflicts(contract: Contract) -> Iterator[PycError]:
         yield conflict(
             f"determinism={STRICT!r}", f"fallback {others[0]!r}", "its results have other bits"
         )
+    if contract.detect_faults and others:
+        yield conflict("detect_faults", f"fallback {others[0]!r}", "it detects none")
     for name, (memory, seconds) in _UNBOUNDED.items():
         if name in chain and contract.memory_budget_bytes is not None:
             yield conflict("memory_budget_bytes", f"fallback {name!r}", memory)

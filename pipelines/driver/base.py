@@ -28,7 +28,8 @@ class PassContext:
     that kernels may be taken from; None: all. `co_selected`: the bytes of
     kernels' constants are weighed with everything else, so that kernels with more of them are
     offered in every mode. `own_constants`: no kernel is offered that reads constants in a form
-    larger than the model's. `folding` is what all passes together may still compute of constants.
+    larger than the model's. `detect_faults`: kernels check themselves where they can. `folding` is
+    what all passes together may still compute of constants.
     """
 
     choices: Choices = field(default_factory=Choices)
@@ -40,6 +41,7 @@ class PassContext:
     kernels: tuple[str, ...] | None = None
     co_selected: bool = False
     own_constants: bool = False
+    detect_faults: bool = False
     folding: FoldWork = field(default_factory=FoldWork)
 
     def takes(self, family: str) -> bool:

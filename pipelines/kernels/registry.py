@@ -29,6 +29,7 @@ ENTRY_POINT_GROUP = "pyc_mlir.kernels"
 BUILT_IN = {
     "rows": "pyc_mlir.pipelines.kernels.families.rows",
     "gemm": "pyc_mlir.pipelines.kernels.families.gemm",
+    "checked_gemm": "pyc_mlir.pipelines.kernels.families.checked_gemm",
     "batch_gemm": "pyc_mlir.pipelines.kernels.families.batch_gemm",
     "gemv": "pyc_mlir.pipelines.kernels.families.gemv",
     "packing": "pyc_mlir.pipelines.kernels.families.packing",
@@ -74,6 +75,8 @@ class Family:
     - `sample(random, target)`: random knobs that are legal for the target, and arguments for some
       calls, for tests.
     - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
+    - `checked(offer)`: of a family that `CHECKED` names, the kernel that stands for that of another
+      family; None, the default, where there is none.
     - `space(offer, target)`: the legal knob sets around an offer, whose `default` is the offer
       itself; all compute the same within `reference`'s bound. None, the default, for no other one.
 
@@ -88,6 +91,7 @@ class Family:
     sample: Callable[[Random, Target], tuple[Knobs, list[Arrays]]]
     match: Callable[[Work, Target], Sequence[KernelOffer]] = lambda work, target: ()
     space: Callable[[KernelOffer, Target], KnobSpace | None] = lambda offer, target: None
+    checked: Callable[[KernelOffer], KernelOffer | None] = lambda offer: None
 
     def offers(self, knobs: Knobs, target: Target) -> bool:
         """Return whether the family has this kernel for the target."""

@@ -85,6 +85,23 @@ class _Calls:
 
         return KernelCalls(self._module)
 
+    def return_faults(self, block: ir.Block) -> None:
+        """Make the counts of faults the last result of the function, if a kernel of it counts."""
+        counts = self.made.faults if "made" in vars(self) else None
+        if counts is None:
+            return
+        function, end = block.owner, block.operations[len(block.operations) - 1]
+        with ir.InsertionPoint(end), end.location:
+            ir.Operation.create(end.operation.name, operands=[*end.operands, counts])
+        end.operation.erase()
+        kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        made = ir.FunctionType.get(kind.inputs, [*kind.results, counts.type])
+        function.attributes["function_type"] = ir.TypeAttr.get(made)
+        if "res_attrs" in function.attributes:
+            named = ir.ArrayAttr(function.attributes["res_attrs"])
+            function.attributes["res_attrs"] = ir.ArrayAttr.get([*named, ir.DictAttr.get({})])
+        self.made.faults = None
+
 
 class _Conversion:
     """One function: tensors by the pyc values that they stand for."""
@@ -109,6 +126,7 @@ class _Conversion:
                 self._visit(op.operation)
         for op in reversed(self.dead):
             op.erase()
+        self.calls.return_faults(self.block)
 
     def _arguments(self) -> None:
         """Enter the arguments with their sizes; dimensions that share a name must agree."""

@@ -23,6 +23,7 @@ from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
+from pyc_mlir.pipelines.kernels.shared.checksums import FAULTS
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering
 from pyc_mlir.pipelines.linalg.base.structured import reshape
@@ -36,6 +37,8 @@ class KernelCalls:
     module: ir.Module
     _kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
     # Constants by what lays them out: each once, whatever kernels and calls use it.
+    # The counts of faults so far, which every checked kernel hands on; None before the first.
+    faults: ir.Value | None = None
     _packed: dict[tuple[ir.Attribute, tuple[int, ...], Any], LoweredTensor] = field(
         default_factory=dict
     )
@@ -52,14 +55,15 @@ class KernelCalls:
         Raises PycError (INVALID_IR) for an attribute that does not fit.
         """
         kernel = self._kernel(attached.family, attached.knobs)
-        # What follows the first result is scratch memory.
+        # What follows the first result is scratch memory, or counts of faults.
         out, *_ = kernel.results
-        names = ", ".join(map(_text, kernel.inputs))
-        fed = len(attached.feeds) == len(kernel.inputs)
-        _require(fed, f"{len(kernel.inputs)} feeds for {names}", len(attached.feeds))
+        inputs = [o for o in kernel.inputs if o != FAULTS]
+        names = ", ".join(map(_text, inputs))
+        fed = len(attached.feeds) == len(inputs)
+        _require(fed, f"{len(inputs)} feeds for {names}", len(attached.feeds))
         sizes = _Sizes(lowering, f"of a {attached.family} kernel")
         operands = []
-        for operand, feed in zip(kernel.inputs, attached.feeds, strict=True):
+        for operand, feed in zip(inputs, attached.feeds, strict=True):
             _require(0 <= feed.value < len(values), f"one of {len(values)} values", feed)
             value = values[feed.value]
             tensor = self._view(lowering, value, feed, operand)
@@ -73,12 +77,17 @@ class KernelCalls:
         source = known if alike else values[attached.feeds[0].value].dims
         dims = [source[i] if d is None else LoweredDim(d) for i, d in enumerate(result.shape)]
         sizes.meet_result(kernel, dims)
+        checked = FAULTS in kernel.operands
+        if checked:
+            operands.append(self.faults or _zeros(FAULTS))
         made = ir.Operation.create(
             "func.call",
             results=[_declared(o) for o in kernel.results],
             operands=operands,
             attributes={"callee": ir.FlatSymbolRefAttr.get(kernel.name)},
         )
+        if checked:
+            self.faults = made.results[-1]
         # Unsigned integers are held as signed ones.
         dtype = result.dtype if storage(result.dtype) == _dtype(out) else _dtype(out)
         whole = LoweredTensor(
@@ -191,6 +200,12 @@ def _declared(operand: Operand) -> ir.Type:
     """Return the type that the kernel itself gives an operand."""
     shape = tuple(d if isinstance(d, int) else None for d in operand.shape)
     return to_mlir(TensorType(shape, _dtype(operand)))
+
+
+def _zeros(operand: Operand) -> ir.Value:
+    kind = _declared(operand)
+    value = ir.DenseElementsAttr.get_splat(kind, ir.FloatAttr.get(ir.F32Type.get(), 0.0))
+    return ir.Operation.create("arith.constant", [kind], attributes={"value": value}).result
 
 
 def _dtype(operand: Operand) -> np.dtype:

@@ -15,7 +15,7 @@ from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import Trait, has
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
@@ -131,6 +131,38 @@ def predicted_seconds(module: ir.Module, target: Target) -> float:
         if op.operation.name.startswith("pyc.")
         and (members := Members.of(op.operation)) is not None
     )
+
+
+@dataclass(frozen=True)
+class FaultCoverage:
+    """How much of a program's arithmetic is done by kernels with checksums.
+
+    checked: such kernels; flops: their operations, of `of` in all, both with nominal sizes.
+    """
+
+    checked: int = 0
+    flops: int = 0
+    of: int = 0
+
+    def __str__(self) -> str:
+        share = 100 * self.flops / max(1, self.of)
+        return f"{self.checked} products carry checksums, {share:.1f} % of the arithmetic"
+
+
+def fault_coverage(module: ir.Module) -> FaultCoverage:
+    """Count the groups whose attached kernel checks itself."""
+    checked, flops, of = 0, 0, 0
+    for function in functions_of(module):
+        for op in function.regions[0].blocks[0].operations:
+            members = Members.of(op.operation) if op.operation.name.startswith("pyc.") else None
+            if members is None:
+                continue
+            work, attached = members.work(), AttachedKernel.read(members.whole)
+            of += totals(work)[0]
+            if attached is not None and attached.family in CHECKED.values():
+                checked += 1
+                flops += totals(replace(work, nodes=work.nodes[: attached.covers]))[0]
+    return FaultCoverage(checked, flops, of)
 
 
 def _seconds(members: Members, model: CostModel) -> float:

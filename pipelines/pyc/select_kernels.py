@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.choices.evidence import Computes, LargerConstant, NotOff
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.knobs import encode
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, SELECT
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED, SELECT
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import with_settings
@@ -230,6 +230,8 @@ def legal_offers(
 ) -> tuple[dict[str, Found], list[NotOffered]]:
     """Return the allowed kernels by name, and evidence of those that are not."""
     found = _offers(work, context.target, families)
+    if context.detect_faults:
+        found = {name: _checked(*offer) for name, offer in found.items()}
     why = _against_indirect(context)
     left_out = [n for n, (_, o) in found.items() if why and o.indirect]
     offers = {n: f for n, f in found.items() if n not in left_out}
@@ -248,6 +250,15 @@ def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found
             number = sum(n == name or n.startswith(f"{name}#") for n in found)
             found[f"{name}#{number}" if number else name] = (family, offer)
     return found
+
+
+def _checked(family: str, offer: KernelOffer) -> Found:
+    """Return the offer with checks of its own, where a dispatch can bind what they need."""
+    other = CHECKED.get(family)
+    made = None if other is None else FAMILIES[other].checked(offer)
+    if other is None or made is None or len(made.knobs.kernel("k").operands) > MOST_BINDINGS:
+        return family, offer
+    return other, made
 
 
 def _against_indirect(context: PassContext) -> str:

@@ -102,11 +102,11 @@ class Artifact:
         return f"Artifact({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return the text for notebooks."""
         return facts_table("Artifact", self._shown())
 
     def _shown(self) -> dict[str, str]:
-        """What it is, in words."""
+        """Return a description of the artifact, in words."""
         manifest = self.manifest
         return {
             "target": str(manifest.get("target", "none")),
@@ -115,6 +115,12 @@ class Artifact:
             "memory": self.memory_line,
             "decisions": str(len(self.decisions)),
         }
+
+    @property
+    def unbound(self) -> "Artifact":
+        """The program as if nothing was promised, but for what is part of its code: `Contract`."""
+        kept = {n: v for n, v in self.manifest["contract"].items() if n == "detect_faults"}
+        return replace(self, manifest={**self.manifest, "contract": kept}, samples=b"")
 
     @property
     def names(self) -> NodeNames:
@@ -129,12 +135,12 @@ class Artifact:
 
     @property
     def contract_report(self) -> ContractReport:
-        """What the compile says of each clause of the contract."""
+        """The compile's report on each clause of the contract."""
         return report_of(self.manifest)
 
     @property
     def signature(self) -> Signature:
-        """What the program takes and gives."""
+        """The inputs and results of the program."""
         return Signature.from_json(self.manifest["signature"])
 
     @property
@@ -185,7 +191,7 @@ def make_manifest(
     options: Mapping[str, Any] | None = None,
     imported: ImportReport | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a program whose entry `main` is the function `entry`.
+    """Return the manifest of a program whose entry `main` is the function `entry`.
 
     `modes` says in which mode each function with an arena was planned; those besides
     `arena_entry` are entries of their own, ``main$arena.<mode>``.
@@ -245,7 +251,9 @@ def installed_versions() -> dict[str, str]:
 
 
 def to_bytes(artifact: Artifact) -> bytes:
-    """The bytes of the `.vmfb`. Raises PycError (BAD_ARTIFACT) if IREE's part is no ZIP archive."""
+    """Return the bytes of the `.vmfb`. Raises PycError (BAD_ARTIFACT) if IREE's part is no ZIP
+    archive.
+    """
     start = _directory_start(artifact.vmfb)
     named = bool(artifact.manifest["options"].get("node_names"))
     plain = (_unplaced(d, named) for d in artifact.decisions)
@@ -270,7 +278,8 @@ def to_bytes(artifact: Artifact) -> bytes:
 
 
 def _unplaced(decision: Decision, named: bool) -> dict[str, Any]:
-    """A decision without its source location, which names files of the machine that compiled.
+    """Return a decision without its source location, which names files of the machine that
+    compiled.
 
     Nor with what was measured, which another compile would measure otherwise.
 
@@ -423,7 +432,7 @@ def _read_decisions(data: bytes, name: str) -> tuple[Decision, ...]:
 
 
 def _directory_start(vmfb: bytes | memoryview) -> int:
-    """Where IREE's archive ends and its directory begins: PyC's entries go there."""
+    """Return where IREE's archive ends and its directory begins: PyC's entries go there."""
     try:
         with zipfile.ZipFile(_View(vmfb)) as archive:
             if any(n.startswith(_FOLDER) for n in archive.namelist()):

@@ -72,29 +72,29 @@ class CompileLog:
 
     @property
     def signature(self) -> Signature | None:
-        """What the program takes and gives."""
+        """The inputs and results of the program."""
         known = self.conditions.get("signature")
         return None if known is None else Signature.from_json(known)
 
     @property
     def has_islands(self) -> bool:
-        """Whether nodes of the model might be lowered by torch-mlir."""
+        """True if nodes of the model might be lowered by torch-mlir."""
         return bool((self.conditions.get("options") or {}).get("islands"))
 
 
 def conditions_of(artifact: Artifact) -> dict[str, Any]:
-    """What an artifact was compiled with, as JSON data."""
+    """Return the options and facts that an artifact was compiled with, as JSON data."""
     return {name: artifact.manifest.get(name) for name in CONDITIONS}
 
 
 def head_of(artifact: Artifact, data: bytes) -> Conditions:
-    """The first record of a log: the conditions, and the hash of the program's bytes `data`."""
+    """Return a log's first record: the conditions and the hash of the program's bytes `data`."""
     broken = current_report(artifact, Counts()).broken
     return Conditions(conditions_of(artifact), hashlib.sha256(data).hexdigest(), broken)
 
 
 def refusal_of(error: PycError, contract: Contract) -> Event:
-    """The only record of a compile that was refused: why, and each clause of the contract."""
+    """Return the only record of a refused compile: why, and each clause of the contract."""
     clauses = (Reason("", str(c)) for c in refusal_report(contract, error).clauses)
     return Event(
         COMPILE, REFUSED, REFUSED, MADE, (Reason(error.code.name, error.message), *clauses)
@@ -102,7 +102,7 @@ def refusal_of(error: PycError, contract: Contract) -> Event:
 
 
 def read_compile_log(path: str | Path) -> CompileLog:
-    """What a program (.vmfb) or a log tells.
+    """Read the log of a program (.vmfb), or a log's file.
 
     Raises PycError: FILE_ACCESS, BAD_ARGUMENT for a malformed log, BAD_ARTIFACT for a damaged
     program.
@@ -138,7 +138,7 @@ def _check_conditions(head: Conditions, name: str) -> None:
 
 
 def recipe_at(path: str | Path) -> Recipe:
-    """The choices of a program, a log or a recipe's file, for use with any program.
+    """Return the choices of a program, a log or a recipe's file, for use with any program.
 
     Raises as `read_compile_log`, and PycError (BAD_ARGUMENT) for a malformed recipe.
     """

@@ -22,7 +22,7 @@ STRICT_RUNS = 4
 
 @dataclass(frozen=True)
 class Facts:
-    """What the compile knows: the target, the memory of a call, the number of samples, the oracle.
+    """Facts of a compile: the target, the memory of a call, the number of samples, the oracle.
 
     measurements: files of measurements that the compile read, such as a calibration or wisdom.
     """
@@ -32,11 +32,12 @@ class Facts:
     samples: int = 0
     oracle: str = ""
     measurements: tuple[str, ...] = ()
+    faults: str = ""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What this process compared: the samples' verification record, calls, compared calls.
+    """Comparisons of this process: the samples' verification record, calls, compared calls.
 
     taken: what fallbacks were taken, and why.
     """
@@ -48,7 +49,7 @@ class Counts:
 
 
 def compile_report(contract: Contract, facts: Facts) -> ContractReport:
-    """A report for every clause that was given."""
+    """Return a report for every clause that was given."""
     given = contract.given()
     return ContractReport(
         tuple(_CLAUSES[name](contract, facts) for name in given if name in _CLAUSES)
@@ -109,6 +110,12 @@ def _latency(contract: Contract, facts: Facts) -> ClauseReport:
     )
 
 
+def _faults(contract: Contract, facts: Facts) -> ClauseReport:
+    return ClauseReport(
+        "detect_faults", contract.detect_faults, Status.CHECKED, (Note(facts.faults),)
+    )
+
+
 def _fallbacks(contract: Contract, facts: Facts) -> ClauseReport:
     if NO_FALLBACK in contract.fallbacks:
         evidence = "the compile took none, and a failed comparison ends a call"
@@ -124,12 +131,13 @@ _CLAUSES: Mapping[str, Callable[[Contract, Facts], ClauseReport]] = {
     "max_error": _error,
     "latency_goal_seconds": _latency,
     "allowed_targets": _targets,
+    "detect_faults": _faults,
     "fallbacks": _fallbacks,
 }
 
 
 def refusal_report(contract: Contract, error: PycError) -> ContractReport:
-    """The report of a compile that ended in an error: nothing was made under any clause."""
+    """Return the report of a compile that ended in an error: nothing was made under any clause."""
     code = error.code.name
     given = contract.given().items()
     return ContractReport(tuple(ClauseReport(n, v, Status.REFUSED, (), code) for n, v in given))
@@ -138,7 +146,7 @@ def refusal_report(contract: Contract, error: PycError) -> ContractReport:
 def current_report(
     artifact: Artifact, counts: Counts, recent: Sequence[float] = (), other_runtime: str = ""
 ) -> ContractReport:
-    """The report with what this process has found out; `recent` are seconds of calls.
+    """Return the report with what this process has found out; `recent` are seconds of calls.
 
     other_runtime: how the release that the program was compiled for differs from this one.
     """
@@ -160,7 +168,7 @@ def current_report(
 
 
 def _compared(clause: ClauseReport, counts: Counts, function: str = "") -> ClauseReport:
-    """Samples at load; and calls, once there are any that were compared.
+    """Return the clause after the comparisons: samples at load; and calls, once some were compared.
 
     function: what is known of the function that the program was traced from.
     """
@@ -188,7 +196,7 @@ def _taken(clause: ClauseReport, counts: Counts) -> ClauseReport:
 
 
 def latency(clause: ClauseReport, seconds: Sequence[float]) -> ClauseReport:
-    """The clause as so many calls show it: their median against the goal."""
+    """Return the clause as these calls show it: their median against the goal."""
     median, goal = statistics.median(seconds), clause.requested
     assert isinstance(goal, float | int), "a goal is a number of seconds"
     kept = median <= goal

@@ -47,7 +47,7 @@ def _stored(types: Sequence[str]) -> list[str]:
 
 
 def _text(argument: SignatureEntry) -> str:
-    """The type with ``?`` for each dynamic dimension, named or not."""
+    """Return the type with ``?`` for each dynamic dimension, named or not."""
     dims = tuple(d if isinstance(d, int) else None for d in argument.shape)
     return str(SignatureEntry(argument.name, argument.dtype, dims))
 

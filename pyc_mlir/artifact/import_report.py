@@ -39,7 +39,7 @@ class GraphBreak:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import found. A program is compiled as a whole, or refused if it has a break.
+    """The findings of an import. A program is compiled as a whole, or refused if it has a break.
 
     total: counted are the ``ops`` of a program, constants aside, or the ``nodes`` of an ONNX model
         that is refused, after its functions were inlined. Of a Python function that is refused,
@@ -108,7 +108,7 @@ class ImportReport:
 
     @property
     def first(self) -> str:
-        """Where the first break is, as locations name it: ``model.onnx:3``, ``model.py:12``."""
+        """The location of the first break: ``model.onnx:3``, ``model.py:12``."""
         place = self.breaks[0].place if self.breaks else None
         if self.breaks and self.breaks[0].line:
             return self.breaks[0].line
@@ -147,7 +147,7 @@ class ImportReport:
         return ", ".join(f"{op} {count}" for op, count in counts.most_common())
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, and what follows from it, as JSON data."""
+        """Return all of it, and what follows from it, as JSON data."""
         breaks, unraised = ([_finding_json(b) for b in f] for f in (self.breaks, self.unraised))
         scores = {"score": self.score, "flop_score": self.flop_score, "where": dict(self.where)}
         kinds = {"by_op": dict(self.by_op), "by_family": dict(self.by_family)}
@@ -188,7 +188,7 @@ class ImportReport:
 
 
 def _share(part: int, whole: int) -> float:
-    """Of nothing, all of it can be compiled."""
+    """Return part / whole; 1 of nothing, since all of it can be compiled."""
     return part / whole if whole else 1.0
 
 

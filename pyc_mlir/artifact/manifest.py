@@ -85,7 +85,9 @@ def report_of(manifest: Mapping[str, Any]) -> ContractReport:
 
 
 def check_conditions(conditions: Mapping[str, Any]) -> None:
-    """As `check_manifest`, for those fields that a log repeats; null stands for one left out."""
+    """Check those fields that a log repeats, as `check_manifest` does; null stands for one left
+    out.
+    """
     for name, value in conditions.items():
         if value is not None or name not in _OPTIONAL:
             _check(name, value, {**_CHECKS, **_OPTIONAL}[name])
@@ -228,7 +230,7 @@ def _checksums(value: Any) -> None:
 
 
 def _check_contract_report(manifest: Mapping[str, Any]) -> None:
-    """The report has the contract's clauses, each once, with the requested values."""
+    """Check that the report has the contract's clauses, each once, with the requested values."""
     given = Contract.of(manifest["contract"]).given()
     clauses = report_of(manifest).clauses
     for clause in clauses:

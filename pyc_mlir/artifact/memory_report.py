@@ -66,7 +66,7 @@ class RegionReport:
 
     @property
     def after(self) -> ArenaLayout | None:
-        """What the program runs with."""
+        """The layout that the program runs with."""
         return self.layouts.get(self.chosen)
 
 
@@ -90,7 +90,7 @@ def region_report(
     frontier: Sequence[tuple[int, float]] = (),
     lower_bound: int = 0,
 ) -> RegionReport:
-    """The report of one region, from what the planner has at hand; see `RegionReport`.
+    """Return the report of one region, from what the planner has at hand; see `RegionReport`.
 
     frontier: (arena bytes, predicted seconds), as `planner.frontier` returns it.
     Raises PycError (BAD_ARGUMENT) if `chosen` is none of several layouts.
@@ -114,12 +114,12 @@ def region_report(
 
 
 def to_bytes(report: MemoryReport) -> bytes:
-    """The report as JSON, for the artifact."""
+    """Return the report as JSON, for the artifact."""
     return json.dumps(to_json(report), separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def to_json(report: MemoryReport) -> dict[str, Any]:
-    """The report as plain JSON data, keys in a fixed order."""
+    """Return the report as plain JSON data, keys in a fixed order."""
     return {
         "schema": SCHEMA_VERSION,
         "basis": report.basis,

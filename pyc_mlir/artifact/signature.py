@@ -77,7 +77,7 @@ class SignatureEntry:
         return {i: d or f"{self.name}[{i}]" for i, d in named if not isinstance(d, int)}
 
     def largest(self, ranges: Ranges) -> "SignatureEntry":
-        """This argument with the largest size in place of each dynamic dimension of a range."""
+        """Return this argument with the largest size for each dynamic dimension of a range."""
         names = self.dynamic
         shape = [
             ranges[names[i]][1] if names.get(i) in ranges else d for i, d in enumerate(self.shape)
@@ -85,7 +85,7 @@ class SignatureEntry:
         return replace(self, shape=tuple(shape))
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest's form of it."""
+        """Return the manifest's form of it."""
         return {"name": self.name, "dtype": dtype_name(self.dtype), "shape": list(self.shape)}
 
     @staticmethod
@@ -99,7 +99,7 @@ class SignatureEntry:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a program takes and gives, and the `ranges` that sizes are declared to keep.
+    """The inputs and results of a program, and the `ranges` that sizes are declared to keep.
 
     results: the structure of the results, as `encode` writes it.
     """
@@ -130,7 +130,7 @@ class Signature:
         }
 
     def with_ranges(self, given: Mapping[str, Any]) -> "Signature":
-        """This signature with more ranges. Raises PycError (BAD_ARGUMENT) for what is none."""
+        """Return this signature with more ranges. Raises PycError (BAD_ARGUMENT) for others."""
         known = sorted({name for a in self.inputs for name in a.dynamic.values()})
         ranges = dict(self.ranges)
         for name, value in ((one_line(n), v) for n, v in given.items()):
@@ -189,7 +189,7 @@ class Signature:
         return list(outermost), frozenset(all_paths)
 
     def arranged(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-        """One value for each input, in order: of what a call gives by position and by name.
+        """Return one value for each input, in order: of what a call gives by position and by name.
 
         ``f(x, {"w": w, "b": b})`` and ``f(x, params={"w": w, "b": b})`` fit inputs ``x``,
         ``params.w`` and ``params.b``; so does one value for each input. Python numbers and lists
@@ -248,7 +248,7 @@ class Signature:
         return PycError(ReasonCode.ARGUMENT_COUNT, message)
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest's form of it."""
+        """Return the manifest's form of it."""
         ranges = {name: list(ends) for name, ends in self.ranges.items()}
         return {
             "inputs": [a.to_json() for a in self.inputs],
@@ -284,7 +284,7 @@ class Signature:
 
 
 def _is_leaf(value: Any) -> bool:
-    """True for arrays, numbers, and lists of numbers."""
+    """Return True for arrays, numbers, and lists of numbers."""
     return not isinstance(value, PLAIN) or _is_numbers(value)
 
 
@@ -325,14 +325,14 @@ def _as_array(expected: SignatureEntry, value: Any) -> Any:
 
 
 def _holds(dtype: np.dtype, kind: np.dtype) -> bool:
-    """Whether Python numbers that numpy takes for `kind` may become `dtype`."""
+    """Return whether Python numbers that numpy takes for `kind` may become `dtype`."""
     order = {"b": 0, "u": 1, "i": 1, "f": 2}
     wanted = 2 if is_float(dtype) else order.get(dtype.kind, -1)
     return order.get(kind.kind, 3) <= wanted
 
 
 def checked_range(name: str, value: Any) -> Range:
-    """A range from (low, high), both included. Raises PycError (BAD_ARGUMENT)."""
+    """Return a range from (low, high), both included. Raises PycError (BAD_ARGUMENT)."""
     ends = tuple(value) if isinstance(value, tuple | list) else ()
     whole = all(isinstance(e, int | np.integer) and not isinstance(e, bool) for e in ends)
     if len(ends) != 2 or not whole or not 0 <= ends[0] <= ends[1] < _SIZES:
@@ -391,7 +391,7 @@ def _bind(
 
 
 def encode(tree: Any) -> str:
-    """A tree, whose leaves are the numbers of results, as text.
+    """Return a tree, whose leaves are the numbers of results, as text.
 
     Named tuples become tuples. Empty where the results come so without a text (one alone, several
     as a tuple), and for dicts with keys that JSON lacks.
@@ -406,7 +406,7 @@ def encode(tree: Any) -> str:
 
 
 def _data(tree: Any) -> Any:
-    """The tree as JSON. Raises TypeError for keys that it lacks."""
+    """Return the tree as JSON. Raises TypeError for keys that it lacks."""
     if isinstance(tree, dict):
         if not all(isinstance(key, _RESULT_KEYS) for key in tree):
             raise TypeError("a key that is no text or number")
@@ -417,7 +417,9 @@ def _data(tree: Any) -> Any:
 
 
 def decode(text: str, count: int) -> Any:
-    """The tree of `count` results; None for an empty text. Raises ValueError for what is none."""
+    """Return the tree of `count` results; None for an empty text. Raises ValueError for what is
+    none.
+    """
     if not text:
         return None
     try:
@@ -443,7 +445,7 @@ def _tree(data: Any) -> Any:
 
 
 def filled(tree: Any, values: Sequence[Any]) -> Any:
-    """The tree with values in place of their numbers."""
+    """Return the tree with values in place of their numbers."""
     if isinstance(tree, dict):
         return {key: filled(entry, values) for key, entry in tree.items()}
     if isinstance(tree, (list, tuple)):

@@ -60,7 +60,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class WorstError:
-    """What a comparison found: the greatest error as a share of what is allowed, and where.
+    """The worst of a comparison: the greatest error as a share of what is allowed, and where.
 
     `wrong` says why the result cannot be right; empty if nothing contradicts it.
     """
@@ -99,7 +99,7 @@ def compare(
 
 
 def _limits(want: ExpectedResult, max_error: float | None) -> np.ndarray:
-    """The greatest difference allowed for each element."""
+    """Return the greatest difference allowed for each element."""
     limits = want.tolerance.astype(np.float64)
     if max_error is None or not is_float(want.value.dtype):
         return limits
@@ -108,7 +108,7 @@ def _limits(want: ExpectedResult, max_error: float | None) -> np.ndarray:
 
 
 def _ratios(got: np.ndarray, want: ExpectedResult, max_error: float | None) -> np.ndarray:
-    """Each difference as a share of its limit; 0 where nothing is compared."""
+    """Return each difference as a share of its limit; 0 where nothing is compared."""
     with np.errstate(all="ignore"):
         a, b = got.astype(np.float64), want.value.astype(np.float64)
         same = (got == want.value) | (np.isnan(a) & np.isnan(b))
@@ -121,7 +121,7 @@ def _ratios(got: np.ndarray, want: ExpectedResult, max_error: float | None) -> n
 
 
 def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> list[np.ndarray]:
-    """The arrays of a sample; `sizes` are those of the dynamic dimensions
+    """Return the arrays of a sample; `sizes` are those of the dynamic dimensions
     (`SignatureEntry.dynamic`).
 
     Even seeds give f32-like values in [-2, 2), odd ones multiples of 1/4 in [-4, 4], where ties,
@@ -206,7 +206,7 @@ def candidate_sizes(signature: Signature) -> list[Mapping[str, int]]:
 
 
 def _size(value: Any) -> int:
-    """A whole number from 0. Raises ValueError."""
+    """Return a whole number from 0. Raises ValueError."""
     if type(value) is not int or value < 0:
         raise ValueError(f"expected a whole number from 0, got {value!r:.80}")
     return value
@@ -233,7 +233,9 @@ class Samples:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """A line of JSON (seeds, sizes, shapes), then values and tolerances, one after another."""
+        """Return a line of JSON (seeds, sizes, shapes), then values and tolerances, one after
+        another.
+        """
         head: list[dict[str, Any]] = []
         blobs: list[bytes] = []
         for sample in self.samples:

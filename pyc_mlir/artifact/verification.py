@@ -59,19 +59,19 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether all samples agree."""
+        """True if all samples agree."""
         return not self.wrong and self.done == self.of
 
     def fits(self, artifact: str, environment: Mapping[str, str]) -> bool:
-        """Whether it speaks of this program, in this environment."""
+        """Return whether the record speaks of this program, in this environment."""
         return self.artifact == artifact and dict(self.environment) == dict(environment)
 
 
 class VerificationStore(Protocol):
-    """Where verification records of one artifact are kept between processes."""
+    """A store of one artifact's verification records, kept between processes."""
 
     def known(self, device: Any) -> Verification | None:
-        """The verification of an earlier comparison on such a device."""
+        """Return the verification of an earlier comparison on such a device."""
         ...
 
     def keep(self, verification: Verification) -> None:
@@ -95,7 +95,7 @@ class Unchecked(Enum):
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the references expect of a program: samples, or why there are none.
+    """The references' answers for a program: samples, or why there are none.
 
     name: who answers. work: what that took, in units of `OpDef.evaluation_work`.
     """
@@ -128,7 +128,7 @@ class SelfCheck:
 
     @staticmethod
     def without(unchecked: Unchecked, why: str = "") -> "SelfCheck":
-        """The outcome where nothing was compared."""
+        """Return the outcome where nothing was compared."""
         return SelfCheck(unchecked=unchecked, why=why)
 
     @property
@@ -138,7 +138,7 @@ class SelfCheck:
 
     @property
     def reason(self) -> str:
-        """What was compared, or why nothing was; without what was measured."""
+        """The subject of the comparison, or why nothing was compared; without what was measured."""
         if self.unchecked is not None:
             return f"{self.unchecked.value}{f' ({self.why})' if self.why else ''}"
         sizes = "; ".join(
@@ -163,7 +163,7 @@ class SelfCheck:
 
 @dataclass(frozen=True)
 class Checks:
-    """What the process that compiled an artifact knows of it besides.
+    """Facts that only the process that compiled an artifact knows.
 
     oracle: the reference for inputs of calls; verification: the record of the samples; clauses:
     reports of other clauses; stand_ins: by the name of a fallback what makes its artifact;
@@ -181,7 +181,7 @@ class Checks:
 
 
 def hash_of(vmfb: bytes | memoryview, samples: bytes, max_error: Any) -> str:
-    """The identity of a program, its samples and what is asked of them."""
+    """Return the identity of a program, its samples and what is asked of them."""
     digest = hashlib.sha256(vmfb)
     digest.update(samples)
     digest.update(repr(max_error).encode())

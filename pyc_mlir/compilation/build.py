@@ -302,6 +302,7 @@ def _facts(prepared: Prepared, account: Account) -> Facts:
         len(prepared.samples.samples),
         "" if oracle is None else oracle.name,
         tuple(used),
+        str(prepared.lowered.faults),
     )
 
 

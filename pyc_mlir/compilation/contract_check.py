@@ -189,17 +189,12 @@ def _device_for(artifact: Artifact) -> Device | None:
     kind = artifact.manifest["device"]
     try:
         device = Device("local-sync") if kind == "local" else Device.default_for(kind)
-        Program(_without_contract(artifact), device)
+        Program(artifact.unbound, device)
     except PycError as error:
         if error.code is ReasonCode.DEVICE_UNAVAILABLE:
             return None
         raise
     return device
-
-
-def _without_contract(artifact: Artifact) -> Artifact:
-    """Return the artifact as if nothing was promised: to run it without comparing."""
-    return replace(artifact, manifest={**artifact.manifest, "contract": {}}, samples=b"")
 
 
 def _check_samples(
@@ -248,7 +243,7 @@ def some_inputs(
 def _check_same_bits(artifact: Artifact) -> ClauseReport:
     """Compare runs with one thread and with two. Raises PycError (NOT_DETERMINISTIC)."""
     clause = artifact.contract_report["determinism"]
-    bare = _without_contract(artifact)
+    bare = artifact.unbound
     results: list[list[bytes]] = []
     inputs: list[np.ndarray] | None = None
     for threads in (1, 2):
@@ -270,7 +265,7 @@ def _check_latency(artifact: Artifact, contract: Contract) -> ClauseReport:
     """Measure the median call on the default device. Raises PycError (LATENCY_MISSED)."""
     manifest = artifact.manifest
     device = Device.default_for(manifest["device"], manifest["seconds"])
-    program = Program(_without_contract(artifact), device)
+    program = Program(artifact.unbound, device)
     arrays = [to_device(a, device) for a in some_inputs(artifact, serving(program).answer)]
     seconds = list(call_seconds(lambda: program(*arrays)))
     clause = latency(artifact.contract_report["latency_goal_seconds"], seconds)

@@ -43,6 +43,7 @@ from pyc_mlir.pipelines.choices.choices import (
     Site,
     TunableSite,
 )
+from pyc_mlir.pipelines.choices.contract import uncheckable
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
@@ -52,7 +53,7 @@ from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
-from pyc_mlir.pipelines.pyc.groups import predicted_seconds
+from pyc_mlir.pipelines.pyc.groups import FaultCoverage, fault_coverage, predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 
 # A lowered function has one block; regions with control flow are left to IREE, which looks again.
@@ -96,6 +97,8 @@ class Lowered:
     imported: ImportReport = field(default_factory=ImportReport)
     # The graph's id blind to the contents of constants, for evidence and recipes of other programs.
     structure_id: str = ""
+    # What detects faults of hardware, where the contract asks for it.
+    faults: FaultCoverage = field(default_factory=FaultCoverage)
     # What the references expect of it, for the self-check; None where that was not asked for.
     expected: Expectation | None = None
 
@@ -129,6 +132,7 @@ def context_of(options: Options) -> PassContext:
         kernels,
         together,
         options.own_constants,
+        options.contract.detect_faults,
     )
 
 
@@ -141,6 +145,7 @@ def lower(job: Job, expect: bool = False) -> Lowered:
     with new_context() as context, ir.Location.unknown():
         loaded = job.load(context)
         if loaded.module is None or (loaded.foreign and not _is_raised(loaded, options)):
+            _covered(FaultCoverage(), options)
             return replace(_foreign(loaded, options), expected=_NO_REFERENCE if expect else None)
         with loaded.module.context, ir.Location.unknown():
             return _lower_pyc(loaded.module, job.shapes, options, loaded.foreign != b"", expect)
@@ -214,6 +219,7 @@ def _lower_pyc(
     mixes = _mixes_rows(function)
     known = constant_work(module)
     seconds = predicted_seconds(module, options.target)
+    faults = _covered(fault_coverage(module), options)
     signature = refined(given, signature_of(function))
     expected = None if before is None else expectation(before, entry, signature)
     run_pipeline(module, TO_LINALG, context)
@@ -234,8 +240,18 @@ def _lower_pyc(
         reference,
         imported,
         structure_id,
+        faults,
         expected,
     )
+
+
+def _covered(found: FaultCoverage, options: Options) -> FaultCoverage:
+    """Return the coverage. Raises PycError (UNCHECKABLE_CLAUSE) where it is none, yet asked for."""
+    if options.contract.detect_faults and not found.checked:
+        raise uncheckable(
+            "detect_faults", "a product of f32 by constant weights that a kernel computes", "none"
+        )
+    return found
 
 
 def _identified(function: ir.Operation, options: Options, context: PassContext) -> tuple[str, str]:

@@ -97,7 +97,7 @@ class TimerSettings:
     environ: Mapping[str, str] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises PycError (CANNOT_PROFILE) for other devices, BAD_ARGUMENT for other numbers."""
+        """Raise PycError (CANNOT_PROFILE) for other devices, BAD_ARGUMENT for other numbers."""
         if self.device not in DEVICES:
             raise PycError(
                 ReasonCode.CANNOT_PROFILE,
@@ -158,7 +158,7 @@ def _profiling_flags(events: Path) -> tuple[str, ...]:
 
 
 def _input_flags(inputs: Sequence[np.ndarray], folder: Path) -> Iterator[str]:
-    """Each array as a file of its bytes: the .npy format has no name for bf16."""
+    """Yield a flag for each array, as a file of its bytes: the .npy format has no name for bf16."""
     for number, array in enumerate(inputs):
         path = folder / f"{number}.bin"
         write_file(path, np.ascontiguousarray(array).tobytes())
@@ -175,7 +175,7 @@ class Clock:
 
 
 def read_clock(text: str | bytes) -> list[Clock]:
-    """The clock of each call, from what ``--benchmark_out_format=json`` writes."""
+    """Return the clock of each call, from what ``--benchmark_out_format=json`` writes."""
     rows = [r for r in json.loads(text)["benchmarks"] if r["run_type"] == "iteration"]
     units = (_UNITS[row["time_unit"]] for row in rows)
     pairs = zip(rows, units, strict=True)
@@ -183,7 +183,8 @@ def read_clock(text: str | bytes) -> list[Clock]:
 
 
 def read_calls(lines: Iterable[str], clocks: Sequence[Clock]) -> list[TimedCall]:
-    """The calls, from what ``iree-profile dispatch`` prints, and from the clock of each call.
+    """Return the calls, from what ``iree-profile dispatch`` prints, and from the clock of each
+    call.
 
     Raises PycError (RUNTIME_FAILED) where calls differ in their dispatches.
     """
@@ -237,7 +238,7 @@ def _irees_format() -> Iterator[None]:
 
 
 def _run(how: TimerSettings, tool: str, *arguments: str) -> str:
-    """What a tool of the runtime's wheel prints. Raises PycError (RUNTIME_FAILED)."""
+    """Return the output of a tool of the runtime's wheel. Raises PycError (RUNTIME_FAILED)."""
     command = [sys.executable, "-m", f"iree._runtime.scripts.{tool.replace('-', '_')}", *arguments]
     done = run_child(command, stderr=STDOUT, env=how.environ)
     printed = done.stdout

@@ -100,7 +100,9 @@ class Environment:
         return sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: "Environment") -> list[str]:
-        """What keeps two environments from being compared: ``cores: 2 / 8``; empty when equal."""
+        """Return what keeps two environments from being compared: ``cores: 2 / 8``; empty when
+        equal.
+        """
         mine, theirs = to_data(self), to_data(other)
         return [
             f"{key}: {mine[key]} / {theirs[key]}"
@@ -201,7 +203,7 @@ class Environments:
         ]
 
     def facts(self) -> dict[str, Facts]:
-        """All facts as JSON data."""
+        """Return all facts as JSON data."""
         return {
             "hardware": self.hardware_facts,
             "toolchain": self.toolchain_facts,
@@ -221,7 +223,7 @@ def current_place(
     flags: Sequence[str] = (),
     root: Path = Path("/"),
 ) -> Environments:
-    """The environment of this process.
+    """Return the environment of this process.
 
     device: the kind of device that runs programs. allocator: a name, empty for the device's own.
     flags: for IREE and LLVM beside those of the target, whose table is part of PyC's source.
@@ -268,5 +270,5 @@ def _plugins() -> dict[str, str]:
 
 
 def _compiling() -> Files:
-    """Those of PyC's modules that decide what code is made."""
+    """Return those of PyC's modules that decide what code is made."""
     return tuple(file for file in SEEN if file[0].startswith(_COMPILING))

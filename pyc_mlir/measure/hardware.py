@@ -61,7 +61,7 @@ class Hardware:
 
 
 def sniff(root: Path = Path("/"), with_gpus: bool = False) -> Hardware:
-    """The hardware of this machine; querying GPUs takes up to a second."""
+    """Return the hardware of this machine; querying GPUs takes up to a second."""
     cpuinfo = read(root / "proc/cpuinfo")
     model, features = parse_cpuinfo(cpuinfo)
     system = root / "sys/devices/system/cpu/cpu0"
@@ -99,7 +99,7 @@ def hypervisor_of(cpuinfo: str, root: Path) -> str:
 
 
 def gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
-    """The GPUs, by NVIDIA's tool, else by the kernel's driver, else by Vulkan's tool."""
+    """Return the GPUs, by NVIDIA's tool, else by the kernel's driver, else by Vulkan's tool."""
     if text := _said(_NVIDIA):
         return parse_nvidia(text)
     if named := nvidia_gpus(root):
@@ -109,7 +109,7 @@ def gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
 
 
 def parse_nvidia(text: str) -> tuple[Gpu, ...]:
-    """The lines ``name, 143771 MiB, 570.1`` of `nvidia-smi`."""
+    """Return the lines ``name, 143771 MiB, 570.1`` of `nvidia-smi`."""
     found = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.rsplit(",", 2)]
@@ -120,7 +120,7 @@ def parse_nvidia(text: str) -> tuple[Gpu, ...]:
 
 
 def parse_vulkan(text: str) -> tuple[Gpu, ...]:
-    """The devices of ``vulkaninfo --summary``; devices in software are left out."""
+    """Return the devices of ``vulkaninfo --summary``; devices in software are left out."""
     found = []
     for part in re.split(r"^GPU\d+:$", text, flags=re.MULTILINE)[1:]:
         rows = dict(re.findall(r"^\s*(\w+)\s*=\s*(.+?)\s*$", part, re.MULTILINE))
@@ -170,7 +170,7 @@ def machine_id(root: Path = Path("/"), host: str = "") -> str:
 
 
 def page_policy(root: Path = Path("/")) -> str:
-    """The chosen word of ``always [madvise] never``; empty without transparent large pages."""
+    """Return the word in brackets: ``always [madvise] never``; empty without large pages."""
     text = read(root / "sys/kernel/mm/transparent_hugepage/enabled")
     chosen = re.search(r"\[(\w+)\]", text)
     return chosen[1] if chosen else ""
@@ -192,7 +192,7 @@ def cpu_quota(root: Path = Path("/")) -> str:
 
 @functools.cache
 def _said(command: tuple[str, ...]) -> str:
-    """What a tool prints; nothing where it is not installed or fails."""
+    """Return the output of a tool; empty where it is not installed or fails."""
     if shutil.which(command[0]) is None:
         return ""
     try:
@@ -203,7 +203,7 @@ def _said(command: tuple[str, ...]) -> str:
 
 
 def read(path: Path) -> str:
-    """A file's text; nothing where the system has no such file."""
+    """Return a file's text; nothing where the system has no such file."""
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -102,13 +102,15 @@ def interleave(
 
 
 def ratio(timings: Mapping[str, Timing], of: str, to: str) -> Spread:
-    """How many times as long `of` takes as `to`, from the ratios within each round."""
+    """Return how many times as long `of` takes as `to`, from the ratios within each round."""
     pairs = zip(timings[of].samples, timings[to].samples, strict=True)
     return Spread.of([a / b for a, b in pairs])
 
 
 def timing_records(workload: str, timings: Mapping[str, Timing], **details: Any) -> list[Record]:
-    """One latency record per candidate, in seconds, with its spread and the samples by round."""
+    """Return one latency record per candidate, in seconds, with its spread and the samples by
+    round.
+    """
     return [
         record(
             workload,

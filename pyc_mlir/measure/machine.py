@@ -1,4 +1,4 @@
-"""Whether this machine is a place to measure: one measurement at a time, and what disturbs it.
+"""Check that this machine is fit to measure: one measurement at a time, and what disturbs it.
 
     with measure_token("pyc-tune profile"):          MACHINE_BUSY names the holder
         before = read_counters()
@@ -37,7 +37,7 @@ _UNKNOWN_CACHE_KIB = 64 * 1024
 
 
 def token_path() -> Path:
-    """The file that every measuring process of this machine locks."""
+    """Return the file that every measuring process of this machine locks."""
     return Path(tempfile.gettempdir()) / _NAME
 
 
@@ -72,7 +72,7 @@ def measure_token(
 
 
 def _opened(where: Path) -> int:
-    """The file, which every user may lock.
+    """Open the file, which every user may lock.
 
     Made only where it is missing: in a sticky folder Linux refuses O_CREAT for another user's file
     (fs.protected_regular).
@@ -117,7 +117,7 @@ def _holder(handle: int) -> str:
 
 @dataclass(frozen=True)
 class Counters:
-    """What Linux counts of this machine, since it started.
+    """Linux's counters of this machine, since it started.
 
     at: seconds of a clock that only goes on. busy, stolen: CPU seconds of all cores, without
     waiting; taken by the hypervisor. throttled: periods in which the control group was held back.
@@ -134,7 +134,7 @@ class Counters:
 
 
 def read_counters(root: Path = Path("/")) -> Counters:
-    """The current counters; 0 for those that the system lacks."""
+    """Return the current counters; 0 for those that the system lacks."""
     first = read(root / "proc/stat").partition("\n")[0].split()
     ticks = [int(word) for word in first[1:9]] if len(first) >= 9 and first[0] == "cpu" else [0] * 8
     user, nice, system, _, _, irq, softirq, steal = (t / os.sysconf("SC_CLK_TCK") for t in ticks)
@@ -166,7 +166,7 @@ def _hot(root: Path) -> int:
 def disturbances(
     before: Counters, after: Counters, own_seconds: float, cores: int | None = None
 ) -> tuple[str, ...]:
-    """Why what was measured in between is not to be decided by; empty where nothing disturbed it.
+    """Return why the measurement in between decides nothing; empty where nothing disturbed it.
 
     own_seconds: CPU time that the measuring processes spent in between.
     """
@@ -189,7 +189,7 @@ def disturbances(
 
 
 def stolen_share(before: Counters, after: Counters, cores: int | None = None) -> float:
-    """The share of all cores' time that the hypervisor took."""
+    """Return the share of all cores' time that the hypervisor took."""
     total = (after.at - before.at) * (cores or os.cpu_count() or 1)
     return max(0.0, (after.stolen - before.stolen) / total) if total > 0 else 0.0
 

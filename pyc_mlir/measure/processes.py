@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 
 
 def environment(threads: int, base: Mapping[str, str]) -> dict[str, str]:
-    """What libraries read when they are loaded: the number of threads, by all its names."""
+    """Return the variables that libraries read when they are loaded: the number of threads, by all
+    its names.
+    """
     count = str(threads)
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
     return {**base, **dict.fromkeys(names, count), "JAX_PLATFORMS": "cpu"}

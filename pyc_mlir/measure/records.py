@@ -35,7 +35,8 @@ Record = dict[str, Any]
 def record(
     workload: str, candidate: str, metric: str, unit: str, value: float, **details: Any
 ) -> Record:
-    """One measurement. `unit` is "s", "B", "%" or a plural noun; `details` are kept as they are.
+    """Return one measurement. `unit` is "s", "B", "%" or a plural noun; `details` are kept as they
+    are.
 
     Raises PycError for a value that is not finite.
     """
@@ -167,7 +168,7 @@ class RecordChange:
 
 
 def compare(before: Report, after: Report) -> list[RecordChange]:
-    """The records that both reports hold, in `after`'s order.
+    """Return the records that both reports hold, in `after`'s order.
 
     Raises PycError (ENVIRONMENT_MISMATCH) when the fingerprints differ, and BAD_ARGUMENT when the
     suites do: such numbers cannot be compared.

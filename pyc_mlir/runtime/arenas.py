@@ -6,7 +6,7 @@ at a time.
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from iree import runtime as rt
@@ -15,7 +15,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.runtime.array import Array, Spec, copy
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.executable import Entry, Executable, ResultType
+from pyc_mlir.runtime.executable import Entry, Executable, ReportFaults, ResultType
 
 
 class Arena:
@@ -219,12 +219,20 @@ class ArenaCall(Entry):
     __slots__ = ("_allocate", "_nothing", "_query", "facts", "name", "pool")
 
     def __init__(
-        self, executable: Executable, name: str, results: Sequence[ResultType], pool: ArenaPool
+        self,
+        executable: Executable,
+        name: str,
+        results: Sequence[ResultType],
+        pool: ArenaPool,
+        faults: ReportFaults | None = None,
     ) -> None:
         """Raise PycError (BAD_ARTIFACT) unless the executable has such an entry."""
         function = executable.function(name)
-        super().__init__(executable.context, function, executable.device, results)
-        self.facts = ArenaFacts.of(function.reflection)
+        super().__init__(executable.context, function, executable.device, results, faults)
+        facts = ArenaFacts.of(function.reflection)
+        named = len(results) - (faults is not None)
+        given = tuple(pair for pair in facts.donations if pair[1] < named)
+        self.facts = replace(facts, donations=given)
         if len(self.facts.outputs) != len(results):
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
@@ -323,14 +331,14 @@ class ArenaCall(Entry):
             inputs.push_ref(array._buffer)
         inputs.push_ref(arena)
         for number, _, size in needs.outputs:
-            given = out[number] if out else None
+            given = out[number] if number < len(out) else None
             memory = self._allocate(size) if given is None else given.view.get_buffer()
             inputs.push_ref(memory)
         results = self._finish(inputs)
         if not out:
             return results
         for number, _ in needs.fresh:
-            given = out[number]
+            given = out[number] if number < len(out) else None
             if given is not None:
                 copy(results[number], given)
         return [r if g is None else g for g, r in zip(out, results, strict=True)]

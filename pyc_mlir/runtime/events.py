@@ -23,12 +23,13 @@ from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
     from pyc_mlir.runtime.device import MemoryStatistics
+    from pyc_mlir.runtime.faults import FaultCounts
     from pyc_mlir.runtime.monitor import Fallback
     from pyc_mlir.runtime.plans import ModeSwitch
 
 MOST_EVENTS = 256
 # The events, and what is turned down by each.
-LOAD, RELEASE, GUARD, MODE, FALLBACK, RUNTIME, CALLS = (
+LOAD, RELEASE, GUARD, MODE, FALLBACK, RUNTIME, CALLS, FAULT = (
     "load",
     "release",
     "guard",
@@ -36,7 +37,10 @@ LOAD, RELEASE, GUARD, MODE, FALLBACK, RUNTIME, CALLS = (
     "fallback",
     "runtime",
     "calls",
+    "fault",
 )
+# Codes of calls that had begun to run.
+_RAN = (ReasonCode.RUNTIME_FAILED, ReasonCode.OUT_OF_MEMORY, ReasonCode.FAULT_DETECTED)
 REFUSED, ANSWERED, LOADED = "refused", "answered", "loaded"
 COUNTED = (
     "calls",
@@ -75,8 +79,7 @@ class RunLog:
 
     def refused(self, error: PycError) -> None:
         """Record a call that an error ended: by a guard before it ran, or by the runtime."""
-        ran = error.code in (ReasonCode.RUNTIME_FAILED, ReasonCode.OUT_OF_MEMORY)
-        event = RUNTIME if ran else GUARD
+        event = RUNTIME if error.code in _RAN else GUARD
         self.add(event, REFUSED, error.message, error.code, ANSWERED)
 
     def differs(self, why: str) -> None:
@@ -110,7 +113,8 @@ class ProgramStats:
     and `fallbacks` are those that were taken. `imported` is how much of the program PyC compiles,
     `cache` what the compile cache did for it, if it was asked, `check` how it compared with its
     references when this process compiled it. `other_runtime` says which release of IREE's runtime
-    the program was compiled for, if this is another one (RUNTIME_DIFFERS).
+    the program was compiled for, if this is another one (RUNTIME_DIFFERS). `faults` counts what
+    checksums found, under `detect_faults`.
     """
 
     calls: int
@@ -134,6 +138,7 @@ class ProgramStats:
     cache: CacheRecord | None = None
     check: SelfCheck | None = None
     other_runtime: str = ""
+    faults: "FaultCounts | None" = None
 
     def __repr__(self) -> str:
         return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
@@ -157,6 +162,8 @@ class ProgramStats:
             shown["mode"] = self.mode
         if self.check is not None:
             shown["self-check"] = str(self.check)
+        if self.faults is not None:
+            shown["faults"] = str(self.faults)
         if self.wrong_results or self.fallbacks:
             shown["wrong results"] = str(self.wrong_results)
             shown["fallbacks"] = "; ".join(map(str, self.fallbacks)) or "none"

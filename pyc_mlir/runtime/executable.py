@@ -6,26 +6,27 @@ can be known before is; shapes and types of the arguments are the caller's busin
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from iree import runtime as rt
 
 from pyc_mlir.artifact.declaration import require_declared
-from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.threads import waiting
-from pyc_mlir.util.pages import LARGE_BYTES, on_large_pages
+from pyc_mlir.util.pages import in_own_memory
+from pyc_mlir.util.threads import waiting
 
 # What a cf.assert of the lowering says.
 # A check of the program's own, or IREE's of a dynamic dimension for which it found the size.
 _CHECK = re.compile(
     rf"{ReasonCode.DIMENSION_MISMATCH.name}: ([^;]*)|(\w+ shape dimension \d+ mismatch; [^;]*)"
 )
+ReportFaults = Callable[[Array], None]
 # Looked up once: these are on the way of every call.
 _List = rt.VmVariantList
 _View = rt.HalBufferView
@@ -52,7 +53,9 @@ class Executable:
         self.device = device
         instance = rt.VmInstance()
         try:
-            self._module = _module(instance, vmfb)
+            # The module keeps it alive: constants stay where it has them.
+            self.memory = in_own_memory(vmfb)
+            self._module = rt.VmModule.wrap_buffer(instance, self.memory)
             hal = rt.create_hal_module(instance, device.hal)
             self.context = rt.VmContext(instance, modules=[hal, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
@@ -67,13 +70,20 @@ class Executable:
                 f"vmfb: expected a program for {device!r}, got one that IREE refuses: {error}",
             ) from None
 
-    def require(self, name: str, signature: Signature) -> None:
-        """Raise PycError (BAD_ARTIFACT) unless the function `name` is declared so."""
-        require_declared(name, self.function(name).reflection, signature)
+    def require(self, name: str, signature: Signature, more: Sequence[ResultType] = ()) -> None:
+        """Raise PycError (BAD_ARTIFACT) unless the function `name` is declared so.
 
-    def entry(self, name: str, results: Sequence[ResultType]) -> "Entry":
+        more: results beyond those of the signature.
+        """
+        hidden = tuple(SignatureEntry("faults", r.dtype, r.shape or ()) for r in more)
+        known = replace(signature, outputs=(*signature.outputs, *hidden))
+        require_declared(name, self.function(name).reflection, known)
+
+    def entry(
+        self, name: str, results: Sequence[ResultType], faults: ReportFaults | None = None
+    ) -> "Entry":
         """Return the function `name`. Raises PycError (BAD_ARTIFACT) when there is none."""
-        return Entry(self.context, self.function(name), self.device, results)
+        return Entry(self.context, self.function(name), self.device, results, faults)
 
     def function(self, name: str) -> rt.VmFunction:
         """Return IREE's handle of the function `name`. Raises PycError (BAD_ARTIFACT)."""
@@ -87,17 +97,18 @@ class Executable:
         return function
 
 
-def _module(instance: rt.VmInstance, vmfb: bytes | memoryview) -> rt.VmModule:
-    """Load the module in memory that it keeps alive: constants stay where the vmfb has them."""
-    if len(vmfb) < LARGE_BYTES:
-        return rt.VmModule.copy_buffer(instance, vmfb)
-    return rt.VmModule.wrap_buffer(instance, on_large_pages(vmfb))
-
-
 class Entry:
     """One function of an executable."""
 
-    __slots__ = ("_bare_invoke", "_device", "_function", "_invoke", "_results", "_specs")
+    __slots__ = (
+        "_bare_invoke",
+        "_device",
+        "_faults",
+        "_function",
+        "_invoke",
+        "_results",
+        "_specs",
+    )
 
     def __init__(
         self,
@@ -105,7 +116,10 @@ class Entry:
         function: rt.VmFunction,
         device: Device,
         results: Sequence[ResultType],
+        faults: ReportFaults | None = None,
     ) -> None:
+        """Take the results' types; `faults`: what the last one goes to instead of the caller."""
+        self._faults = faults
         self._bare_invoke = context.invoke
         has_workers = device.kind == "local-task"
         self._invoke = waiting(context.invoke) if has_workers else context.invoke
@@ -153,6 +167,8 @@ class Entry:
         for index, spec in enumerate(specs):
             view = outputs.get_as_object(index, _View)
             results.append(Array(view, spec or self._spec_of(index, view)))
+        if self._faults is not None:
+            self._faults(results.pop())
         return results
 
     def _failure(self, error: Exception) -> PycError:

@@ -24,7 +24,8 @@ from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
-from pyc_mlir.runtime.executable import Executable, ResultType
+from pyc_mlir.runtime.executable import Executable, ReportFaults, ResultType
+from pyc_mlir.runtime.faults import Faults, result_type
 from pyc_mlir.util.pages import LARGE_BYTES
 
 FreeMemory = Callable[[], int]
@@ -181,7 +182,18 @@ class Serving:
     `run` is the code of calls without an arena.
     """
 
-    __slots__ = ("_most_calls", "artifact", "device", "entry", "log", "plans", "pool", "run")
+    __slots__ = (
+        "_most_calls",
+        "artifact",
+        "device",
+        "entry",
+        "executable",
+        "faults",
+        "log",
+        "plans",
+        "pool",
+        "run",
+    )
 
     def __init__(self, artifact: Artifact, device: Device, contract: Contract) -> None:
         """Load `artifact` on `device`. Raises PycError (BAD_ARTIFACT, DEVICE_UNAVAILABLE)."""
@@ -189,19 +201,24 @@ class Serving:
         signature, entries = artifact.signature, artifact.manifest["entries"]
         results = [ResultType(o.dtype, o.static_shape) for o in signature.outputs]
         executable = load_check.load(artifact, device)
-        executable.require(entries[MAIN]["function"], signature)
-        self.entry = executable.entry(entries[MAIN]["function"], results)
+        self.executable = executable
+        self.log = RunLog()
+        self.faults = Faults(self.log, executable.memory) if contract.detect_faults else None
+        report = None if self.faults is None else self.faults.take
+        more = [] if self.faults is None else [ResultType(*result_type())]
+        executable.require(entries[MAIN]["function"], signature, more)
+        results += more
+        self.entry = executable.entry(entries[MAIN]["function"], results, report)
         # Calls without an arena wait for each other only where something counts on it.
         counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
         self._most_calls = contract.max_concurrency if counted else None
         # A bound method is called sooner than an object.
         self.run: Run = gated(self.entry.__call__, self._most_calls)
         self.pool = ArenaPool(device, contract.max_concurrency)
-        modes = planned_modes(entries, executable, results, self.pool, contract)
+        modes = planned_modes(entries, executable, results, self.pool, contract, report)
         for plan in modes.values():
             if plan.arena is not None:
                 plan.arena.require_inputs([len(a.shape) for a in signature.inputs])
-        self.log = RunLog()
         # The plan of the mode that the program was compiled for comes first.
         self.plans = Plans(modes, self.pool, self.log)
 
@@ -281,12 +298,13 @@ def planned_modes(
     results: Sequence[ResultType],
     pool: ArenaPool,
     contract: Contract,
+    faults: ReportFaults | None = None,
 ) -> dict[str, PlannedMode]:
     """Return the plans of an artifact by the name of their mode, that of `main` first."""
     found = {}
     for name in sorted(n for n in entries if n.startswith(ARENA)):
         entry = entries[name]
-        arena = ArenaCall(executable, entry["function"], results, pool)
+        arena = ArenaCall(executable, entry["function"], results, pool, faults)
         if entry.get("arena_bytes") != arena.facts.arena_bytes:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,

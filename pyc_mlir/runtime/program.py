@@ -26,7 +26,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -46,6 +45,7 @@ from pyc_mlir.runtime.arenas import CallNeeds
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats
+from pyc_mlir.runtime.faults import check_memory
 from pyc_mlir.runtime.monitor import Code, Monitor
 from pyc_mlir.runtime.outputs import (
     check_outputs,
@@ -328,6 +328,13 @@ class Program:
             )
         self._monitor.every = calls
 
+    def check_memory(self, every: float | None = None) -> None:
+        """Compare weights and code in memory with what was loaded: see `faults.check_memory`.
+
+        Raises PycError: FAULT_DETECTED, UNCHECKABLE_CLAUSE, BAD_ARGUMENT.
+        """
+        check_memory(self._serving.faults, every)
+
     @property
     def verification(self) -> Verification | None:
         """The comparison of the samples, to be stored with the artifact; None if not asked for."""
@@ -433,6 +440,7 @@ class Program:
             cache=self.artifact.cached,
             check=None if self.artifact.checks is None else self.artifact.checks.check,
             other_runtime=self._other_runtime,
+            faults=None if self._serving.faults is None else self._serving.faults.counts,
         )
 
     def save(self, path: str | Path) -> None:
@@ -484,5 +492,4 @@ def _unpickled(data: bytes) -> Program:
 
 def _stand_in(artifact: Artifact, device: Device) -> Run:
     """Load the code of another artifact of the same program."""
-    program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
-    return program._serving.run
+    return Program(artifact.unbound, device)._serving.run

@@ -49,7 +49,7 @@ class Lifeline:
         os.close(self.fd)
 
     def tie_self(self) -> None:
-        """In a forked child: end this process with its parent, which may have ended already."""
+        """End this forked child with its parent, which may have ended already."""
         self.cut()
         kept = os.dup(self.fd)  # of the same open pipe: it stays open for as long as this process
         self.tie(os.getpid())
@@ -72,7 +72,7 @@ _lines: "weakref.WeakSet[Lifeline]" = weakref.WeakSet()
 
 
 def _forget() -> None:
-    """In a forked child: the children are its parent's, and end with that."""
+    """Forget the children in a forked child: they are its parent's, and end with that."""
     for line in _lines:
         line.cut()
 
@@ -87,7 +87,8 @@ def run(
     stderr: int | None = subprocess.PIPE,
     env: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """As `subprocess.run`, for a child that does not outlive this process, nor what it starts.
+    """Run a command as `subprocess.run` does; the child does not outlive this process, nor what it
+    starts.
 
     A text is a shell's command. The child has a process group of its own and nothing on its
     standard input; what is left of its group is ended with it.
@@ -124,7 +125,7 @@ class _Ended(BaseException):
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str | None = None) -> Iterator[Path]:
-    """A folder that is removed at the end, also when a signal of `ENDING` ends the process.
+    """Make a folder that is removed at the end, also when a signal of `ENDING` ends the process.
 
     Only for work that gives Python a turn now and then: the signal waits for it.
     """

@@ -17,5 +17,5 @@ OVERRIDES = (
 
 
 def env_overrides(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that are set of those that have other code take part in a compile."""
+    """Return the variables that are set of those that have other code take part in a compile."""
     return {name: environment[name] for name in OVERRIDES if name in environment}

@@ -34,7 +34,7 @@ Stage = Callable[[str], AbstractContextManager[None]]
 
 
 def logger(child: str) -> logging.Logger:
-    """The logger of a part of PyC, one of `CHILDREN`."""
+    """Return the logger of a part of PyC, one of `CHILDREN`."""
     return logging.getLogger(f"{ROOT}.{child}")
 
 
@@ -45,7 +45,7 @@ def warn(child: str, code: str, message: str) -> None:
 
 @contextmanager
 def logged(title: str) -> Iterator[None]:
-    """A `Stage` that logs when the step begins and ends."""
+    """Time a step as a `Stage` that logs when it begins and ends."""
     log = logger(COMPILE)
     log.info("%s ...", title, extra={"stage": title, "seconds": None})
     began = time.perf_counter()

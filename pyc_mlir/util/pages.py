@@ -14,10 +14,13 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pyc_mlir.dialects.util.files import open_plain
 
 # Below one large page there is nothing to gain.
 LARGE_BYTES = 2 << 20
+_LINE = 64
 
 
 def advise_large(address: int, size: int) -> None:
@@ -31,10 +34,17 @@ def advise_large(address: int, size: int) -> None:
         advise(first, end - first, mmap.MADV_HUGEPAGE)
 
 
-def on_large_pages(content: bytes | memoryview) -> Any:
-    """A copy of `content` with Python's buffer protocol; as it is if small or there already."""
+def in_own_memory(content: bytes | memoryview) -> Any:
+    """Return a copy of `content` with Python's buffer protocol that starts a cache line.
+
+    On large pages if it is large; as it is if it is there already.
+    """
     if len(content) < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return content
+        memory = np.empty(len(content) + _LINE, np.uint8)
+        start = -memory.ctypes.data % _LINE
+        memory = memory[start : start + len(content)]
+        memory[:] = np.asarray(memoryview(content))
+        return memory
     if isinstance(content, memoryview) and isinstance(content.obj, mmap.mmap):
         return content
     memory = _large(len(content))
@@ -43,7 +53,7 @@ def on_large_pages(content: bytes | memoryview) -> Any:
 
 
 def read_on_large_pages(file: FileIO, size: int) -> bytes | memoryview:
-    """The rest of an open file, of `size` bytes or fewer; large ones can be written to.
+    """Return the rest of an open file, of `size` bytes or fewer; large ones can be written to.
 
     Raises OSError.
     """
@@ -57,7 +67,7 @@ def read_on_large_pages(file: FileIO, size: int) -> bytes | memoryview:
 
 
 def read_file_large(path: Path) -> bytes | memoryview:
-    """A file's content, as `read_on_large_pages` has it. Raises OSError."""
+    """Return a file's content, as `read_on_large_pages` has it. Raises OSError."""
     with open_plain(path) as file:
         return read_on_large_pages(file, os.fstat(file.fileno()).st_size)
 

@@ -20,12 +20,12 @@ ROOM_BYTES = 16 << 20
 
 
 def temporary_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where LLVM keeps temporary files."""
+    """Return the folder where LLVM keeps temporary files."""
     return Path(next(filter(None, map(environment.get, _VARIABLES)), _DEFAULT))
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes that this user may still write there. Raises OSError."""
+    """Return bytes that this user may still write there. Raises OSError."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
 
@@ -49,7 +49,7 @@ def require_room(
 
 
 def no_room(got: str, environment: Mapping[str, str] = os.environ) -> PycError:
-    """The error where the system said so of temporary files."""
+    """Return the error where the system said so of temporary files."""
     return PycError(
         ReasonCode.FILE_ACCESS,
         f"{temporary_folder(environment)}: expected a folder with room for {ROOM_BYTES >> 20} MiB "

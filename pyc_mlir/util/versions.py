@@ -9,7 +9,7 @@ _VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 
 @cache
 def installed_version(package: str) -> str:
-    """The version. Raises importlib.metadata.PackageNotFoundError.
+    """Return the installed version. Raises importlib.metadata.PackageNotFoundError.
 
     `metadata.version` would load a parser of mail first: 1.5 ms of every start.
     """
@@ -26,5 +26,5 @@ RUNTIME = "iree-base-runtime"
 
 
 def runtime_version() -> str:
-    """The release of IREE's runtime that is installed."""
+    """Return the release of IREE's runtime that is installed."""
     return installed_version(RUNTIME)

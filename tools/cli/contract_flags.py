@@ -110,6 +110,13 @@ CLAUSES: Mapping[str, Clause] = {
     "allowed_targets": Clause(
         "--allowed-targets", _names, (list,), "A,B", "refuse targets other than these"
     ),
+    "detect_faults": Clause(
+        "--detect-faults",
+        _yes_or_no,
+        (bool,),
+        "true|false",
+        "checksums in products: repair passing faults of cores and memory, refuse lasting ones",
+    ),
     "fallbacks": Clause(
         "--fallbacks",
         _names,

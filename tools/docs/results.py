@@ -50,6 +50,10 @@ GOALS: Mapping[str, Goal] = {
         ("co-selection",),
     ),
     "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
+    "checksums": Goal(
+        "products that detect faults of hardware: cost, faults found, false alarms",
+        ("checksums",),
+    ),
     "self-check": Goal(
         "what the check of a compile by itself costs, and what it reaches", ("self-check",)
     ),

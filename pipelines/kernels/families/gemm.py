@@ -134,6 +134,9 @@ class Gemm:
         Product(k, self, a, b, c, InKernel(k, self.epilogue, tuple(reads))).build()
 
 
+Spots = list[tuple[Index, Lanes]]
+
+
 @dataclass(frozen=True)
 class Strip:
     """Neighbouring panels of one width: numbers `first` to `end`, the packed offset of panel 0.
@@ -250,8 +253,14 @@ class Product:
         spots = [(row + r, at) for r in range(height) for at in places]
         parts = partial_sums(knobs.rows, knobs.height, len(places), knobs.unroll)
         tile = ProductTile(k, height, len(places), knobs.unroll, left, right, ahead, parts)
-        sums = tile.accumulate(depth.length, self._start(depth, spots))
+        sums = self._accumulated(tile, strip, panel, depth, spots)
         self._finish(depth, spots, sums, len(places))
+
+    def _accumulated(
+        self, tile: ProductTile, strip: Strip, panel: Index, depth: Depth, spots: Spots
+    ) -> list[Vector]:
+        """Return the tile's sums, row by row, with those of the blocks before."""
+        return tile.accumulate(depth.length, self._start(depth, spots))
 
     def _next_panel(self, start: Index, at: Index) -> None:
         """Ask for a tile's part of the next panel, one line for each turn of the loop."""
@@ -276,7 +285,7 @@ class Product:
         left = range(knobs.panels.edge, knobs.columns, lanes)
         return [self.k.tail(Index.of(v), Index.of(knobs.columns)) for v in left]
 
-    def _start(self, depth: Depth, spots: list[tuple[Index, Lanes]]) -> list[Vector]:
+    def _start(self, depth: Depth, spots: Spots) -> list[Vector]:
         """Return zeros in the first block of the depth, C's contents in the others."""
         zeros = [self.k.vector(0.0)] * len(spots)
         if depth.number.number == 0:
@@ -286,9 +295,7 @@ class Product:
             first, zeros, lambda: zeros, lambda: [self.c.load(i, at) for i, at in spots]
         )
 
-    def _finish(
-        self, depth: Depth, spots: list[tuple[Index, Lanes]], sums: list[Vector], width: int
-    ) -> None:
+    def _finish(self, depth: Depth, spots: Spots, sums: list[Vector], width: int) -> None:
         """Store rows of `width`; in the last block of the depth what the epilogue makes of them."""
 
         def plain() -> list[Any]:

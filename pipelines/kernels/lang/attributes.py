@@ -6,3 +6,5 @@ SELECT = "pyc-select-kernels"
 ATTRIBUTE = "pyc.kernel"
 # On a barrier that keeps IREE from running the stub of a kernel when it compiles.
 HELD = "pyc.held"
+# By family, the one whose kernels are the same and detect faults of hardware.
+CHECKED = {"gemm": "checked_gemm"}

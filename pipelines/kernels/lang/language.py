@@ -289,7 +289,7 @@ class Build:
                 work(places)
                 return []
 
-            self._walk(Index.of(size), unroll, [], lambda at, _: turn(at))
+            self.walk(Index.of(size), unroll, [], lambda at, _: turn(at))
 
         return decorate
 
@@ -312,13 +312,16 @@ class Build:
 
             zero = [self.vector(start)] * unroll
             return across_lanes(
-                combine, tree(combine, self._walk(Index.of(size), unroll, zero, turn))
+                combine, tree(combine, self.walk(Index.of(size), unroll, zero, turn))
             )
 
         return decorate
 
-    def _walk(self, size: Index, unroll: int, carry: list[Any], turn: Any) -> list[Any]:
-        """Visit a row's vectors: blocks of `unroll` without masks, single ones, then the tail."""
+    def walk(self, size: Index, unroll: int, carry: list[Any], turn: Any) -> list[Any]:
+        """Visit a row's vectors: blocks of `unroll` without masks, single ones, then the tail.
+
+        ``turn(places, carried)`` gets the block's `Lanes` and returns what the next turn gets.
+        """
         block = self.lanes * unroll
         blocks = size // block * block
 

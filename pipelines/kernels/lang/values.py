@@ -68,6 +68,9 @@ class Condition:
     def __and__(self, other: "Condition") -> "Condition":
         return Condition(arith.andi(self.value, other.value))
 
+    def __or__(self, other: "Condition") -> "Condition":
+        return Condition(arith.ori(self.value, other.value))
+
 
 class Index:
     """A count or a position, never negative; `number` is its value where that is known already."""
@@ -305,6 +308,10 @@ class Vector(_Float):
 
     def __gt__(self, other: Any) -> Mask:
         return self._compare("OGT", other)
+
+    def at_most(self, other: Any) -> Mask:
+        """Return the lanes that are no larger."""
+        return self._compare("OLE", other)
 
     def equals(self, other: Any) -> Mask:
         """Return the lanes that hold the same number; NaN equals nothing."""

@@ -25,14 +25,14 @@ PROGRAM, WORK = "program", "work"
 
 
 def graph_of_program(function: ir.Operation) -> Graph:
-    """The row of a program, whose function is as the user gave it: before any pass."""
+    """Return the row of a program, whose function is as the user gave it: before any pass."""
     exact = structure_of(function, exact=True)
     graph_id, structure_id = OpIds(function).graph_id, structure_of(function).id
     return Graph(graph_id, PROGRAM, structure_id, exact.text, exact.ops, structure.NORMALIZER)
 
 
 def graph_of_work(work: Work) -> Graph:
-    """The row of a kernel group's work."""
+    """Return the row of a kernel group's work."""
     name, text = works.work_id(work), works.work_text(work)
     return Graph(name, WORK, name, text, len(work.nodes), works.NORMALIZER)
 
@@ -47,7 +47,7 @@ class ModuleWork:
 
 
 def works_of(module: ir.Module) -> list[ModuleWork]:
-    """The works of a fused module in the order in which they first stand."""
+    """Return the works of a fused module in the order in which they first stand."""
     counts: Counter[str] = Counter()
     first: dict[str, tuple[Graph, Work]] = {}
     for function in functions_of(module):

@@ -33,7 +33,7 @@ Samples = np.ndarray
 
 
 def samples(values: Any = ()) -> Samples:
-    """Seconds as an f64 array that cannot be written to."""
+    """Return seconds as an f64 array that cannot be written to."""
     array = np.array(values, dtype="<f8").reshape(-1)
     array.flags.writeable = False
     return array
@@ -77,7 +77,7 @@ class Graph(EvidenceRow):
 
 @dataclass(frozen=True)
 class Workload(EvidenceRow):
-    """What a graph is run on: sizes of dynamic dimensions, types, and how data are made.
+    """The data that a graph is run on: sizes of dynamic dimensions, types, and how data are made.
 
     data: such as ``{"seed": 0, "distribution": "normal"}``. cluster: workloads of one name count
     together when recipes are promoted.
@@ -280,7 +280,7 @@ class Prediction(EvidenceRow):
 
 @dataclass(frozen=True)
 class Verdict(EvidenceRow):
-    """Whether a candidate is faster than an incumbent: candidate seconds / incumbent seconds.
+    """A comparison of a candidate with an incumbent: candidate seconds / incumbent seconds.
 
     sessions: those that were compared. rule: the test's name and version. alpha: its error.
     """
@@ -365,7 +365,7 @@ ROWS: tuple[type[EvidenceRow], ...] = (
 
 
 def to_columns(row: EvidenceRow) -> dict[str, Any]:
-    """The fields of a row as a database keeps them."""
+    """Return the fields of a row as a database keeps them."""
     made: dict[str, Any] = {}
     for f in fields(row):  # type: ignore[arg-type]
         value = getattr(row, f.name)

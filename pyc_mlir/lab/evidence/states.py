@@ -32,7 +32,7 @@ FOLLOWERS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a state holds: program structure, cluster of workloads, hardware and toolchain.
+    """The range of a state: program structure, cluster of workloads, hardware and toolchain.
 
     Empty parts stand for all.
     """
@@ -54,7 +54,7 @@ class StateStep:
 
 @dataclass(frozen=True)
 class RecipeState:
-    """What a recipe is in a scope and lane, and the last transition that made it so."""
+    """The state of a recipe in a scope and lane, and the last transition that made it so."""
 
     impl_id: str
     scope: Scope
@@ -67,5 +67,5 @@ class RecipeState:
 
 
 def may_follow(before: str, after: str) -> bool:
-    """Whether `after` may follow `before`."""
+    """Return whether `after` may follow `before`."""
     return after in FOLLOWERS.get(before, ()) or (after == QUARANTINED and before != QUARANTINED)

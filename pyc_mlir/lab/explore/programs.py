@@ -56,7 +56,7 @@ class ExploreLimits:
 
 @dataclass(frozen=True)
 class Explored:
-    """What was found: recipes by ascending seconds, none beaten by another on (seconds, bytes).
+    """The recipes found, by ascending seconds, none beaten by another on (seconds, bytes).
 
     own: what the compile chooses by itself. unknown: works without a row of here, those first on
     which most predicted seconds rest. complete: whether every structure was looked at. lowerings,
@@ -76,7 +76,7 @@ class Explored:
         return self.recipes[0]
 
     def chosen(self, budget: int | None = None) -> RecipeFile:
-        """The quickest of at most so many bytes, or else the smallest.
+        """Return the quickest of at most so many bytes, or else the smallest.
 
         `own` stands as long as it fits, unless another one is clearly quicker (`_is_clear`).
         """
@@ -152,7 +152,9 @@ class Explorer:
         return Simulator.of(program, self.wisdom, self.residuals)
 
     def planned(self, variant: Variant, kernels: Mapping[str, str]) -> Iterator[RecipeFile]:
-        """A recipe for each memory plan of a program with these kernels, with its exact bytes."""
+        """Yield a recipe for each memory plan of a program with these kernels, with its exact
+        bytes.
+        """
         self.plans += 1
         recipe = Recipe({**variant.structure, **kernels}, tolerant=True)
         options = replace(self.job.options, recipe=recipe)
@@ -328,7 +330,7 @@ def _seconds(file: RecipeFile) -> float:
 
 
 def _is_clear(file: RecipeFile, own: RecipeFile) -> bool:
-    """Whether a recipe is expected to be quicker than the compile's own beyond doubt.
+    """Return whether a recipe is expected to be quicker than the compile's own beyond doubt.
 
     Of predictions by one model differences below `MARGIN` are within their error. Where `own` rests
     on measurements for a larger share, errors are independent: the intervals must not touch.
@@ -347,7 +349,9 @@ def _fits(file: RecipeFile, budget: int | None) -> bool:
 
 
 def _undominated(files: Iterable[RecipeFile]) -> list[RecipeFile]:
-    """By ascending seconds, each with fewer bytes than those before; unknown bytes are the most."""
+    """Return them by ascending seconds, each with fewer bytes than those before; unknown bytes are
+    the most.
+    """
 
     def point(file: RecipeFile) -> tuple[float, float]:
         assert file.estimate is not None

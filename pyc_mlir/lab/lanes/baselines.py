@@ -57,7 +57,7 @@ def freeze(store: EvidenceStore, name: str, reports: Sequence[Report], moment: s
 
 
 def versions(store: EvidenceStore) -> dict[str, list[int]]:
-    """The versions of every name, ascending."""
+    """Return the versions of every name, ascending."""
     found: dict[str, set[int]] = {}
     for row in store.find(Baseline):
         found.setdefault(row.name, set()).add(row.version)
@@ -65,7 +65,7 @@ def versions(store: EvidenceStore) -> dict[str, list[int]]:
 
 
 def rows_of(store: EvidenceStore, name: str) -> list[Baseline]:
-    """The rows of ``NAME``, its newest version, or ``NAME@VERSION``.
+    """Return the rows of ``NAME``, its newest version, or ``NAME@VERSION``.
 
     Raises PycError (BAD_ARGUMENT) where there is none.
     """
@@ -82,7 +82,7 @@ def rows_of(store: EvidenceStore, name: str) -> list[Baseline]:
 
 
 def reports_of(store: EvidenceStore, name: str) -> list[Report]:
-    """The reports of a baseline. Raises PycError (BAD_ARGUMENT) for one of recipes, or none."""
+    """Return a baseline's reports. Raises PycError (BAD_ARGUMENT) for one of recipes, or none."""
     rows = rows_of(store, name)
     sessions: dict[str, list[Record]] = {}
     envs: dict[str, str] = {}
@@ -149,7 +149,7 @@ def _report(place: Environments, records: Sequence[Record]) -> Report:
 
 
 def _in_use(store: EvidenceStore, name: str, version: int, moment: str) -> Iterator[EvidenceRow]:
-    """One row for each recipe in use, workload and environment."""
+    """Yield one row for each recipe in use, workload and environment."""
     for impl_id in sorted({s.impl_id for s in store.states(lane=STABLE, state=PROMOTED)}):
         envs = {s.id: s.env_id for s in store.find(Session)}
         groups: dict[tuple[str, str], list[Trace]] = {}

@@ -1,4 +1,4 @@
-"""What a benchmark database holds about a candidate and its incumbent: `case_of`.
+"""Read a candidate and its incumbent from a benchmark database: `case_of`.
 
 Times of two implementations are compared within sessions only: traces of one session, workload,
 process and state of constants whose rounds were interleaved. Sessions are joined that ran alike
@@ -52,7 +52,8 @@ class _Bench:
 
 
 def incumbent_of(store: EvidenceStore, candidate: Implementation, scope: Scope) -> Implementation:
-    """What the candidate would replace: the promoted recipe of its graph, else the default.
+    """Return the recipe that the candidate would replace: the promoted one of its graph, else the
+    default.
 
     Raises PycError (BAD_ARGUMENT) where the database has neither, or several.
     """
@@ -73,7 +74,9 @@ def incumbent_of(store: EvidenceStore, candidate: Implementation, scope: Scope) 
 def scope_of(
     store: EvidenceStore, made: Implementation, place: Environments, cluster: str = ""
 ) -> Scope:
-    """Where a decision on an implementation holds: its structure, this hardware and toolchain."""
+    """Return the scope of a decision on an implementation: its structure, this hardware and
+    toolchain.
+    """
     graphs = store.find(Graph, graph_id=made.graph_id, normalizer=made.normalizer)
     return Scope(graphs[0].structure_id, cluster, place.hardware, place.toolchain)
 
@@ -81,7 +84,7 @@ def scope_of(
 def case_of(
     store: EvidenceStore, candidate: Implementation, incumbent: Implementation, scope: Scope
 ) -> PromotionCase:
-    """What the database holds for a decision in a scope.
+    """Return the database's facts for a decision in a scope.
 
     Raises PycError (BAD_ARGUMENT) for implementations of two graphs.
     """
@@ -133,7 +136,7 @@ def _workloads(
     benches: Sequence[_Bench],
     beside: Sequence[Trace],
 ) -> tuple[OnWorkload, ...]:
-    """Each workload that one of both was measured on, with the pairs of the commonest kind."""
+    """Return each workload on which either was measured, with the pairs of the commonest kind."""
     loads = store.find(Workload, graph_id=candidate.graph_id, normalizer=candidate.normalizer)
     named = any(load.cluster == scope.cluster for load in loads)
     found = []
@@ -157,7 +160,7 @@ def _workloads(
 
 
 def _rounds(ours: Trace, theirs: Trace) -> Rounds | None:
-    """Seconds of one call, round by round; None for too few or other numbers of rounds."""
+    """Return seconds of one call, round by round; None for too few or other numbers of rounds."""
     if len(ours.wall) != len(theirs.wall) or len(ours.wall) < MIN_ROUNDS:
         return None
     walls = (ours.wall / ours.calls, theirs.wall / theirs.calls)
@@ -169,7 +172,7 @@ def _rounds(ours: Trace, theirs: Trace) -> Rounds | None:
 
 
 def _probes(store: EvidenceStore, sessions: Sequence[Session]) -> tuple[SelfComparison, ...]:
-    """The worse probe of each session, before and after it; none of one that was disturbed."""
+    """Return the worse probe of each undisturbed session, of those before and after it."""
     made = []
     for session in sessions:
         ends = store.find(rows.SessionEnd, session_id=session.id)
@@ -185,7 +188,7 @@ def _probes(store: EvidenceStore, sessions: Sequence[Session]) -> tuple[SelfComp
 
 
 def _stale(store: EvidenceStore, case: PromotionCase, sessions: Sequence[Session]) -> bool:
-    """Whether the recipe was rolled back, and no session began since."""
+    """Return whether the recipe was rolled back, and no session began since."""
     back = [
         s.at
         for s in store.history(case.candidate.id)
@@ -195,7 +198,7 @@ def _stale(store: EvidenceStore, case: PromotionCase, sessions: Sequence[Session
 
 
 def _with_looks(store: EvidenceStore, case: PromotionCase) -> PromotionCase:
-    """Number the look; one that was made before keeps the share of error that it had."""
+    """Give the look its number; one that was made before keeps its share of the error."""
     there = {"hardware": case.scope.hardware, "toolchain": case.scope.toolchain, "rule": RULE}
     stored = store.find(rows.Verdict, candidate=case.candidate.id, **there)
     looks = {(v.sessions, v.alpha) for v in stored}
@@ -210,12 +213,14 @@ def _with_looks(store: EvidenceStore, case: PromotionCase) -> PromotionCase:
 
 
 def _looks_before(alpha: float) -> int:
-    """How many looks came before the one with this share of the error, ALPHA / (k (k + 1))."""
+    """Return how many looks preceded the one with this share of the error, ALPHA / (k (k + 1))."""
     return round((ALPHA / alpha + 0.25) ** 0.5 - 0.5) - 1
 
 
 def verdict_rows(case: PromotionCase, judged: Mapping[str, Judgement]) -> list[rows.Verdict]:
-    """The verdicts of a look as rows; interval and ratio are those of the clock that decides."""
+    """Return the verdicts of a look as rows; interval and ratio are those of the clock that
+    decides.
+    """
     return [
         rows.Verdict(
             case.candidate.id,

@@ -50,7 +50,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class OnWorkload:
-    """What was measured of both on one workload; `target`: the promotion is meant for it."""
+    """The measurements of both on one workload; `target`: the promotion is meant for it."""
 
     workload_id: str
     pairs: tuple[Pair, ...]
@@ -66,7 +66,7 @@ class SelfComparison:
 
     @property
     def equal(self) -> bool:
-        """Whether a program did not differ from itself in the session."""
+        """True if a program did not differ from itself in the session."""
         return self.ratio is not None and abs(self.ratio - 1) <= MOST_APART
 
 
@@ -135,17 +135,17 @@ class Assessment:
 
     @property
     def met(self) -> bool:
-        """Whether all conditions hold."""
+        """True if all conditions hold."""
         return all(finding.met for finding in self.findings)
 
 
 def measured_enough(case: PromotionCase) -> bool:
-    """Whether there are the processes, sessions and machines that a verdict needs."""
+    """Return whether there are the processes, sessions and machines that a verdict needs."""
     return all(finding.met for finding in _measured(case))
 
 
 def verdicts(case: PromotionCase) -> dict[str, Judgement]:
-    """The verdict on each workload at this look's error: equal cases give equal verdicts."""
+    """Return the verdict on each workload at this look's error: equal cases give equal verdicts."""
     return {
         one.workload_id: judge([p.rounds for p in one.pairs], case.alpha)
         for one in case.workloads
@@ -160,7 +160,8 @@ def assess(
     least: float = SWAP,
     limits: RecipeLimits | None = None,
 ) -> Iterator[Assessment]:
-    """The steps of a lane in order: to `shadow` in the experimental, `promoted` in the stable one.
+    """Yield the steps of a lane in order: to `shadow` in the experimental, `promoted` in the stable
+    one.
 
     judged: verdicts by workload, as `verdicts` gives them. least: the speed-up that `promoted`
     asks for. limits: of bytes and compile time.
@@ -215,7 +216,7 @@ def _measured(case: PromotionCase) -> Iterator[ConditionResult]:
 
 
 def speedup(verdict: Judgement) -> float:
-    """The least speed-up, incumbent / candidate, that the verdict guarantees.
+    """Return the least speed-up, incumbent / candidate, that the verdict guarantees.
 
     The best bound of a clock; a clock whose estimate is worse than that takes it down.
     """
@@ -241,7 +242,7 @@ def _faster(
 
 
 def _more(verdict: Judgement, one: OnWorkload, least: float) -> str:
-    """What would decide a verdict that does not."""
+    """Return the further measurements that would decide an undecided verdict."""
     if 1 / verdict.interval.ratio < max(least, 1.0):
         return "a faster recipe: the estimate itself is below"
     have = len(one.pairs)
@@ -297,6 +298,6 @@ def _costs(case: PromotionCase, limits: RecipeLimits) -> Iterator[ConditionResul
 
 
 def missing(assessments: Sequence[Assessment]) -> list[ConditionResult]:
-    """The conditions that do not hold, of the first step that has some."""
+    """Return the conditions that do not hold, of the first step that has some."""
     first = next((a for a in assessments if not a.met), None)
     return [] if first is None else [f for f in first.findings if not f.met]

@@ -79,7 +79,7 @@ def standing(
     wanted: Wanted,
     look: bool = False,
 ) -> Standing:
-    """What stands between a recipe and the end of a lane.
+    """Return what stands between a recipe and the end of a lane.
 
     look: make the verdict, which spends error, if there are enough measurements; else only one
     that was made before is shown. Raises PycError (BAD_ARGUMENT) as `case_of` and `incumbent_of`.
@@ -99,7 +99,8 @@ def standing(
 
 
 def state_of(store: EvidenceStore, impl_id: str, scope: Scope, lane: str) -> str:
-    """The state in a scope and lane; quarantines of the scope's toolchain hold in every scope.
+    """Return the state in a scope and lane; quarantines of the scope's toolchain hold in every
+    scope.
 
     A recipe in use under another toolchain only is `suspended`.
     """
@@ -113,19 +114,19 @@ def state_of(store: EvidenceStore, impl_id: str, scope: Scope, lane: str) -> str
 
 
 def bars(state: RecipeState, toolchain: str) -> bool:
-    """Whether a state excludes its recipe under a toolchain; empty means any toolchain."""
+    """Return whether a state excludes its recipe under a toolchain; empty means any toolchain."""
     there = state.scope.toolchain
     return state.state == QUARANTINED and (not there or not toolchain or there == toolchain)
 
 
 def quarantined(store: EvidenceStore, toolchain: str) -> frozenset[str]:
-    """Implementations that are not to be offered, measured or exported under a toolchain."""
+    """Return implementations that are not to be offered, measured or exported under a toolchain."""
     states = store.states(state=QUARANTINED)
     return frozenset(s.impl_id for s in states if bars(s, toolchain))
 
 
 def _before(states: list[RecipeState], scope: Scope, lane: str) -> RecipeState | None:
-    """The state in the same scope under another toolchain, if the recipe is in use there."""
+    """Return the state in the same scope under another toolchain, if the recipe is in use there."""
     known = (scope.structure, scope.cluster, scope.hardware)
     found = [
         s
@@ -193,7 +194,7 @@ def quarantine(store: EvidenceStore, impl_id: str, toolchain: str, reason: str, 
 
 
 def _steps(now: Standing, wanted: Wanted) -> list[StateStep]:
-    """The steps from the present state whose conditions, and those of all before, hold."""
+    """Return the steps from the present state whose conditions, and those of all before, hold."""
     done = {NEW: 0, RETIRED: 0, SUSPENDED: STEPS.index(MEASURED)}
     start = done.get(now.state, STEPS.index(now.state) + 1 if now.state in STEPS else 0)
     rows = verdict_rows(now.case, now.judged)

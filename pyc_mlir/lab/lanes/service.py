@@ -38,13 +38,13 @@ class ServiceSpan:
 
     @staticmethod
     def of(row: Feedback, faults: int = 0, slowed: float = 1.0) -> "ServiceSpan":
-        """A stored window; what it lacks a quantile for counts no calls."""
+        """Return a stored window; what it lacks a quantile for counts no calls."""
         low = row.low.get(QUANTILE)
         return ServiceSpan(row.count if low else 0, low or 0.0, slowed, faults)
 
 
 def next_step(state: str, baseline: float, windows: Sequence[ServiceSpan]) -> StateStep | None:
-    """The step that the last windows require in a state; None for no change.
+    """Return the step that the last windows require in a state; None for no change.
 
     baseline: the recipe's own low quantile in seconds when it came into use. windows: oldest first,
     since then. Only recipes in use (`promoted`) or beside one (`shadow`) take steps.

@@ -118,7 +118,7 @@ def _device(job: Mapping[str, Any]) -> Device:
 
 
 def _nothing(job: Mapping[str, Any], device: Device) -> Callable[[], object]:
-    """A call of the program that does nothing; of nothing at all without one."""
+    """Return a call of the program that does nothing; of nothing at all without one."""
     if not job["nothing"]:
         return lambda: None
     run = _bound(Program(read(job["nothing"]), device), _arguments(job["scalar"], device))
@@ -152,7 +152,7 @@ def _reporting_failure(number: int, send: Send) -> Iterator[None]:
 
 
 def _sample(run: Callable[[], object], calls: int) -> tuple[float, float]:
-    """Seconds of so many calls, by the wall clock and of this thread."""
+    """Measure the seconds of so many calls, by the wall clock and of this thread."""
     cpu, wall = time.thread_time(), time.perf_counter()
     for _ in range(calls):
         run()
@@ -160,7 +160,7 @@ def _sample(run: Callable[[], object], calls: int) -> tuple[float, float]:
 
 
 def _calls_needed(run: Callable[[], object], seconds: float, by_cpu: bool) -> int:
-    """How many calls last so long; doubled as ``timeit`` does.
+    """Return how many calls last so long; doubled as ``timeit`` does.
 
     by_cpu: the program runs in this thread, whose CPU time no other process adds to.
     """

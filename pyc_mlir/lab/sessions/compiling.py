@@ -32,7 +32,7 @@ _SAID = 500
 
 @dataclass(frozen=True)
 class CompileOutcome:
-    """What a candidate's compile came to: an artifact, or a status and why there is none."""
+    """The outcome of a candidate's compile: an artifact, or a status and why there is none."""
 
     candidate: MeasuredChoice
     artifact: Artifact | None = None
@@ -70,7 +70,9 @@ class CompileOutcome:
         }
 
     def predicted(self, threads: int) -> Estimate | None:
-        """A call on so many threads, by the costs in the compile's log alone: no measured row."""
+        """Return the predicted call on so many threads, by the costs in the compile's log: no
+        measured row.
+        """
         if self.artifact is None:
             return None
         return Simulator.of(self.artifact, threads=threads).estimate()
@@ -85,7 +87,9 @@ class Compiler:
     _own: CompileOutcome | None = field(default=None, init=False)
 
     def compile(self, candidate: MeasuredChoice) -> CompileOutcome:
-        """The candidate's artifact, or why there is none; never raises for a bad candidate."""
+        """Compile the candidate; return its artifact, or why there is none; a bad candidate never
+        raises.
+        """
         try:
             recipe = self._recipe(candidate) if candidate.recipe else None
         except PycError as error:
@@ -95,12 +99,12 @@ class Compiler:
         return self._compiled(candidate, recipe)
 
     def _is_default(self, recipe: Recipe) -> bool:
-        """Whether a recipe equals PyC's own choices: the incumbent of most sessions."""
+        """Return whether a recipe equals PyC's own choices: the incumbent of most sessions."""
         own = self._default().chosen
         return all(own.get(site) == choice for site, choice in recipe.choices.items())
 
     def _default(self) -> CompileOutcome:
-        """What PyC makes of the subject by itself."""
+        """Return the default compile of the subject."""
         if self._own is None:
             self._own = self._compiled(MeasuredChoice(), None)
         return self._own
@@ -130,7 +134,7 @@ class Compiler:
         return replace(options, passes=self.subject.passes) if self.subject.passes else options
 
     def _recipe(self, candidate: MeasuredChoice) -> Recipe:
-        """The candidate's choices by site. Raises PycError (RECIPE_MISMATCH)."""
+        """Return the candidate's choices by site. Raises PycError (RECIPE_MISMATCH)."""
         choices: dict[str, str] = {}
         for key, choice in candidate.recipe.items():
             for site in self._sites(key):
@@ -138,7 +142,7 @@ class Compiler:
         return Recipe(choices)
 
     def _sites(self, key: str) -> list[str]:
-        """The sites that a key names: one itself, those of a work, or all of a pass.
+        """Return the sites that a key names: one itself, those of a work, or all of a pass.
 
         A key that names nothing of PyC's own compile is one of another compile's sites.
         """

@@ -24,7 +24,7 @@ _INTEGERS = 16
 
 
 def sizes_of(signature: Signature, dims: Mapping[str, int]) -> dict[str, int]:
-    """The size of each dynamic dimension: as given, else the nominal one, within its range."""
+    """Return each dynamic dimension's size: as given, else the nominal one, within its range."""
     names = {name for a in signature.inputs for name in a.dynamic.values()}
     found = {}
     for name in sorted(names):
@@ -36,7 +36,7 @@ def sizes_of(signature: Signature, dims: Mapping[str, int]) -> dict[str, int]:
 def arguments_of(
     signature: Signature, seed: int, dims: Mapping[str, int] | None = None
 ) -> list[np.ndarray]:
-    """The arguments of a program. dims: sizes of its dynamic dimensions, by name."""
+    """Return the arguments of a program. dims: sizes of its dynamic dimensions, by name."""
     # Even seeds give values without ties.
     return make_inputs(signature, 2 * seed, sizes_of(signature, dims or {}))
 
@@ -44,7 +44,7 @@ def arguments_of(
 def values_of(
     work: Work, seed: int, floats: str = SIGNED, dims: Mapping[str, int] | None = None
 ) -> list[np.ndarray]:
-    """An array for each input of a work.
+    """Return an array for each input of a work.
 
     floats: `SIGNED` in [-1, 1), `POSITIVE` in [0.25, 1.25). Constants of two and more dimensions
     are scaled as trained weights are, so that products stay in range. dims: ``0[1]`` for the second
@@ -65,7 +65,7 @@ def _shape(type_: TensorType, number: int, dims: Mapping[str, int]) -> tuple[int
 
 
 def _limits(work: Work) -> dict[int, int]:
-    """By input that is used as an index: the number of things that it counts."""
+    """Return the number of things that an index counts, by input that is used as an index."""
     found: dict[int, int] = {}
     for node in work.nodes:
         if node.name in ("gather", "scatter"):

@@ -63,7 +63,7 @@ _Expected = tuple[Sequence[np.ndarray], Reference]
 
 @functools.cache
 def nothing() -> bytes:
-    """The artifact of a program that does next to nothing: relu of one number.
+    """Return the artifact of a program that does next to nothing: relu of one number.
 
     Raises PycError (RUNTIME_FAILED) where it cannot be compiled.
     """
@@ -127,7 +127,7 @@ class LocalMeasurer:
         )
 
     def _expected(self, subject: MeasuredProgram, plan: SessionPlan) -> _Expected:
-        """The arguments of a call, and what it must compute."""
+        """Return the arguments of a call, and what it must compute."""
         if subject.arguments is not None and subject.reference is not None:
             return subject.arguments, subject.reference
         key = (subject.graph.graph_id, subject.workload.id, plan.seed)
@@ -154,7 +154,7 @@ class LocalMeasurer:
 
 
 def _before() -> tuple[str, ...]:
-    """What disturbs the machine while this process does nothing."""
+    """Return the disturbances of the machine while this process does nothing."""
     first = machine.read_counters()
     machine.pause()
     return machine.disturbances(first, machine.read_counters(), 0.0)
@@ -165,7 +165,7 @@ def _now() -> str:
 
 
 def _apart(probes: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    """Why the probes show a disturbed machine: by CPU time where there is one."""
+    """Return why the probes show a disturbed machine: by CPU time where there is one."""
     ratios = [p.get(f"{CPU}_ratio", p.get(f"{WALL}_ratio", 1.0)) for p in probes]
     worst = max((abs(ratio - 1) for ratio in ratios), default=0.0)
     return (f"a program differed from itself by {worst:.0%}",) if worst > MOST_APART else ()
@@ -216,7 +216,7 @@ class _Session:
             self._time(process)
 
     def results(self) -> list[ChoiceResult]:
-        """One for each candidate, in order."""
+        """Return one result for each candidate, in order."""
         made = []
         for number, one in enumerate(self.compiled):
             status, reason = self._failed.get(number, (OK, ""))
@@ -257,7 +257,7 @@ class _Session:
             file.unlink()
 
     def _time(self, process: int) -> None:
-        """One process of rounds; again without a candidate that ends it."""
+        """Time one process of rounds; again without a candidate that ends it."""
         plan = self.plan
         while alive := self._alive:
             probing = process in (0, plan.processes - 1)
@@ -325,7 +325,7 @@ class _Session:
 
 
 def _probe(one: ProcessTimes, other: ProcessTimes) -> dict[str, float]:
-    """The median ratio of a program's times to its own, by each clock, and its seconds."""
+    """Return the median ratio of a program's times to its own, by each clock, and its seconds."""
     found: dict[str, float] = {}
     for clock in (WALL, CPU):
         first, second = one.per_call(clock), other.per_call(clock)

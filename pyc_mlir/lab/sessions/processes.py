@@ -40,7 +40,7 @@ _TIMEOUT: dict[str, Any] = {"timeout": True}
 
 @dataclass(frozen=True)
 class OnDevice:
-    """Where programs run: kind, threads and allocator of a `Device`."""
+    """The place where programs run: kind, threads and allocator of a `Device`."""
 
     kind: str = "local-sync"
     threads: int = 1
@@ -49,7 +49,7 @@ class OnDevice:
 
 @dataclass(frozen=True)
 class MeasureJob:
-    """What a process is to do: run each candidate once (`CHECK`), or time them in rounds (`TIME`).
+    """The task of a process: run each candidate once (`CHECK`), or time them in rounds (`TIME`).
 
     candidates: paths of artifacts. arguments: of every call. flush_bytes: of memory that is
     written before each call with cold constants. calls: of a sample of each candidate; none: as

@@ -31,7 +31,7 @@ _FAILURES = (WRONG, CRASH)
 
 
 def session_of(measurement: SessionResult) -> Session:
-    """The row of the session."""
+    """Return the row of the session."""
     plan = measurement.plan
     return Session(
         measurement.place.id,
@@ -75,7 +75,7 @@ def record(store: EvidenceStore, measurement: SessionResult) -> list[str]:
 def _traces(
     measurement: SessionResult, session_id: str, impl_id: str, result: ChoiceResult
 ) -> Iterator[Trace]:
-    """One for each process; one without samples for a candidate that has no times."""
+    """Yield one for each process; one without samples for a candidate that has no times."""
     load, constants = measurement.subject.workload.id, measurement.plan.constants
     if result.status != OK:
         reason = result.reason
@@ -98,7 +98,7 @@ def _traces(
 def _predict(
     store: EvidenceStore, measurement: SessionResult, impl_id: str, result: ChoiceResult
 ) -> None:
-    """What the compile expected, beside what was measured; the first prediction stands."""
+    """Record the compile's expectation beside what was measured; the first prediction stands."""
     found = result.predicted
     if found is None or not found.seconds:
         return
@@ -113,7 +113,7 @@ def _predict(
 def _quarantine(
     store: EvidenceStore, measurement: SessionResult, impl_id: str, result: ChoiceResult
 ) -> None:
-    """A candidate that computed something else, or ended its process, is not offered again."""
+    """Quarantine a candidate that computed something else, or ended its process."""
     if result.status not in _FAILURES:
         return
     scope = Scope(

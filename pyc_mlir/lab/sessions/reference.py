@@ -1,4 +1,4 @@
-"""What a subject must compute: the numpy references, and the tolerances of rounding analysis.
+"""The expected results of a subject: the numpy references, and tolerances of rounding analysis.
 
     reference = reference_of(source, inputs, arguments)
     reference.problem(results)          "" or why they are wrong
@@ -45,7 +45,9 @@ class Reference:
         return good / sizes if sizes else 1.0
 
     def problem(self, results: Sequence[bytes]) -> str:
-        """Why the raw bytes of results are wrong; empty where they are within their tolerances."""
+        """Return why the raw bytes of results are wrong; empty where they are within their
+        tolerances.
+        """
         arrays = []
         for number, (raw, want) in enumerate(zip(results, self.expected, strict=True)):
             if len(raw) != want.value.nbytes:
@@ -63,7 +65,7 @@ class Described:
     graph: Graph | None
 
     def reference(self, arguments: Sequence[np.ndarray]) -> Reference:
-        """What it computes of these arguments. Raises PycError (NO_ORACLE, DIMENSION_MISMATCH)."""
+        """Compute the results of a call. Raises PycError (NO_ORACLE, DIMENSION_MISMATCH)."""
         return Reference(tuple(self.oracle.expect(list(arguments))))
 
 

@@ -1,4 +1,4 @@
-"""What a measuring session takes and gives: `MeasuredProgram`, `MeasuredChoice`, `SessionPlan`,
+"""Types of a measuring session: `MeasuredProgram`, `MeasuredChoice`, `SessionPlan`,
 `SessionResult`.
 
     measurer.measure(subject, candidates, plan) -> Measurement
@@ -54,7 +54,7 @@ class MeasuredChoice:
         return self.label or ", ".join(sorted(set(self.recipe.values()))) or "default"
 
     def implementation(self, graph: Graph, **facts: Any) -> Implementation:
-        """The row of this way to compile a graph; facts: what its compile came to."""
+        """Return the row of this way to compile a graph; facts: what its compile came to."""
         return Implementation(
             graph.graph_id,
             dict(self.recipe),
@@ -67,7 +67,7 @@ class MeasuredChoice:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredProgram:
-    """What is measured: a program, and what it is run on.
+    """The subject of a measurement: a program, and what it is run on.
 
     graph, workload: the rows that its times are kept under.
     source: whatever `pyc_mlir.compile` takes; inputs: as `compile` takes them, for functions.
@@ -139,13 +139,13 @@ class ProcessTimes:
     peak_bytes: int | None = None
 
     def per_call(self, clock: str = WALL) -> Samples:
-        """Seconds of one call in each round, f64[rounds]; empty without this clock."""
+        """Return seconds of one call in each round, f64[rounds]; empty without this clock."""
         return (self.wall if clock == WALL else self.cpu) / self.calls
 
 
 @dataclass(frozen=True, eq=False)
 class ChoiceResult:
-    """What one candidate came to.
+    """The result of one candidate.
 
     status: ``ok``, ``wrong`` (results outside their tolerance), ``crash``, ``timeout`` or
     ``refused`` (nothing was compiled); `reason` is the cause. Only ``ok`` has times to decide by.
@@ -169,11 +169,11 @@ class ChoiceResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the times count."""
+        """True if the times count."""
         return self.status == OK
 
     def seconds(self, clock: str = "") -> float | None:
-        """The median over processes of the median call; None without times.
+        """Return the median over processes of the median call; None without times.
 
         clock: ``wall`` or ``cpu``; empty is CPU time where there is any.
         """
@@ -206,7 +206,7 @@ class SessionResult:
     disturbed: tuple[str, ...] = ()
 
     def of(self, name: str) -> ChoiceResult:
-        """The result of the candidate of that name. Raises KeyError."""
+        """Return the result of the candidate of that name. Raises KeyError."""
         return {r.candidate.name: r for r in self.results}[name]
 
     def pairs(self, candidate: str, incumbent: str) -> list[tuple[ProcessTimes, ProcessTimes]]:

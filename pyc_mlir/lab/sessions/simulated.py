@@ -32,7 +32,7 @@ _MOMENT = "2026-01-01T00:00:00+00:00"
 
 @dataclass(frozen=True)
 class Failed:
-    """What a cost function gives for a candidate without a time."""
+    """The outcome that a cost function gives for a candidate without a time."""
 
     status: str = REFUSED
     reason: str = "simulated"

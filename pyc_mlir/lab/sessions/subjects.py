@@ -36,7 +36,7 @@ def subject_of_program(
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> MeasuredProgram:
-    """A whole program; arguments are made from its types.
+    """Return a whole program; arguments are made from its types.
 
     dims: sizes of dynamic dimensions; nominal where it has none.
     Raises PycError as the front ends do.
@@ -49,7 +49,7 @@ def subject_of_program(
 
 
 def _foreign(program: Described) -> Graph:
-    """The row of a program that enters at IREE: by its bytes."""
+    """Return the row of a program that enters at IREE: by its bytes."""
     code = getattr(program.oracle, "code", None)
     assert isinstance(code, bytes), "only programs that enter at IREE have no graph"
     name = digest([PROGRAM, code.hex()])
@@ -62,7 +62,8 @@ def subject_of_work(
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> MeasuredProgram:
-    """A kernel group's work by itself; constants stay constants, with contents made from the seed.
+    """Return a kernel group's work by itself; constants stay constants, with contents made from the
+    seed.
 
     dims: sizes of dynamic dimensions, ``0[1]`` for the second one of the first input.
     Raises PycError (BAD_ARGUMENT) for a text that is none and a work that is all constant.
@@ -82,7 +83,7 @@ def subject_of_subgraph(
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> MeasuredProgram:
-    """Some ops of a pyc module, in their order, as a program that takes the whole pipeline.
+    """Return some ops of a pyc module, in their order, as a program that takes the whole pipeline.
 
     Values that they read are arguments, constants stay constants with contents made from the seed.
     Raises PycError (BAD_ARGUMENT) as `work_of` and `subject_of_work`.
@@ -101,7 +102,7 @@ _Made = tuple[str, list[np.ndarray], Reference, dict[str, Any]]
 
 
 def _finite(work: Work, seed: int, dims: Mapping[str, int] | None, grouped: bool) -> _Made:
-    """Module, arguments and expected results, on those data that give the most finite results."""
+    """Return module, arguments and expected results, for the data with the most finite results."""
     found: _Made | None = None
     for floats in (SIGNED, POSITIVE):
         values = values_of(work, seed, floats, dims)
@@ -120,7 +121,8 @@ def _finite(work: Work, seed: int, dims: Mapping[str, int] | None, grouped: bool
 def subject_of_decision(
     decision: Decision, module: ir.Module, options: CompileOptions | None = None
 ) -> MeasuredProgram:
-    """The work that a decision on kernels is about, in the fused module that it was made for.
+    """Return the work that a decision on kernels is about, in the fused module that it was made
+    for.
 
     Raises PycError (BAD_ARGUMENT) where the module has no such work.
     """

@@ -60,7 +60,7 @@ def _members(op: ir.Operation) -> tuple[ir.Operation, ...]:
 
 
 def work_module(work: Work, constants: Sequence[np.ndarray], grouped: bool = True) -> str:
-    """The text of the module. constants: contents of the constant inputs, in their order.
+    """Return the text of the module. constants: contents of the constant inputs, in their order.
 
     grouped: the ops are one group, as they were in their program; else each is on its own.
 
@@ -107,7 +107,9 @@ def _constant(array: np.ndarray) -> ir.Value:
 
 
 def _body(work: Work, inputs: Sequence[ir.Value], grouped: bool) -> ir.Value:
-    """The ops at the insertion point, several of them in a group; the value that they make."""
+    """Build the op, several of them in a group, at the insertion point; return the value that they
+    make.
+    """
     if len(work.nodes) == 1 or not grouped:
         return _ops(work, inputs)
     names = [node.name for node in work.nodes]

@@ -1,1 +1,1 @@
-"""What-if: seconds and bytes of a program under another recipe, without code generation."""
+"""Estimate what another recipe would give, without code generation: seconds and bytes."""

@@ -32,7 +32,7 @@ class Bytes:
 
 
 def bytes_of(program: PricedProgram, changed: Mapping[str, str]) -> Bytes:
-    """The bytes under a recipe; `changed` has its choices that are not the program's."""
+    """Return the bytes under a recipe; `changed` has its choices that are not the program's."""
     total = program.account.total()
     if total is None:
         return Bytes(None, False, "no memory plan, or sizes that depend on the call")
@@ -59,12 +59,12 @@ def bytes_of(program: PricedProgram, changed: Mapping[str, str]) -> Bytes:
 def _keeps_entry(
     program: PricedProgram, region: PricedSite, changed: Mapping[str, str], transients: int
 ) -> bool:
-    """Whether a call of the entry needs at most what one of the plain entry does."""
+    """Return whether a call of the entry needs at most what one of the plain entry does."""
     plain = [one for one in program.plans if one is not region]
     outputs = program.account.outputs or 0
     return all(transients + outputs <= _chosen(one, changed) for one in plain)
 
 
 def _chosen(region: PricedSite, changed: Mapping[str, str]) -> int:
-    """Bytes that a region allocates under the recipe's plan."""
+    """Return bytes that a region allocates under the recipe's plan."""
     return region.costs[changed.get(region.site.key, region.chosen)].workspace_bytes

@@ -9,7 +9,7 @@ _SHORT = 48
 
 
 def comparison(estimate: Estimate, before: Estimate) -> str:
-    """The estimate of a recipe beside that of the program as it is."""
+    """Return the estimate of a recipe beside that of the program as it is."""
     return "".join((*_head(estimate, before), *_sites(estimate), *_notes(estimate)))
 
 
@@ -37,7 +37,7 @@ def _head(estimate: Estimate, before: Estimate) -> Iterator[str]:
 
 
 def _sites(estimate: Estimate) -> Iterator[str]:
-    """The sites that differ, the largest difference first; how many others there are."""
+    """Yield the sites that differ, the largest difference first; how many others there are."""
     differ = [s for s in estimate.sites if s.price != s.before]
     for site in sorted(differ, key=lambda s: (-abs(s.difference), s.site)):
         yield _line(site)

@@ -1,4 +1,4 @@
-"""What an estimate says: seconds with an interval, bytes, and what both rest on."""
+"""The statement of an estimate: seconds with an interval, bytes, and what both rest on."""
 
 import math
 from collections.abc import Sequence

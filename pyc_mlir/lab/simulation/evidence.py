@@ -38,7 +38,7 @@ class Here:
 
     @property
     def environment(self) -> str:
-        """What residuals are kept by."""
+        """The key of residuals."""
         return environment_of(self.hardware, self.toolchain)
 
 
@@ -81,7 +81,7 @@ class Prices:
     overheads: Overheads = field(default_factory=Overheads)
 
     def of(self, site: PricedSite, choice: str, clock: tuple[str, str] | None) -> Price:
-        """The price of a choice; `clock` is what `common` gave for the program."""
+        """Return the price of a choice; `clock` is what `common` gave for the program."""
         rows = () if clock is None else self._rows(site, clock)
         found = {row.constants: row for row in rows if row.choice == choice}
         if found:
@@ -90,7 +90,7 @@ class Prices:
         return self._predicted(cost, family_of(choice))
 
     def common(self) -> tuple[str, str] | None:
-        """The clock and context of which most sites have rows; CPU time of equals; or None."""
+        """Return the clock and context with rows of most sites; CPU time of equals; or None."""
         counts: Counter[tuple[str, str]] = Counter()
         for site in self.program.kernels:
             counts.update({(row.clock, row.context) for row in self._here(site)})
@@ -110,12 +110,16 @@ class Prices:
         return (row for row in known if (row.hardware, row.toolchain) == here)
 
     def _rows(self, site: PricedSite, clock: tuple[str, str]) -> list[WisdomRow]:
-        """A site's rows of one clock and context; of several alike that of most sessions last."""
+        """Return a site's rows of one clock and context; of several alike that of most sessions
+        last.
+        """
         rows = (row for row in self._here(site) if (row.clock, row.context) == clock)
         return sorted(rows, key=lambda row: (row.sessions, row))
 
     def _measured(self, rows: dict[str, WisdomRow]) -> Price:
-        """A warm and a cold row mixed by the share of warm constants, or the only one there is."""
+        """Return a warm and a cold row mixed by the share of warm constants, or the only one there
+        is.
+        """
         share = self.warm_share if len(rows) > 1 else float(WARM in rows)
         parts = [(share, rows.get(WARM)), (1.0 - share, rows.get(COLD))]
         used = [(weight, row) for weight, row in parts if row is not None and weight > 0]
@@ -128,7 +132,7 @@ class Prices:
         return Price(own, scale, MEASURED, f"{told} [{self.wisdom.label}]")
 
     def _predicted(self, cost: Cost, family: str) -> Price:
-        """The cost model's seconds on the threads of here, times the family's known bias."""
+        """Return the cost model's seconds on the threads of here, times the family's known bias."""
         environment = self.here.environment
         bias = self.residuals.bias(environment, family)
         seconds = bias * on_threads(cost, self.program, self.here.threads)

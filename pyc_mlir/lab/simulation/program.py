@@ -28,16 +28,16 @@ NOTES = frozenset({"calibration", "wisdom", "compile-stage", "oracle", "budget"}
 
 
 class LoweredProgram(Protocol):
-    """What of `pyc_mlir.compilation.lower.Lowered` is read here, which needs a compiler."""
+    """The part of `pyc_mlir.compilation.lower.Lowered` that is read here."""
 
     @property
     def decisions(self) -> Sequence[Decision]:
-        """What was chosen."""
+        """The choices of the program."""
         ...
 
     @property
     def signature(self) -> Signature:
-        """What the program takes and gives."""
+        """The inputs and results of the program."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class PricedProgram:
 
 
 def priced(program: Artifact | LoweredProgram, target: Target | None = None) -> PricedProgram:
-    """The program as numbers.
+    """Return the program as numbers.
 
     target: what a lowered program is for; an artifact names its own. Raises PycError (BAD_ARTIFACT)
     for a damaged memory report.
@@ -115,7 +115,7 @@ def _of_artifact(artifact: Artifact) -> PricedProgram:
 
 
 def _with_flops(one: PricedSite, decision: Decision, report: MemoryReport) -> PricedSite:
-    """The site with the operations of its dispatches: the costs of a log have none."""
+    """Return the site with the operations of its dispatches: the costs of a log have none."""
     names = {one.site.op_id, *_members(decision)}
     tasks = (task for region in report.regions for task in region.tasks)
     flops = math.fsum(task.flops for task in tasks if names.intersection(task.sources))
@@ -124,7 +124,7 @@ def _with_flops(one: PricedSite, decision: Decision, report: MemoryReport) -> Pr
 
 @cache
 def _target(name: str) -> Target:
-    """The target of that name; ``cpu`` with the caches and cores of this machine."""
+    """Return the target of that name; ``cpu`` with the caches and cores of this machine."""
     target, cpu = Target.named(name if name in TARGETS else "cpu"), read_host_cpu()
     if target.name != "cpu" or cpu is None:
         return target
@@ -138,7 +138,7 @@ def priced_parts(
     report: MemoryReport,
     target: Target,
 ) -> PricedProgram:
-    """The same of what a compile knows of a program, with or without code."""
+    """Price a program from what a compile knows of it, with or without code."""
     selected = [d for d in decisions if d.site.pass_name == SELECT]
     computed = {name for d in selected for name in (d.site.op_id, *_members(d))}
     tasks = [task for region in report.regions for task in region.tasks]
@@ -157,7 +157,7 @@ def priced_parts(
 
 
 def _sites(decisions: Iterable[Decision], passes: Iterable[str]) -> tuple[PricedSite, ...]:
-    """The last decision at each site: a fall-back replaces what came before it."""
+    """Return the last decision at each site: a fall-back replaces what came before it."""
     wanted = set(passes)
     found = {d.site.key: d for d in decisions if d.site.pass_name in wanted}
     return tuple(
@@ -167,5 +167,5 @@ def _sites(decisions: Iterable[Decision], passes: Iterable[str]) -> tuple[Priced
 
 
 def _members(decision: Decision) -> Iterable[str]:
-    """The ops that a kernel's group computes."""
+    """Return the ops that a kernel's group computes."""
     return next((e.ops for e in decision.evidence if isinstance(e, Computes)), ())

@@ -58,7 +58,7 @@ class Residual:
     kernels: int = 1
 
     def __post_init__(self) -> None:
-        """Raises ValueError for numbers that no estimate has."""
+        """Raise ValueError for numbers that no estimate has."""
         if not all(0 < x < math.inf for x in (self.estimate, self.measured, self.scale)):
             raise ValueError(f"{self.subject}: expected positive numbers of seconds, got {self}")
 
@@ -68,7 +68,9 @@ class Residual:
         return math.log(self.measured / self.estimate)
 
     def score(self, join: float = 0.0) -> float:
-        """The error in expected deviations, where a further kernel costs `join` seconds more."""
+        """Return the error in expected deviations, where a further kernel costs `join` seconds
+        more.
+        """
         return abs(self._joined(join)) / self.scale
 
     def _joined(self, join: float) -> float:
@@ -94,23 +96,27 @@ class Residuals:
 
     @staticmethod
     def of(rows: Iterable[Residual]) -> "Residuals":
-        """Rows in any order."""
+        """Return the residuals of rows in any order."""
         return Residuals(tuple(sorted(set(rows))))
 
     def without(self, subjects: Iterable[str]) -> "Residuals":
-        """Those of other subjects: what is known when these are left out."""
+        """Return those of other subjects: what is known when these are left out."""
         left_out = set(subjects)
         return Residuals(tuple(r for r in self.rows if r.subject not in left_out))
 
     def bias(self, environment: str, family: str) -> float:
-        """The factor from a family's predictions to what is measured there; 1 without residuals."""
+        """Return the factor from a family's predictions to what is measured there; 1 without
+        residuals.
+        """
         found = sorted(self._by_family.get((environment, family), ()))
         if not found:
             return 1.0
         return math.exp(_median(found) * len(found) / (len(found) + _PRIOR))
 
     def spread(self, environment: str, family: str) -> float:
-        """The deviation that remains after the bias, by the median; the default below 4 rows."""
+        """Return the deviation that remains after the bias, by the median; the default below 4
+        rows.
+        """
         found = sorted(self._by_family.get((environment, family), ()))
         if len(found) < 4:
             return PREDICTED_SCALE
@@ -120,7 +126,7 @@ class Residuals:
         return max(spread, MEASURED_SCALE)
 
     def width(self, environment: str, coverage: float = COVERAGE) -> Width:
-        """The half width by which intervals of programs cover the given share."""
+        """Return the half width by which intervals of programs cover the given share."""
         join = self.join_seconds(environment)
         scores = sorted(r.score(join) for r in self._programs(environment))
         rank = math.ceil((len(scores) + 1) * coverage)
@@ -129,14 +135,16 @@ class Residuals:
         return Width(scores[rank - 1], True, len(scores))
 
     def call_seconds(self, environment: str) -> float:
-        """What a call of nothing takes there; 0 where it was not measured."""
+        """Return the seconds of a call of nothing there; 0 where it was not measured."""
         found = sorted(
             r.measured for r in self.rows if (r.environment, r.family) == (environment, CALL)
         )
         return _median(found) if found else 0.0
 
     def join_seconds(self, environment: str) -> float:
-        """What a further kernel of a program costs: of least errors in the logarithm, in sum."""
+        """Return the cost of a further kernel of a program: of least errors in the logarithm, in
+        sum.
+        """
         if environment not in self._joins:
             several = [r for r in self._programs(environment) if r.kernels > 1]
             each = sorted((r.measured - r.estimate) / (r.kernels - 1) for r in several)
@@ -160,7 +168,7 @@ class Residuals:
         return found
 
     def to_bytes(self) -> bytes:
-        """The file: JSON with sorted keys."""
+        """Return the file: JSON with sorted keys."""
         data = to_data(self)
         return f"{json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True)}\n".encode()
 
@@ -177,12 +185,12 @@ class Residuals:
 
 
 def environment_of(hardware: str, toolchain: str) -> str:
-    """What residuals are kept by: errors of one machine and compiler say nothing of others."""
+    """Return the key of residuals: errors of one machine and compiler say nothing of others."""
     return f"{hardware} {toolchain}"
 
 
 def family_of(choice: str) -> str:
-    """The family of a kernel's alternative: ``gemm`` of ``gemm:matmul+add[rows=4]``."""
+    """Return the family of a kernel's alternative: ``gemm`` of ``gemm:matmul+add[rows=4]``."""
     return choice.partition(":")[0]
 
 

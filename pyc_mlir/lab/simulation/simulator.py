@@ -52,7 +52,7 @@ class Simulator:
         residuals: Residuals | None = None,
         threads: int = 1,
     ) -> "Simulator":
-        """A simulator for this machine and toolchain. Raises as `priced`."""
+        """Return a simulator for this machine and toolchain. Raises as `priced`."""
         place = current_place()
         numbers = program if isinstance(program, PricedProgram) else priced(program)
         here = Here(place.hardware, place.toolchain, threads)
@@ -65,7 +65,7 @@ class Simulator:
         return Simulator(numbers, wisdom or Wisdom(), here, residuals, overheads)
 
     def estimate(self, recipe: Recipe | Mapping[str, str] | None = None) -> Estimate:
-        """What the program would take by a recipe; sites that it lacks keep the program's choice.
+        """Estimate the program by a recipe; sites that it lacks keep the program's choice.
 
         Raises PycError (RECIPE_MISMATCH) for a site that the program does not have, and for a
         choice that is not offered there.
@@ -100,7 +100,7 @@ class Simulator:
         )
 
     def price(self, site: PricedSite, choice: str) -> Price:
-        """What a kernel costs by one of its alternatives."""
+        """Return the price of a kernel by one of its alternatives."""
         return self._site(site, choice).price
 
     @cached_property
@@ -142,7 +142,9 @@ class Simulator:
         return prices, tuple(notes)
 
     def _more(self, cost: Cost) -> float:
-        """Seconds of an alternative that is no kernel: its own, else those of its traffic."""
+        """Return the seconds of an alternative that is no kernel: its own, else those of its
+        traffic.
+        """
         return cost.seconds or self._model.moving(cost.traffic_bytes)
 
     @cached_property
@@ -155,7 +157,7 @@ class Simulator:
         return Price(self.program.other_seconds, scale, PREDICTED, "copies and fills")
 
     def _bytes(self, changed: Mapping[str, str]) -> Bytes:
-        """By the choices that differ: kernels and memory plans alone have a say."""
+        """Return the bytes by the choices that differ: only kernels and memory plans count."""
         return bytes_of(self.program, changed)
 
     @cached_property
@@ -168,7 +170,7 @@ class Simulator:
         return found
 
     def _changes(self, recipe: Recipe | Mapping[str, str] | None) -> dict[str, str]:
-        """What a recipe changes: {site: choice} where the choice is not the program's."""
+        """Return the changes of a recipe: {site: choice} where the choice is not the program's."""
         choices = self._of_recipe(recipe) if isinstance(recipe, Recipe) else recipe or {}
         changed: dict[str, str] = {}
         for key, choice in choices.items():
@@ -198,7 +200,7 @@ def simulate(
     residuals: Residuals | None = None,
     threads: int = 1,
 ) -> Estimate:
-    """What a program would take by a recipe on this machine: `Estimate(seconds, lo, hi, bytes)`.
+    """Estimate a program by a recipe on this machine: `Estimate(seconds, lo, hi, bytes)`.
 
     program: what was compiled or lowered. recipe: {site: choice}; sites that it lacks keep the
     program's choice. wisdom: measured rows. residuals: errors of earlier estimates, for bias and

@@ -34,7 +34,7 @@ _ROWS, _INNER, _COLUMNS = 64, 256, 256
 
 
 def probe_works() -> dict[str, Work]:
-    """The programs that are probed with: bound by arithmetic, and by memory."""
+    """Return the programs that are probed with: bound by arithmetic, and by memory."""
     x, w = tensor("f32", _ROWS, _INNER), tensor("f32", _INNER, _COLUMNS)
     out = tensor("f32", _ROWS, _COLUMNS)
     wide = tensor("f32", 256, 1024)
@@ -79,7 +79,7 @@ def probe_sessions(
 
 
 def _job(program: str, plan: SessionPlan, folder: Path) -> MeasureJob:
-    """A job that times the program under its four names."""
+    """Return a job that times the program under its four names."""
     subject = subject_of_work(probe_works()[program])
     made = Compiler(subject, plan.timeout_seconds).compile(MeasuredChoice())
     if made.artifact is None or subject.arguments is None:

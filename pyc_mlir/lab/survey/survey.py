@@ -127,7 +127,7 @@ class Survey:
 
     @property
     def here(self) -> Environments:
-        """Where numbers are taken."""
+        """The place where numbers are taken."""
         kind = "local-sync" if self.plan.threads == 1 else "local-task"
         return self.place or current_place(kind, self.plan.threads, ALLOCATOR)
 
@@ -162,7 +162,7 @@ class _Task:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What is measured: equal works of several programs are one task."""
+        """The key of what is measured: equal works of several programs are one task."""
         return self.name, self.constants
 
     @property
@@ -172,7 +172,7 @@ class _Task:
         return f"{what}, constants {self.constants}"
 
     def needs(self, survey: Survey) -> bool:
-        """Whether another session is lacking."""
+        """Return whether another session is lacking."""
         if self.title in survey.skipped:
             return False
         known = self._known(survey)
@@ -191,7 +191,9 @@ class _Task:
         return {OWN.name: known_of(survey.store, own, survey.here, self.constants)}
 
     def _made(self, survey: Survey) -> MeasuredProgram | None:
-        """The subject; None where there is none, with the reason among those that are skipped."""
+        """Return the subject; None where there is none, with the reason among those that are
+        skipped.
+        """
         if self._subject is None:
             try:
                 if self.work is not None:
@@ -204,7 +206,7 @@ class _Task:
         return self._subject
 
     def measure(self, survey: Survey) -> str:
-        """One session, recorded; what it came to."""
+        """Run one session and record it; return its outcome."""
         subject = self._made(survey)
         if subject is None:
             return f"{self.title}: skipped"

@@ -54,7 +54,7 @@ class WantedWork:
 
 
 def wanted_works(source: Any, inputs: Sequence[Any] | None, options: Options) -> list[WantedWork]:
-    """The works of a program, by predicted seconds; none of a program that enters at IREE.
+    """Return the works of a program, by predicted seconds; none of a program that enters at IREE.
 
     Raises PycError as a compile does.
     """
@@ -91,7 +91,7 @@ class Enough:
 
 @dataclass(frozen=True)
 class MeasuredVariant:
-    """What the database has of one way to compile a graph, in one place and state of constants.
+    """The database's facts on one way to compile a graph, in one place and state of constants.
 
     sessions, processes: on a machine that was not disturbed. failure: the status and reason of a
     candidate that will not do better by being tried again.
@@ -103,7 +103,7 @@ class MeasuredVariant:
     failure: str = ""
 
     def is_enough(self, enough: Enough) -> bool:
-        """Whether there is nothing to measure."""
+        """Return whether there is nothing to measure."""
         return bool(self.failure) or (
             self.sessions >= enough.sessions and self.processes >= enough.processes
         )
@@ -112,7 +112,7 @@ class MeasuredVariant:
 def known_of(
     store: EvidenceStore, made: Implementation, place: Environments, constants: str
 ) -> MeasuredVariant:
-    """What was measured of an implementation in this place."""
+    """Return the measurements of an implementation in this place."""
     traces = [t for t in store.find(Trace, impl_id=made.id) if t.constants == constants]
     sessions: set[str] = set()
     noisy: set[str] = set()
@@ -138,14 +138,14 @@ def _was_disturbed(store: EvidenceStore, session: Session) -> bool:
 
 
 def choice_recipe(choice: str) -> dict[str, str]:
-    """The recipe by which a work is compiled with one choice."""
+    """Return the recipe by which a work is compiled with one choice."""
     return {KERNELS: choice}
 
 
 def known_choices(
     store: EvidenceStore, graph: Graph, choices: Sequence[str], place: Environments, constants: str
 ) -> dict[str, MeasuredVariant]:
-    """By choice, what the database has of a work in this place."""
+    """Return by choice what the database has of a work in this place."""
     return {
         choice: known_of(
             store,

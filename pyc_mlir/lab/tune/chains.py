@@ -33,7 +33,9 @@ class Chain:
     _config: Config | None = field(default=None, init=False)
 
     def next(self, costs: Costs) -> str | None:
-        """The choice that the search waits for, after all costs that are known; None at its end."""
+        """Return the choice that the search waits for, after all costs that are known; None at its
+        end.
+        """
         if self._search is None:
             self._search = self.strategy.search(self.work.space, np.random.default_rng(self.seed))
             self._take(next(self._search, None))
@@ -72,7 +74,7 @@ class Every:
 def chains(
     works: Sequence[TunedWork], strategy: str, evaluations: int, seed: int, lanes: int
 ) -> list[Chain]:
-    """The chains of a study: `lanes` for each work that gets evaluations.
+    """Return the chains of a study: `lanes` for each work that gets evaluations.
 
     The first begins with what is known and goes on with a learned model (or tries every choice, for
     the strategy `exhaustive`), the second descends from random starts, further ones learn from

@@ -1,4 +1,4 @@
-"""What a study tunes: works of a program, the choices that each of them has, and their shares.
+"""Sites that a study tunes: works of a program, the choices that each of them has, their shares.
 
 Comes in: for each work the alternatives of its choice, and the knobs of each. Goes out: frozen
 `TunedWork`s, each with one space over all of its choices, and how many evaluations each gets.
@@ -40,11 +40,11 @@ class SiteAlternative:
         return () if self.space is None else self.space.default
 
     def choice(self, knobs: Config) -> str:
-        """The choice's name with these knobs."""
+        """Return the choice's name with these knobs."""
         return self.name if self.space is None else variant_name(self.name, self.space.label(knobs))
 
     def knobs(self, label: str) -> Config | None:
-        """The knobs of a variant's label; None if there is no such variant here."""
+        """Return the knobs of a variant's label; None if there is no such variant here."""
         if self.space is None:
             return None if label else ()
         try:
@@ -65,7 +65,7 @@ class ChoiceSpace(KnobSpace):
 
     @staticmethod
     def of(ways: Sequence[SiteAlternative]) -> "ChoiceSpace":
-        """The space of these alternatives, the first one's default being the incumbent."""
+        """Return the space of these alternatives, the first one's default being the incumbent."""
         axes = [Knob(ALTERNATIVE, tuple(way.name for way in ways))]
         for way in ways:
             axes += (Knob(f"{way.name}.{a.name}", a.values) for a in _axes(way))
@@ -74,11 +74,11 @@ class ChoiceSpace(KnobSpace):
         return made
 
     def place(self, config: Config) -> tuple[SiteAlternative, Config]:
-        """The alternative of a configuration, and that of its own knobs."""
+        """Return the alternative of a configuration, and that of its own knobs."""
         return self.ways[config[0]], config[self._slices[config[0]]]
 
     def at(self, way: int, knobs: Config) -> Config:
-        """The configuration of an alternative with these knobs."""
+        """Return the configuration of an alternative with these knobs."""
         parts = [w.default if n != way else knobs for n, w in enumerate(self.ways)]
         return (way, *(index for part in parts for index in part))
 
@@ -93,7 +93,7 @@ class ChoiceSpace(KnobSpace):
         return sum(1 if way.space is None else way.space.combinations for way in self.ways)
 
     def sample(self, rng: np.random.Generator) -> Config:
-        """A random choice: of few any one, of many an alternative first and then its knobs."""
+        """Draw a random choice: of few any one, of many an alternative first and then its knobs."""
         if self._listed is not None:
             return self._listed[int(rng.integers(len(self._listed)))]
         number = int(np.searchsorted(self._shares, rng.random()))
@@ -101,14 +101,14 @@ class ChoiceSpace(KnobSpace):
         return self.at(number, () if space is None else space.sample(rng))
 
     def neighbours(self, config: Config) -> Iterator[Config]:
-        """One knob changed, or another alternative at its default."""
+        """Yield the choices with one knob changed, or another alternative at its default."""
         way, knobs = self.place(config)
         yield from (c for n, c in enumerate(self.defaults) if n != config[0])
         if way.space is not None:
             yield from (self.at(config[0], other) for other in way.space.neighbours(knobs))
 
     def every(self) -> Iterator[Config]:
-        """All legal choices, an alternative after the other, its default first."""
+        """Yield all legal choices, an alternative after the other, its default first."""
         for number, way in enumerate(self.ways):
             yield self.at(number, way.default)
             for knobs in product(*(range(len(axis.values)) for axis in _axes(way))):
@@ -164,12 +164,12 @@ class TunedWork:
     known: tuple[str, ...] = ()
 
     def choice(self, config: Config) -> str:
-        """The name of a configuration, as recipes and wisdom have it."""
+        """Return the name of a configuration, as recipes and wisdom have it."""
         way, knobs = self.space.place(config)
         return way.choice(knobs)
 
     def config(self, choice: str) -> Config | None:
-        """The configuration that a choice names; None if this space lacks it."""
+        """Return the configuration that a choice names; None if this space lacks it."""
         name, label = split_variant(choice)
         for number, way in enumerate(self.space.ways):
             if way.name == name:
@@ -179,7 +179,9 @@ class TunedWork:
 
     @property
     def first(self) -> tuple[Config, ...]:
-        """What a search begins with: the incumbent, what is known elsewhere, every alternative."""
+        """The choices that a search begins with: the incumbent, what is known elsewhere, every
+        alternative.
+        """
         named = (self.config(choice) for choice in (self.incumbent, *self.known))
         found = (*(c for c in named if c is not None), *self.space.defaults)
         return tuple(dict.fromkeys(found))
@@ -191,7 +193,8 @@ class TunedWork:
 
 
 def allot(works: Sequence[TunedWork], evaluations: int) -> list[int]:
-    """Evaluations of each work, `evaluations` in all at most, by highest averages of the weights.
+    """Allot evaluations to each work, `evaluations` in all at most, by highest averages of the
+    weights.
 
     A work gets blocks of `BLOCK`, and no more evaluations than it has choices; a work with one
     choice gets none.

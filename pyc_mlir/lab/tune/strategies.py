@@ -50,7 +50,7 @@ def run(
     evaluations: int,
     seed: int = 0,
 ) -> list[Trial]:
-    """The trials of a search in their order, at most `evaluations` many."""
+    """Run a search: return its trials in their order, at most `evaluations` many."""
     trials: list[Trial] = []
     search = strategy.search(space, np.random.default_rng(seed))
     config = next(search, None)
@@ -67,7 +67,7 @@ def run(
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:
-    """The trial of the least cost, the first of equals; None if all failed."""
+    """Return the trial of the least cost, the first of equals; None if all failed."""
     return min((t for t in trials if t.cost is not None), key=_cost, default=None)
 
 
@@ -76,7 +76,7 @@ def _cost(trial: Trial) -> float:
 
 
 class _History:
-    """What a search has seen."""
+    """The trials that a search has seen."""
 
     def __init__(self) -> None:
         self.costs: dict[Config, float] = {}
@@ -95,7 +95,7 @@ class _History:
 def _fresh(
     space: KnobSpace, rng: np.random.Generator, seen: dict[Config, float], draws: int = 1000
 ) -> Config | None:
-    """A random configuration that was not tried; None if none is found."""
+    """Draw a random configuration that was not tried; None if none is found."""
     for _ in range(draws):
         config = space.sample(rng)
         if config not in seen:
@@ -258,7 +258,9 @@ class Tempering:
 
 
 def _log(cost: float) -> float:
-    """The logarithm of a cost; a large number for a failure, so that differences stay finite."""
+    """Return the logarithm of a cost; a large number for a failure, so that differences stay
+    finite.
+    """
     return log(max(cost, 1e-12)) if cost < inf else 1e3
 
 
@@ -275,7 +277,7 @@ def _accepts(
 
 @dataclass(frozen=True)
 class Portfolio:
-    """What is known to be good elsewhere first, then another strategy.
+    """A strategy that tries what is known to be good elsewhere first, then follows another one.
 
     known: configurations that shipped or that were best for a sister device or a similar problem;
         those that this space lacks are left out.

@@ -38,7 +38,7 @@ class Surrogate:
         return across @ self.weights, np.sqrt(variance)
 
     def improvement(self, features: np.ndarray) -> np.ndarray:
-        """The expected improvement on the least cost, f64[m]."""
+        """Return the expected improvement on the least cost, f64[m]."""
         mean, deviation = self.predict(features)
         gain = (self.least - mean) / deviation
         density = np.exp(-gain * gain / 2) / sqrt(2 * pi)
@@ -48,7 +48,7 @@ class Surrogate:
 def fitted(
     points: np.ndarray, targets: np.ndarray, scales: np.ndarray | None, refit: bool
 ) -> Surrogate:
-    """A model of targets f64[n] at points f64[n, features].
+    """Fit a model to targets f64[n] at points f64[n, features].
 
     scales: where to start from; None: a typical scale for each feature.
     refit: whether the scales are fitted, one feature after the other, two times round.

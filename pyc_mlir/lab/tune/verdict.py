@@ -1,4 +1,4 @@
-"""Whether one program is faster than another, by paired measurements: faster, slower or unclear.
+"""Decide by paired measurements if a program is faster than another: faster, slower or unclear.
 
 A process measures both programs in alternating rounds. The pairs of a process give the ratio of
 their times by the Hodges-Lehmann estimate of the differences of logarithms, which a few disturbed
@@ -125,7 +125,7 @@ class Judgement:
 
 
 def judge(processes: Sequence[Rounds], alpha: float = ALPHA) -> Judgement:
-    """The verdict of measurements in one or more processes.
+    """Return the verdict of measurements in one or more processes.
 
     Raises PycError (BAD_ARGUMENT) without a process of at least `MIN_ROUNDS` rounds.
     """
@@ -154,7 +154,7 @@ def judge(processes: Sequence[Rounds], alpha: float = ALPHA) -> Judgement:
 
 
 def _contradicted(decided: set[VerdictKind], intervals: dict[str, Interval]) -> bool:
-    """Whether some clock's estimate lies on the other side of 1 than the answer."""
+    """Return whether some clock's estimate lies on the other side of 1 than the answer."""
     (answer,) = decided
     ratios = [found.ratio for found in intervals.values()]
     return max(ratios) > 1 if answer is VerdictKind.FASTER else min(ratios) < 1
@@ -177,7 +177,7 @@ def _interval(ratios: Sequence[np.ndarray], alpha: float) -> Interval:
 
 
 def _walsh(values: np.ndarray) -> np.ndarray:
-    """The sorted means of all pairs, of equals too; their median estimates the centre."""
+    """Return the sorted means of all pairs, of equals too; their median estimates the centre."""
     first, second = np.triu_indices(len(values))
     return np.sort((values[first] + values[second]) / 2)
 
@@ -194,7 +194,9 @@ def _signed_rank_quantile(count: int, alpha: float) -> int:
 
 
 def _needed(ratios: Sequence[np.ndarray], alpha: float) -> int | None:
-    """Processes whose t interval would exclude the present estimate from 0; None if unknown."""
+    """Return the number of processes whose t interval would exclude the present estimate from 0;
+    None if unknown.
+    """
     if len(ratios) < 2:
         return None
     estimates = np.array([np.median(_walsh(r)) for r in ratios])
@@ -207,7 +209,7 @@ def _needed(ratios: Sequence[np.ndarray], alpha: float) -> int | None:
 
 @cache
 def student(chance: float, freedom: int) -> float:
-    """The quantile of Student's t at a chance above one half.
+    """Return the quantile of Student's t at a chance above one half.
 
     Raises PycError (BAD_ARGUMENT) for other chances, or less than one degree of freedom.
     """

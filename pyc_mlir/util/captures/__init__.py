@@ -1,1 +1,1 @@
-"""What a function read from outside of its arguments, and whether that has changed since."""
+"""Record what a function read from outside of its arguments, and find what has changed since."""

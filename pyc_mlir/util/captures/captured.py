@@ -1,4 +1,4 @@
-"""What a function read from outside of its arguments while it was traced, and its later changes.
+"""Record what a function read from outside of its arguments while it was traced, and later changes.
 
     with Recording() as recording:
         trace(function)
@@ -74,7 +74,7 @@ class Captures:
 
     @staticmethod
     def of(function: Callable[..., Any], ran: Ran) -> "Captures":
-        """Those of a function or a method that ran."""
+        """Return the captures of a function or a method that ran."""
         search = _Search(ran, frozenset())
         search.run(function)
         if search.more:
@@ -85,7 +85,7 @@ class Captures:
         )
 
     def changed(self) -> str:
-        """The name of a value that is not what it was; empty if there is none."""
+        """Return the name of a value that is not what it was; empty if there is none."""
         if not self._quick.is_same():
             for watched in self.watched:
                 if found := watched.changed():
@@ -141,7 +141,7 @@ class _Search:
             self._follow(found, found.__name__)
 
     def small_arrays(self) -> Iterator[Content]:
-        """The contents of the smallest arrays."""
+        """Yield the contents of the smallest arrays."""
         small = [(name, a) for name, a in self._arrays if a.nbytes <= MOST_BYTES]
         for name, found in sorted(small, key=lambda pair: pair[1].nbytes)[:MOST_ARRAYS]:
             yield Content(found.tobytes, name, found.tobytes())
@@ -184,7 +184,7 @@ class _Search:
             self._object(value, kind, name)
 
     def _object(self, value: Any, kind: type, name: str) -> None:
-        """A container, an object of a class of the user's, or both."""
+        """Watch a container, an object of a class of the user's, or both."""
         # torch's tensors count their changes.
         if any("_version" in vars(c) for c in kind.__mro__) and isinstance(value._version, int):
             self.contents.append(Content(lambda: value._version, name, value._version))
@@ -223,7 +223,7 @@ class _Search:
             self._watch(Read(read, value, names, name or kind.__name__))
 
     def _class(self, kind: type) -> None:
-        """A class and those that it derives from; a class of its own that makes it."""
+        """Watch a class and those that it derives from; a class of its own that makes it."""
         for made in (c for c in kind.__mro__ if is_own(c.__module__) and c is not kind):
             self._todo.append((made, made.__name__))
         if type(kind) is not type:
@@ -236,7 +236,7 @@ class _Search:
                 self._todo.append((part, name))
 
     def _function(self, function: FunctionType, name: str) -> None:
-        """A function that ran: what it closes over, its defaults and its code."""
+        """Watch a function that ran: what it closes over, its defaults and its code."""
         code = function.__code__
         own = code in self._ran.code
         if not own and code not in self._ran.library:
@@ -293,7 +293,7 @@ def _read_reference(reference: Callable[[], Any]) -> tuple[Any]:
 
 
 def _read_cache(function: Any) -> tuple[int, int]:
-    """The calls for which a cached function ran, and the answers that are kept."""
+    """Return the calls for which a cached function ran, and the answers that are kept."""
     found = function.cache_info()
     return (found.misses, found.currsize)
 

@@ -1,4 +1,4 @@
-"""What Python code names: globals, modules that it imports, attributes."""
+"""Read the names in Python code: globals, modules that it imports, attributes."""
 
 import dis
 from collections.abc import Iterator
@@ -34,7 +34,9 @@ def names_of(code: CodeType) -> Names:
 
 
 def _constant_names(instructions: list[dis.Instruction]) -> Iterator[bool]:
-    """For each use of `getattr` or `hasattr`: whether the attribute is a text that stands there."""
+    """Yield for each use of `getattr` or `hasattr` whether the attribute is a text that stands
+    there.
+    """
     for number, instruction in enumerate(instructions):
         if instruction.opname in _LOADS and instruction.argval in _BY_NAME:
             yield _second_is_text(instructions[number + 1 :])

@@ -1,4 +1,4 @@
-"""What a run of a Python function does beside computing results, as far as it shows.
+"""Find the effects of a Python function beside its results, as far as they show.
 
 `Effects(function)` is made before a run; `found()` tells after it. It is asked before a comparison
 calls the function once more: a run that changed something, or drew random numbers, is not repeated.

@@ -36,7 +36,7 @@ _OPTIMIZED = 1
 
 @dataclass(frozen=True)
 class Ran:
-    """What ran: code with its globals, code of libraries with its module, objects that live on."""
+    """The code that ran, with its globals; code of libraries with its module; living objects."""
 
     code: Mapping[CodeType, dict[str, Any]]
     library: Mapping[CodeType, str]
@@ -48,7 +48,7 @@ class Ran:
         return (c for c in self.code if c.co_flags & _OPTIMIZED and c not in inner)
 
     def functions(self, codes: list[CodeType]) -> Iterator[FunctionType]:
-        """All functions of these codes. Looks through all objects of the process."""
+        """Yield all functions of these codes. Looks through all objects of the process."""
         wanted = set(codes)
         for found in gc.get_referrers(*codes) if codes else ():
             if type(found) is FunctionType and found.__code__ in wanted:
@@ -132,7 +132,9 @@ def _kind(module: str, file: str) -> str:
 
 
 def holds_state(kind: type) -> bool:
-    """Whether objects of a type hold what a user put there: containers, and classes of his own."""
+    """Return whether objects of a type hold what a user put there: containers, and classes of his
+    own.
+    """
     return kind in CONTAINERS or kind is ModuleType or is_own(kind.__module__)
 
 

@@ -40,7 +40,7 @@ class Watched:
         self.values: dict[Any, Any] = self.now()
 
     def now(self) -> dict[Any, Any]:
-        """The values by name. Raises one of `GONE`."""
+        """Return the values by name. Raises one of `GONE`."""
         raise NotImplementedError
 
     def add(self, quick: "Quick") -> None:
@@ -48,7 +48,7 @@ class Watched:
         raise NotImplementedError
 
     def named(self, name: Any) -> str:
-        """How a message calls a value."""
+        """Return how a message calls a value."""
         return self.form.format(self.title, name) if self.title else str(name)
 
     def refresh(self, now: dict[Any, Any]) -> None:
@@ -56,7 +56,7 @@ class Watched:
         self.values = now
 
     def changed(self) -> str:
-        """The name of a value that traces differently than the one before; else take all."""
+        """Return the name of a value that traces differently than the one before; else take all."""
         try:
             now = self.now()
         except GONE:
@@ -79,7 +79,7 @@ class Named(Watched):
         super().__init__(holder, title)
 
     def now(self) -> dict[Any, Any]:
-        """The values by name."""
+        """Return the values by name."""
         if self.names is None:
             return dict(self.holder)
         return {n: self.holder[n] for n in self.names if n in self.holder}
@@ -102,7 +102,7 @@ class Attributes(Watched):
         self._copy = dict(attributes_of(holder))
 
     def now(self) -> dict[Any, Any]:
-        """The values by name, and the object's class."""
+        """Return the values by name, and the object's class."""
         found, names = attributes_of(self.holder), self.names
         values = {n: v for n, v in found.items() if names is None or n in names}
         return {**values, "__class__": type(self.holder)}
@@ -135,7 +135,7 @@ class Attributes(Watched):
 
 
 class Elements(Watched):
-    """What a list, a deque, a set or a dict holds."""
+    """The elements of a list, a deque, a set or a dict."""
 
     form = "{}[{!r}]"
 
@@ -145,7 +145,7 @@ class Elements(Watched):
         super().__init__(holder, title)
 
     def now(self) -> dict[Any, Any]:
-        """The elements by number or by key, in their order."""
+        """Return the elements by number or by key, in their order."""
         kind: Any = self._kind
         is_dict = issubclass(kind, dict)
         return dict(kind.items(self.holder) if is_dict else enumerate(kind.__iter__(self.holder)))
@@ -175,7 +175,7 @@ class Cells(Watched):
         super().__init__(cells, "")
 
     def now(self) -> dict[Any, Any]:
-        """The variables by name. Raises ValueError for one that was deleted."""
+        """Return the variables by name. Raises ValueError for one that was deleted."""
         return {n: c.cell_contents for n, c in zip(self._names, self.holder, strict=True)}
 
     def add(self, quick: "Quick") -> None:
@@ -185,7 +185,7 @@ class Cells(Watched):
 
 
 class Read(Watched):
-    """What `read(holder)` gives: a value for each of `names`, two or more if it is a getter.
+    """The values of `read(holder)`: one for each of `names`, two or more if it is a getter.
 
     plain: it gives a tuple of plain values, each always of one type.
     """
@@ -203,7 +203,7 @@ class Read(Watched):
         super().__init__(holder, title)
 
     def now(self) -> dict[Any, Any]:
-        """The values by name."""
+        """Return the values by name."""
         found = self._found = list(self.read(self.holder))
         return dict(zip(self._names, found, strict=True))
 
@@ -300,7 +300,7 @@ class Quick:
 
 
 class Content(NamedTuple):
-    """What is in an array, as `read()` gives it."""
+    """The content of an array, as `read()` gives it."""
 
     read: Callable[[], Any]
     name: str
@@ -308,7 +308,9 @@ class Content(NamedTuple):
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """The attributes that an object holds itself; a class's own `__getattribute__` is not asked."""
+    """Return the attributes that an object holds itself; a class's own `__getattribute__` is not
+    asked.
+    """
     own = reads_itself(type(value))
     return object.__getattribute__(value, "__dict__") if own else _attributes(value)
 
@@ -323,8 +325,9 @@ def _keys(kind: Any, value: Any) -> list[Any]:
 
 
 def by_identity(value: Any) -> bool:
-    """Whether `==` is true of the value and itself alone, or of what traces alike: equal strings,
-    tuples of the same objects. `==` of arrays of several elements has no truth value and raises.
+    """Return whether `==` is true of the value and itself alone, or of what traces alike: equal
+    strings, tuples of the same objects. `==` of arrays of several elements has no truth value and
+    raises.
     """
     kind = type(value)
     if kind is np.ndarray:

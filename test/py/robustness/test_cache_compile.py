@@ -30,7 +30,7 @@ from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.log import Event, decisions_of, read_log
 from pyc_mlir.tools import pyc_cache, pyc_compile
-from pyc_mlir.util.pages import on_large_pages
+from pyc_mlir.util.pages import in_own_memory
 
 W = np.arange(1024, dtype=np.float32).reshape(32, 32) / 1024
 X = np.ones((2, 32), np.float32)
@@ -337,7 +337,7 @@ def test_large_programs_are_not_copied(tmp_path):
     kept, _, _ = compiled(cache_in(tmp_path), lambda x: x @ large, [X], options)
     found, outcome, _ = compiled(cache_in(tmp_path), lambda x: x @ large, [X], options)
     assert outcome == "hit" and isinstance(found.vmfb, memoryview) and found.vmfb.readonly
-    assert on_large_pages(found.vmfb) is found.vmfb
+    assert in_own_memory(found.vmfb) is found.vmfb
     assert found.vmfb == kept.vmfb and to_bytes(found) == to_bytes(kept)
     first, second = pyc_mlir.Program(found), pyc_mlir.Program(found)
     np.testing.assert_allclose(first(X), X @ large, rtol=1e-4)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pyc_mlir.api import compile
-from pyc_mlir.runtime import threads
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.util import threads
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setscheduler"), reason="Linux scheduling policies"

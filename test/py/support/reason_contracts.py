@@ -43,6 +43,10 @@ from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgr
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT
 from pyc_mlir.pipelines.choices.evidence import Reason
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.events import RunLog
+from pyc_mlir.runtime.faults import PLACES, Faults
 from pyc_mlir.runtime.plans import Serving
 from pyc_mlir.serve.batching import Batcher, Waiting
 from pyc_mlir.serve.limits import Limits
@@ -128,6 +132,26 @@ def _wrong(here: Here) -> None:
 def _(here: Here) -> Codes:
     _wrong(here)
     return reported(lambda: pyc_mlir.compile(DOT, contract=Contract(max_error=ROUNDING)))
+
+
+def _counted(*counts: int) -> tuple[RunLog, Callable[[], None]]:
+    """Return a log, and a call whose products counted so many tiles."""
+    found = np.zeros(PLACES, np.float32)
+    found[: len(counts)] = counts
+    log = RunLog()
+    return log, lambda: Faults(log).take(to_device(found, Device("local-sync")))
+
+
+@provokes(ReasonCode.FAULT_DETECTED)
+def _(here: Here) -> Codes:
+    return reported(_counted(0, 0, 1)[1])
+
+
+@provokes(ReasonCode.FAULT_REPAIRED)
+def _(here: Here) -> Codes:
+    log, call = _counted(0, 1, 0)
+    call()
+    return {ReasonCode[code] for event in log._events for code in event.reasons[0].codes}
 
 
 @provokes(ReasonCode.TRACE_MISMATCH)

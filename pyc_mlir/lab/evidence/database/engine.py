@@ -31,7 +31,7 @@ READ = {"pyc_read_only": True}
 
 
 def connect(url: str, mounts: Path = Path("/proc/mounts")) -> sa.Engine:
-    """An engine whose schema is current; a new database gets it.
+    """Open the database and return its engine; a new database gets the schema.
 
     Raises PycError (DATABASE_UNUSABLE) for a URL of another system, a missing package, a file on a
     network file system, a server that does not answer, and a schema of a newer PyC.
@@ -98,7 +98,7 @@ def _sqlite(url: sa.URL, mounts: Path) -> sa.Engine:
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The kind of file system that a file lies on, or will; empty if unknown."""
+    """Return the kind of file system that a file lies on, or will; empty if unknown."""
     real, best, kind = os.path.realpath(path), "", ""
     try:
         lines = mounts.read_text(errors="replace").splitlines()
@@ -156,10 +156,10 @@ def as_pyc_errors(url: sa.URL) -> Iterator[None]:
 
 
 def unusable(where: str, expected: str, got: str) -> PycError:
-    """The error for a database that cannot be used."""
+    """Return the error for a database that cannot be used."""
     return PycError(ReasonCode.DATABASE_UNUSABLE, f"{where}: expected {expected}, got {got}")
 
 
 def _shown(url: sa.URL) -> str:
-    """A URL without its password."""
+    """Return a URL without its password."""
     return url.render_as_string(hide_password=True)

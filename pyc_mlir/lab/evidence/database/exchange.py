@@ -124,7 +124,7 @@ def export_wisdom(
     least_sessions: int = 1,
     lane: str = "",
 ) -> Wisdom:
-    """What is known of choices and of whole recipes.
+    """Return the known facts of choices and of whole recipes.
 
     Quarantined and retired implementations are left out (of a toolchain, where the state names
     one), and sessions on a machine that was disturbed, unless a verdict rests on them.
@@ -151,7 +151,7 @@ def export_wisdom(
 
 
 def _is_choice(recipe: Mapping[str, str]) -> bool:
-    """Whether a recipe is the choice of one pass, not of sites."""
+    """Return whether a recipe is the choice of one pass, not of sites."""
     return len(recipe) == 1 and not any(":" in key for key in recipe)
 
 
@@ -200,7 +200,7 @@ def _usable(
 def _paired(
     rows: Mapping[_Key, list[WisdomRow]], verdicts: Sequence[Verdict]
 ) -> Iterator[list[WisdomRow]]:
-    """Rows with the intervals of verdicts on them, where there are any."""
+    """Yield rows with the intervals of verdicts on them, where there are any."""
     against = {(v.candidate, v.hardware, v.toolchain): v for v in verdicts}
     incumbents = {(v.incumbent, v.hardware, v.toolchain) for v in verdicts}
     for key, own in rows.items():
@@ -216,7 +216,7 @@ def _paired(
 
 
 def _on(seconds: float, row: WisdomRow, verdict: Verdict) -> WisdomRow:
-    """A choice's row as its ratio to an incumbent that takes so long."""
+    """Return a choice's row as its ratio to an incumbent that takes so long."""
     ratio, low, high = (seconds * r for r in (verdict.ratio, verdict.lo, verdict.hi))
     return replace(row, seconds=ratio, lo=low, hi=high)
 
@@ -227,7 +227,7 @@ def _runs_in_caller(place: Environments) -> bool:
 
 
 def _rows(traces: Sequence[Measured], by_cpu: bool) -> Iterable[WisdomRow]:
-    """One row of a work, two of a program: by its exact id and by its structure."""
+    """Yield one row of a work, two of a program: by its exact id and by its structure."""
     cpu = [t.cpu_p50 for t in traces if t.cpu_p50]
     clock, times = (CPU, cpu) if by_cpu and len(cpu) == len(traces) else (WALL, [])
     times = times or [t.p50 for t in traces]

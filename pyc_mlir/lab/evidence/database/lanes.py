@@ -95,7 +95,7 @@ def walk(
 
 
 def replaced_by(impl_id: str) -> str:
-    """The reason of a suspension by a new incumbent."""
+    """Return the reason of a suspension by a new incumbent."""
     return f"replaced by {impl_id}"
 
 
@@ -186,14 +186,14 @@ def _restore(
 
 
 def present(connection: sa.Connection, equal: Mapping[str, str]) -> list[RecipeState]:
-    """The view's rows whose columns equal these, oldest first."""
+    """Return the view's rows whose columns equal these, oldest first."""
     where = [VIEW.c[name] == value for name, value in equal.items()]
     query = sa.select(VIEW).where(*where).order_by(VIEW.c.seq)
     return [_state(row, row["state"]) for row in connection.execute(query).mappings()]
 
 
 def history(connection: sa.Connection, impl_id: str) -> list[RecipeState]:
-    """All transitions of a recipe in order."""
+    """Return all transitions of a recipe in order."""
     query = sa.select(TRANSITIONS).where(TRANSITIONS.c.impl_id == impl_id)
     rows = connection.execute(query.order_by(TRANSITIONS.c.seq)).mappings()
     return [_state(row, row["to_state"]) for row in rows]

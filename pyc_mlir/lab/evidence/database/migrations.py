@@ -12,7 +12,7 @@ from pyc_mlir.lab.evidence.database.tables import METADATA, STATES_VIEW, append_
 
 
 def _first(connection: Connection) -> None:
-    """All tables of version 1."""
+    """Return all tables of version 1."""
     METADATA.create_all(connection)
     for statement in (STATES_VIEW, *append_only(connection.dialect.name)):
         connection.exec_driver_sql(statement.replace("%", "%%"))

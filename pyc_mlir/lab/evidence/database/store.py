@@ -125,7 +125,7 @@ class EvidenceStore:
         return place.id
 
     def places(self) -> dict[str, Environments]:
-        """All environments by id."""
+        """Return all environments by id."""
         with self.reading() as connection:
             found = connection.execute(sa.select(ENVIRONMENTS)).mappings().all()
         return {
@@ -133,7 +133,7 @@ class EvidenceStore:
         }
 
     def find(self, kind: type[R], **equal: Any) -> list[R]:
-        """The rows of a kind whose columns equal these, in the order of their keys."""
+        """Return the rows of a kind whose columns equal these, in the order of their keys."""
         table = METADATA.tables[kind.table]
         where = [
             table.c[name] == (canonical(value) if name in JSON else value)
@@ -144,12 +144,12 @@ class EvidenceStore:
             return [from_columns(kind, found) for found in connection.execute(query).mappings()]
 
     def get(self, kind: type[R], row_id: str) -> R | None:
-        """The row with an id; None where there is none."""
+        """Return the row with an id; None where there is none."""
         found = self.find(kind, **{"graph_id" if kind is Graph else "id": row_id})
         return found[-1] if found else None
 
     def beginning_with(self, kind: type[R], start: str) -> list[R]:
-        """The rows of a kind whose id begins so."""
+        """Return the rows of a kind whose id begins so."""
         table = METADATA.tables[kind.table]
         key = table.c["graph_id" if kind is Graph else "id"]
         query = sa.select(table).where(key.startswith(start, autoescape=True)).order_by(key)
@@ -157,7 +157,7 @@ class EvidenceStore:
             return [from_columns(kind, found) for found in connection.execute(query).mappings()]
 
     def counts(self) -> dict[str, int]:
-        """The number of rows of each table."""
+        """Return the number of rows of each table."""
         with self.reading() as connection:
             return {
                 name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
@@ -211,7 +211,7 @@ class EvidenceStore:
             trials.change(connection, trial, state=trials.WAITING, lease_until=None)
 
     def trials(self, study_id: str) -> list[StoredTrial]:
-        """The trials of a study in order."""
+        """Return the trials of a study in order."""
         query = sa.select(TRIALS).where(TRIALS.c.study_id == study_id).order_by(TRIALS.c.number)
         with self.reading() as connection:
             return [trials.of_row(row) for row in connection.execute(query).mappings()]
@@ -257,12 +257,12 @@ class EvidenceStore:
             return lanes.reverse(connection, impl_id, scope, lane, by, self.moment(connection))
 
     def states(self, **equal: str) -> list[RecipeState]:
-        """The present states, those whose columns equal these: ``lane="stable"``."""
+        """Return the present states, those whose columns equal these: ``lane="stable"``."""
         with self.reading() as connection:
             return lanes.present(connection, equal)
 
     def history(self, impl_id: str) -> list[RecipeState]:
-        """All transitions of a recipe in order, each as the state that it led to."""
+        """Return all transitions of a recipe in order, each as the state that it led to."""
         with self.reading() as connection:
             return lanes.history(connection, impl_id)
 
@@ -270,13 +270,13 @@ class EvidenceStore:
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A transaction that may write. Raises PycError for what the database refuses."""
+        """Open a transaction that may write. Raises PycError for what the database refuses."""
         with as_pyc_errors(self._engine.url), self._connection() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A transaction that only reads; on SQLite it waits for no writer."""
+        """Open a transaction that only reads; on SQLite it waits for no writer."""
         with as_pyc_errors(self._engine.url), self._connection() as connection:
             reader = connection.execution_options(**READ)
             with reader.begin():
@@ -306,7 +306,7 @@ class EvidenceStore:
 
 
 def _columns(row: EvidenceRow) -> dict[str, Any]:
-    """A row as a database keeps it, with its id and the figures that queries go by."""
+    """Return a row as a database keeps it, with its id and the figures that queries go by."""
     own = {} if isinstance(row, Graph) else {"id": row.id}
     figures = row.figures if isinstance(row, Trace) else {}
     return {**own, **to_columns(row), **figures}
@@ -335,7 +335,7 @@ def _same(stored: Any, given: Any) -> bool:
 
 
 def from_columns(kind: type[R], found: Mapping[Any, Any]) -> R:
-    """A row from its columns. Raises ValueError for columns that are no such row."""
+    """Return a row from its columns. Raises ValueError for columns that are no such row."""
     values: dict[str, Any] = {}
     for f in fields(kind):  # type: ignore[arg-type]
         value = found[f.name]

@@ -47,7 +47,7 @@ def _number(*names: str, nullable: bool = False) -> list[Column[float]]:
 
 
 def _graph() -> list[SchemaItem]:
-    """Which graph a row is about."""
+    """Return the id of the graph that a row is about."""
     return [
         *_text("graph_id"),
         *_integer("normalizer"),

@@ -133,5 +133,5 @@ def change(connection: sa.Connection, trial: StoredTrial, **values: Any) -> None
 
 
 def of_row(row: Mapping[Any, Any]) -> StoredTrial:
-    """A trial from its columns."""
+    """Return a trial from its columns."""
     return StoredTrial(**{**row, "config": parse_json(row["config"])})

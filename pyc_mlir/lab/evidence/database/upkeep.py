@@ -23,7 +23,7 @@ _BATCH = 1000
 
 
 def problems(store: EvidenceStore) -> Iterator[str]:
-    """What is wrong with the rows: ids and figures that do not follow from the contents.
+    """Yield the faults of the rows: ids and figures that do not follow from the contents.
 
     Every row is read again; on SQLite the file's own structure is checked first.
     """
@@ -60,7 +60,7 @@ def _wrong(row: EvidenceRow, columns: sa.RowMapping) -> str:
 
 @dataclass(frozen=True)
 class Collected:
-    """What `collect` removed or would remove: traces, and of which toolchains."""
+    """The rows that `collect` removed or would remove: traces, and of which toolchains."""
 
     traces: int
     toolchains: tuple[str, ...]

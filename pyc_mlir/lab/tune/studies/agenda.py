@@ -37,7 +37,7 @@ class Agenda:
     may_begin: Callable[[TrialStage], bool]
 
     def __call__(self, ledger: Ledger) -> list[Asked]:
-        """What is to be measured now; nothing while all that depends on is under way."""
+        """Return the trials to measure now; nothing while all that depends on is under way."""
         if not ledger.asked(TrialStage.RERANK) and self.may_begin(TrialStage.SEARCH):
             found = self._searches(ledger)
             if found:
@@ -93,7 +93,7 @@ class Agenda:
         return sorted((w for w in self.works if self.leaders(w, ledger)), key=lambda w: -gain(w))
 
     def leaders(self, work: TunedWork, ledger: Ledger) -> list[tuple[str, float]]:
-        """The choices that looked best, with their costs, best first."""
+        """Return the choices that looked best, with their costs, best first."""
         mine = [
             (choice, cost)
             for (graph, choice), cost in ledger.costs.items()
@@ -102,7 +102,7 @@ class Agenda:
         return sorted(mine, key=lambda item: (item[1], item[0]))[: self.top]
 
     def result(self, work: TunedWork, ledger: Ledger) -> WorkResult:
-        """What became of a work, as far as is known."""
+        """Return the outcome of a work, as far as is known."""
         tried = [choice for graph, choice in ledger.costs if graph == work.graph.graph_id]
         leaders = self.leaders(work, ledger)
         best, verdict, sessions, workload = work.incumbent, None, (), ""
@@ -138,13 +138,13 @@ def _verdict(looks: Sequence[TrialOutcome]) -> Judgement | None:
 
 
 def asked_of(work: TunedWork, stage: TrialStage, choices: Sequence[str], repeat: int = 0) -> Asked:
-    """A trial of a work's choices beside its incumbent."""
+    """Return a trial of a work's choices beside its incumbent."""
     recipes = tuple({work.pass_name: choice} for choice in (work.incumbent, *choices))
     return Asked(stage, work.graph.graph_id, recipes, repeat)
 
 
 def winner(rerank: TrialOutcome, pass_name: str) -> str | None:
-    """The choice that is faster than the incumbent and has the least ratio; None if none is."""
+    """Return the choice of least ratio that is faster than the incumbent; None if none is."""
     faster: list[tuple[float, str]] = []
     for number, recipe in enumerate(rerank.asked.recipes[1:], 1):
         verdict, cost = rerank.verdict(number), rerank.cost(number)

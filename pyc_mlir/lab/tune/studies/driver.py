@@ -60,7 +60,7 @@ def drive(
 
 
 def _was_lost(call: "Future[bool]", before: int) -> bool:
-    """Whether the process that carried a call died; its trial's lease will expire.
+    """Return whether the process that carried a call died; its trial's lease will expire.
 
     before: deaths in a row before this one. Raises what the call raised, and PycError
     (NATIVE_CRASH) after too many of them.
@@ -80,5 +80,7 @@ def _was_lost(call: "Future[bool]", before: int) -> bool:
 
 
 def _is_death(error: BaseException) -> bool:
-    """A broken pool of processes, or what Dask raises where workers died on a task."""
+    """Return whether the error is a broken pool of processes, or what Dask raises where workers
+    died on a task.
+    """
     return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"

@@ -37,7 +37,9 @@ class Estimated:
 
 
 def space_of(simulator: Simulator) -> KnobSpace:
-    """The sites of a program with several alternatives, each an axis; the default is its own."""
+    """Return the sites of a program with several alternatives, each an axis; the default is its
+    own.
+    """
     sites = [one for one in simulator.program.kernels if len(one.costs) > 1]
     axes = tuple(Knob(one.site.key, tuple(one.costs)) for one in sites)
     default = tuple(a.values.index(s.chosen) for a, s in zip(axes, sites, strict=True))
@@ -50,7 +52,7 @@ def estimated(
     evaluations: int = EVALUATIONS,
     seed: int = 0,
 ) -> Estimated:
-    """The quickest recipe that a search on the simulator finds; the program's own if none is."""
+    """Search on the simulator for the quickest recipe; the program's own if none is found."""
     space, own = space_of(simulator), simulator.estimate()
     if not space.axes:
         return Estimated({}, own, own)

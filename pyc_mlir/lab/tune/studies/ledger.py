@@ -1,4 +1,4 @@
-"""What the trials of a study came to, as the database has it.
+"""The outcomes of a study's trials, as the database has them.
 
 Comes in: ended trials and the traces of their sessions. Goes out: `TrialOutcome`s: of each
 candidate its status and its rounds beside the incumbent's; and from those the costs that searches
@@ -33,7 +33,7 @@ class TrialOutcome:
     workload: str = ""
 
     def verdict(self, number: int) -> Judgement | None:
-        """Of a candidate against the incumbent; None without times of both."""
+        """Return the verdict of a candidate against the incumbent; None without times of both."""
         return verdict_of(self.rounds[number])
 
     def cost(self, number: int) -> float | None:
@@ -46,7 +46,7 @@ class TrialOutcome:
 
 
 def verdict_of(processes: Sequence[Rounds], alpha: float = ALPHA) -> Judgement | None:
-    """The verdict of rounds; None of too few."""
+    """Return the verdict of rounds; None of too few."""
     enough = any(len(p.candidate_wall) >= MIN_ROUNDS for p in processes)
     return judge(processes, alpha) if enough else None
 
@@ -79,25 +79,25 @@ class Ledger:
 
     @property
     def seconds(self) -> float:
-        """What all trials took."""
+        """The seconds that all trials took."""
         return sum(t.seconds or 0.0 for t in self.trials)
 
     def asked(self, stage: TrialStage, only_open: bool = False) -> bool:
-        """Whether there is a trial of a stage."""
+        """Return whether there is a trial of a stage."""
         trials = self.open if only_open else self.trials
         return any(t.config["stage"] == stage for t in trials)
 
     def knows(self, asked: Asked) -> bool:
-        """Whether there is this trial."""
+        """Return whether there is this trial."""
         name = digest(to_data(asked))
         return any(t.config_hash == name for t in self.trials)
 
     def outcome(self, asked: Asked) -> TrialOutcome | None:
-        """Of a trial that ended; None of others."""
+        """Return the outcome of a trial that ended; None of others."""
         return self._outcomes.get(digest(to_data(asked)))
 
     def outcomes(self) -> list[TrialOutcome]:
-        """Of all trials that ended."""
+        """Return the outcomes of all trials that ended."""
         return list(self._outcomes.values())
 
     @property
@@ -129,7 +129,7 @@ class Ledger:
 
 
 def _status(traces: Sequence[Trace]) -> tuple[str, str]:
-    """The first failure of a candidate, else that it is fine."""
+    """Return the first failure of a candidate, else that it is fine."""
     bad = [(t.status, t.reason) for t in traces if t.status != OK]
     return bad[0] if bad else (OK, "") if traces else (REFUSED, "no trace of it")
 

@@ -1,4 +1,4 @@
-"""Where workers run: processes of this machine, or machines of a Dask cluster.
+"""Executors of workers: processes of this machine, or machines of a Dask cluster.
 
     with pool("processes", 2) as executor: executor.submit(work_once, job)
 
@@ -22,7 +22,7 @@ _CONNECT_SECONDS = 30
 
 @contextmanager
 def pool(where: str | Executor, workers: int) -> Iterator[Executor]:
-    """An executor: ``processes``, ``dask://host:port``, or one that is the caller's own.
+    """Open an executor: ``processes``, ``dask://host:port``, or one that is the caller's own.
 
     Raises PycError: BAD_ARGUMENT for another text and a scheduler that does not answer,
     MISSING_DEPENDENCY without the package `distributed`.

@@ -1,4 +1,4 @@
-"""What can be tuned of a model: its works with their choices, and the model as a subject.
+"""The tunable parts of a model: its works with their choices, and the model as a subject.
 
 Comes in: a model as `compile` takes it. Goes out: a `TunedProgram`. The front end and the passes on
 pyc ops run once, with PyC's own choices; nothing is compiled.
@@ -106,7 +106,7 @@ def _work(graph: Graph, group: Sequence[TunableSite]) -> TunedWork:
 def with_known(
     store: EvidenceStore, works: Sequence[TunedWork], place: Environments
 ) -> tuple[TunedWork, ...]:
-    """The works with what the database knows of them.
+    """Return the works with what the database knows of them.
 
     What to try first: choices that it calls measured, those of the work itself, then those of its
     neighbours: works of the same ops with other sizes, wherever they were measured. A neighbour's
@@ -147,5 +147,5 @@ def _known(work: TunedWork, found: Sequence[tuple[Graph, Implementation]]) -> tu
 
 
 def _shape_free(graph: Graph) -> str:
-    """The text of a work without its numbers: equal for works of the same ops."""
+    """Return the text of a work without its numbers: equal for works of the same ops."""
     return _NUMBER.sub("", graph.text)

@@ -45,7 +45,7 @@ _OTHERS = 8
 
 @dataclass(frozen=True)
 class Setting:
-    """What a study searches and how; equal settings continue one study.
+    """The scope and the method of a study; equal settings continue one study.
 
     graph: of the program. lanes: searches of each work at a time.
     """
@@ -65,7 +65,7 @@ class Setting:
         return self.effort.evaluations * sum(work.space.size > 1 for work in self.works)
 
     def study(self, place: Environments, notes: Mapping[str, object]) -> Study:
-        """The row; `notes` is what a resume needs, and no part of the study's id."""
+        """Return the row of a study; `notes` serve a resume, and are no part of the study's id."""
         spaces = [
             [w.graph.graph_id, w.pass_name, w.incumbent, w.space.size, len(w.sites)]
             for w in self.works
@@ -100,7 +100,7 @@ def run_study(
 def agenda_of(
     setting: Setting, may_begin: Callable[[TrialStage], bool], workers: int = 1
 ) -> Agenda:
-    """The proposals of a study."""
+    """Return the proposals of a study."""
     effort = setting.effort
     made = chains(setting.works, effort.strategy, setting.evaluations, setting.seed, setting.lanes)
     return Agenda(setting.works, made, effort.top, AHEAD * (workers or _OTHERS), may_begin)
@@ -109,7 +109,7 @@ def agenda_of(
 def _limit(
     store: EvidenceStore, setting: Setting, job: TrialJob, workers: int, clock: Callable[[], float]
 ) -> Callable[[TrialStage], bool]:
-    """Whether the budget's time allows another trial; what was spent before counts."""
+    """Return whether the budget's time allows another trial; what was spent before counts."""
     seconds = setting.budget.seconds
     if seconds is None:
         return lambda stage: True
@@ -124,7 +124,7 @@ def _limit(
 
 
 def results_of(setting: Setting, ledger: Ledger) -> tuple[WorkResult, ...]:
-    """What became of each work, as far as is known."""
+    """Return the outcome of each work, as far as is known."""
     agenda = agenda_of(setting, lambda stage: False)
     return tuple(agenda.result(work, ledger) for work in setting.works)
 
@@ -148,7 +148,7 @@ def keep_results(
 
 
 def implementation(graph: Graph, recipe: Mapping[str, str]) -> Implementation:
-    """The row of a way to compile a graph, as far as its id goes."""
+    """Return the row of a way to compile a graph, as far as its id goes."""
     return Implementation(graph.graph_id, dict(recipe), normalizer=graph.normalizer)
 
 
@@ -160,7 +160,7 @@ def verdict_row(
     place: Environments,
     workload: str,
 ) -> VerdictRow:
-    """A verdict as the database keeps it."""
+    """Return a verdict as the database keeps it."""
     found = verdict.interval
     return VerdictRow(
         ours.id, theirs.id, workload, place.hardware, place.toolchain, tuple(sorted(sessions)),

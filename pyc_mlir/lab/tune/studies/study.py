@@ -1,4 +1,4 @@
-"""What a study is made of: how hard it searches, its trials, and what it found.
+"""The records of a study: how hard it searches, its trials, and what it found.
 
     search    one choice beside the incumbent, quickly
     rerank    the few that looked best and the incumbent, in several processes
@@ -19,7 +19,7 @@ from pyc_mlir.lab.tune.verdict import Judgement
 
 
 class TrialStage(StrEnum):
-    """What a trial is for."""
+    """The purpose of a trial."""
 
     SEARCH = "search"
     RERANK = "rerank"
@@ -80,7 +80,7 @@ _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def budget_of(text: "str | float | StudyBudget | None") -> StudyBudget:
-    """A budget of ``10min``, ``90s``, ``2h``, ``500`` (evaluations) or a number of seconds.
+    """Return a budget of ``10min``, ``90s``, ``2h``, ``500`` (evaluations) or a number of seconds.
 
     Raises PycError (BAD_ARGUMENT).
     """
@@ -119,7 +119,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class WorkResult:
-    """What became of one work.
+    """The outcome of one work.
 
     sites: of the program that have it. tried: choices with a cost, of `choices` at most. best: the
     choice that won, the incumbent's where none did. verdict: of the confirming sessions, None
@@ -143,13 +143,13 @@ class WorkResult:
 
     @property
     def changed(self) -> bool:
-        """Whether a choice was confirmed to be faster than the incumbent."""
+        """True if a choice was confirmed to be faster than the incumbent."""
         return self.best != self.incumbent
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a study came to, at its end or where it was interrupted.
+    """The outcome of a study, at its end or where it was interrupted.
 
     recipe: {site: choice} of all confirmed choices. program: the verdict on the whole program with
     it; None if it was not measured. state: of that recipe in the database, empty without one.

@@ -164,7 +164,7 @@ def tune_program(
 
 
 def effort_of(name: str) -> Effort:
-    """An effort by its name. Raises PycError (BAD_ARGUMENT)."""
+    """Return an effort by its name. Raises PycError (BAD_ARGUMENT)."""
     if name not in EFFORTS:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -175,7 +175,7 @@ def effort_of(name: str) -> Effort:
 
 
 def work_subject(options: CompileOptions, graph: Graph) -> MeasuredProgram:
-    """A work as what is measured, made of its text, so that any machine can."""
+    """Return a work as what is measured, made of its text, so that any machine can."""
     return subject_of_work(graph.text, options)
 
 
@@ -249,7 +249,7 @@ def _judged(
     checked: Ledger,
     place: Environments,
 ) -> tuple[Judgement | None, str]:
-    """The verdict on the whole program, and the state that the recipe is in.
+    """Return the verdict on the whole program, and the state that the recipe is in.
 
     A recipe that makes the program slower is retired.
     """

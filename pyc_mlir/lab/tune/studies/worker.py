@@ -34,7 +34,7 @@ _REASON_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class TrialJob:
-    """What a worker needs besides the trial; it pickles, to reach other processes.
+    """The inputs of a worker besides the trial; it pickles, to reach other processes.
 
     url: the database. subject_of: makes what is measured of a graph's row. plans: how each stage
     measures. place: the study's; a machine of other hardware or another toolchain measures nothing
@@ -66,7 +66,7 @@ def work_once(job: TrialJob) -> bool:
 
 @cache
 def here() -> Environments:
-    """Where a local measurer measures: programs run in the caller's thread."""
+    """Return the place of a local measurer: programs run in the caller's thread."""
     return current_place("local-sync", 1, ALLOCATOR)
 
 
@@ -84,12 +84,12 @@ def require_alike(study: Environments, own: Environments) -> None:
 
 @lru_cache(maxsize=4)
 def _opened(url: str, process: int) -> EvidenceStore:
-    """The store of this process: opening one takes longer than a claim."""
+    """Return the store of this process: opening one takes longer than a claim."""
     return EvidenceStore.open(url)
 
 
 def _owner() -> str:
-    """A name that no other worker has."""
+    """Return a name that no other worker has."""
     return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"
 
 
@@ -133,7 +133,9 @@ def _measure_held(store: EvidenceStore, trial: StoredTrial, job: TrialJob) -> No
 
 
 def _bench(job: TrialJob, graph: Graph) -> tuple[MeasuredProgram, Measurer]:
-    """A subject and a measurer of its own, which may keep what it compiled of it: the incumbent."""
+    """Return a subject and a measurer of its own, which may keep what it compiled of it: the
+    incumbent.
+    """
     kept = _kept(job.url, job.study_id, graph.graph_id)
     if not kept:
         kept.append((job.subject_of(graph), copy.copy(job.measurer)))
@@ -142,7 +144,7 @@ def _bench(job: TrialJob, graph: Graph) -> tuple[MeasuredProgram, Measurer]:
 
 @lru_cache(maxsize=4)
 def _kept(url: str, study_id: str, graph_id: str) -> list[tuple[MeasuredProgram, Measurer]]:
-    """What this process keeps of a graph between trials."""
+    """Return the objects that this process keeps of a graph between trials."""
     return []
 
 

@@ -17,9 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from iree import runtime as rt
-
-Invoke = Callable[[rt.VmFunction, Any, Any], None]
+Invoke = Callable[[Any, Any, Any], None]
 _THREADS = Path("/proc/self/task")
 _NAMED_WITHIN_SECONDS = 0.2
 _IS_LINUX = hasattr(os, "sched_setscheduler") and _THREADS.exists()
@@ -82,7 +80,7 @@ def waiting(invoke: Invoke) -> Invoke:
     except OSError:
         return invoke
 
-    def call(function: rt.VmFunction, inputs: Any, outputs: Any) -> None:
+    def call(function: Any, inputs: Any, outputs: Any) -> None:
         if policy(0) != normal:
             invoke(function, inputs, outputs)
             return
