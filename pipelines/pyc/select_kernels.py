@@ -95,7 +95,9 @@ def select(module: ir.Module, context: PassContext, families: str = "") -> dict[
     """
     names = list(filter(None, families.split("+"))) or list(FAMILIES)
     sites = list(_sites(module, context, names))
-    rate = ExchangeRate() if context.co_selected else RATES.get(context.mode, ExchangeRate())
+    # Kernels that check themselves are not given up, and co-selection weighs bytes itself.
+    free = context.co_selected or context.detect_faults
+    rate = ExchangeRate() if free else RATES.get(context.mode, ExchangeRate())
     found = prices([s.priced for s in sites], _bytes_beside_constants(module), rate)
     counts = {"groups with kernels": 0, "kernels": 0}
     for number, site in enumerate(sites):

@@ -201,7 +201,9 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
 def _has_larger(options: Options) -> bool:
     """Return whether the mode bounds constants, and kernels may have larger ones."""
     kernels = options.kernels != NO_KERNELS and options.target.device == "local"
-    return kernels and options.planner_modes[:1] == (SMALLEST,)
+    # Kernels that check themselves are asked for by a clause, which goes first.
+    bound = options.planner_modes[:1] == (SMALLEST,) and not options.contract.detect_faults
+    return kernels and bound
 
 
 def attempts_under(
