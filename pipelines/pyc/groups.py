@@ -7,12 +7,15 @@ group of one.
 """
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED
@@ -121,16 +124,28 @@ def _feed(text: str) -> Feed:
     return Feed(int(value), tuple(map(int, cuts.split(","))) if cuts else ())
 
 
-def predicted_seconds(module: ir.Module, target: Target) -> float:
-    """Return the seconds of all groups in turn, each a dispatch, on one core of the target."""
-    model = CostModel(target).on(threads=1)
-    return math.fsum(
-        _seconds(members, model)
-        for function in functions_of(module)
-        for op in function.regions[0].blocks[0].operations
-        if op.operation.name.startswith("pyc.")
-        and (members := Members.of(op.operation)) is not None
-    )
+def predicted_seconds(
+    module: ir.Module, target: Target, measured: Mapping[str, float] | None = None
+) -> tuple[float, float]:
+    """Return the seconds of all groups in turn, each a dispatch, on one core of the target.
+
+    measured: seconds of groups by their canonical ids, which the model does not answer for. The
+    second number are those among the first that were measured.
+    """
+    model, rows = CostModel(target).on(threads=1), measured or {}
+    modelled, known, seen = [], [], Counter[str]()
+    for function in functions_of(module):
+        ids = OpIds(function, seen) if rows else None
+        for op in (o.operation for o in function.regions[0].blocks[0].operations):
+            members = Members.of(op) if op.name.startswith("pyc.") else None
+            if members is None:
+                continue
+            row = None if ids is None else rows.get(ids[op])
+            if row is None:
+                modelled.append(_seconds(members, model))
+            else:
+                known.append(row)
+    return math.fsum((*modelled, *known)), math.fsum(known)
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,11 @@ from pyc_mlir.artifact.manifest import (
     IMPORTED,
     MAIN,
     MEMORY,
+    PREDICTION,
     check_manifest,
     report_of,
 )
+from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks
@@ -113,6 +115,7 @@ class Artifact:
             "graph": str(manifest.get("graph_id") or "none"),
             "size": quantity(len(self.vmfb), "B"),
             "memory": self.memory_line,
+            **({"time": str(self.prediction)} if self.manifest.get(PREDICTION) else {}),
             "decisions": str(len(self.decisions)),
         }
 
@@ -160,6 +163,17 @@ class Artifact:
         return self.account.described(contract.max_concurrency)
 
     @property
+    def prediction(self) -> Prediction | None:
+        """The predicted time of a call; None where nothing is known of the program."""
+        found = self.manifest[PREDICTION]
+        return None if found is None else Prediction.from_json(found)
+
+    @property
+    def seconds(self) -> float | None:
+        """The predicted seconds of a call, by which a device is chosen."""
+        return None if self.prediction is None else self.prediction.seconds
+
+    @property
     def reference(self) -> Account:
         """The memory of the same dispatches by IREE's own plan, weights as the model has them."""
         return Account.from_json(self.manifest[BY_IREE])
@@ -185,7 +199,7 @@ def make_manifest(
     reference: Account | None = None,
     formulas: Mapping[str, Sequence[str]] | None = None,
     modes: Mapping[str, Mode] | None = None,
-    seconds: float | None = None,
+    prediction: Prediction | None = None,
     calibration: Calibration | None = None,
     contract_report: ContractReport | None = None,
     options: Mapping[str, Any] | None = None,
@@ -198,8 +212,8 @@ def make_manifest(
     `arena_entry` is the function that takes memory from its caller, if there is one. `account`
     defaults to what the signature says, `reference` (`Artifact.reference`) to `account`, `versions`
     to those of the installed packages. `formulas` say what a call allocates by each of both, where
-    that depends on its sizes: the largest of several sums. `seconds`
-    are predicted for a call on one core. A `calibration` that it was compiled with is named, with
+    that depends on its sizes: the largest of several sums. `prediction`
+    is that of a call's time. A `calibration` that it was compiled with is named, with
     the hash of its content. `contract_report` has the status of each clause. `options` are the
     other requested options, `imported` is how much of the program PyC compiles.
     """
@@ -227,7 +241,7 @@ def make_manifest(
         "versions": dict(installed_versions() if versions is None else versions),
         "graph_id": graph_id,
         "entries": entries,
-        "seconds": seconds,
+        PREDICTION: None if prediction is None else prediction.to_json(),
         "options": dict(options or {}),
         MEMORY: needed.to_json(),
         BY_IREE: (reference or needed).to_json(),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK, Contract
@@ -22,7 +23,7 @@ STRICT_RUNS = 4
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of a compile: the target, the memory of a call, the number of samples, the oracle.
+    """Facts of a compile: the target, memory and time of a call, number of samples, the oracle.
 
     measurements: files of measurements that the compile read, such as a calibration or wisdom.
     """
@@ -33,6 +34,7 @@ class Facts:
     oracle: str = ""
     measurements: tuple[str, ...] = ()
     faults: str = ""
+    prediction: Prediction | None = None
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,13 @@ def _compile_seconds(contract: Contract, facts: Facts) -> ClauseReport:
 
 
 def _latency(contract: Contract, facts: Facts) -> ClauseReport:
-    binding = "refused when missed" if contract.latency_binding else "reported when missed"
+    notes = ["refused when missed" if contract.latency_binding else "reported when missed"]
+    notes += [] if facts.prediction is None else [str(facts.prediction)]
     return ClauseReport(
-        "latency_goal_seconds", contract.latency_goal_seconds, Status.SAMPLED, (Note(binding),)
+        "latency_goal_seconds",
+        contract.latency_goal_seconds,
+        Status.SAMPLED,
+        tuple(map(Note, notes)),
     )
 
 

@@ -5,13 +5,13 @@ that it is there, its type, its range, and that fields which say the same agree.
 signature is that of the code stands in `pyc_mlir/artifact/declaration.py`.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.import_report import ImportReport
+from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.artifact.signature import Ranges, Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
@@ -28,6 +28,8 @@ MEMORY, BY_IREE = "memory", "memory_by_iree"
 # Among the formulas: of the outputs alone.
 OUTPUTS = "outputs"
 IMPORTED = "imported"
+# The time of a call, null where nothing is known of the program.
+PREDICTION = "prediction"
 # `Target.device` of the programs that can be run.
 DEVICES = ("local", "cuda", "vulkan", "hip")
 # No count or size is larger: programs count in 64 bits.
@@ -134,9 +136,9 @@ def _device(value: Any) -> None:
     _require(_is_text(value) and value in DEVICES, f"one of {', '.join(DEVICES)}")
 
 
-def _seconds(value: Any) -> None:
-    known = type(value) is float and math.isfinite(value) and value >= 0
-    _require(value is None or known, "seconds or null")
+def _prediction(value: Any) -> None:
+    if value is not None:
+        Prediction.from_json(value)
 
 
 def _signature(value: Any) -> None:
@@ -254,7 +256,7 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
     "entries": _entries,
     MEMORY: _memory,
     BY_IREE: _memory,
-    "seconds": _seconds,
+    PREDICTION: _prediction,
     "options": _options,
     IMPORTED: _imported,
     "checksums": _checksums,

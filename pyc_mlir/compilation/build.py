@@ -277,7 +277,7 @@ def _manifest(
         reference=reference_of(account, lowered.constants_bytes, by_iree),
         formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
         modes=_modes(vmfb, options, entry.request),
-        seconds=lowered.seconds,
+        prediction=lowered.prediction,
         calibration=options.calibration,
         contract_report=compile_report(options.contract, facts),
         imported=lowered.imported,
@@ -303,6 +303,7 @@ def _facts(prepared: Prepared, account: Account) -> Facts:
         "" if oracle is None else oracle.name,
         tuple(used),
         str(prepared.lowered.faults),
+        prepared.lowered.prediction,
     )
 
 

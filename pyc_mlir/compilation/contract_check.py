@@ -264,7 +264,7 @@ def _check_same_bits(artifact: Artifact) -> ClauseReport:
 def _check_latency(artifact: Artifact, contract: Contract) -> ClauseReport:
     """Measure the median call on the default device. Raises PycError (LATENCY_MISSED)."""
     manifest = artifact.manifest
-    device = Device.default_for(manifest["device"], manifest["seconds"])
+    device = Device.default_for(manifest["device"], artifact.seconds)
     program = Program(artifact.unbound, device)
     arrays = [to_device(a, device) for a in some_inputs(artifact, serving(program).answer)]
     seconds = list(call_seconds(lambda: program(*arrays)))

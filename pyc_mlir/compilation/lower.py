@@ -11,6 +11,7 @@ from io import BytesIO
 from typing import Any
 
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.prediction import Prediction, predicted_sizes
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.verification import Expectation, Unchecked
 from pyc_mlir.compilation.job import Job
@@ -44,17 +45,18 @@ from pyc_mlir.pipelines.choices.choices import (
     TunableSite,
 )
 from pyc_mlir.pipelines.choices.contract import uncheckable
-from pyc_mlir.pipelines.choices.evidence import Reason
+from pyc_mlir.pipelines.choices.evidence import MeasuredRow, Reason
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, SELECT
 from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
 from pyc_mlir.pipelines.pyc.groups import FaultCoverage, fault_coverage, predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
+from pyc_mlir.pipelines.target.cost_model import CostModel
 
 # A lowered function has one block; regions with control flow are left to IREE, which looks again.
 TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
@@ -89,8 +91,8 @@ class Lowered:
     mixes_rows: bool = False
     # What could be computed of constants alone, in units of `OpDef.evaluation_work`.
     constant_work: int = 0
-    # Predicted for one core of the target; None where nothing is known of the program.
-    seconds: float | None = None
+    # Of a call; None where nothing is known of the program.
+    prediction: Prediction | None = None
     # The program as it came in, as bytecode: what an oracle is asked about. Only if one is needed.
     reference: bytes = b""
     # Of the program as it came in: how much of it PyC compiles.
@@ -218,9 +220,9 @@ def _lower_pyc(
     constants = constant_bytes(module, options.target.alignment)
     mixes = _mixes_rows(function)
     known = constant_work(module)
-    seconds = predicted_seconds(module, options.target)
     faults = _covered(fault_coverage(module), options)
     signature = refined(given, signature_of(function))
+    prediction = _predicted(module, signature, options, context.choices.log)
     expected = None if before is None else expectation(before, entry, signature)
     run_pipeline(module, TO_LINALG, context)
     _drop_argument_attributes(module)
@@ -236,13 +238,37 @@ def _lower_pyc(
         pyc_text,
         mixes,
         known,
-        seconds,
+        prediction,
         reference,
         imported,
         structure_id,
         faults,
         expected,
     )
+
+
+def _predicted(
+    module: ir.Module, signature: Signature, options: Options, decisions: Sequence[Decision]
+) -> Prediction:
+    """Predict a call of one thread: at sizes within the declared ranges, with measured rows."""
+    sizes = predicted_sizes(signature)
+    undeclared = tuple(name for name in sizes if name not in signature.ranges)
+    rows = {
+        d.site.op_id: row.seconds
+        for d in decisions
+        for row in d.grounds
+        if d.site.pass_name == SELECT and isinstance(row, MeasuredRow)
+    }
+    at, basis = module, CostModel(options.target, options.calibration).basis
+    if sizes:
+        shapes = [
+            [sizes[a.dynamic[i]] if i in a.dynamic else d for i, d in enumerate(a.shape)]
+            for a in signature.inputs
+        ]
+        at, rows = copied(module), {}
+        _refine(at, list(map(tuple, shapes)), PassContext())
+    seconds, measured = predicted_seconds(at, options.target, rows)
+    return Prediction(seconds, sizes, undeclared, measured=measured, basis=basis)
 
 
 def _covered(found: FaultCoverage, options: Options) -> FaultCoverage:

@@ -9,7 +9,6 @@ covers is the last row.
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import fsum
 from pathlib import Path
 
 import numpy as np
@@ -206,27 +205,25 @@ def roof_of(model: CostModel) -> str:
 
 
 def predict(artifact: Artifact, decisions: Sequence[Decision] | None = None) -> Profile | None:
-    """Predict the call by the cost model of its compile; None without a memory report.
+    """Predict the call: the seconds of the artifact's `Prediction`, shared out among dispatches.
 
-    decisions: a log of the same compile, whose locations the artifact does not keep.
+    The shares are those of the seconds that the memory plan counts with. None without a prediction
+    or a memory report. decisions: a log of the same compile, whose locations the artifact does not
+    keep.
     """
-    report = report_of(artifact)
-    known = recorded(report)
-    if not any(k.seconds for k in known):
+    made = artifact.prediction
+    known = recorded(report_of(artifact).of(made))
+    if made is None or not any(k.seconds for k in known):
         return None
     groups = groups_of(artifact.decisions if decisions is None else decisions)
     rows = [_described(k.symbol, k.seconds, k, groups) for k in known if not k.is_command]
-    seconds = fsum(k.seconds for k in known)
     return Profile(
         program=artifact.manifest["graph_id"] or "",
         measured=False,
-        how=(
-            f"predicted by the cost model from {report.basis or 'unknown figures'}, for all cores, "
-            "one dispatch after the other; `pyc-run --profile` measures"
-        ),
+        how=f"predicted for {made.where}, {made.grounds}; `pyc-run --profile` measures",
         roof="",
-        seconds=seconds,
-        rows=with_rest(rows, seconds, _REST),
+        seconds=made.seconds,
+        rows=with_rest(rows, made.seconds, _REST),
     )
 
 

@@ -115,9 +115,7 @@ class Program:
         contract = Contract.of(manifest["contract"])
         # A budget counts what a call holds, not what an allocator keeps of earlier ones.
         recycles = contract.memory_budget_bytes is None
-        self.device = device or Device.default_for(
-            manifest["device"], manifest["seconds"], recycles
-        )
+        self.device = device or Device.default_for(manifest["device"], artifact.seconds, recycles)
         self._serving = Serving(artifact, self.device, contract)
         # Read in each call: one step less.
         self._plans, self._log = self._serving.plans, self._serving.log
@@ -212,10 +210,7 @@ class Program:
             if memory is None and not on_device:
                 values = [r.host() for r in values]
             return fill(hosts, values), perf_counter() - began
-        if mode.by_arena and mode.arena is not None:
-            values = mode.arena.call(arrays, needs)
-        else:
-            values = self._serving.run(arrays)
+        values = self._run(mode, arrays, needs)
         if not on_device:
             values = [r.host() for r in values]
         seconds = perf_counter() - began
@@ -223,6 +218,12 @@ class Program:
             code = Code(generation, mode.name, into=False)
             values = self._monitor.checked(arrays, values, code)
         return fill(hosts, values), seconds
+
+    def _run(self, mode: PlannedMode, arrays: Sequence[Array], needs: CallNeeds) -> Sequence[Array]:
+        """Run a call whose arguments were accepted."""
+        if mode.by_arena and mode.arena is not None:
+            return mode.arena.call(arrays, needs)
+        return self._serving.run(arrays)
 
     def _into(
         self,
@@ -302,8 +303,9 @@ class Program:
         function, storage = self._serving.entry_by_name(mode, needs)
 
         def own() -> float:
+            """Time a call that no statistic counts."""
             began = perf_counter()
-            self(*arrays)
+            self._run(mode, arrays, mode.accepted.get(tuple(map(_spec_of, arrays)), needs))
             return perf_counter() - began
 
         model = build.model_of(self.artifact, host_cpu(), how.threads, calibration)

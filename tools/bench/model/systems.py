@@ -44,7 +44,7 @@ def _pyc(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
             ReasonCode.TARGET_COMPILE_FAILED, where="compile", expected="a program", got=got
         )
     artifact = read(task.folder / _PROGRAM)
-    program = Program(artifact, default_device(task.threads, artifact.manifest["seconds"]))
+    program = Program(artifact, default_device(task.threads, artifact.seconds))
     arrays = [to_device(a, program.device) for a in inputs]
 
     def results() -> list[np.ndarray]:
@@ -58,6 +58,7 @@ def _pyc(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
             lambda: footprint(artifact, inputs).peak_bytes,
             Spent(**json.loads((task.folder / _SPENT).read_text())),
             artifact.account.to_json(),
+            str(artifact.prediction or ""),
         ),
     )
 

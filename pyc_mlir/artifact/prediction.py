@@ -1,0 +1,84 @@
+"""The prediction of a call's time: the one record that every tool, report and contract shows.
+
+The compile makes it, for one thread and named sizes of the dynamic dimensions; nothing else adds up
+predicted seconds of a whole call.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
+from pyc_mlir.util.units import quantity
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predicted seconds of one call.
+
+    sizes: of the dynamic dimensions, by name, for which it holds; undeclared: those among them
+    without a declared range, which count as `NOMINAL_DIMENSION`. threads: cores of the call.
+    measured: seconds among them that measured rows state; the cost model states the rest, from the
+    figures that `basis` names.
+    """
+
+    seconds: float
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    undeclared: tuple[str, ...] = ()
+    threads: int = 1
+    measured: float = 0.0
+    basis: str = ""
+
+    @property
+    def where(self) -> str:
+        """The threads and sizes: ``1 thread, batch=2``."""
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        sizes = (
+            f"{name}={size}{' (no range is declared)' if name in self.undeclared else ''}"
+            for name, size in self.sizes.items()
+        )
+        return ", ".join((threads, *sizes))
+
+    @property
+    def grounds(self) -> str:
+        """The parts that are measured and modelled: ``modelled by published figures of `cpu```."""
+        by = f" by {self.basis}" if self.basis else ""
+        if not self.measured:
+            return f"modelled{by}"
+        share = self.measured / self.seconds if self.seconds else 0.0
+        return f"{share:.0%} measured, the rest modelled{by}"
+
+    def __str__(self) -> str:
+        """``2.91 ms a call predicted for 1 thread, batch=2; modelled by ...``, as tools show it."""
+        return f"{quantity(self.seconds, 's')} a call predicted for {self.where}; {self.grounds}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the manifest's form of it."""
+        return to_data(self)
+
+    @staticmethod
+    def from_json(data: Any) -> "Prediction":
+        """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
+        try:
+            found = from_data(Prediction, data, "prediction")
+        except (PycError, ValueError, TypeError):
+            found = None
+        if found is None or not 0 <= found.measured <= found.seconds < float("inf"):
+            raise PycError(
+                ReasonCode.BAD_ARTIFACT,
+                f"manifest: expected a prediction of a call's seconds, got {data!r:.200}; compile "
+                "it again",
+            )
+        return found
+
+
+def predicted_sizes(signature: Signature) -> dict[str, int]:
+    """Return the size of each dynamic dimension: the nominal one, moved into its range."""
+    found = {}
+    for name in sorted({name for a in signature.inputs for name in a.dynamic.values()}):
+        low, high = signature.ranges.get(name, (0, NOMINAL_DIMENSION))
+        found[name] = min(max(NOMINAL_DIMENSION, low), high)
+    return found
