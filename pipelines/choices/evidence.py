@@ -108,6 +108,17 @@ class LargerConstant(Evidence):
 
 
 @dataclass(frozen=True)
+class WithoutBudget(Evidence):
+    """The predicted seconds of a call of the program that no memory budget changed."""
+
+    seconds: float
+    kind: ClassVar[str] = "without-budget"
+
+    def __str__(self) -> str:
+        return f"without the budget {self.seconds:.4g} s a call are predicted"
+
+
+@dataclass(frozen=True)
 class PlanBytes(Evidence):
     """The bytes of a memory plan and of IREE's own, as numbers or formulas of dynamic sizes."""
 

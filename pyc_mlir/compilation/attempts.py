@@ -3,7 +3,7 @@
 The ways to keep a memory budget come first, each with all settings of IREE's fusion:
 
     balanced              the chosen setting, then the others
-    co-selected           for that policy: with kernels and parts chosen together
+    co-selected           with kernels and parts chosen together, for policies that allow it
     memory_first          the same, cut into the parts of that mode, with small kernels
     memory_first, IREE's code  the same, without weights in padded panels
 
@@ -39,8 +39,7 @@ from pyc_mlir.compilation.stages import record_stage, stage_of_recipe
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.choices.evidence import Reason
-from pyc_mlir.pipelines.choices.policies import CO_SELECTED
+from pyc_mlir.pipelines.choices.evidence import Evidence, Reason, WithoutBudget
 from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.temp_dir import require_room
 
@@ -48,7 +47,7 @@ BUDGET_SITE = Site("budget", "module")
 # In which forms constants may be held in the mode `memory_first`.
 HELD_SITE = Site("constant-forms", "module")
 AS_KERNELS_READ, AS_IN_MODEL = "as kernels read them", "as the model has them"
-SMALLEST = "memory_first"
+SMALLEST, CO_SELECTED = "memory_first", "co-selected"
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,7 @@ def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
     choices = Choices(job.options.policy, job.options.recipe)
     failures: list[Failure] = []
     notes: list[str] = []
+    free: list[Evidence] = []
     for way, found in groupby(attempts_of(job.options, choices), attrgetter("way")):
         attempts = tuple(found)
         if not follows(attempts[0], failures):
@@ -108,11 +108,14 @@ def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
             tried = job.under(options)
             notes.append(note)
         if failures:
-            choices.record_fallback(BUDGET_SITE, way, retry_reasons(failures, notes))
+            reasons = [*retry_reasons(failures, notes), *free]
+            choices.record_fallback(BUDGET_SITE, way, reasons)
         with stage("PyC lowers to linalg"):
             # Under `max_error` the contract's own samples are compared.
             lowered = lower(tried, tried.options.check and not tried.options.contract.compares)
             prepared = prepare(lowered, tried.options, choices.log)
+        if not failures and lowered.prediction is not None:
+            free.append(WithoutBudget(lowered.prediction.seconds))
         artifact = _first_of(prepared, attempts, failures, stage)
         if artifact is None:
             continue
@@ -171,8 +174,8 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
     """Return all attempts, the preferred one first.
 
     With a budget, `choices` answers in which way to begin: a recipe repeats the way that kept it
-    without those before. Kernels are chosen together only for the policy `co-selected` without a
-    recipe, or to repeat such a choice.
+    without those before. Kernels are chosen together where the policy allows it (`co_selects`) and
+    no recipe decides, or to repeat such a choice.
     """
     ways = _ways(options)
     names = list(ways)

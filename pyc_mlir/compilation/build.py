@@ -14,6 +14,7 @@ from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact, Mode, make_manifest
 from pyc_mlir.artifact.contract_status import Facts, compile_report
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
+from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks, Oracle
 from pyc_mlir.compilation.generate import (
@@ -40,7 +41,7 @@ from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
 from pyc_mlir.iree.memory.needs import account_of, formulas_of, reference_of, require_kept
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.evidence import Note, Reason
+from pyc_mlir.pipelines.choices.evidence import Note, Reason, WithoutBudget
 from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
 from pyc_mlir.pipelines.choices.wisdom import for_program
 from pyc_mlir.pipelines.memory.selection.rounds import Checked, CutProgram, co_select
@@ -265,7 +266,7 @@ def _manifest(
 ) -> dict[str, Any]:
     lowered, options, vmfb = prepared.lowered, prepared.options, made.vmfb
     by_iree = made.memory.reference.get(lowered.entry) or entry.main
-    facts = _facts(prepared, account)
+    facts = _facts(prepared, made, account)
     return make_manifest(
         options.target,
         lowered.signature,
@@ -277,7 +278,7 @@ def _manifest(
         reference=reference_of(account, lowered.constants_bytes, by_iree),
         formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
         modes=_modes(vmfb, options, entry.request),
-        prediction=lowered.prediction,
+        prediction=_prediction(prepared, made),
         calibration=options.calibration,
         contract_report=compile_report(options.contract, facts),
         imported=lowered.imported,
@@ -291,7 +292,24 @@ def oracle_of(lowered: Lowered) -> Oracle:
     return ForeignOracle(lowered.reference, lowered.entry, lowered.signature)
 
 
-def _facts(prepared: Prepared, account: Account) -> Facts:
+def _prediction(prepared: Prepared, made: Generated) -> Prediction | None:
+    """Return the prediction with what the memory plan runs again, as a share of its seconds."""
+    found, added = prepared.lowered.prediction, made.memory.added_seconds
+    own = made.memory.report.seconds - added
+    if found is None or not added or own <= 0:
+        return found
+    return replace(found, seconds=found.seconds * (1 + added / own))
+
+
+def _without_budget(prepared: Prepared) -> float | None:
+    """Return the predicted seconds of the program without the budget, None without a prediction."""
+    grounds = (g for d in prepared.choices.log for g in d.grounds)
+    known = next((g.seconds for g in grounds if isinstance(g, WithoutBudget)), None)
+    own = prepared.lowered.prediction
+    return known if known is not None or own is None else own.seconds
+
+
+def _facts(prepared: Prepared, made: Generated, account: Account) -> Facts:
     calibration, oracle = prepared.options.calibration, prepared.oracle
     used = [d.chosen for d in prepared.choices.log if d.site == WISDOM_SITE]
     if calibration is not None:
@@ -303,7 +321,8 @@ def _facts(prepared: Prepared, account: Account) -> Facts:
         "" if oracle is None else oracle.name,
         tuple(used),
         str(prepared.lowered.faults),
-        prepared.lowered.prediction,
+        _prediction(prepared, made),
+        _without_budget(prepared),
     )
 
 
