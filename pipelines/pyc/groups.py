@@ -6,23 +6,17 @@ its inputs the value and the cuts of its dimensions (`match/offers.py`). A lone 
 group of one.
 """
 
-import math
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
-from pyc_mlir.pipelines.target.cost_model import CostModel, totals
-from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.cost_model import totals
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 
 
@@ -124,30 +118,6 @@ def _feed(text: str) -> Feed:
     return Feed(int(value), tuple(map(int, cuts.split(","))) if cuts else ())
 
 
-def predicted_seconds(
-    module: ir.Module, target: Target, measured: Mapping[str, float] | None = None
-) -> tuple[float, float]:
-    """Return the seconds of all groups in turn, each a dispatch, on one core of the target.
-
-    measured: seconds of groups by their canonical ids, which the model does not answer for. The
-    second number are those among the first that were measured.
-    """
-    model, rows = CostModel(target).on(threads=1), measured or {}
-    modelled, known, seen = [], [], Counter[str]()
-    for function in functions_of(module):
-        ids = OpIds(function, seen) if rows else None
-        for op in (o.operation for o in function.regions[0].blocks[0].operations):
-            members = Members.of(op) if op.name.startswith("pyc.") else None
-            if members is None:
-                continue
-            row = None if ids is None else rows.get(ids[op])
-            if row is None:
-                modelled.append(_seconds(members, model))
-            else:
-                known.append(row)
-    return math.fsum((*modelled, *known)), math.fsum(known)
-
-
 @dataclass(frozen=True)
 class FaultCoverage:
     """How much of a program's arithmetic is done by kernels with checksums.
@@ -178,17 +148,3 @@ def fault_coverage(module: ir.Module) -> FaultCoverage:
                 checked += 1
                 flops += totals(replace(work, nodes=work.nodes[: attached.covers]))[0]
     return FaultCoverage(checked, flops, of)
-
-
-def _seconds(members: Members, model: CostModel) -> float:
-    """Return a group's seconds: its kernel, and IREE's code for the rest, each a dispatch."""
-    work, attached = members.work(), AttachedKernel.read(members.whole)
-    if all(has(node.name, Trait.VIEW) for node in work.nodes):
-        return 0.0
-    if attached is None:
-        return model.dispatch_seconds + model.work(work).seconds
-    flops, traffic = totals(replace(work, nodes=work.nodes[: attached.covers]))
-    own = model.kernel(attached.family, flops, traffic).seconds + model.dispatch_seconds
-    if attached.covers == len(work.nodes):
-        return own
-    return own + model.work(work, attached.covers).seconds + model.dispatch_seconds

@@ -52,9 +52,10 @@ from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, SELECT
 from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
+from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
-from pyc_mlir.pipelines.pyc.groups import FaultCoverage, fault_coverage, predicted_seconds
+from pyc_mlir.pipelines.pyc.groups import FaultCoverage, fault_coverage
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 from pyc_mlir.pipelines.target.cost_model import CostModel
 

@@ -155,6 +155,7 @@ def options() -> Options:
         parts_for="balanced",
         passes="cse",
         co_selected=True,
+        own_constants=True,
         check=True,
     )
 
