@@ -67,7 +67,7 @@ def _summary(point: EntryPoint) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command; 1 for one that does not exist, else its exit status."""
+    """Run a command; 2 for one that does not exist, else its exit status."""
     argv = sys.argv[1:] if words is None else words
     if not argv or argv[0] in ("-h", "--help"):
         print(help_text(), end="")
@@ -86,7 +86,7 @@ def main(words: Sequence[str] | None = None) -> int:
             f"{name!r}{did_you_mean(name, [*known, _COMPLETION])} [BAD_ARGUMENT]",
             file=sys.stderr,
         )
-        return 1
+        return 2
     command = known[name].load()
     if words is not None:
         return command(list(argv[1:]))

@@ -218,7 +218,7 @@ def _log(made: Artifact, options: Options, seconds: float) -> None:
     for d in made.decisions:
         names = f" ({', '.join(d.site.nodes)})" if d.site.location else ""
         logger(DECISIONS).debug("%s%s: %s, by %s", d.site.key, names, d.chosen, d.decided_by)
-    size, target = len(made.vmfb), made.manifest["target"]
+    size, target = len(made.vmfb), made.manifest.target
     for reason in (reason for event in notices(made, options) for reason in event.reasons):
         warn(COMPILE, reason.code, reason.message)
     logger(COMPILE).info("%d bytes of code for %s: %.3f s in all", size, target, seconds)

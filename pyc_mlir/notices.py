@@ -42,7 +42,7 @@ def _notice(name: str, code: ReasonCode, message: str, before: str = "") -> Even
 
 
 def _modes(made: Artifact, options: Options) -> Iterator[Event]:
-    there = {entry.get("mode") for entry in made.manifest["entries"].values()}
+    there = {entry.mode for entry in made.manifest.entries.values()}
     missing = [mode for mode in options.also_modes if mode not in there]
     if not missing:
         return

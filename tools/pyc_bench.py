@@ -84,7 +84,7 @@ def _first_line(entry: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one suite; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
+    """Run one suite; return the exit status (0 done, 1 refused, 2 usage, 70 a fault of ours)."""
     return cli.run_tool(TOOL, lambda: _run(list(sys.argv[1:] if argv is None else argv)))
 
 

@@ -86,7 +86,7 @@ def _run(argv: Sequence[str] | None) -> int:
     elif flags.command == "gc":
         print(_collected(store, flags.max_size))
     else:
-        raise _usage("expected ls, why, verify or gc, got none")
+        raise cli.usage_error(TOOL, "expected ls, why, verify or gc, got none")
     return cli.OK
 
 
@@ -128,7 +128,7 @@ def why_text(store: CacheStore, queried: Sequence[str]) -> str:
     entries = store.entries()
     if not entries or len(queried) > 2:
         got = "an empty cache" if not entries else f"{len(queried)} names"
-        raise _usage(f"expected at most two entries of {store.folder}, got {got}")
+        raise cli.usage_error(TOOL, f"expected at most two entries of {store.folder}, got {got}")
     whole = (e.name for e in entries if _parts(store, e.name))
     names = [_named(entries, n) for n in queried] or [next(whole, entries[0].name)]
     mine = _parts(store, names[0])
@@ -154,9 +154,10 @@ def why_text(store: CacheStore, queried: Sequence[str]) -> str:
 def _named(entries: Sequence[Listed], name: str) -> str:
     found = [e.name for e in entries if name and e.name.startswith(name)]
     if len(found) != 1:
-        raise _usage(
+        raise cli.usage_error(
+            TOOL,
             f"expected the beginning of one entry's name, got {name!r}, which {len(found)} have; "
-            "`pyc-cache ls` lists them"
+            "`pyc-cache ls` lists them",
         )
     return found[0]
 
@@ -184,14 +185,10 @@ def _collected(store: CacheStore, limit: str | None) -> str:
     try:
         most = DEFAULT_BYTES if limit is None else size(limit)
     except ValueError as error:
-        raise _usage(f"--max-size: expected {error}, got {limit!r}") from None
+        raise cli.usage_error(TOOL, f"--max-size: expected {error}, got {limit!r}") from None
     gone = store.evict(most)
     left = store.entries()
     return f"{store.folder}: removed {gone}, kept {len(left)}: {sum(e.bytes for e in left)} bytes"
-
-
-def _usage(problem: str) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`pyc-compile`: compile a model to a program that `pyc-run` and IREE's tools run.
 
-The work runs in a forked child: a crash in native code becomes a message and exit status 2.
+The work runs in a forked child: a crash in native code becomes a message and exit status 70.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.pipelines.choices.node_names import write_beside
@@ -51,7 +51,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours or a crash)."""
+    """Run the tool; return the exit status (0 done, 1 refused, 2 usage, 70 a crash)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Users see the command's time: its start and imports count towards a limit of seconds.
     began = process_start() if argv is None else time.time()
@@ -182,7 +182,7 @@ def check(flags: argparse.Namespace) -> None:
     """Raise PycError: BAD_ARGUMENT for flags that lack each other or contradict each other,
     FILE_ACCESS for files that cannot be written."""
     if flags.model is None:
-        raise _usage("expected a MODEL, got none")
+        raise cli.usage_error(TOOL, "expected a MODEL, got none")
     if flags.emit in _TEXTS:
         given = {
             "--compile-to": flags.compile_to,
@@ -190,20 +190,21 @@ def check(flags: argparse.Namespace) -> None:
             "--Xiree": flags.iree_flags,
         }
         for flag in (name for name, value in given.items() if value):
-            raise _usage(
-                f"expected {flag} without --emit {flags.emit}, which ends before IREE; got both"
+            raise cli.usage_error(
+                TOOL,
+                f"expected {flag} without --emit {flags.emit}, which ends before IREE; got both",
             )
     if (flags.cache or flags.cache_dir is not None) and not is_binary(flags):
-        raise _usage(
-            "expected --cache and --cache-dir for a program only, got them for text output"
+        raise cli.usage_error(
+            TOOL, "expected --cache and --cache-dir for a program only, got them for text output"
         )
     exploring.check(flags)
     if flags.replay is not None:
         _check_replay(flags)
     if flags.emit == "vmfb" and flags.compile_to:
-        raise _usage("expected --emit vmfb or --compile-to, got both")
+        raise cli.usage_error(TOOL, "expected --emit vmfb or --compile-to, got both")
     if is_binary(flags) and (flags.output is None or (flags.output == "-" and _is_terminal())):
-        raise _usage("expected -o FILE for the program, got none")
+        raise cli.usage_error(TOOL, "expected -o FILE for the program, got none")
     # A compile takes long: report an output that cannot be written before it.
     others = (flags.output, flags.model, flags.replay, flags.recipe, flags.contract)
     cli.require_own_log(TOOL, flags.log, others)
@@ -214,7 +215,7 @@ def check(flags: argparse.Namespace) -> None:
 def _check_replay(flags: argparse.Namespace) -> None:
     """Raise PycError (BAD_ARGUMENT) for what a replay takes from its log, or cannot make."""
     if not is_binary(flags):
-        raise _usage("expected --replay for a program only, got it for text output")
+        raise cli.usage_error(TOOL, "expected --replay for a program only, got it for text output")
     allowed = ("model", "output", "emit", "input", "replay", "calibration", "iree_flags", "log")
     own_flags = ("verbose", "progress", "list_targets")
     defaults = vars(make_parser().parse_args([]))
@@ -225,8 +226,8 @@ def _check_replay(flags: argparse.Namespace) -> None:
         is_default = value == defaults[name] or (name == "cache" and not value)
         if name not in (*allowed, *own_flags) and not is_default:
             flag = named.get(name, f"--{name.replace('_', '-')}")
-            raise _usage(
-                f"expected {flag} from the log of --replay, not on the command line; drop it"
+            raise cli.usage_error(
+                TOOL, f"expected {flag} from the log of --replay, not on the command line; drop it"
             )
 
 
@@ -237,10 +238,6 @@ def is_binary(flags: argparse.Namespace) -> bool:
 
 def _is_terminal() -> bool:
     return sys.stdout.isatty()
-
-
-def _usage(problem: str) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
 
 
 def list_targets() -> str:

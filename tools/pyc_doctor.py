@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.doctor.checks import diagnose, is_healthy, to_json, to_text
@@ -48,10 +47,10 @@ def _run(argv: Sequence[str] | None) -> int:
     flags = make_parser().parse_args(argv)
     if flags.calibrate is not None:
         if flags.json:
-            raise _usage("expected --json or --calibrate, got both")
+            raise cli.usage_error(TOOL, "expected --json or --calibrate, got both")
         return _calibrate(Path(flags.calibrate), flags.name)
     if flags.name is not None:
-        raise _usage("expected --calibrate with --name, got --name alone")
+        raise cli.usage_error(TOOL, "expected --calibrate with --name, got --name alone")
     machine = examine()
     findings = diagnose(machine)
     if flags.json:
@@ -79,10 +78,6 @@ def _calibrate(path: Path, name: str | None) -> int:
     print(calibrate.table(made), end="")
     print(f"wrote {path}: pyc-compile MODEL --calibration {path} -o FILE")
     return cli.OK
-
-
-def _usage(problem: str) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pyc_mlir.artifact import memory_report
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log, recipe_at
 from pyc_mlir.debug.diff import diff
@@ -59,7 +58,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
+    """Run the tool; return the exit status (0 done, 1 refused, 2 usage, 70 a fault of ours)."""
     return cli.run_tool(TOOL, lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
@@ -101,7 +100,9 @@ def _model(flags: argparse.Namespace) -> int:
     """Show what the import of a model finds; nothing was decided or planned yet."""
     programs = ("html", "op", "why", "decisions", "log", "profile")
     if given := [f"--{name}" for name in programs if getattr(flags, name)]:
-        raise _usage(f"expected a program for {', '.join(given)}, got the model {flags.program}")
+        raise cli.usage_error(
+            TOOL, f"expected a program for {', '.join(given)}, got the model {flags.program}"
+        )
 
     def work() -> int:
         # It reads models, which nothing else here does.
@@ -115,20 +116,16 @@ def _model(flags: argparse.Namespace) -> int:
 def _check(flags: argparse.Namespace) -> None:
     """Raise PycError (BAD_ARGUMENT) for flags that lack or exclude each other."""
     if flags.diff is None and flags.program is None:
-        raise _usage("expected a PROGRAM, got none")
+        raise cli.usage_error(TOOL, "expected a PROGRAM, got none")
     if flags.diff is not None and flags.program is not None:
-        raise _usage(f"expected two files with --diff, got {flags.program} too")
+        raise cli.usage_error(TOOL, f"expected two files with --diff, got {flags.program} too")
     if flags.what_if is None and (flags.wisdom or flags.residuals):
-        raise _usage("expected --what-if with --wisdom and --residuals, got none")
+        raise cli.usage_error(TOOL, "expected --what-if with --wisdom and --residuals, got none")
     if flags.html == flags.json == "-":
-        raise _usage("expected one of --html - and --json -, got both")
+        raise cli.usage_error(TOOL, "expected one of --html - and --json -, got both")
     if flags.bisect is not None and (flags.check is None) == (flags.by is None):
         got = "neither" if flags.by is None else "both"
-        raise _usage(f"expected --check COMMAND or --by with --bisect, got {got}")
-
-
-def _usage(problem: str) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
+        raise cli.usage_error(TOOL, f"expected --check COMMAND or --by with --bisect, got {got}")
 
 
 def _program(artifact: Artifact, recorded: CompileLog, flags: argparse.Namespace) -> None:
@@ -155,7 +152,9 @@ def _what_if(recorded: CompileLog, flags: argparse.Namespace) -> str:
     Raises PycError: FILE_ACCESS, BAD_ARGUMENT and BAD_WISDOM for the files, RECIPE_MISMATCH.
     """
     if recorded.artifact is None:
-        raise _usage(f"expected a program for --what-if, got the log {recorded.name}")
+        raise cli.usage_error(
+            TOOL, f"expected a program for --what-if, got the log {recorded.name}"
+        )
     wisdom = None if flags.wisdom is None else Wisdom.load(flags.wisdom)
     residuals = None if flags.residuals is None else Residuals.load(flags.residuals)
     simulator = Simulator.of(recorded.artifact, wisdom, residuals)
@@ -165,7 +164,9 @@ def _what_if(recorded: CompileLog, flags: argparse.Namespace) -> str:
 def _log(recorded: CompileLog, flags: argparse.Namespace) -> str:
     """Write the decisions of a log, whose program is elsewhere."""
     if flags.html is not None or flags.json is not None:
-        raise _usage(f"expected a program for --html and --json, got the log {recorded.name}")
+        raise cli.usage_error(
+            TOOL, f"expected a program for --html and --json, got the log {recorded.name}"
+        )
     shown = (*recorded.decisions, *recorded.events)
     if flags.op is not None:
         shown = concerning(shown, flags.op)
@@ -295,9 +296,9 @@ def as_json(subject: ExplainedProgram) -> str:
     """Write manifest, decisions, memory report and time of a call as one JSON object."""
     data = {
         "schema": SCHEMA_VERSION,
-        "manifest": dict(subject.artifact.manifest),
+        "manifest": to_data(subject.artifact.manifest),
         "decisions": to_data(subject.decisions),
-        "memory": memory_report.to_json(subject.report) if subject.artifact.memory else None,
+        "memory": to_data(subject.report) if subject.artifact.memory else None,
         "time": to_data(subject.profile),
     }
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"

@@ -1,6 +1,6 @@
 """`pyc-opt`: read a module, run passes, print it; mlir-opt's command line with PyC's passes.
 
-The work runs in a forked child: a crash in native code, or a bug of ours, becomes exit status 2
+The work runs in a forked child: a crash in native code, or a bug of ours, becomes exit status 70
 and a reproducer file.
 """
 
@@ -25,15 +25,19 @@ from pyc_mlir.util.logs import configure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool; return the exit status (0 done, 1 refused or failed, 2 crashed)."""
+    """Run the tool; return the exit status (0 done, 1 refused or failed, 2 usage, 70 crashed)."""
     with shown_streams():
         return _main(sys.argv[1:] if argv is None else argv)
 
 
 def _main(argv: Sequence[str]) -> int:
     try:
-        configure(os.environ)
         flags = parse_flags(argv)
+    except PycError as error:
+        print(f"pyc-opt: error: {error}", file=sys.stderr)
+        return 2
+    try:
+        configure(os.environ)
         if flags.help or flags.version:
             print(help_text() if flags.help else _version(), end="")
             return 0
@@ -50,7 +54,7 @@ def _main(argv: Sequence[str]) -> int:
             print(f"pyc-opt: error: {memory}", file=sys.stderr)
             return 1
         _report_crash(ended, flags, data, argv)
-        return 2
+        return 70
     return ended
 
 

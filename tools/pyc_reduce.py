@@ -38,7 +38,7 @@ _CODE = re.compile(r"\[([A-Z_]+)\]")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
+    """Run the tool; return the exit status (0 done, 1 refused, 2 usage, 70 a fault of ours)."""
     return cli.run_tool(TOOL, lambda: _run(list(sys.argv[1:] if argv is None else argv)))
 
 

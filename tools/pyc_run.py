@@ -42,7 +42,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
+    """Run the tool; return the exit status (0 done, 1 refused, 2 usage, 70 a fault of ours)."""
     return cli.run_tool(TOOL, lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
@@ -51,7 +51,7 @@ def _run(argv: Sequence[str]) -> int:
     if flags.capsule is not None:
         return _replayed(flags)
     if flags.program is None:
-        raise PycError(ReasonCode.BAD_ARGUMENT, "command line: expected PROGRAM.vmfb or --capsule")
+        raise cli.usage_error(TOOL, "expected PROGRAM.vmfb or --capsule")
     _check_output(flags.output)
     if flags.profile:
         require_writable(flags.profile)
@@ -154,7 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", metavar="FILE", help="write the results to FILE.npz, or one result to FILE.npy"
     )
-    parser.add_argument("--repeat", type=_positive, metavar="N", help="time N further calls")
+    parser.add_argument("--repeat", type=cli.positive, metavar="N", help="time N further calls")
     parser.add_argument(
         "--profile",
         nargs="?",
@@ -177,7 +177,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--threads",
-        type=_positive,
+        type=cli.positive,
         metavar="N",
         help="threads of local-task; default: one per core",
     )
@@ -185,12 +185,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--allocator", metavar="NAME", help="caching: keep freed memory for the next call"
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r}")
-    return int(text)
 
 
 def _check_output(path: str | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
-from pyc_mlir.tools.cli.common import Parser, run_tool
+from pyc_mlir.tools.cli.common import Parser, positive, run_tool
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 TOKEN = "PYC_SERVE_TOKEN"
@@ -28,8 +28,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--host", default="127.0.0.1", help="the address to listen at (%(default)s)")
     made.add_argument("--port", type=int, default=8000, help="the port, 0 for any (%(default)s)")
-    made.add_argument("--workers", type=int, metavar="N", help="calls of a model at once")
-    made.add_argument("--queue", type=int, metavar="N", help="requests of a model that may wait")
+    made.add_argument("--workers", type=positive, metavar="N", help="calls of a model at once")
+    made.add_argument(
+        "--queue", type=positive, metavar="N", help="requests of a model that may wait"
+    )
     made.add_argument(
         "--no-batching", action="store_true", help="call the program for each request alone"
     )
@@ -40,10 +42,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--max-request-bytes", default="64MiB", metavar="BYTES", help="of a body (%(default)s)"
     )
     made.add_argument(
-        "--max-connections", type=int, default=1024, metavar="N", help="at once (%(default)s)"
+        "--max-connections", type=positive, default=1024, metavar="N", help="at once (%(default)s)"
     )
     made.add_argument(
-        "--drain-seconds", type=int, default=30, metavar="S", help="to end calls (%(default)s)"
+        "--drain-seconds", type=positive, default=30, metavar="S", help="to end calls (%(default)s)"
     )
     made.add_argument(
         "--p99",
@@ -106,11 +108,14 @@ def _serve(args: argparse.Namespace) -> int:
     )
     telemetry = None
     if args.telemetry is not None:
-        sources = lambda: [m.service.snapshot() for m in models.values()]  # noqa: E731
+        sources = lambda: [m.snapshot() for m in models.values()]  # noqa: E731
         telemetry = JsonLines(sources, args.telemetry)
     host, port = listener.getsockname()[:2]
     names = ", ".join(models)
     print(f"pyc-serve: {names} at http://{host}:{port}/v2, live page at /", flush=True)
+    for model in models.values():
+        if model.alone:
+            print(f"pyc-serve: {model.name}: requests one by one: {model.alone}", flush=True)
     # The server ends its calls first, then raises the signal again.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

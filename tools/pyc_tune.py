@@ -30,7 +30,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.lab.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
@@ -181,7 +181,7 @@ def _run(argv: Sequence[str] | None) -> int:
     parser, commands = parser_and_commands()
     flags = parser.parse_args(with_command(given, commands))
     if flags.command is None:
-        raise _usage("expected a command or a model, got none")
+        raise cli.usage_error(TOOL, "expected a command or a model, got none")
     url = flags.db or default_url(os.environ)
     if flags.command in _STUDIES:
         # What these need takes a compiler, which looking into the database does without.
@@ -253,7 +253,7 @@ def _collect(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     from pyc_mlir.lab.evidence.database.upkeep import collect
 
     if flags.keep_toolchains < 0:
-        raise _usage(f"expected a number of toolchains, got {flags.keep_toolchains}")
+        raise cli.usage_error(TOOL, f"expected a number of toolchains, got {flags.keep_toolchains}")
     gone = collect(store, flags.keep_toolchains, flags.dry_run)
     done = "would remove" if flags.dry_run else "removed"
     print(f"{store.url}: {done} {gone.traces} traces of {len(gone.toolchains)} toolchains")
@@ -269,7 +269,7 @@ def _report(store: "EvidenceStore", flags: argparse.Namespace) -> int:
 
     study = named(store, flags.id)
     if not isinstance(study, Study):
-        raise _usage(f"expected the id of a study, got an id of table {study.table}")
+        raise cli.usage_error(TOOL, f"expected the id of a study, got an id of table {study.table}")
     facts = facts_of(store, study)
     model = machine_model(facts, flags.calibration)
     write_file(flags.output, page(facts, model).encode())
@@ -302,10 +302,6 @@ _COMMANDS = {
 
 
 _STUDIES = {TUNE: "run_tune", "resume": "run_resume", "worker": "run_worker"}
-
-
-def _usage(problem: str) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
 
 
 if __name__ == "__main__":

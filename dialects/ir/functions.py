@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.ops.elementwise import accumulated
-from pyc_mlir.dialects.types import DTYPES, accumulator, is_float, is_unsigned
+from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float, is_unsigned
 
 
 def _in_accumulator(
@@ -317,3 +317,13 @@ def erfinv(b: Any, x: Any) -> Any:
         return b.mul(out, b.scalar(math.sqrt(0.5), x))
 
     return accumulated(b, x, formula)
+
+
+def sees_a_key(b: Any, mask: Any) -> Any:
+    """Return i1 [..., s, 1]: the rows of a mask of attention that leave some key visible."""
+    axis = b.type_of(mask).rank - 1
+    if b.type_of(mask).dtype != BOOL:
+        best = b.reduce_max(mask, axes=(axis,), keepdims=True)
+        return b.compare(best, b.scalar(-np.inf, mask), predicate="ne")
+    best = b.reduce_max(b.cast(mask, dtype=DTYPES["i8"]), axes=(axis,), keepdims=True)
+    return b.compare(best, b.scalar(0, best), predicate="gt")

@@ -15,6 +15,7 @@ A class says by class variables that it is
     kind: ClassVar[str] = "event"      tagged: written first, required, and selects among a union
     schema: ClassVar[int] = 2          of a version: written, and required to be equal
     as_row: ClassVar[bool] = True      a list of its fields' values in their order
+    complete: ClassVar[bool] = True    fields with a default are required too
 
 A class with a `kind` that is no dataclass stands for its direct subclasses. Values of other types
 have a `Form`: in a field's annotation, ``Annotated[np.dtype, Form(...)]``, or in `forms`, for one
@@ -302,7 +303,8 @@ def _layout(kind: Any) -> _Layout:
         return _Layout({}, {}, (), False)
     own = [f for f in fields(kind) if f.init]
     hints = get_type_hints(kind, include_extras=True)
-    needed = (f.name for f in own if f.default is MISSING and f.default_factory is MISSING)
+    whole = getattr(kind, "complete", False) is True
+    needed = (f.name for f in own if whole or f.default is f.default_factory is MISSING)
     names = {f.name for f in fields(kind)}
     marks = ((n, getattr(kind, n, None)) for n in ("kind", "schema") if n not in names)
     head = {name: mark for name, mark in marks if isinstance(mark, str | int)}

@@ -72,6 +72,13 @@ class Event:
         if self.part not in PARTS:
             raise ValueError(f"expected a part of {', '.join(PARTS)}, got {self.part!r:.80}")
 
+    def __str__(self) -> str:
+        """Write the event in words, as in ``mode: full in place of lean; CODE: why``."""
+        text = f"{self.name}: {self.outcome}"
+        text += f" in place of {self.before}" if self.before else ""
+        numbers = ", ".join(f"{name} {value:g}" for name, value in self.measured.items())
+        return "; ".join([text, *map(str, self.reasons), *([numbers] if numbers else [])])
+
     # The same view as of a decision, for lists of both.
 
     @property

@@ -8,12 +8,14 @@ statistics; wherever it has a choice it asks `context.choices`.
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
 from pyc_mlir.pipelines.target.calibration import Calibration
-from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.target import TARGETS, Target
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,16 @@ class Pass(Protocol):
 def option(default: Any, help: str) -> Any:
     """Declare a pass option with its default and the line that `--list-passes` shows."""
     return field(default=default, metadata={"help": help})
+
+
+def require_target(name: str) -> None:
+    """Raise PycError (INVALID_PIPELINE) for an unknown `target`; empty is the compile's."""
+    if name not in ("", *TARGETS):
+        raise PycError(
+            ReasonCode.INVALID_PIPELINE,
+            f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {name!r}"
+            f"{did_you_mean(name, TARGETS)}",
+        )
 
 
 def options_of(pass_class: type) -> list[tuple[Field, str]]:

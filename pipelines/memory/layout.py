@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
 class TaskRun:
     """One run of a task in step `wave`; `copy` above 0 says that it runs again."""
 
+    as_row: ClassVar[bool] = True
     task: int
     copy: int
     wave: int
@@ -30,6 +32,7 @@ class Rectangle:
         `first`, and their common bytes count once.
     """
 
+    as_row: ClassVar[bool] = True
     buffer: str
     copy: int
     first: int

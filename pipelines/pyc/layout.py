@@ -18,14 +18,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, create
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
-from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.graph import BlockGraph
@@ -47,7 +46,7 @@ from pyc_mlir.pipelines.pyc.rewriting import (
 )
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
-from pyc_mlir.pipelines.target.target import TARGETS, Target
+from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import F32, Work, nominal
 
 KEEP, CHANNELS_LAST = "keep", "NHWC"
@@ -63,11 +62,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Raise PycError (INVALID_PIPELINE) for a target that does not exist."""
-        if self.target not in ("", *TARGETS):
-            raise PycError(
-                ReasonCode.INVALID_PIPELINE,
-                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}",
-            )
+        require_target(self.target)
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Choose for every region of every function of one block."""

@@ -18,11 +18,10 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.evidence import Computes, LargerConstant, NotOffered
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
-from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
 from pyc_mlir.pipelines.kernels.knobs import encode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED, SELECT
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
@@ -48,7 +47,7 @@ from pyc_mlir.pipelines.pyc.held_constants import (
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
-from pyc_mlir.pipelines.target.target import MOST_BINDINGS, TARGETS, Target
+from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
 from pyc_mlir.pipelines.target.work import Work, nominal
 from pyc_mlir.pipelines.target.work_id import work_id
 
@@ -68,12 +67,7 @@ class SelectKernels:
 
     def __post_init__(self) -> None:
         """Raise PycError (INVALID_PIPELINE) for an unknown target or family."""
-        if self.target not in ("", *TARGETS):
-            raise PycError(
-                ReasonCode.INVALID_PIPELINE,
-                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}"
-                f"{did_you_mean(self.target, TARGETS)}",
-            )
+        require_target(self.target)
         unknown = set(filter(None, self.families.split("+"))) - set(FAMILIES)
         if unknown:
             raise PycError(

@@ -8,12 +8,11 @@ largest call.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.util.units import quantity
 
 
@@ -28,6 +27,7 @@ class Account:
     workspace: what a call allocates beside its arena.
     """
 
+    complete: ClassVar[bool] = True
     constants: int | None = None
     inputs: int | None = None
     transients: int | None = None
@@ -61,7 +61,7 @@ class Account:
 
     def described(self, concurrency: int = 1) -> str:
         """Return ``5.8 MiB: constants 5.4 MiB, inputs 12 KiB, ...``, as every tool shows it."""
-        total, named = self.total(concurrency), self.to_json().items()
+        total, named = self.total(concurrency), asdict(self).items()
         parts = [f"{name} {quantity(size, 'B')}" for name, size in named if size]
         calls = f" with scratch for {concurrency} calls" if concurrency > 1 else ""
         if total is not None:
@@ -72,24 +72,6 @@ class Account:
 
     def __str__(self) -> str:
         return self.described()
-
-    def to_json(self) -> dict[str, int | None]:
-        """Return the manifest's form of it."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Account":
-        """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
-        names = {f.name for f in fields(Account)}
-        if set(data) != names or any(
-            v is not None and (type(v) is not int or v < 0) for v in data.values()
-        ):
-            raise PycError(
-                ReasonCode.BAD_ARTIFACT,
-                f"manifest: expected bytes or null for {', '.join(sorted(names))}, "
-                f"got {data!r:.200}; compile it again",
-            )
-        return Account(**data)
 
 
 def _bytes(arguments: Sequence[SignatureEntry]) -> int | None:

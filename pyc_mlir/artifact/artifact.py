@@ -17,8 +17,8 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,12 @@ from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.artifact.manifest import (
     ARENA,
-    BY_IREE,
-    CALIBRATION,
-    CONTRACT_REPORT,
-    FORMULAS,
-    IMPORTED,
     MAIN,
-    MEMORY,
-    PREDICTION,
-    check_manifest,
-    report_of,
+    CalibrationName,
+    EntryPoint,
+    Manifest,
+    ReplayOptions,
+    read_manifest,
 )
 from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.artifact.signature import Signature
@@ -59,7 +55,6 @@ from pyc_mlir.util.pages import read_file_large
 from pyc_mlir.util.units import quantity
 from pyc_mlir.util.versions import installed_version
 
-SCHEMA_VERSION = 3
 _FOLDER = "pyc/"
 _MANIFEST = "pyc/manifest.json"
 _DECISIONS = "pyc/decisions.jsonl"
@@ -92,7 +87,7 @@ class Artifact:
     """
 
     vmfb: bytes | memoryview
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     decisions: Sequence[Decision] = ()
     module: bytes = b""
     memory: bytes = b""
@@ -111,80 +106,69 @@ class Artifact:
         """Return a description of the artifact, in words."""
         manifest = self.manifest
         return {
-            "target": str(manifest.get("target", "none")),
-            "graph": str(manifest.get("graph_id") or "none"),
+            "target": manifest.target,
+            "graph": manifest.graph_id or "none",
             "size": quantity(len(self.vmfb), "B"),
             "memory": self.memory_line,
-            **({"time": str(self.prediction)} if self.manifest.get(PREDICTION) else {}),
+            **({} if self.prediction is None else {"time": str(self.prediction)}),
             "decisions": str(len(self.decisions)),
         }
 
     @property
     def unbound(self) -> "Artifact":
-        """The program as if nothing was promised, but for what is part of its code: `Contract`."""
-        kept = {n: v for n, v in self.manifest["contract"].items() if n == "detect_faults"}
-        return replace(self, manifest={**self.manifest, "contract": kept}, samples=b"")
+        """The program as if nothing was promised, but for what is part of its code."""
+        kept = Contract(detect_faults=self.manifest.contract.detect_faults)
+        return replace(self.noted(contract=kept), samples=b"")
 
     @property
     def names(self) -> NodeNames:
         """The names of the model's nodes, as far as the decisions have them."""
-        return NodeNames.of(self.manifest["graph_id"], self.decisions)
+        return NodeNames.of(self.manifest.graph_id, self.decisions)
+
+    def noted(self, **changes: Any) -> "Artifact":
+        """Return the artifact with these fields of the manifest."""
+        return replace(self, manifest=replace(self.manifest, **changes))
 
     def named(self, names: NodeNames) -> "Artifact":
         """Return the artifact with names of nodes, unless they are those of another program."""
         if not names.sites:
             return self
-        return replace(self, decisions=names.given(self.manifest["graph_id"], self.decisions))
+        return replace(self, decisions=names.given(self.manifest.graph_id, self.decisions))
 
     @property
     def contract_report(self) -> ContractReport:
         """The compile's report on each clause of the contract."""
-        return report_of(self.manifest)
+        return self.manifest.contract_report
 
     @property
     def signature(self) -> Signature:
         """The inputs and results of the program."""
-        return Signature.from_json(self.manifest["signature"])
+        return self.manifest.signature
 
     @property
     def imported(self) -> ImportReport:
         """How much of the program PyC compiles, and how much it leaves to IREE."""
-        return ImportReport.from_json(self.manifest[IMPORTED])
+        return self.manifest.imported
 
     @property
     def account(self) -> Account:
         """The memory that the program needs."""
-        return Account.from_json(self.manifest[MEMORY])
+        return self.manifest.memory
 
     @property
     def memory_line(self) -> str:
         """The account in words, with scratch for as many calls as the contract lets overlap."""
-        contract = Contract.of(self.manifest["contract"])
-        return self.account.described(contract.max_concurrency)
+        return self.account.described(self.manifest.contract.max_concurrency)
 
     @property
     def prediction(self) -> Prediction | None:
         """The predicted time of a call; None where nothing is known of the program."""
-        found = self.manifest[PREDICTION]
-        return None if found is None else Prediction.from_json(found)
-
-    @property
-    def seconds(self) -> float | None:
-        """The predicted seconds of a call, by which a device is chosen."""
-        return None if self.prediction is None else self.prediction.seconds
+        return self.manifest.prediction
 
     @property
     def reference(self) -> Account:
         """The memory of the same dispatches by IREE's own plan, weights as the model has them."""
-        return Account.from_json(self.manifest[BY_IREE])
-
-
-@dataclass(frozen=True)
-class Mode:
-    """The planner's mode of an entry, and bytes of its arena: None if they depend on the call."""
-
-    mode: str
-    arena_bytes: int | None
+        return self.manifest.memory_by_iree
 
 
 def make_manifest(
@@ -198,18 +182,17 @@ def make_manifest(
     arena_entry: str = "",
     reference: Account | None = None,
     formulas: Mapping[str, Sequence[str]] | None = None,
-    modes: Mapping[str, Mode] | None = None,
+    modes: Iterable[EntryPoint] = (),
     prediction: Prediction | None = None,
     calibration: Calibration | None = None,
     contract_report: ContractReport | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: ReplayOptions | None = None,
     imported: ImportReport | None = None,
-) -> dict[str, Any]:
+) -> Manifest:
     """Return the manifest of a program whose entry `main` is the function `entry`.
 
-    `modes` says in which mode each function with an arena was planned; those besides
-    `arena_entry` are entries of their own, ``main$arena.<mode>``.
-    `arena_entry` is the function that takes memory from its caller, if there is one. `account`
+    `modes` are the functions that take memory from their caller, with the mode of their plan;
+    `arena_entry` is the first one of them, the others' entries are ``main$arena.<mode>``. `account`
     defaults to what the signature says, `reference` (`Artifact.reference`) to `account`, `versions`
     to those of the installed packages. `formulas` say what a call allocates by each of both, where
     that depends on its sizes: the largest of several sums. `prediction`
@@ -217,40 +200,36 @@ def make_manifest(
     the hash of its content. `contract_report` has the status of each clause. `options` are the
     other requested options, `imported` is how much of the program PyC compiles.
     """
-    entries: dict[str, Any] = {MAIN: {"function": entry}}
+    entries = {MAIN: EntryPoint(entry)}
     if arena_entry:
-        known = dict(modes or {})
-        first = known.pop(arena_entry, Mode("", None))
-        entries[ARENA] = {"function": arena_entry, **asdict(first)}
-        for function, mode in known.items():
-            entries[f"{ARENA}.{mode.mode}"] = {"function": function, **asdict(mode)}
+        entries[ARENA] = EntryPoint(arena_entry)
+        for mode in modes:
+            own = mode.function == arena_entry
+            entries[ARENA if own else f"{ARENA}.{mode.mode}"] = mode
     needed = account or Account.of(signature)
-    named: dict[str, Any] = {} if calibration is None else {CALIBRATION: _named(calibration)}
-    if contract_report is not None and contract_report.clauses:
-        named[CONTRACT_REPORT] = to_data(contract_report.unmeasured().clauses)
-    if formulas:
-        named[FORMULAS] = {name: list(sums) for name, sums in formulas.items()}
-    return {
-        "schema": SCHEMA_VERSION,
-        **named,
-        "target": target.name,
-        "device": target.device,
-        "features": sorted(target.needs),
-        "signature": signature.to_json(),
-        "contract": to_data(contract or Contract()),
-        "versions": dict(installed_versions() if versions is None else versions),
-        "graph_id": graph_id,
-        "entries": entries,
-        PREDICTION: None if prediction is None else prediction.to_json(),
-        "options": dict(options or {}),
-        MEMORY: needed.to_json(),
-        BY_IREE: (reference or needed).to_json(),
-        IMPORTED: (imported or ImportReport()).to_json(),
-    }
+    return Manifest(
+        target=target.name,
+        device=target.device,  # pyright: ignore[reportArgumentType]
+        features=tuple(sorted(target.needs)),
+        signature=signature,
+        contract=contract or Contract(),
+        versions=dict(installed_versions() if versions is None else versions),
+        graph_id=graph_id,
+        entries=entries,
+        prediction=prediction,
+        options=options or ReplayOptions(),
+        calibration=calibration_name(calibration),
+        memory=needed,
+        memory_by_iree=reference or needed,
+        formulas={name: tuple(sums) for name, sums in (formulas or {}).items()},
+        contract_report=(contract_report or ContractReport()).unmeasured(),
+        imported=imported or ImportReport(),
+    )
 
 
-def _named(calibration: Calibration) -> dict[str, str]:
-    return {"name": calibration.name, "sha256": calibration.hash}
+def calibration_name(calibration: Calibration | None) -> CalibrationName | None:
+    """Return the name by which manifests and logs refer to a calibration."""
+    return None if calibration is None else CalibrationName(calibration.name, calibration.hash)
 
 
 def installed_versions() -> dict[str, str]:
@@ -269,7 +248,7 @@ def to_bytes(artifact: Artifact) -> bytes:
     archive.
     """
     start = _directory_start(artifact.vmfb)
-    named = bool(artifact.manifest["options"].get("node_names"))
+    named = artifact.manifest.options.node_names
     plain = (_unplaced(d, named) for d in artifact.decisions)
     log = "".join(f"{json.dumps(d, ensure_ascii=False)}\n" for d in plain)
     parts = {
@@ -281,8 +260,8 @@ def to_bytes(artifact: Artifact) -> bytes:
     }
     checksums = {name: checksum(data) for name, data in parts.items()}
     checksums["vmfb"] = checksum(artifact.vmfb)
-    manifest = {**artifact.manifest, "checksums": checksums}
-    text = json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False)
+    manifest = replace(artifact.manifest, checksums=checksums)
+    text = json.dumps(to_data(manifest), indent=1, sort_keys=True, ensure_ascii=False)
     buffer = io.BytesIO(artifact.vmfb)
     with zipfile.ZipFile(buffer, "a") as archive:
         for name, data in (*parts.items(), (_MANIFEST, text.encode())):
@@ -337,7 +316,7 @@ def from_bytes(
     manifest = _read_manifest(parts[_MANIFEST], name)
     start = min(entry.header_offset for entry in own)
     vmfb = _iree_part(data, start, parts[_TAIL])
-    checksums = manifest.pop("checksums")
+    checksums, manifest = manifest.checksums, replace(manifest, checksums={})
     others = sorted(set(checksums) ^ ({*parts, "vmfb"} - {_MANIFEST}))
     if others:
         raise _bad(name, "the entries that its manifest names", f"others: {', '.join(others)}")
@@ -413,26 +392,18 @@ def read(path: str | Path) -> Artifact:
     return from_bytes(data, str(path)).named(read_beside(path))
 
 
-def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
+def _read_manifest(data: bytes, name: str) -> Manifest:
     try:
-        manifest = parse_json(data)
+        return read_manifest(parse_json(data))
     except ValueError as error:
-        raise _bad(name, "JSON in the manifest", str(error)) from None
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA_VERSION:
-        got = manifest.get("schema") if isinstance(manifest, dict) else manifest
-        raise _bad(name, f"a manifest of schema {SCHEMA_VERSION}", f"{got!r}")
-    try:
-        check_manifest(manifest)
-    except ValueError as error:
-        raise _bad(name, "a manifest as PyC writes it", str(error)) from None
-    return manifest
+        raise _bad(name, "a manifest as this version writes it", str(error)) from None
 
 
-def _check_samples(data: bytes, manifest: Mapping[str, Any], name: str) -> None:
+def _check_samples(data: bytes, manifest: Manifest, name: str) -> None:
     """Raise PycError (BAD_ARTIFACT) unless samples can be read, and are there."""
     try:
-        Samples.from_bytes(data, Signature.from_json(manifest["signature"]))
-        if not data and Contract.of(manifest["contract"]).compares:
+        Samples.from_bytes(data, manifest.signature)
+        if not data and manifest.contract.compares:
             raise ValueError("no samples beside a clause `max_error`")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _bad(name, "samples of this version", str(error)) from None

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, from_bytes
+from pyc_mlir.artifact.artifact import Artifact, from_bytes
 from pyc_mlir.artifact.contract_status import Counts, current_report, refusal_report
-from pyc_mlir.artifact.manifest import check_conditions
+from pyc_mlir.artifact.manifest import Origin, read_origin
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -32,17 +33,6 @@ from pyc_mlir.pipelines.choices.log import (
 from pyc_mlir.pipelines.choices.node_names import read_beside
 from pyc_mlir.pipelines.choices.recipe_file import RecipeFile, is_recipe
 
-# What the manifest says of the way to a program.
-CONDITIONS = (
-    "target",
-    "features",
-    "graph_id",
-    "signature",
-    "contract",
-    "options",
-    CALIBRATION,
-    "versions",
-)
 # What a compile without a program chose, and over what.
 REFUSED, MADE = "refused", "made"
 _ZIP = b"PK\x03\x04"
@@ -74,7 +64,7 @@ class CompileLog:
     def signature(self) -> Signature | None:
         """The inputs and results of the program."""
         known = self.conditions.get("signature")
-        return None if known is None else Signature.from_json(known)
+        return None if known is None else from_data(Signature, known)
 
     @property
     def has_islands(self) -> bool:
@@ -84,7 +74,7 @@ class CompileLog:
 
 def conditions_of(artifact: Artifact) -> dict[str, Any]:
     """Return the options and facts that an artifact was compiled with, as JSON data."""
-    return {name: artifact.manifest.get(name) for name in CONDITIONS}
+    return to_data(artifact.manifest.origin)
 
 
 def head_of(artifact: Artifact, data: bytes) -> Conditions:
@@ -118,17 +108,15 @@ def read_compile_log(path: str | Path) -> CompileLog:
 def _of_log(name: str, log: Sequence[Record]) -> CompileLog:
     head = next((r for r in log if isinstance(r, Conditions)), Conditions({}, ""))
     if head.values:
-        _check_conditions(head, name)
+        origin_in(head.values, name)
     made, events = decisions_of(log), events_of(log)
     return CompileLog(name, head.values, made, head.digest, None, events, head.broken)
 
 
-def _check_conditions(head: Conditions, name: str) -> None:
-    """Raise PycError (BAD_ARGUMENT) for conditions that no compile has."""
+def origin_in(conditions: Mapping[str, Any], name: str) -> Origin:
+    """Return the conditions of a log. Raises PycError (BAD_ARGUMENT) for those of no compile."""
     try:
-        if missing := set(CONDITIONS) - set(head.values):
-            raise ValueError(f"none for {', '.join(sorted(missing))}")
-        check_conditions({condition: head.values[condition] for condition in CONDITIONS})
+        return read_origin(conditions)
     except ValueError as error:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,

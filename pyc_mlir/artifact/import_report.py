@@ -6,8 +6,8 @@ refused in the error (`UnsupportedModel.report`). Needs no compiler: a deploymen
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
@@ -56,6 +56,7 @@ class ImportReport:
         dynamic or an op's work is not known.
     """
 
+    complete: ClassVar[bool] = True
     total: int = 0
     counted: str = OPS
     name: str = ""
@@ -146,64 +147,22 @@ class ImportReport:
         counts = Counter(b.op for b in self.breaks if b.family == family)
         return ", ".join(f"{op} {count}" for op, count in counts.most_common())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it, and what follows from it, as JSON data."""
-        breaks, unraised = ([_finding_json(b) for b in f] for f in (self.breaks, self.unraised))
-        scores = {"score": self.score, "flop_score": self.flop_score, "where": dict(self.where)}
-        kinds = {"by_op": dict(self.by_op), "by_family": dict(self.by_family)}
-        lists = {"breaks": breaks, "unraised": unraised}
-        # Written only where there are some: reports without them are those of other versions too.
-        islands = {"islands": [_finding_json(i) for i in self.islands]} if self.islands else {}
-        own = {k: v for k, v in asdict(self).items() if k != "islands"}
-        return {**own, **islands, **lists, **scores, **kinds, "first": self.first}
-
-    @staticmethod
-    def from_json(data: Any) -> "ImportReport":
-        """Read what `to_json` wrote. Raises ValueError for anything else."""
-        try:
-            fields = {n: data[n] for n in ImportReport.__dataclass_fields__ if n != "islands"}
-            islands = tuple(_finding(b) for b in data.get("islands", ()))
-            breaks = tuple(_finding(b) for b in fields.pop("breaks"))
-            unraised = tuple(_finding(b) for b in fields.pop("unraised"))
-            report = ImportReport(**fields, breaks=breaks, unraised=unraised, islands=islands)
-            same = report._is_legal and report.to_json() == data
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"expected a report of an import, got {data!r:.200}") from error
-        if not same:
-            raise ValueError(f"expected a report whose parts agree, got {data!r:.200}")
-        return report
-
-    @property
-    def _is_legal(self) -> bool:
+    def __post_init__(self) -> None:
+        """Raise ValueError for counts that no import has."""
         optional = (self.untried, self.flops, self.lost_flops)
         counts = [self.total, self.foreign, *(c for c in optional if c is not None)]
-        named = isinstance(self.name, str) and self.counted in (NODES, OPS)
-        return (
-            named
-            and all(type(count) is int for count in counts)
-            and min(self.own, *counts) >= 0
-            and len(self.islands) <= self.foreign
-            and (self.flops is None or self.flops >= (self.lost_flops or 0))
-        )
+        if (
+            self.counted not in (NODES, OPS)
+            or min(self.own, *counts) < 0
+            or len(self.islands) > self.foreign
+            or (self.flops is not None and self.flops < (self.lost_flops or 0))
+        ):
+            raise ValueError(f"expected counts that agree, got {self!r:.200}")
 
 
 def _share(part: int, whole: int) -> float:
     """Return part / whole; 1 of nothing, since all of it can be compiled."""
     return part / whole if whole else 1.0
-
-
-def _finding_json(finding: GraphBreak) -> dict[str, Any]:
-    # Written only where there is one: artifacts, which carry no paths, hold none.
-    fields = {k: v for k, v in asdict(finding).items() if k != "line" or v}
-    return {**fields, "code": finding.code.name}
-
-
-def _finding(data: Mapping[str, Any]) -> GraphBreak:
-    found = GraphBreak(**{**data, "code": ReasonCode[data["code"]]})
-    texts = (found.node, found.op, found.why, found.family, found.line)
-    if not all(isinstance(t, str) for t in texts) or type(found.place) not in (int, type(None)):
-        raise TypeError("a break's texts and place")
-    return found
 
 
 class UnsupportedModel(PycError):

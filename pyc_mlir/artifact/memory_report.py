@@ -9,16 +9,16 @@ buffers.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle, TaskRun
+from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
 
-SCHEMA_VERSION = 2
 # The layout that the others are compared with, as decisions name it.
 UNPLANNED = "iree"
 
@@ -30,6 +30,7 @@ class TaskReport:
     sources: ids of the ops that it computes, as decisions name them.
     """
 
+    as_row: ClassVar[bool] = True
     name: str
     seconds: float = 0.0
     flops: float = 0.0
@@ -41,6 +42,7 @@ class TaskReport:
 class FrontierPoint:
     """One plan that no other one beats: bytes of its arena, predicted seconds."""
 
+    as_row: ClassVar[bool] = True
     arena_bytes: int
     seconds: float
 
@@ -54,6 +56,7 @@ class RegionReport:
     lower_bound: bytes that no packing of the planned order goes below; 0 where not known.
     """
 
+    complete: ClassVar[bool] = True
     name: str
     tasks: tuple[TaskReport, ...]
     layouts: Mapping[str, ArenaLayout]
@@ -103,6 +106,8 @@ class MemoryReport:
     says what the predicted seconds rest on.
     """
 
+    schema: ClassVar[int] = 3
+    complete: ClassVar[bool] = True
     regions: tuple[RegionReport, ...] = ()
     basis: str = ""
 
@@ -146,7 +151,7 @@ def region_report(
             TaskReport(t.name, t.seconds, t.flops, t.traffic_bytes, t.sources)
             for t in problem.tasks
         ),
-        dict(layouts),
+        dict(sorted(layouts.items())),
         chosen,
         tuple(FrontierPoint(arena, seconds) for arena, seconds in frontier),
         lower_bound,
@@ -155,69 +160,23 @@ def region_report(
 
 def to_bytes(report: MemoryReport) -> bytes:
     """Return the report as JSON, for the artifact."""
-    return json.dumps(to_json(report), separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def to_json(report: MemoryReport) -> dict[str, Any]:
-    """Return the report as plain JSON data, keys in a fixed order."""
-    return {
-        "schema": SCHEMA_VERSION,
-        "basis": report.basis,
-        "regions": [_region_json(region) for region in report.regions],
-    }
-
-
-def _region_json(region: RegionReport) -> dict[str, Any]:
-    return {
-        "name": region.name,
-        "chosen": region.chosen,
-        "lower_bound": region.lower_bound,
-        "tasks": [list(astuple(t)) for t in region.tasks],
-        "frontier": [list(astuple(p)) for p in region.frontier],
-        "layouts": {
-            name: {
-                "arena_bytes": layout.arena_bytes,
-                "seconds": layout.seconds,
-                "runs": [list(astuple(r)) for r in layout.runs],
-                "rectangles": [list(astuple(r)) for r in layout.rectangles],
-            }
-            for name, layout in sorted(region.layouts.items())
-        },
-    }
+    return json.dumps(to_data(report), separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def from_bytes(data: bytes, name: str = "memory report") -> MemoryReport:
     """Read what `to_bytes` made. Raises PycError (BAD_ARTIFACT), with `name` first, else."""
     try:
-        read = parse_json(data)
-        schema = read["schema"]
-        if schema == SCHEMA_VERSION:
-            report = MemoryReport(tuple(map(_region_of, read["regions"])), str(read["basis"]))
-            _check(report)
-            return report
-    except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
-        raise _bad(name, "a memory report", str(error)) from None
-    raise _bad(name, f"a memory report of schema {SCHEMA_VERSION}", f"{schema!r}")
-
-
-def _region_of(data: Mapping[str, Any]) -> RegionReport:
-    layouts = {
-        str(name): ArenaLayout(
-            layout["arena_bytes"],
-            tuple(TaskRun(*row) for row in layout["runs"]),
-            tuple(Rectangle(*row) for row in layout["rectangles"]),
-            layout["seconds"],
-        )
-        for name, layout in data["layouts"].items()
-    }
-    tasks = tuple(map(_task_of, data["tasks"]))
-    frontier = tuple(FrontierPoint(*row) for row in data["frontier"])
-    return RegionReport(data["name"], tasks, layouts, data["chosen"], frontier, data["lower_bound"])
-
-
-def _task_of(row: Sequence[Any]) -> TaskReport:
-    name, seconds, flops, traffic_bytes, sources = row
-    return TaskReport(name, seconds, flops, traffic_bytes, tuple(sources))
+        report = from_data(MemoryReport, parse_json(data), "memory report")
+        _check(report)
+    except ValueError as error:
+        raise PycError(
+            ReasonCode.BAD_ARTIFACT,
+            where=name,
+            expected="a memory report of this version",
+            got=str(error),
+            remedy="compile it again",
+        ) from None
+    return report
 
 
 def _check(report: MemoryReport) -> None:
@@ -232,9 +191,3 @@ def _check(report: MemoryReport) -> None:
                 known = r.writer is None or r.writer in tasks
                 if not (lasts and known and (r.takes_over is None or 0 <= r.takes_over < i)):
                     raise ValueError(f"{region.name}: rectangle {i} is {r}")
-
-
-def _bad(name: str, expected: str, got: str) -> PycError:
-    return PycError(
-        ReasonCode.BAD_ARTIFACT, f"{name}: expected {expected}, got {got}; compile it again"
-    )

@@ -6,11 +6,8 @@ predicted seconds of a whole call.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.util.units import quantity
 
@@ -54,25 +51,6 @@ class Prediction:
     def __str__(self) -> str:
         """``2.91 ms a call predicted for 1 thread, batch=2; modelled by ...``, as tools show it."""
         return f"{quantity(self.seconds, 's')} a call predicted for {self.where}; {self.grounds}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest's form of it."""
-        return to_data(self)
-
-    @staticmethod
-    def from_json(data: Any) -> "Prediction":
-        """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
-        try:
-            found = from_data(Prediction, data, "prediction")
-        except (PycError, ValueError, TypeError):
-            found = None
-        if found is None or not 0 <= found.measured <= found.seconds < float("inf"):
-            raise PycError(
-                ReasonCode.BAD_ARTIFACT,
-                f"manifest: expected a prediction of a call's seconds, got {data!r:.200}; compile "
-                "it again",
-            )
-        return found
 
 
 def predicted_sizes(signature: Signature) -> dict[str, int]:

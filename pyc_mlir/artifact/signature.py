@@ -18,13 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float
+from pyc_mlir.dialects.util.codec import Form
 
 # Arguments of calls that are no arrays: numbers and trees.
 PLAIN = (bool, int, float, list, tuple, dict)
@@ -52,7 +53,7 @@ class SignatureEntry:
     """
 
     name: str
-    dtype: np.dtype
+    dtype: Annotated[np.dtype, Form(dtype_name, DTYPES.__getitem__)]
     shape: tuple[Dim, ...]
 
     def __post_init__(self) -> None:
@@ -84,18 +85,6 @@ class SignatureEntry:
         ]
         return replace(self, shape=tuple(shape))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest's form of it."""
-        return {"name": self.name, "dtype": dtype_name(self.dtype), "shape": list(self.shape)}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "SignatureEntry":
-        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError."""
-        dims = tuple(data["shape"])
-        if not all(d is None or isinstance(d, str) or (type(d) is int and d >= 0) for d in dims):
-            raise ValueError(f"expected sizes, names or null as dimensions, got {data['shape']}")
-        return SignatureEntry(str(data["name"]), DTYPES[data["dtype"]], dims)
-
 
 @dataclass(frozen=True)
 class Signature:
@@ -104,6 +93,7 @@ class Signature:
     results: the structure of the results, as `encode` writes it.
     """
 
+    complete: ClassVar[bool] = True
     inputs: tuple[SignatureEntry, ...]
     outputs: tuple[SignatureEntry, ...]
     ranges: Ranges = field(default_factory=dict)
@@ -246,41 +236,6 @@ class Signature:
     def _miscounted(self, expected: str, got: str) -> PycError:
         message = f"call: expected {expected} ({self._listed()}), got {got}"
         return PycError(ReasonCode.ARGUMENT_COUNT, message)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest's form of it."""
-        ranges = {name: list(ends) for name, ends in self.ranges.items()}
-        return {
-            "inputs": [a.to_json() for a in self.inputs],
-            "outputs": [a.to_json() for a in self.outputs],
-            **({"ranges": ranges} if ranges else {}),
-            **({"results": self.results} if self.results else {}),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Signature":
-        """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
-        try:
-            results, count = data.get("results", ""), len(data["outputs"])
-            decode(results, count)
-            return Signature(
-                tuple(SignatureEntry.from_json(a) for a in data["inputs"]),
-                tuple(SignatureEntry.from_json(a) for a in data["outputs"]),
-                results=results,
-            ).with_ranges(data.get("ranges", {}))
-        except (
-            ArithmeticError,
-            AttributeError,
-            PycError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ) as error:
-            raise PycError(
-                ReasonCode.BAD_ARTIFACT,
-                f"manifest: expected inputs and outputs with name, dtype and shape, "
-                f"got {data!r:.200} ({type(error).__name__}: {error})",
-            ) from None
 
 
 def _is_leaf(value: Any) -> bool:

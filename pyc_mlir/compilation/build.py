@@ -6,13 +6,13 @@
 `plan_only` stops at the memory plan; `together` chooses kernels and parts by such plans.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyc_mlir.artifact.account import Account
-from pyc_mlir.artifact.artifact import Artifact, Mode, make_manifest
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.contract_status import Facts, compile_report
+from pyc_mlir.artifact.manifest import EntryPoint, Manifest
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
 from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.artifact.test_vectors import Samples
@@ -261,9 +261,7 @@ class _Rival:
         return self.program.planned(self.program.job.under(self.options)).fits
 
 
-def _manifest(
-    prepared: Prepared, made: Generated, entry: ArenaEntry, account: Account
-) -> dict[str, Any]:
+def _manifest(prepared: Prepared, made: Generated, entry: ArenaEntry, account: Account) -> Manifest:
     lowered, options, vmfb = prepared.lowered, prepared.options, made.vmfb
     by_iree = made.memory.reference.get(lowered.entry) or entry.main
     facts = _facts(prepared, made, account)
@@ -326,15 +324,13 @@ def _facts(prepared: Prepared, made: Generated, account: Account) -> Facts:
     )
 
 
-def _modes(vmfb: bytes, options: Options, entry: EntryRequest) -> dict[str, Mode]:
-    """Return, by function with an arena of its own, the mode of its plan and the arena's bytes."""
+def _modes(vmfb: bytes, options: Options, entry: EntryRequest) -> Iterator[EntryPoint]:
+    """Yield each function with an arena of its own, its plan's mode and its arena's bytes."""
     first = "+".join(options.planner_modes) or UNPLANNED
-    found = {}
     for name, mode in {entry.name: first, **entry.modes}.items():
         facts = read_facts(vmfb, name)
         if facts is not None:
-            found[name] = Mode(mode, facts.arena_bytes)
-    return found
+            yield EntryPoint(name, mode, facts.arena_bytes)
 
 
 def _budget(lowered: Lowered, contract: Contract) -> ByteBudget | None:

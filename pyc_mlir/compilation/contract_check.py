@@ -144,14 +144,14 @@ def _replay_stand_in(options: Options, build: Callable[[Options], Artifact]) -> 
 def _as_stand_in(artifact: Artifact, by: str, why: Sequence[Evidence]) -> Artifact:
     """Return IREE's code with the decision that it stands in for a program with kernels."""
     offered = (Alternative("all kernels"), Alternative(IREE_CODE))
-    site = Site(SITE, artifact.manifest["graph_id"] or "module")
+    site = Site(SITE, artifact.manifest.graph_id or "module")
     decision = Decision(site, IREE_CODE, offered, by, grounds=tuple(why))
     return replace(artifact, decisions=(*artifact.decisions, decision))
 
 
 def with_requested_options(artifact: Artifact, options: Options) -> Artifact:
     """Return the artifact with a manifest that records the requested options."""
-    return replace(artifact, manifest={**artifact.manifest, "options": options.replayed})
+    return artifact.noted(options=options.replayed)
 
 
 def needs_runs(contract: Contract) -> bool:
@@ -186,7 +186,7 @@ def _stand_ins(
 
 def _device_for(artifact: Artifact) -> Device | None:
     """Return a device that can run the artifact, on CPUs the caller's own thread; None: none."""
-    kind = artifact.manifest["device"]
+    kind = artifact.manifest.device
     try:
         device = Device("local-sync") if kind == "local" else Device.default_for(kind)
         Program(artifact.unbound, device)
@@ -264,7 +264,7 @@ def _check_same_bits(artifact: Artifact) -> ClauseReport:
 def _check_latency(artifact: Artifact, contract: Contract) -> ClauseReport:
     """Measure the median call on the default device. Raises PycError (LATENCY_MISSED)."""
     manifest = artifact.manifest
-    device = Device.default_for(manifest["device"], artifact.seconds)
+    device = Device.default_for(manifest.device, manifest.seconds)
     program = Program(artifact.unbound, device)
     arrays = [to_device(a, device) for a in some_inputs(artifact, serving(program).answer)]
     seconds = list(call_seconds(lambda: program(*arrays)))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.artifact.manifest import ReplayOptions
@@ -13,7 +13,6 @@ from pyc_mlir.artifact.memory_report import UNPLANNED
 from pyc_mlir.artifact.signature import checked_range
 from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.measure.environment import current_hashes
@@ -80,21 +79,15 @@ class Options(ReplayOptions):
     check: bool = False
 
     @property
-    def replayed(self) -> dict[str, Any]:
-        """The options that a manifest records, as JSON data: artifacts carry no paths."""
+    def replayed(self) -> ReplayOptions:
+        """The options that a manifest records: artifacts carry no paths."""
         recorded = ReplayOptions(**{f.name: getattr(self, f.name) for f in fields(ReplayOptions)})
-        data = to_data(
-            replace(
-                recorded,
-                passes="" if self.passes == HIGH_LEVEL else self.passes,
-                iree_flags=tuple(map(_without_path, self.iree_flags)),
-                ranges=dict(sorted(self.ranges.items())),
-            )
+        return replace(
+            recorded,
+            passes="" if self.passes == HIGH_LEVEL else self.passes,
+            iree_flags=tuple(map(_without_path, self.iree_flags)),
+            ranges=dict(sorted(self.ranges.items())),
         )
-        for name in ("node_names", "islands"):
-            if not data[name]:
-                del data[name]
-        return data
 
 
 def checked_options(options: Options, environment: Mapping[str, str] = os.environ) -> Options:

@@ -11,10 +11,9 @@ that has the site repeats the stage.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyc_mlir.artifact.artifact import CONTRACT_REPORT, Artifact
+from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, FirstIsBest, Site
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK, OTHER_PLANS, Contract
 from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
@@ -100,9 +99,8 @@ def record_stage(artifact: Artifact, decision: Decision) -> Artifact:
         for c in report.clauses
         if c.clause == CLAUSE
     ]
-    changed = to_data(report.updated(clauses).unmeasured().clauses)
-    manifest = {**artifact.manifest, **({CONTRACT_REPORT: changed} if changed else {})}
-    return replace(artifact, manifest=manifest, decisions=decisions)
+    changed = report.updated(clauses).unmeasured()
+    return replace(artifact.noted(contract_report=changed), decisions=decisions)
 
 
 def is_degraded(artifact: Artifact) -> bool:

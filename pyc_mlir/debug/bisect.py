@@ -209,7 +209,7 @@ def _is_wrong(program: Program, samples: Samples, number: int) -> bool:
 
 
 def _device(artifact: Artifact) -> Device | None:
-    return Device("local-sync") if artifact.manifest["device"] == "local" else None
+    return Device("local-sync") if artifact.manifest.device == "local" else None
 
 
 @dataclass

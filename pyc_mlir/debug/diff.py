@@ -7,7 +7,7 @@ that are left over are then joined by pass, operation and order.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyc_mlir.artifact.compile_log import CompileLog
@@ -153,4 +153,4 @@ def _sizes(recorded: CompileLog) -> dict[str, int | None]:
     artifact = recorded.artifact
     if artifact is None:
         return {}
-    return {"program": len(artifact.vmfb), **dict(artifact.manifest["memory"])}
+    return {"program": len(artifact.vmfb), **asdict(artifact.manifest.memory)}

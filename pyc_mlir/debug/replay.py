@@ -17,15 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.api import build
-from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, installed_versions, to_bytes
-from pyc_mlir.artifact.compile_log import CompileLog, conditions_of
-from pyc_mlir.artifact.manifest import ReplayOptions
+from pyc_mlir.artifact.artifact import (
+    Artifact,
+    calibration_name,
+    installed_versions,
+    to_bytes,
+)
+from pyc_mlir.artifact.compile_log import CompileLog, conditions_of, origin_in
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 from pyc_mlir.util.logs import Stage, logged
@@ -72,38 +75,36 @@ def replay_options(
     and that is not given, REPLAY_MISMATCH for those that this machine, these packages or the
     arguments do not meet, and as `resolve`.
     """
-    known = recorded.conditions
-    if not known or not known["options"]:
+    if not recorded.conditions:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"{recorded.name}: expected the log of a program, as `pyc-compile MODEL -o FILE --log "
             "LOG` writes it, or the program itself, got decisions without their compile; use them "
             "with `--recipe`",
         )
-    if target is None and known["target"] not in TARGETS:
+    known = origin_in(recorded.conditions, recorded.name)
+    if target is None and known.target not in TARGETS:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"{recorded.name}: expected the Target `{known['target']}` that it was compiled for, "
+            f"{recorded.name}: expected the Target `{known.target}` that it was compiled for, "
             "which is none of PyC's own, got none; give it by `replay(..., target=...)`",
         )
     given = CompileOptions(
-        target=target or known["target"],
-        contract=Contract.of(known["contract"]),
+        target=target or known.target,
+        contract=known.contract,
         calibration=calibration,
         iree_flags=iree_flags,
     )
-    options = resolve(given, from_data(ReplayOptions, known["options"], recorded.name))
-    used = options.calibration
-    _compare(
-        recorded,
-        {
-            "target": options.target.name,
-            "features": sorted(options.target.needs),
-            "options": options.replayed,
-            CALIBRATION: None if used is None else {"name": used.name, "sha256": used.hash},
-            "versions": installed_versions(),
-        },
+    options = resolve(given, known.options)
+    now = replace(
+        known,
+        target=options.target.name,
+        features=tuple(sorted(options.target.needs)),
+        options=options.replayed,
+        calibration=calibration_name(options.calibration),
+        versions=installed_versions(),
     )
+    _compare(recorded, to_data(now))
     return options
 
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 
+from pyc_mlir.util import children
+
 QUERY_SECONDS = 60
 
 
@@ -47,7 +49,7 @@ def ask(name: str) -> Driver:
     """Query one driver in a process of its own."""
     command = [sys.executable, "-m", "pyc_mlir.iree.inventory", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_SECONDS)
+        done = children.run(command, timeout=QUERY_SECONDS)
     except subprocess.TimeoutExpired:
         return Driver(name, problem=f"the driver did not answer within {QUERY_SECONDS} s")
     if done.returncode != 0:

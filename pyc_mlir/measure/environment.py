@@ -34,6 +34,7 @@ from typing import Any
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.measure.hardware import cpu_quota, machine_id, nvidia_gpus, page_policy, sniff
+from pyc_mlir.util import children
 from pyc_mlir.util.checksum import digest
 from pyc_mlir.util.source_files import SEEN, Files, source_digest
 from pyc_mlir.util.versions import installed_version
@@ -159,7 +160,8 @@ def git_state(source: Path) -> tuple[str | None, bool]:
 
 def _git(folder: str, *arguments: str) -> str:
     command = ["git", "-C", folder, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    done = children.run(command, timeout=20)
+    done.check_returncode()
     return done.stdout.strip()
 
 

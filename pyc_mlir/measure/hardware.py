@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyc_mlir.pipelines.target.target import available_cores
+from pyc_mlir.util import children
 
 _SALT = b"pyc-mlir evidence"
 _TOOL_SECONDS = 20
@@ -196,7 +197,7 @@ def _said(command: tuple[str, ...]) -> str:
     if shutil.which(command[0]) is None:
         return ""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_SECONDS)
+        done = children.run(command, timeout=_TOOL_SECONDS)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout if done.returncode == 0 else ""

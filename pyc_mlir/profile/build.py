@@ -87,7 +87,7 @@ def measure(
         f"{how.threads} thread{'s' if how.threads > 1 else ''}" if how.threads else "all cores"
     )
     return Profile(
-        program=artifact.manifest["graph_id"] or "",
+        program=artifact.manifest.graph_id or "",
         measured=True,
         how=(
             f"measured on {how.device}, {threads}, entry `{call.function}`: the mean of the middle "
@@ -218,7 +218,7 @@ def predict(artifact: Artifact, decisions: Sequence[Decision] | None = None) -> 
     groups = groups_of(artifact.decisions if decisions is None else decisions)
     rows = [_described(k.symbol, k.seconds, k, groups) for k in known if not k.is_command]
     return Profile(
-        program=artifact.manifest["graph_id"] or "",
+        program=artifact.manifest.graph_id or "",
         measured=False,
         how=f"predicted for {made.where}, {made.grounds}; `pyc-run --profile` measures",
         roof="",
@@ -248,7 +248,7 @@ def model_of(
 
     Raises PycError: FILE_ACCESS, BAD_ARGUMENT for a calibration of another CPU.
     """
-    target = Target.named(artifact.manifest["target"])
+    target = Target.named(artifact.manifest.target)
     target = target if cpu is None else target.on(cpu)
     if isinstance(calibration, str | Path):
         calibration = Calibration.load(calibration)

@@ -22,6 +22,8 @@ _DLPACK_CPU = 1
 # Drivers whose DLPack memory is at an address; where `byte_offset` stands in a DLTensor.
 _WITH_POINTERS = ("cuda", "hip")
 _DLPACK_OFFSET = 40
+# Results up to this size are copied to numpy.
+_COPIED_BYTES = 1 << 14
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -109,6 +111,15 @@ class Array:
             require_held(self._buffer, (tuple(self._buffer.shape), self.dtype, self.device))
             return self.device.download(self._buffer, self.dtype)
         return np.asarray(_HostMemory(self)).view(self.dtype)
+
+    def own(self) -> np.ndarray:
+        """Return a fresh result as numpy: a small one copied, which costs less than sharing it."""
+        size = self.nbytes
+        if not self.device.is_cpu or not 0 < size <= _COPIED_BYTES:
+            return self.host()
+        require_held(self.view, self.spec)
+        mapped: Any = self._buffer.map().asarray(self.shape, self.dtype)
+        return mapped.copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         host = self.numpy()

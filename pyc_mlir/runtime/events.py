@@ -86,6 +86,11 @@ class RunLog:
         """Record a load although the program was compiled for another release of the runtime."""
         self.add(RELEASE, LOADED, why, ReasonCode.RUNTIME_DIFFERS, REFUSED)
 
+    def latest(self) -> tuple[Event, ...]:
+        """List the latest events."""
+        with self._lock:
+            return tuple(self._events)
+
     def events(self, stats: Any) -> tuple[Event, ...]:
         """List what the cache did, the events, and one line that counts: of a program's `stats`."""
         with self._lock:

@@ -27,13 +27,13 @@ def load(artifact: Artifact, device: Device) -> Executable:
     machine lacks, and BAD_ARTIFACT for what IREE refuses.
     """
     manifest = artifact.manifest
-    _check_kind(manifest["device"], device)
+    _check_kind(manifest.device, device)
     if device.is_cpu:
-        _check_cpu(manifest["features"])
+        _check_cpu(manifest.features)
     try:
         return Executable(artifact.vmfb, device)
     except PycError as error:
-        other = other_runtime(manifest["versions"])
+        other = other_runtime(manifest.versions)
         if not other:
             raise
         message = f"{error.message}; it was {other}: compile it again, or install that one"

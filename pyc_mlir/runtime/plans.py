@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.artifact import ARENA, MAIN, Artifact
+from pyc_mlir.artifact.manifest import EntryPoint
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime import load_check
@@ -198,7 +199,7 @@ class Serving:
     def __init__(self, artifact: Artifact, device: Device, contract: Contract) -> None:
         """Load `artifact` on `device`. Raises PycError (BAD_ARTIFACT, DEVICE_UNAVAILABLE)."""
         self.artifact, self.device = artifact, device
-        signature, entries = artifact.signature, artifact.manifest["entries"]
+        signature, entries = artifact.signature, artifact.manifest.entries
         results = [ResultType(o.dtype, o.static_shape) for o in signature.outputs]
         executable = load_check.load(artifact, device)
         self.executable = executable
@@ -206,9 +207,9 @@ class Serving:
         self.faults = Faults(self.log, executable.memory) if contract.detect_faults else None
         report = None if self.faults is None else self.faults.take
         more = [] if self.faults is None else [ResultType(*result_type())]
-        executable.require(entries[MAIN]["function"], signature, more)
+        executable.require(entries[MAIN].function, signature, more)
         results += more
-        self.entry = executable.entry(entries[MAIN]["function"], results, report)
+        self.entry = executable.entry(entries[MAIN].function, results, report)
         # Calls without an arena wait for each other only where something counts on it.
         counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
         self._most_calls = contract.max_concurrency if counted else None
@@ -239,15 +240,15 @@ class Serving:
         there it is the plain entry, which has the plan of the first mode.
         Raises PycError (CANNOT_PROFILE) where no function of the artifact stands for the calls.
         """
-        entries, arena = self.artifact.manifest["entries"], mode.arena
+        entries, arena = self.artifact.manifest.entries, mode.arena
         if mode.stand_in:
             raise _cannot_profile("the program's own code", f"the fallback `{mode.stand_in}`", "")
         if self.device.kind != "local-sync" and mode.by_arena and arena is not None:
             return arena.name, (needs.arena_bytes, *(size for _, _, size in needs.outputs))
-        if arena is not None and arena.name != entries[ARENA]["function"]:
+        if arena is not None and arena.name != entries[ARENA].function:
             remedy = "; load the program on `local-task`, with threads=1 for one thread"
             raise _cannot_profile("the first mode on `local-sync`", f"mode `{mode.name}`", remedy)
-        return entries[MAIN]["function"], ()
+        return entries[MAIN].function, ()
 
     def ways(self) -> Ways:
         """Return all code that calls may take, by mode and entry, that of the plan in use first."""
@@ -293,7 +294,7 @@ def _cannot_profile(expected: str, got: str, remedy: str) -> PycError:
 
 
 def planned_modes(
-    entries: Mapping[str, Mapping[str, Any]],
+    entries: Mapping[str, EntryPoint],
     executable: Executable,
     results: Sequence[ResultType],
     pool: ArenaPool,
@@ -304,16 +305,16 @@ def planned_modes(
     found = {}
     for name in sorted(n for n in entries if n.startswith(ARENA)):
         entry = entries[name]
-        arena = ArenaCall(executable, entry["function"], results, pool, faults)
-        if entry.get("arena_bytes") != arena.facts.arena_bytes:
+        arena = ArenaCall(executable, entry.function, results, pool, faults)
+        if entry.arena_bytes != arena.facts.arena_bytes:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
-                f"vmfb: expected an arena of {entry.get('arena_bytes')} bytes for `{name}`, as the "
+                f"vmfb: expected an arena of {entry.arena_bytes} bytes for `{name}`, as the "
                 f"manifest says, got {arena.facts.arena_bytes}; compile it again",
             )
         # `main` has the plan of the first one only.
         pays = name != ARENA or _arena_pays(arena, contract, executable.device)
-        found[str(entry.get("mode", ""))] = PlannedMode(str(entry.get("mode", "")), arena, pays)
+        found[entry.mode] = PlannedMode(entry.mode, arena, pays)
     return found or {"": PlannedMode("", None, False)}
 
 

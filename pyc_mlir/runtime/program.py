@@ -30,6 +30,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.artifact import artifact as artifacts
@@ -38,7 +39,6 @@ from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import PLAIN, decode, filled
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime import load_check as placement
 from pyc_mlir.runtime.arenas import CallNeeds
@@ -70,6 +70,7 @@ _NOTHING = CallNeeds(0, ())
 # How many inputs and outputs a `repr` shows.
 _SHOWN = 4
 _KEEP_ALL: tuple[int, ...] = ()
+_NO_HOSTS: Mapping[int, Any] = MappingProxyType({})
 # In C, as is all that can be on the way of every call.
 _spec_of = attrgetter("spec")
 
@@ -112,17 +113,17 @@ class Program:
         self.artifact = artifact
         self.signature = artifact.signature
         self._results = decode(self.signature.results, len(self.signature.outputs))
-        contract = Contract.of(manifest["contract"])
+        contract = manifest.contract
         # A budget counts what a call holds, not what an allocator keeps of earlier ones.
         recycles = contract.memory_budget_bytes is None
-        self.device = device or Device.default_for(manifest["device"], artifact.seconds, recycles)
+        self.device = device or Device.default_for(manifest.device, manifest.seconds, recycles)
         self._serving = Serving(artifact, self.device, contract)
         # Read in each call: one step less.
         self._plans, self._log = self._serving.plans, self._serving.log
         self._lock = threading.Lock()
-        graph = manifest["graph_id"] or "none"
+        graph = manifest.graph_id or "none"
         self._log.add(LOAD, repr(self.device), f"graph {graph}, mode {self.mode or 'none'}")
-        self._other_runtime = placement.other_runtime(manifest["versions"])
+        self._other_runtime = placement.other_runtime(manifest.versions)
         if self._other_runtime:
             self._log.differs(self._other_runtime)
         self._calls = 0
@@ -186,8 +187,12 @@ class Program:
             self._calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
+        return self.structured(values)
+
+    def structured(self, values: Sequence[Any]) -> Any:
+        """Return results as a call does: in the structure of the compiled function."""
         if self._results is not None:
-            return filled(self._results, values)
+            return filled(self._results, list(values))
         return values[0] if len(values) == 1 else tuple(values)
 
     def _general(
@@ -202,22 +207,24 @@ class Program:
     ) -> tuple[Sequence[Any], float]:
         """Call with any arguments; return the results and the seconds that it took."""
         arrays, needs, on_device = self._admit(args, named, mode)
-        with self._guards():
-            donate = donors(donate)
-            memory, hosts = on_host(out, self.signature)
+        memory, hosts = None, _NO_HOSTS
+        if out is not None or donate is not _KEEP_ALL:
+            with self._guards():
+                donate = donors(donate)
+                memory, hosts = on_host(out, self.signature)
         if memory is not None or donate:
             values = self._into(mode, arrays, needs, memory, donate)
             if memory is None and not on_device:
-                values = [r.host() for r in values]
+                values = [r.own() for r in values]
             return fill(hosts, values), perf_counter() - began
         values = self._run(mode, arrays, needs)
         if not on_device:
-            values = [r.host() for r in values]
+            values = [r.own() for r in values]
         seconds = perf_counter() - began
         if self._monitor is not None:
             code = Code(generation, mode.name, into=False)
             values = self._monitor.checked(arrays, values, code)
-        return fill(hosts, values), seconds
+        return (fill(hosts, values) if hosts else values), seconds
 
     def _run(self, mode: PlannedMode, arrays: Sequence[Array], needs: CallNeeds) -> Sequence[Array]:
         """Run a call whose arguments were accepted."""

@@ -10,6 +10,7 @@ Errors are ``{"error": "...", "code": "..."}`` with a status by their reason cod
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,13 +25,14 @@ from pyc_mlir.serve.limits import Limits
 from pyc_mlir.serve.models import Model, model_of
 from pyc_mlir.serve.page import PAGE, POLICY
 from pyc_mlir.serve.protocol import HEADER_LENGTH, metadata, read_request, write_response
+from pyc_mlir.service.service import FAULTS
 from pyc_mlir.service.telemetry import collector
 from pyc_mlir.util.versions import installed_version
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
-# Others are the caller's mistakes: 400.
+# Other faults of the program or the machine: 500; the rest are the caller's mistakes: 400.
 _STATUS = {
     ReasonCode.SERVER_BUSY: 429,
     ReasonCode.DEADLINE_PASSED: 504,
@@ -40,11 +42,9 @@ _STATUS = {
     ReasonCode.SERVICE_REFUSING: 503,
     ReasonCode.OUT_OF_MEMORY: 503,
     ReasonCode.DEVICE_UNAVAILABLE: 503,
-    ReasonCode.RUNTIME_FAILED: 500,
-    ReasonCode.WRONG_RESULT: 500,
-    ReasonCode.INTERNAL_ERROR: 500,
     ReasonCode.FILE_ACCESS: 500,
     ReasonCode.BAD_ARTIFACT: 500,
+    ReasonCode.MISSING_DEPENDENCY: 501,
 }
 # Seconds after which a request that is not answered looks whether its client is still there.
 _WATCH_AFTER = 0.05
@@ -77,6 +77,8 @@ class _Server:
     def __init__(self, models: Mapping[str, Model], limits: Limits) -> None:
         self.models, self.limits = models, limits
         self.ready = False
+        # Requests that were refused before any model was asked, by reason code.
+        self.refusals: Counter[str] = Counter()
         self._registry = self._made_registry()
 
     def routes(self) -> list[Route]:
@@ -103,7 +105,9 @@ class _Server:
         return found
 
     def guarded(self, app: Any) -> Any:
-        """Return the application behind the token."""
+        """Return the application behind the token, if there is one."""
+        if not self.limits.token:
+            return app
 
         async def guard(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
@@ -112,6 +116,7 @@ class _Server:
                     if scope["path"] not in _OPEN:
                         self.limits.require_token(given)
                 except PycError as error:
+                    self.refusals[error.code.name] += 1
                     await _refused(error)(scope, receive, send)
                     return
             await app(scope, receive, send)
@@ -120,7 +125,11 @@ class _Server:
 
     def model(self, params: Mapping[str, str]) -> Model:
         """Return the model that an address names. Raises PycError (UNKNOWN_MODEL)."""
-        return model_of(self.models, params["name"], params.get("version"))
+        try:
+            return model_of(self.models, params["name"], params.get("version"))
+        except PycError as error:
+            self.refusals[error.code.name] += 1
+            raise
 
     async def _live(self, request: Request) -> Response:
         return JSONResponse({"live": True})
@@ -171,7 +180,8 @@ class _Server:
         return JSONResponse({"name": model.name, "version": version})
 
     async def _status(self, request: Request) -> Response:
-        return JSONResponse({n: m.numbers() for n, m in self.models.items()})
+        models = {n: m.numbers() for n, m in self.models.items()}
+        return JSONResponse({"models": models, "refusals": self.refusals})
 
     async def _page(self, request: Request) -> Response:
         return HTMLResponse(PAGE, headers={"Content-Security-Policy": POLICY})
@@ -200,7 +210,8 @@ class _Server:
         except ModuleNotFoundError:
             return None
         registry = CollectorRegistry()
-        registry.register(collector(lambda: [m.service.snapshot() for m in self.models.values()]))
+        sources = lambda: [m.snapshot() for m in self.models.values()]  # noqa: E731
+        registry.register(collector(sources, self.refusals))
         return registry
 
 
@@ -217,25 +228,21 @@ class _Infer:
             return
         model = self._server.model(scope["path_params"])
         headers = dict(scope["headers"])
-        try:
+        with model.counted():
             body = await self._body(headers, receive)
             if body is None:
                 return
             given = headers.get(HEADER_LENGTH.encode())
             length = None if given is None else given.decode("latin-1")
             request = read_request(body, length, model.signature)
-            results = await _unless_gone(
-                model.infer(request.inputs, request.timeout_seconds), receive
-            )
-        except PycError as error:
-            model.codes[error.code.name] += 1
-            raise
+        results = await _unless_gone(model.infer(request.inputs, request.timeout_seconds), receive)
         if results is None:
-            model.codes["CANCELLED"] += 1
+            model.refusals["CANCELLED"] += 1
             return
-        json_length, parts = write_response(
-            model.name, model.version, request, model.signature, results
-        )
+        with model.counted():
+            json_length, parts = write_response(
+                model.name, model.version, request, model.signature, results
+            )
         await _send(send, json_length, parts)
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
@@ -243,11 +250,12 @@ class _Infer:
         limits = self._server.limits
         declared = headers.get(b"content-length", b"0")
         limits.require_size(int(declared) if declared.isdigit() else 0)
-        message = await receive()
-        if message["type"] == "http.request" and not message.get("more_body"):
-            return message["body"]
         try:
             async with asyncio.timeout(limits.read_seconds):
+                message = await receive()
+                if message["type"] == "http.request" and not message.get("more_body"):
+                    limits.require_size(len(message["body"]))
+                    return message["body"]
                 return await self._rest(message, receive, limits)
         except TimeoutError:
             raise PycError(
@@ -301,7 +309,7 @@ async def _send(send: Send, json_length: int | None, parts: Sequence[bytes]) -> 
 
 def _triton(model: Model) -> dict[str, Any]:
     """Return the statistics of a model as Triton's extension names them."""
-    found = model.service.snapshot()
+    found = model.snapshot()
     nanoseconds = int(found.seconds_total * 1e9)
     failed = sum(found.failures.values()) + sum(found.refusals.values())
     return {
@@ -317,7 +325,7 @@ def _triton(model: Model) -> dict[str, Any]:
 
 
 def _refused(error: PycError) -> Response:
-    status = _STATUS.get(error.code, 400)
+    status = _STATUS.get(error.code, 500 if error.code in FAULTS else 400)
     headers = {"Retry-After": "1"} if status in (429, 503) else None
     return JSONResponse({"error": error.message, "code": error.code.name}, status, headers)
 

@@ -1,8 +1,8 @@
 """Calls of one model: a queue with a limit, worker threads, and batches of what waits.
 
-A worker that is free takes the oldest request and, where the program's first dimension may vary,
-all that fit together with it: no request waits for others to come. Requests fit where all inputs
-agree in every dimension but the first, and the rows together stay within the declared range.
+A worker that is free takes the oldest request and, where the program computes row by row
+(rows.py), all that fit together with it: no request waits for others to come. Requests fit where
+all inputs agree in every dimension but the first, and the rows together are no more than allowed.
 """
 
 import threading
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Signature, flat
+from pyc_mlir.artifact.signature import flat
 from pyc_mlir.dialects.errors import PycError, ReasonCode, internal_error
 
 # What a request comes to: its results in order, or the error.
@@ -39,40 +39,23 @@ class Waiting:
     cancelled: bool = False
 
 
-def most_rows(signature: Signature) -> int:
-    """Return the largest batch of a program; 0 where requests cannot be put together.
-
-    All inputs and results must begin with one dynamic dimension of a declared range.
-    """
-    names = set()
-    for entry in (*signature.inputs, *signature.outputs):
-        first = entry.shape[0] if entry.shape else None
-        later = entry.shape[1:]
-        names.add(first if isinstance(first, str) and first not in later else None)
-    if len(names) != 1:
-        return 0
-    (name,) = names
-    return signature.ranges[name][1] if name is not None and name in signature.ranges else 0
-
-
 class Batcher:
     """The queue and the workers of one model."""
 
-    def __init__(
-        self, call: Call, signature: Signature, ended: Ended, workers: int, limit: int, batch: bool
-    ) -> None:
+    def __init__(self, call: Call, ended: Ended, workers: int, limit: int, most: int) -> None:
         """Start the workers.
 
         call: the program. ended: told of outcomes, from a worker's thread. limit: of requests that
-        wait. batch: whether to put requests together where the signature allows it.
+        wait. most: rows of requests that are put together; 0: each is called alone.
         """
-        self._call, self._signature, self._ended = call, signature, ended
-        self.most = most_rows(signature) if batch else 0
+        self._call, self._ended = call, ended
+        self.most = most
         self.limit = limit
+        self._together = 0
         self._queue: deque[Waiting] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self.batches = self.batched = self.refused = self.late = 0
+        self.batches = self.batched = 0
         self._threads = [
             threading.Thread(target=self._work, name=f"pyc-worker-{i}", daemon=True)
             for i in range(workers)
@@ -89,7 +72,6 @@ class Batcher:
         """Queue a request. Raises PycError: SERVER_BUSY where the queue is full or closes."""
         with self._changed:
             if self._closed or len(self._queue) >= self.limit:
-                self.refused += 1
                 what = "one that ends" if self._closed else f"{len(self._queue)} requests waiting"
                 raise PycError(
                     ReasonCode.SERVER_BUSY,
@@ -100,6 +82,13 @@ class Batcher:
                 )
             self._queue.append(waiting)
             self._changed.notify()
+
+    def lower(self, most: int) -> None:
+        """Put fewer rows together from now on; return when no larger batch is computed any more."""
+        with self._changed:
+            if most < self.most:
+                self.most = most
+                self._changed.wait_for(lambda: not self._together)
 
     def close(self) -> None:
         """Answer what waits, then end the workers."""
@@ -117,10 +106,17 @@ class Batcher:
                 if not self._queue:
                     return
                 together, late = self._take()
+                is_batch = len(together) > 1
+                self._together += is_batch
             if late:
                 self._ended([(w, _too_late()) for w in late])
             if together:
-                self._ended(list(zip(together, self._answers(together), strict=True)))
+                outcomes = self._answers(together)
+                if is_batch:
+                    with self._changed:
+                        self._together -= 1
+                        self._changed.notify_all()
+                self._ended(list(zip(together, outcomes, strict=True)))
 
     def _take(self) -> tuple[list[Waiting], list[Waiting]]:
         """Take the oldest request and those that fit; and those whose deadline has passed."""
@@ -132,7 +128,6 @@ class Batcher:
                 continue
             if waiting.deadline is not None and waiting.deadline < now:
                 late.append(waiting)
-                self.late += 1
                 continue
             if not together:
                 together.append(waiting)

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -14,10 +16,14 @@ import numpy as np
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.runtime.load import load
-from pyc_mlir.serve.batching import Batcher, Outcome, Waiting, most_rows
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.serve.batching import Batcher, Outcome, Waiting
+from pyc_mlir.serve.rows import most_rows
+from pyc_mlir.service.builds import require_same
 from pyc_mlir.service.service import REFUSING, Service
 from pyc_mlir.service.shadow import Shadow
 from pyc_mlir.service.targets import Targets
+from pyc_mlir.service.telemetry import Snapshot
 from pyc_mlir.util.units import quantity
 
 
@@ -50,18 +56,18 @@ class Endpoint:
         signature: Signature,
         workers: int,
         queue: int | None = None,
-        batch: bool = True,
+        most: int = 0,
     ) -> None:
         """Prepare it; `start` starts the workers.
 
         queue: the most requests that wait; None: twice what the workers' calls hold, at least 4
-        for each worker. batch: whether to put requests together where the signature allows it.
+        for each worker. most: rows of requests that are put together, 0 for each alone.
         """
         self.name, self.signature, self.workers = name, signature, workers
-        self.codes: Counter[str] = Counter()
+        # Requests that the server refuses before a call, by reason code.
+        self.refusals: Counter[str] = Counter()
         self.version = "1"
-        self._call, self._batch = call, batch
-        most = most_rows(signature) if batch else 0
+        self._call, self._most = call, most
         self._limit = queue or workers * max(2 * most, 4)
         self._batcher: Batcher | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -75,27 +81,39 @@ class Endpoint:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the workers."""
         self._loop = loop
-        self._batcher = Batcher(
-            self._call, self.signature, self._ended, self.workers, self._limit, self._batch
-        )
+        self._batcher = Batcher(self._call, self._ended, self.workers, self._limit, self._most)
 
-    async def infer(self, inputs: Sequence[np.ndarray], timeout: float | None) -> Outcome:
-        """Answer a request. Raises PycError: the guards', SERVER_BUSY, DEADLINE_PASSED.
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the PycError of a request that is refused without a call."""
+        try:
+            yield
+        except PycError as error:
+            self.refusals[error.code.name] += 1
+            raise
+
+    async def infer(
+        self, inputs: Sequence[np.ndarray], timeout: float | None
+    ) -> Sequence[np.ndarray]:
+        """Answer a request. Raises PycError: the guards', SERVER_BUSY, DEADLINE_PASSED, the call's.
 
         Cancelled, the request is not computed any more if it still waits.
         """
-        self.signature.check([(a.shape, a.dtype) for a in inputs])
-        rows = inputs[0].shape[0] if self.queue.most else 0
-        future = asyncio.get_running_loop().create_future()
-        deadline = None if timeout is None else monotonic() + timeout
-        waiting = Waiting(inputs, rows, deadline, future)
-        self.queue.submit(waiting)
+        with self.counted():
+            self.signature.check([(a.shape, a.dtype) for a in inputs])
+            rows = inputs[0].shape[0] if self.queue.most else 0
+            future = asyncio.get_running_loop().create_future()
+            deadline = None if timeout is None else monotonic() + timeout
+            waiting = Waiting(inputs, rows, deadline, future)
+            self.queue.submit(waiting)
         try:
             outcome = await future
         except asyncio.CancelledError:
             waiting.cancelled = True
             raise
         if isinstance(outcome, PycError):
+            if outcome.code is ReasonCode.DEADLINE_PASSED:  # else the service counted its call
+                self.refusals[outcome.code.name] += 1
             raise outcome
         return outcome
 
@@ -117,7 +135,8 @@ class Model(Endpoint):
         program = load(settings.path)
         threaded = program.device.kind != "local-sync"
         workers = settings.workers or (1 if threaded else len(os.sched_getaffinity(0)))
-        self.settings = settings
+        self.settings, self._swapping = settings, threading.Lock()
+        most, self.alone = _most_together(program, settings.batch)
         self.service = Service(
             program,
             targets=settings.targets,
@@ -126,7 +145,7 @@ class Model(Endpoint):
             name=settings.name,
         )
         super().__init__(
-            settings.name, self.service, program.signature, workers, settings.queue, settings.batch
+            settings.name, self.service, program.signature, workers, settings.queue, most
         )
 
     def needs(self) -> int | None:
@@ -134,9 +153,26 @@ class Model(Endpoint):
         return self.service.program.artifact.account.total(self.workers)
 
     def swap(self) -> str:
-        """Put the file in place as a new build; return the version. Raises PycError as `load`."""
-        self.version = str(self.service.swap(self.settings.path))
-        return self.version
+        """Put the file in place as a new build; return the version. Raises PycError as `load`.
+
+        Requests stay alone, or in smaller batches, from the first build that demands it.
+        """
+        with self._swapping:
+            made = load(self.settings.path)
+            require_same(self.signature, made.signature)
+            most, alone = _most_together(made, self.settings.batch)
+            self.queue.lower(most)
+            self.alone = self.alone or alone
+            self.version = str(self.service.swap(made))
+            self.signature = made.signature
+            return self.version
+
+    def snapshot(self) -> Snapshot:
+        """Return the numbers of the service, with what the server refused before a call."""
+        found = self.service.snapshot()
+        refusals = Counter(found.refusals)
+        refusals.update(self.refusals)
+        return replace(found, refusals=dict(refusals))
 
     @property
     def is_ready(self) -> bool:
@@ -150,7 +186,7 @@ class Model(Endpoint):
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers of the live page, as plain data."""
-        queue, snapshot = self.queue, self.service.snapshot()
+        queue, snapshot = self.queue, self.snapshot()
         return {
             **snapshot.to_json(),
             "reasons": [str(r) for r in self.service.health().reasons],
@@ -158,14 +194,21 @@ class Model(Endpoint):
             "queue": queue.limit,
             "workers": self.workers,
             "largest_batch": queue.most,
+            "alone": self.alone,
             "batches": queue.batches,
             "batched": queue.batched,
-            "refused": queue.refused,
-            "late": queue.late,
             "modes": self.service.program.modes,
             "needs": self.needs(),
             "log": [str(e) for e in self.service.log()][-8:],
         }
+
+
+def _most_together(program: Program, batch: bool) -> tuple[int, str]:
+    """Return the most rows of requests together; 0 and why for each alone."""
+    if not batch:
+        return 0, "the server was started so"
+    contract = program.artifact.manifest.contract
+    return most_rows(program, program.signature, contract.is_strict)
 
 
 def _tell(outcomes: Sequence[tuple[Waiting, Outcome]]) -> None:

@@ -51,8 +51,9 @@ const show = (name, m, before, passed) => {
     'p99, at most': seconds(quantile(m.buckets, before ? before.buckets : {}, 0.99)),
     'waiting': m.waiting + ' of ' + m.queue,
     'workers': m.workers,
-    'requests a batch': m.batches ? (m.batched / m.batches).toFixed(2) : 'none yet',
-    'refused, too late': m.refused + ', ' + m.late,
+    'requests a call': m.alone ? 'one: ' + m.alone :
+      m.batches ? (m.batched / m.batches).toFixed(2) : 'none yet',
+    'refused': Object.entries(m.refusals).map(e => e[1] + ' ' + e[0]).join(', ') || 'none',
     'memory at most': bytes(m.needs),
     'constants, arenas': bytes(m.memory.constants) + ', ' + bytes(m.memory.arenas),
     'plan': (m.mode || 'none') + ' of ' + (Object.keys(m.modes).join(', ') || 'none'),
@@ -73,9 +74,9 @@ const show = (name, m, before, passed) => {
 const tick = async () => {
   const away = document.getElementById('away');
   try {
-    const reply = await fetch('status', {headers: window.pycHeaders || {}});
+    const reply = await fetch('status');
     if (!reply.ok) throw new Error('the server answers ' + reply.status);
-    const now = await reply.json(), time = Date.now() / 1000;
+    const now = (await reply.json()).models, time = Date.now() / 1000;
     const parts = Object.entries(now).map(([n, m]) => show(n, m, last[n], time - at));
     document.getElementById('models').replaceChildren(...parts);
     last = now; at = time;

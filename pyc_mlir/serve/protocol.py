@@ -16,16 +16,20 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import DTYPES, dtype_name
+from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
 from pyc_mlir.dialects.util.json_input import parse_json
 
 HEADER_LENGTH = "inference-header-content-length"
 _WIDTHS = {f"i{n}": f"INT{n}" for n in (8, 16, 32, 64)}
 _WIDTHS |= {f"ui{n}": f"UINT{n}" for n in (8, 16, 32, 64)}
-DATATYPES = {"bool": "BOOL", "f16": "FP16", "bf16": "BF16", "f32": "FP32", "f64": "FP64"} | _WIDTHS
-_DTYPES = {text: DTYPES[name] for name, text in DATATYPES.items() if name in DTYPES}
+DATATYPES = {"i1": "BOOL", "f16": "FP16", "bf16": "BF16", "f32": "FP32", "f64": "FP64"} | _WIDTHS
+_DTYPES = {text: DTYPES[name] for name, text in DATATYPES.items()}
 # Types whose data JSON numbers do not carry: binary only.
 _BINARY_ONLY = ("FP16", "BF16")
+# The product of a shape's sizes that are not 0, where one is: such a tensor needs no data, and a
+# program may make large results of it.
+_MOST_EMPTY = 1 << 20
+_MOST_RANK = 32
 _MOST_TIMEOUT = 24 * 3600 * 10**6
 
 
@@ -91,11 +95,14 @@ def read_request(body: bytes, header_length: str | None, signature: Signature) -
     timeout = parameters.get("timeout")
     if timeout is not None and not (type(timeout) is int and 0 < timeout <= _MOST_TIMEOUT):
         raise _bad("parameters: timeout", f"1 to {_MOST_TIMEOUT} microseconds", repr(timeout))
-    binary = bool(parameters.get("binary_data_output", False))
+    binary = _flag(parameters, "binary_data_output", False)
+    own = head.get("id", "")
+    if not isinstance(own, str):
+        raise _bad("id", "a string", type(own).__name__)
     return InferRequest(
         inputs,
         _wanted(head.get("outputs"), signature, binary),
-        str(head.get("id", "")),
+        own,
         None if timeout is None else timeout / 1e6,
     )
 
@@ -114,8 +121,11 @@ def _array(name: str, tensor: Mapping[str, Any], rest: memoryview) -> tuple[np.n
     if dtype is None:
         raise _bad(f"`{name}`: datatype", f"one of {', '.join(sorted(_DTYPES))}", repr(kind))
     shape = _sequence(tensor.get("shape"), f"`{name}`: shape")
-    if not all(type(d) is int and d >= 0 for d in shape):
-        raise _bad(f"`{name}`: shape", "sizes of 0 or more", repr(shape)[:80])
+    if not all(type(d) is int and d >= 0 for d in shape) or len(shape) > _MOST_RANK:
+        raise _bad(f"`{name}`: shape", f"up to {_MOST_RANK} sizes of 0 or more", repr(shape)[:80])
+    if 0 in shape and prod(d for d in shape if d) > _MOST_EMPTY:
+        most = f"at most {_MOST_EMPTY} by its other sizes, as there are no elements"
+        raise _bad(f"`{name}`: shape", most, repr(shape)[:80])
     parameters = _mapping(tensor.get("parameters", {}), f"`{name}`: parameters")
     size = parameters.get("binary_data_size")
     elements = prod(shape)
@@ -123,17 +133,44 @@ def _array(name: str, tensor: Mapping[str, Any], rest: memoryview) -> tuple[np.n
         if size != elements * dtype.itemsize or size > len(rest):
             have = f"binary_data_size {size!r} and {len(rest)} bytes left"
             raise _bad(f"`{name}`", f"{elements * dtype.itemsize} bytes of {kind}{shape}", have)
-        return np.frombuffer(rest[:size], dtype).reshape(shape), rest[size:]
+        array = np.frombuffer(rest[:size], dtype).reshape(shape)
+        if dtype == BOOL and array.size and (most := int(array.view(np.uint8).max())) > 1:
+            raise _bad(f"`{name}`", f"bytes of 0 and 1 for {kind}", str(most))
+        return array, rest[size:]
     if kind in _BINARY_ONLY:
         raise _bad(f"`{name}`", f"{kind} as binary data", "a list")
-    data = _sequence(tensor.get("data"), f"`{name}`: data")
+    data = _listed(_sequence(tensor.get("data"), f"`{name}`: data"), shape, f"`{name}`: data")
+    return _of_kind(data, dtype, f"`{name}`: data").reshape(shape), rest
+
+
+def _listed(data: list[Any], shape: Sequence[int], where: str) -> list[Any]:
+    """Return the elements of a list that is flat, or nested as the shape."""
+    while len(shape) > 1 and data and isinstance(data[0], list):
+        rows, columns = shape[:2]
+        if len(data) != rows or not all(isinstance(d, list) and len(d) == columns for d in data):
+            raise _bad(where, f"lists that nest as {list(shape)}, or one list", "others")
+        data, shape = [element for row in data for element in row], [rows * columns, *shape[2:]]
+    if len(data) != prod(shape):
+        raise _bad(where, f"{prod(shape)} elements, as its shape says", str(len(data)))
+    return data
+
+
+def _of_kind(data: list[Any], dtype: np.dtype, where: str) -> np.ndarray:
+    """Return the elements as an array; nothing is cut, rounded to an integer or taken for another
+    kind."""
+    kinds, name = set(map(type, data)), datatype(dtype)
+    allowed = {bool} if dtype == BOOL else {int, float} if is_float(dtype) else {int}
+    if not kinds <= allowed:
+        found = ", ".join(sorted(k.__name__ for k in kinds - allowed))
+        raise _bad(where, f"{' and '.join(sorted(k.__name__ for k in allowed))} for {name}", found)
     try:
-        array = np.array(data, dtype=dtype)
-    except (OverflowError, TypeError, ValueError) as error:
-        raise _bad(f"`{name}`: data", f"numbers of {kind}", str(error)[:200]) from None
-    if array.size != elements:
-        raise _bad(f"`{name}`: data", f"{elements} elements, as its shape says", str(array.size))
-    return array.reshape(shape), rest
+        with np.errstate(over="ignore"):
+            array = np.array(data, dtype=dtype)
+    except OverflowError as error:
+        raise _bad(where, f"numbers that {name} holds", str(error)[:200]) from None
+    if is_float(dtype) and not np.isfinite(array).all():
+        raise _bad(where, f"finite numbers that {name} holds; send others as binary data", "others")
+    return array
 
 
 def _wanted(outputs: Any, signature: Signature, binary: bool) -> list[tuple[int, bool]]:
@@ -146,14 +183,24 @@ def _wanted(outputs: Any, signature: Signature, binary: bool) -> list[tuple[int,
         if name not in names:
             raise _bad("outputs", f"names out of {', '.join(names)}", repr(name)[:80])
         parameters = _mapping(output.get("parameters", {}), "outputs: parameters")
-        found.append((names[name], bool(parameters.get("binary_data", binary))))
+        found.append((names[name], _flag(parameters, "binary_data", binary)))
     return found
+
+
+def _flag(parameters: Mapping[str, Any], name: str, otherwise: bool) -> bool:
+    value = parameters.get(name, otherwise)
+    if not isinstance(value, bool):
+        raise _bad(f"parameters: {name}", "true or false", repr(value)[:80])
+    return value
 
 
 def write_response(
     model: str, version: str, request: InferRequest, signature: Signature, results: Sequence[Any]
 ) -> tuple[int | None, list[bytes]]:
-    """Return the length of the JSON where binary data follows it, and the parts of the body."""
+    """Return the length of the JSON where binary data follows it, and the parts of the body.
+
+    Raises PycError (BAD_ARGUMENT) for NaN and infinities that were not asked for as binary data.
+    """
     tensors, data = [], []
     for number, binary in request.outputs:
         entry, array = signature.outputs[number], np.ascontiguousarray(results[number])
@@ -163,6 +210,9 @@ def write_response(
             tensor["parameters"] = {"binary_data_size": array.nbytes}
             data.append(array.tobytes())
         else:
+            if is_float(array.dtype) and not np.isfinite(array).all():
+                what = "finite numbers, as JSON has no others; ask for it as binary data"
+                raise _bad(f"outputs: `{entry.name}`", what, "NaN or infinities")
             tensor["data"] = array.reshape(-1).tolist()
         tensors.append(tensor)
     head: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": tensors}

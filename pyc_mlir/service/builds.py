@@ -21,8 +21,9 @@ _WARM_CALLS = 2
 class Build:
     """A program in place, and its latest calls.
 
-    recent: their seconds, `FAILED` for one that failed. judged_at: the count of calls at which
-    they are judged next. slowest: seconds that the p95 of the first window may have, or None.
+    recent: their seconds, `FAILED` for one that failed. since: when the first of them may have
+    begun, on the clock of `perf_counter`. judged_at: the count of calls at which they are judged
+    next. slowest: seconds that the p95 of the first window may have, or None.
     distrusted: why its answers are not given out any more. modes_left: plans not tried as fallback.
     """
 
@@ -35,6 +36,7 @@ class Build:
     by_reference: bool = False
     modes_left: list[str] = field(default_factory=list)
     calls: int = 0
+    since: float = 0.0
 
 
 def loaded(program: Program | Artifact | str | Path) -> Program:

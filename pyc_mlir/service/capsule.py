@@ -108,7 +108,7 @@ def capsule_of(mismatch: Mismatch, program: Program, build: int, with_arrays: bo
         "time": time.time(),
         "artifact": hashlib.sha256(program.artifact.vmfb).hexdigest(),
         "environment": environment_of(program.device),
-        "versions": dict(program.artifact.manifest["versions"]),
+        "versions": dict(program.artifact.manifest.versions),
         "inputs": [{"dtype": dtype_name(a.dtype), "shape": list(a.shape)} for a in sampled.inputs],
         "log": [str(event) for event in program.log()],
     }

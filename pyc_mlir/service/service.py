@@ -23,7 +23,6 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.signature import filled
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import Event
@@ -32,7 +31,15 @@ from pyc_mlir.runtime.program import Program
 from pyc_mlir.service.builds import FAILED, Build, loaded, require_same, warm
 from pyc_mlir.service.capsule import capsule_of
 from pyc_mlir.service.shadow import Comparisons, Mismatch, Shadow
-from pyc_mlir.service.targets import JUDGED, MODE, PREVIOUS, REFUSE, Targets, quantile
+from pyc_mlir.service.targets import (
+    JUDGED,
+    MODE,
+    PREVIOUS,
+    REFUSE,
+    Targets,
+    quantile,
+    require_seconds,
+)
 from pyc_mlir.service.telemetry import Histogram, Snapshot
 from pyc_mlir.service.watch import Watch
 
@@ -95,6 +102,8 @@ class Service:
 
         Raises PycError: BAD_ARGUMENT, and as `load` does.
         """
+        if hang_seconds is not None:
+            require_seconds("service: hang_seconds", hang_seconds)
         unknown = [f for f in fallbacks if f not in FALLBACKS]
         if unknown:
             raise PycError(
@@ -121,7 +130,9 @@ class Service:
         self._shadow = shadow
         self._share = 0.0 if shadow is None else shadow.share
         self._random = None if shadow is None else shadow.random
-        self._comparisons = None if shadow is None else Comparisons(shadow, self._distrust)
+        self._comparisons = None
+        if shadow is not None:
+            self._comparisons = Comparisons(shadow, self._distrust, self._not_compared)
         self._capsules = 0
         self._watch = None if hang_seconds is None else Watch(hang_seconds, self._hangs)
 
@@ -146,12 +157,12 @@ class Service:
             watch.running[get_ident()] = began
         try:
             values = (
-                self._answer(build, args, named)
-                if build.by_reference
+                self._shadow.answer(build.program, args, named)
+                if build.by_reference and self._shadow is not None
                 else build.program(*args, **named)
             )
         except Exception as error:
-            self._failed(build, error)
+            self._failed(build, error, began)
             raise
         finally:
             if watch is not None:
@@ -160,23 +171,29 @@ class Service:
         with self._lock:
             self._calls += 1
             self._histogram.add(seconds)
-            build.calls += 1
-            build.recent.append(seconds)
-            due = build.calls >= build.judged_at
+            # A call that began before the last change says nothing of it.
+            due = began >= build.since
+            if due:
+                build.calls += 1
+                build.recent.append(seconds)
+                due = build.calls >= build.judged_at
         if due:
             self._judge(build)
-        if self._random is not None and self._random() < self._share and not named:
+        random = self._random
+        if random is not None and random() < self._share and not build.by_reference:
             assert self._comparisons is not None
-            if not build.by_reference:
-                self._comparisons.offer(build, args, values)
+            self._comparisons.offer(build, args, named, values)
         return values
 
     def swap(self, program: Program | Artifact | str | Path, *, slower: float | None = None) -> int:
         """Put another build in place, loaded and warm; return its number.
 
         slower: its p95 over the first window may be so many times that of the build before, else
-        the service returns to that one; the targets hold besides. Raises PycError: as `load` does,
-        and BAD_ARGUMENT for a program with another signature. The build in place stays then.
+        the service returns to that one; the targets hold besides. It is not judged, which the log
+        says, where the build before has answered less than a window since its last change.
+
+        Raises PycError: as `load` does, and BAD_ARGUMENT for a program with another signature. The
+        build in place stays then.
         """
         made = loaded(program)
         require_same(self.signature, made.signature)
@@ -184,8 +201,7 @@ class Service:
         with self._change:
             after = self._made(made)
             if slower is not None:
-                done = sorted(s for s in self._build.recent if s != FAILED)
-                after.slowest = slower * quantile(done, 0.95) if done else None
+                after.slowest = self._slowest(slower)
             self._put(after, f"build {after.number} in place of build {self._build.number}")
             self._swaps += 1
             self._actions = () if self.targets is None else tuple(self.targets.actions)
@@ -219,9 +235,7 @@ class Service:
 
     def log(self) -> tuple[Event, ...]:
         """List the latest events of the service, then those of the program in place."""
-        with self._log._lock:
-            own = tuple(self._log._events)
-        return (*own, *self.program.log())
+        return (*self._log.latest(), *self.program.log())
 
     def snapshot(self) -> Snapshot:
         """Return the numbers at this time."""
@@ -258,6 +272,7 @@ class Service:
 
     def close(self) -> None:
         """End the threads of the service; calls still answer, nothing is compared any more."""
+        # A call on the way may have read it before; it is counted as dropped then.
         self._random = None
         if self._comparisons is not None:
             self._comparisons.close()
@@ -290,23 +305,12 @@ class Service:
             remedy="swap in another build, or wait until the service tries again",
         )
 
-    def _answer(self, build: Build, args: Sequence[Any], named: Any) -> Any:
-        """Answer by the reference of the shadow, behind the program's own guards."""
-        assert self._shadow is not None
-        signature = build.program.signature
-        arranged = signature.arranged(args, named) if named else list(args)
-        signature.check([(tuple(a.shape), a.dtype) for a in arranged])
-        values = [e.value for e in self._shadow.expect(arranged)]
-        tree = build.program._results
-        if tree is not None:
-            return filled(tree, values)
-        return values[0] if len(values) == 1 else tuple(values)
-
-    def _failed(self, build: Build, error: Exception) -> None:
+    def _failed(self, build: Build, error: Exception, began: float) -> None:
         code = error.code if isinstance(error, PycError) else ReasonCode.INTERNAL_ERROR
         fault = code in FAULTS
         with self._lock:
             (self._failures if fault else self._refusals)[code.name] += 1
+            fault = fault and began >= build.since
             if fault:
                 build.calls += 1
                 build.recent.append(FAILED)
@@ -340,13 +344,17 @@ class Service:
                 self._act(missed)
             else:
                 self._missed = ""
-                self._refusal = None
+                # A build that is refused for good stays so, whatever its calls come to.
+                if self._refusal is not None and self._refusal.until is not None:
+                    self._refusal = None
 
     def _act(self, missed: str) -> None:
         """Take the next action that is possible."""
         assert self.targets is not None
         self._missed = missed
         if self._refusal is not None:
+            if self._refusal.until is None:
+                return
             self._refuse(missed, min(self._refusal.seconds * 2, self._most_seconds))
             return
         while self._actions:
@@ -363,6 +371,19 @@ class Service:
     def _most_seconds(self) -> float:
         assert self.targets is not None
         return self.targets.refuse_seconds * _MOST_BACKOFF
+
+    def _slowest(self, slower: float) -> float | None:
+        """Return the seconds that the next build's p95 may have; None, logged, if unknown."""
+        now = self._build
+        done = sorted(s for s in now.recent if s != FAILED)
+        if len(done) >= self._window:
+            return slower * quantile(done, 0.95)
+        why = f"build {now.number} answered {len(done)} calls of a window of {self._window}"
+        self._log.add("slower", "not judged", why, ReasonCode.BUILD_SWAPPED)
+        return None
+
+    def _not_compared(self, why: str) -> None:
+        self._log.add("comparison", "not compared", why, ReasonCode.NO_ORACLE)
 
     def _hangs(self, thread: int, seconds: float) -> None:
         why = f"a call of thread {thread} runs for {seconds:.3g} s"
@@ -402,6 +423,7 @@ class Service:
         """Judge a build by calls from now on."""
         with self._lock:
             build.recent.clear()
+            build.since = perf_counter()
             build.judged_at = build.calls + self._window
 
     def _made(self, program: Program) -> Build:

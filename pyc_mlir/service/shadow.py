@@ -7,7 +7,7 @@ copied into a queue with a limit of bytes: what finds it full is counted and not
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,12 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import flat
+from pyc_mlir.artifact.signature import Signature, flat
 from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
 from pyc_mlir.artifact.verification import Oracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.runtime.array import Array
+from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.outputs import fill, on_host
+from pyc_mlir.runtime.program import Program
 
 # A function of numpy arrays, in the order of the program's inputs; its results in any tree.
 Reference = Callable[..., Any]
@@ -86,9 +89,9 @@ class Shadow:
 
     def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
         """Ask the reference. Raises what it raises."""
-        if hasattr(self.reference, "expect"):
-            return self.reference.expect(inputs)  # type: ignore[union-attr]
-        values = [np.asarray(v) for v in flat(self.reference(*inputs))]  # type: ignore[operator]
+        if isinstance(self.reference, Oracle):
+            return self.reference.expect(inputs)
+        values = [np.asarray(v) for v in flat(self.reference(*inputs))]
         return [
             ExpectedResult(v, np.full(v.shape, _LARGEST if is_float(v.dtype) else 0.0))
             for v in values
@@ -98,15 +101,48 @@ class Shadow:
         """Return why answers cannot be right; "" where nothing contradicts them."""
         if len(answers) != len(expected):
             return f"expected {len(expected)} results, got {len(answers)}"
-        limit = None if hasattr(self.reference, "expect") else self.max_error
+        limit = None if isinstance(self.reference, Oracle) else self.max_error
         return compare(answers, expected, limit).wrong
+
+    def answer(self, program: Program, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Answer a call by the reference, behind the guards of a program and as it would.
+
+        Inputs that are donated are kept. Raises PycError (NO_ARENA_ENTRY) for `out` on a device.
+        """
+        device, signature = program.device, program.signature
+        arranged = signature.arranged(args, _inputs_of(named))
+        arrays = [host_of(a, device) for a in arranged]
+        signature.check([(a.shape, a.dtype) for a in arrays])
+        memory, hosts = on_host(named.get("out"), signature)
+        if memory is not None:
+            raise PycError(
+                ReasonCode.NO_ARENA_ENTRY,
+                where="out",
+                expected="arrays of numpy while the reference answers",
+                got="memory of a device",
+                remedy="call without `out`",
+            )
+        values: list[Any] = [e.value for e in self.expect(arrays)]
+        if any(map(is_on_device, arranged)):
+            values = [to_device(v, device) for v in values]
+        return program.structured(fill(hosts, values))
 
 
 class Comparisons:
     """The thread that compares, with its queue and its counts."""
 
-    def __init__(self, shadow: Shadow, report: Callable[[Mismatch], None]) -> None:
-        self.shadow, self._report = shadow, report
+    def __init__(
+        self,
+        shadow: Shadow,
+        report: Callable[[Mismatch], None],
+        not_compared: Callable[[str], None],
+    ) -> None:
+        """Prepare it; the first offer starts the thread.
+
+        report: told of each wrong answer. not_compared: told of the first sampled call that the
+        reference does not answer, or that cannot be copied.
+        """
+        self.shadow, self._report, self._not_compared = shadow, report, not_compared
         self.compared = self.mismatches = self.dropped = self.failed = 0
         self._queue: deque[Sampled] = deque()
         self._bytes = 0
@@ -115,17 +151,41 @@ class Comparisons:
         self._thread: threading.Thread | None = None
         self._ended = False
 
-    def offer(self, build: Any, args: Sequence[Any], values: Any) -> None:
-        """Queue a copy of a call, unless the queue is full."""
-        answers = flat(values)
-        size = sum(_nbytes(a) for a in (*args, *answers))
+    def offer(self, build: Any, args: Sequence[Any], named: Mapping[str, Any], values: Any) -> None:
+        """Queue a copy of a call, unless the queue is full or the call changed its inputs.
+
+        Never raises: the answer is right whether it is compared or not.
+        """
+        try:
+            self._offer(build, args, named, values)
+        except Exception as error:  # noqa: BLE001  (arguments may be anything that has an array)
+            self._fails(f"a call cannot be copied: {type(error).__name__}: {error}")
+
+    def _offer(
+        self, build: Any, args: Sequence[Any], named: Mapping[str, Any], values: Any
+    ) -> None:
+        signature: Signature = build.program.signature
+        inputs, answers = signature.arranged(args, _inputs_of(named)), flat(values)
+        size = sum(_nbytes(a) for a in (*inputs, *answers))
         with self._changed:
-            if self._bytes + size > self.shadow.queue_bytes or self._ended:
+            # Inputs that were given away, or that results were written to, cannot be read again.
+            changed = named.get("donate") or _overlap(named.get("out"), inputs)
+            if changed or self._bytes + size > self.shadow.queue_bytes or self._ended:
                 self.dropped += 1
                 return
             self._bytes += size
-        sampled = Sampled(build, [_copy(a) for a in args], [_copy(a) for a in answers], size)
+        try:
+            device = build.program.device
+            mine = [np.array(host_of(v, device)) for v in inputs]
+            sampled = Sampled(build, mine, [np.array(host_of(v, device)) for v in answers], size)
+        except BaseException:
+            with self._changed:
+                self._bytes -= size
+            raise
         with self._changed:
+            if self._ended:
+                self.dropped += 1
+                return
             self._queue.append(sampled)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
@@ -133,6 +193,14 @@ class Comparisons:
                 )
                 self._thread.start()
             self._changed.notify_all()
+
+    def _fails(self, why: str) -> None:
+        """Count a call that is not compared, and tell of the first."""
+        with self._changed:
+            self.failed += 1
+            first = self.failed == 1
+        if first:
+            self._not_compared(why)
 
     def drain(self, seconds: float = 10.0) -> bool:
         """Wait until all that is queued was compared; return whether that came in time."""
@@ -174,8 +242,8 @@ class Comparisons:
     def _judge(self, sampled: Sampled) -> None:
         try:
             expected = self.shadow.expect(sampled.inputs)
-        except Exception:  # noqa: BLE001  (whatever a reference of the user raises says nothing of us)
-            self.failed += 1
+        except Exception as error:  # noqa: BLE001  (a reference of the user raises whatever it likes)
+            self._fails(f"the reference does not answer: {type(error).__name__}: {error}")
             return
         why = self.shadow.judge(sampled.answers, expected)
         self.compared += 1
@@ -188,5 +256,22 @@ def _nbytes(value: Any) -> int:
     return int(getattr(value, "nbytes", 8))
 
 
-def _copy(value: Any) -> np.ndarray:
-    return np.array(value.numpy() if isinstance(value, Array) else value)
+def _inputs_of(named: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in named.items() if n not in ("out", "donate")}
+
+
+def _overlap(out: Any, inputs: Sequence[Any]) -> bool:
+    """Return whether an array of numpy for results may share memory with an input."""
+    written = [o for o in flat(out) if isinstance(o, np.ndarray)]
+    return any(
+        np.may_share_memory(o, a) for o in written for a in inputs if isinstance(a, np.ndarray)
+    )
+
+
+def host_of(value: Any, device: Device) -> np.ndarray:
+    """Return an argument or a result as an array of numpy, its memory shared where that can be.
+
+    Raises PycError (BAD_ARGUMENT) for what is no array.
+    """
+    seen = readable(value, device)
+    return seen.numpy() if isinstance(seen, Array) else seen

@@ -100,6 +100,14 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(math.ceil(share * len(ordered)), 1) - 1]
 
 
+def require_seconds(where: str, value: object) -> None:
+    """Raise PycError (BAD_ARGUMENT) unless a value is a finite number of seconds above 0."""
+    if not _is_number(value, 0.0):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, where=where, expected="seconds above 0", got=repr(value)
+        )
+
+
 def _is_number(value: object, above: float) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False

@@ -3,6 +3,7 @@
     pyc_calls_total                      calls that answered
     pyc_call_failures_total{code}        calls that ended by a fault of the program or the machine
     pyc_call_refusals_total{code}        calls that a guard or the service refused
+    pyc_server_refusals_total{code}      requests refused before any model was asked
     pyc_call_seconds                     a histogram of the calls that answered
     pyc_swaps_total, pyc_returns_total   builds put in place, and returns to the one before
     pyc_fallbacks_total                  fallbacks taken, of the service and of the contract
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
@@ -145,8 +147,8 @@ def _coded(values: Mapping[str, int]) -> dict[tuple[str, ...], float]:
 class _Collector:
     """Prometheus-client's protocol of collectors."""
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+    def __init__(self, sources: Sources, refusals: Mapping[str, int]) -> None:
+        self._sources, self._refusals = sources, refusals
 
     def collect(self) -> Iterator[Any]:
         """Yield the families of all services."""
@@ -168,12 +170,18 @@ class _Collector:
         for s in found:
             seconds.add_metric((s.name,), _cumulated(s.buckets), s.seconds_total)
         yield seconds
+        text = "requests that were refused before any model was asked"
+        refused = core.CounterMetricFamily("pyc_server_refusals", text, labels=("code",))
+        for code, number in dict(self._refusals).items():
+            refused.add_metric((code,), number)
+        yield refused
 
 
-def collector(sources: Sources) -> Any:
+def collector(sources: Sources, refusals: Mapping[str, int] = MappingProxyType({})) -> Any:
     """Return a collector for `prometheus_client.CollectorRegistry.register`.
 
-    Raises PycError (MISSING_DEPENDENCY) without prometheus-client.
+    refusals: of a server, by reason code. Raises PycError (MISSING_DEPENDENCY) without
+    prometheus-client.
     """
     if find_spec("prometheus_client") is None:
         raise PycError(
@@ -183,7 +191,7 @@ def collector(sources: Sources) -> Any:
             got="none installed",
             remedy=install("metrics"),
         )
-    return _Collector(sources)
+    return _Collector(sources, refusals)
 
 
 def _cumulated(buckets: Sequence[int]) -> list[tuple[str, float]]:

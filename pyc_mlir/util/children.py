@@ -12,12 +12,14 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 # What ends a process that does not ask for it; an interrupt is Python's own KeyboardInterrupt.
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -80,42 +82,83 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
+def python_command(boot: str, *arguments: str) -> list[str]:
+    """Return the command of a Python program `boot`, whose modules are those of this process.
+
+    It imports none of the current folder.
+    """
+    paths = [p for p in sys.path if isinstance(p, str)]
+    return [sys.executable, "-P", "-c", f"import sys\nsys.path[:] = {paths!r}\n{boot}", *arguments]
+
+
+class Child:
+    """A started child in a process group of its own, which ends with this process.
+
+    Arguments as those of `subprocess.Popen`; standard input and output are text.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | IO[bytes] | None = None,
+        stderr: int | IO[bytes] | None = None,
+        env: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self._line = Lifeline()
+        self.process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=env,
+            text=True,
+            errors="replace",
+            pass_fds=(*pass_fds, self._line.fd),
+            # No session of its own: Linux would give that a share of the processor of its own.
+            process_group=0,
+        )
+        self._line.tie(-self.process.pid)
+
+    def end(self) -> None:
+        """End the process and its children at once; it is not waited for."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self._line.cut()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait so long for the process, then end it, and what it started."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        self.end()
+        self.process.wait()
+
+
 def run(
     command: str | Sequence[str],
     *,
     stdout: int | None = subprocess.PIPE,
     stderr: int | None = subprocess.PIPE,
     env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command as `subprocess.run` does; the child does not outlive this process, nor what it
     starts.
 
-    A text is a shell's command. The child has a process group of its own and nothing on its
-    standard input; what is left of its group is ended with it.
+    A text is a shell's command. The child has nothing on its standard input; what is left of its
+    group is ended with it. Raises subprocess.TimeoutExpired after `timeout` seconds.
     """
     arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-    line = Lifeline()
-    try:
-        with subprocess.Popen(
-            [*_GATE, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=stdout,
-            stderr=stderr,
-            env=env,
-            text=True,
-            errors="replace",
-            pass_fds=(line.fd,),
-            process_group=0,
-        ) as process:
-            line.tie(-process.pid)
-            try:
-                out, err = process.communicate("\n")
-            except BaseException:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                raise
-    finally:
-        line.cut()
+    gated = [*_GATE, *arguments]
+    child = Child(gated, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, env=env)
+    with child.process as process:
+        try:
+            out, err = process.communicate("\n", timeout)
+        finally:
+            child.end()
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 

@@ -29,10 +29,10 @@ class WorkerOutput(Channel):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit status: 0 it compiles, 1 it is refused, 2 a fault of ours; or crash."""
+    """Return the exit status: 0 it compiles, 1 it is refused, 70 a fault of ours; or crash."""
     if len(arguments) != 1:
         print("usage: python -m pyc_mlir.worker FILE.request", file=sys.stderr)
-        return 1
+        return 2
     ours, theirs = socket.socketpair()
     with ours, theirs, tempfile.TemporaryDirectory() as folder:
         try:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error_of(answer), file=sys.stderr)
         return 1
     print(answer.header["traceback"], file=sys.stderr)
-    return 2
+    return 70
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """A worker's answer as data: an artifact with its verification records, or an error."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
+from pyc_mlir.artifact.manifest import read_manifest
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks, Expectation, Oracle, SelfCheck, Verification
@@ -35,7 +36,7 @@ def artifact_frame(artifact: Artifact) -> Frame:
     oracle, code = _oracle_json(checks.oracle)
     header = {
         "kind": ARTIFACT,
-        "manifest": artifact.manifest,
+        "manifest": to_data(artifact.manifest),
         "decisions": to_data(artifact.decisions),
         "verification": to_data(checks.verification),
         "clauses": to_data(checks.clauses),
@@ -52,23 +53,25 @@ def artifact_of(frame: Frame) -> Artifact:
     """Unpack the artifact of a frame. Raises KeyError, TypeError, ValueError or PycError."""
     data = frame.header
     vmfb, module, memory, samples, code, expected = map(bytes, frame.blobs)
-    signature = Signature.from_json(data["manifest"]["signature"])
+    manifest = read_manifest(data["manifest"])
     checks = Checks(
         _oracle(data["oracle"], code),
         from_data(Verification | None, data["verification"]),
         from_data(tuple[ClauseReport, ...], data["clauses"]),
-        expected=Expectation(Samples.from_bytes(expected, signature)) if expected else None,
+        expected=Expectation(Samples.from_bytes(expected, manifest.signature))
+        if expected
+        else None,
         check=from_data(SelfCheck | None, data["check"]),
     )
     decisions = from_data(tuple[Decision, ...], data["decisions"])
-    return Artifact(vmfb, data["manifest"], decisions, module, memory, samples, checks)
+    return Artifact(vmfb, manifest, decisions, module, memory, samples, checks)
 
 
 def _oracle_json(oracle: Oracle | None) -> tuple[dict[str, Any] | None, bytes]:
     if isinstance(oracle, PycOracle):
         return {"kind": "pyc", "entry": oracle.entry}, oracle.code
     if isinstance(oracle, ForeignOracle):
-        signature = oracle.signature.to_json()
+        signature = to_data(oracle.signature)
         return {"kind": "foreign", "entry": oracle.entry, "signature": signature}, oracle.code
     assert oracle is None, "an oracle of another kind travels nowhere"
     return None, b""
@@ -79,7 +82,7 @@ def _oracle(data: Mapping[str, Any] | None, code: bytes) -> Oracle | None:
         return None
     if data["kind"] == "pyc":
         return PycOracle(code, data["entry"])
-    return ForeignOracle(code, data["entry"], Signature.from_json(data["signature"]))
+    return ForeignOracle(code, data["entry"], from_data(Signature, data["signature"]))
 
 
 def error_frame(error: PycError) -> Frame:
@@ -109,17 +112,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _diagnostic(data: Mapping[str, Any]) -> IreeDiagnostic:
-    return IreeDiagnostic(**{**data, "notes": tuple(data["notes"])})
-
-
 _Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 _PLAIN: _Codec = (_plain, _plain)
 
 
-def _record(kind: type[Any]) -> _Codec:
-    """Return the codec of a frozen dataclass whose fields are JSON data."""
-    return asdict, lambda data: kind(**data)
+def _record(kind: Any) -> _Codec:
+    """Return the codec of records."""
+    return to_data, partial(from_data, kind)
 
 
 # The parts of every error's message.
@@ -134,19 +133,9 @@ _KINDS: Mapping[type[PycError], Mapping[str, _Codec]] = {
         "point": (list, lambda data: SourcePoint(*data)),
         "problem": _PLAIN,
     },
-    UnsupportedModel: {"report": (ImportReport.to_json, ImportReport.from_json)},
-    CompileError: {
-        "diagnostics": (
-            lambda found: [asdict(d) for d in found],
-            lambda data: tuple(map(_diagnostic, data)),
-        )
-    },
-    WrongResult: {
-        "blamed": (
-            to_data,
-            lambda data: from_data(tuple[Decision, ...], data),
-        )
-    },
+    UnsupportedModel: {"report": _record(ImportReport)},
+    CompileError: {"diagnostics": _record(tuple[IreeDiagnostic, ...])},
+    WrongResult: {"blamed": _record(tuple[Decision, ...])},
     BudgetRefused: {"smallest": _PLAIN, "seconds": _PLAIN, "bound": _PLAIN},
     BudgetNotKept: {
         **{"budget": _record(ByteBudget), "need": _record(SmallestProgram)},

@@ -7,27 +7,19 @@ alone, and gives it back or ends it.
 
 import atexit
 import contextlib
-import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 
-from pyc_mlir.util.children import Lifeline
+from pyc_mlir.util.children import Child, python_command
 from pyc_mlir.util.env_overrides import env_overrides
 from pyc_mlir.worker.protocol import Channel
 
-# The modules that the parent would import are the worker's too; never those of the current folder.
-BOOT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[2])
-from pyc_mlir.worker.serve import main
-main(int(sys.argv[1]))
-"""
+BOOT = "from pyc_mlir.worker.serve import main; main(int(sys.argv[1]))"
 MOST_IDLE = 2
 # As a nice value: about a tenth of the share of a process that does not yield.
 _YIELDING = 10
@@ -46,22 +38,17 @@ class WorkerProcess:
         self.ready = self.yields = False
         self.doing = ""
         self._output, self._already_read = tempfile.TemporaryFile(), 0  # noqa: SIM115  (as long as the worker)
-        arguments = [str(theirs.fileno()), json.dumps([p for p in sys.path if isinstance(p, str)])]
-        # Should this process be killed: the worker would notice late if native code has its lock.
-        self._line = Lifeline()
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", BOOT, *arguments],
-                stdin=subprocess.DEVNULL,
+            # In a group of its own an interrupt of the terminal is the parent's to handle, and the
+            # linker that a compile starts ends with it. Should this process be killed: the worker
+            # would notice the closed channel late if native code has its lock.
+            self._child = Child(
+                python_command(BOOT, str(theirs.fileno())),
                 stdout=self._output,
                 stderr=self._output,
-                pass_fds=(theirs.fileno(), self._line.fd),
-                # A group of its own, so that an interrupt of the terminal is the parent's to
-                # handle, and the linker that a compile starts ends with it. No session of its own:
-                # Linux would give that a share of the processor that `yield_to_others` leaves.
-                process_group=0,
+                pass_fds=(theirs.fileno(),),
             )
-        self._line.tie(-self._process.pid)
+        self._process = self._child.process
 
     @property
     def pid(self) -> int:
@@ -82,11 +69,8 @@ class WorkerProcess:
     def end(self) -> None:
         """End the process and its children at once. It is reaped in the background."""
         # Killed first: at a closed channel it would end by itself, and its children would go on.
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self._child.end()
         self.channel.close()
-        self._line.cut()
         threading.Thread(target=self._process.wait, daemon=True).start()
 
     def how_it_ended(self) -> str:

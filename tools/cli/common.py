@@ -1,7 +1,8 @@
 """The common part of the command lines: exit codes, readable errors, progress.
 
-Exit status 0 is success, 1 the user's fault (a message with place and reason code, never a
-traceback), 2 a fault of ours (with a traceback), 130 an interrupt.
+Exit status 0 is success, 1 a refusal (a message with place and reason code, never a traceback),
+2 a command line that cannot be read, 70 a fault of ours (with a traceback; EX_SOFTWARE of
+sysexits.h), 130 an interrupt.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
 from pyc_mlir.util.logs import COMPILE, configure, logged, logger
 from pyc_mlir.util.temp_dir import require_room
 
-OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
+OK, REFUSED, USAGE, BROKEN, INTERRUPTED = 0, 1, 2, 70, 130
 
 
 DATABASE = "PYC_DB"
@@ -44,6 +45,16 @@ def default_url(environment: Mapping[str, str]) -> str:
     base = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     folder = make_folder(Path(base) / "pyc-mlir", "a folder for the database")
     return f"sqlite:///{folder / 'evidence.db'}"
+
+
+class UsageError(PycError):
+    """A command line that cannot be read: BAD_ARGUMENT."""
+
+
+def usage_error(tool: str, problem: str) -> UsageError:
+    """Return the error for a command line of a tool."""
+    message = f"command line: {problem}; see `{tool} --help`"
+    return UsageError(ReasonCode.BAD_ARGUMENT, message)
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,10 +105,15 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def error(self, message: str) -> NoReturn:
-        """Raise PycError (BAD_ARGUMENT)."""
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"command line: {one_line(message)}; see `{self.prog} --help`"
-        )
+        """Raise UsageError."""
+        raise usage_error(self.prog, one_line(message))
+
+
+def positive(text: str) -> int:
+    """Read a whole number above 0, as the type of an option. Raises ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r:.40}")
+    return int(text)
 
 
 class _Version(argparse.Action):
@@ -138,7 +154,7 @@ def _run_tool(tool: str, work: Callable[[], int]) -> int:
         known = refusal(error)
         if known.code is not ReasonCode.INTERNAL_ERROR:
             print(explain(tool, known), file=sys.stderr)
-            return REFUSED
+            return USAGE if isinstance(known, UsageError) else REFUSED
         traceback.print_exc()
         print(explain(tool, known), file=sys.stderr)
         print(bug_note(tool), file=sys.stderr)
@@ -199,15 +215,12 @@ def _crash(ended: Crash) -> PycError:
 
 def require_own_log(tool: str, log: str | None, others: Iterable[str | None]) -> None:
     """Raise PycError for a log that would overwrite what the tool reads or writes, or that cannot
-    be written: BAD_ARGUMENT, FILE_ACCESS."""
+    be written: UsageError, FILE_ACCESS."""
     if log is None:
         return
     taken = {os.path.realpath(other) for other in others if other is not None}
     if log == "-" or os.path.realpath(log) in taken:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"command line: expected a file of its own for --log, got {log!r}; see `{tool} --help`",
-        )
+        raise usage_error(tool, f"expected a file of its own for --log, got {log!r}")
     require_writable(log)
 
 

@@ -14,6 +14,7 @@ from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.compile_log import head_of, read_compile_log, refusal_of
 from pyc_mlir.artifact.contract_status import Counts, current_report
+from pyc_mlir.artifact.manifest import MAIN
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import SelfCheck
 from pyc_mlir.cache.cache import choose
@@ -22,11 +23,12 @@ from pyc_mlir.compilation.lower import EMITTED, IMPORTED, emit, lower
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lab.explore.policy import Explore
 from pyc_mlir.notices import notices
-from pyc_mlir.pipelines.choices.choices import Coverage, Decision, coverage
+from pyc_mlir.pipelines.choices.choices import Coverage, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
 from pyc_mlir.pipelines.choices.evidence import Computes, EstimatedSeconds
 from pyc_mlir.pipelines.choices.log import Conditions, Event, Listed, Record, write_log
@@ -193,7 +195,7 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
         ("with IREE", iree_command(place, artifact)),
     ]
     head = (
-        f"{place}: {quantity(size, 'B')}{part} for target {manifest['target']}, "
+        f"{place}: {quantity(size, 'B')}{part} for target {manifest.target}, "
         f"in {quantity(seconds, 's')}\n"
     )
     return head + "".join(f"  {name:<10} {text}\n" for name, text in rows)
@@ -239,10 +241,10 @@ def run_command(path: str, signature: Signature) -> str:
 def iree_command(path: str, artifact: Artifact) -> str:
     """Return a command of IREE's own tool that runs the program on ones."""
     manifest = artifact.manifest
-    device = "local-task" if manifest["device"] == "local" else manifest["device"]
+    device = "local-task" if manifest.device == "local" else manifest.device
     signature = artifact.signature
     inputs = (f" --input={example(a, signature.ranges)}=1" for a in signature.inputs)
-    function = manifest["entries"]["main"]["function"]
+    function = manifest.entries[MAIN].function
     return f"iree-run-module --module={path} --device={device} --function={function}" + "".join(
         inputs
     )
@@ -256,11 +258,10 @@ def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
     """Write stages with their times, then each decision on a line."""
     lines = [f"{quantity(seconds, 's'):>9}  {title}" for title, seconds in stages]
     heads = [r for r in output.records if isinstance(r, Conditions)]
-    sizes = ChosenSizes.none(Signature.from_json(heads[0].values["signature"]) if heads else None)
+    sizes = ChosenSizes.none(from_data(Signature, heads[0].values["signature"]) if heads else None)
     for d in output.records:
         if not isinstance(d, Conditions):
-            shown = sizes.filled(d) if isinstance(d, Decision) else d
-            lines.append(f"{d.site.pass_name}: {describe(shown)}")
+            lines.append(sizes.readable(f"{d.site.pass_name}: {describe(d)}"))
     return "".join(f"{line}\n" for line in lines)
 
 

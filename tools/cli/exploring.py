@@ -11,10 +11,9 @@ from typing import Any
 
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import Options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.explore.policy import Explore
 from pyc_mlir.measure.environment import current_place
-from pyc_mlir.tools.cli.common import DATABASE, Parser, Progress, default_url
+from pyc_mlir.tools.cli.common import DATABASE, Parser, Progress, default_url, usage_error
 
 
 def add_flags(parser: Parser) -> None:
@@ -38,10 +37,14 @@ def check(flags: argparse.Namespace) -> None:
     """Raise PycError (BAD_ARGUMENT) for flags that lack each other."""
     if flags.explore_budget is None:
         if flags.explore_db is not None:
-            raise _usage("expected --explore-budget with --explore-db, got none")
+            raise usage_error(
+                "pyc-compile", "expected --explore-budget with --explore-db, got none"
+            )
         return
     if flags.policy != Explore.name or flags.explore_budget <= 0:
-        raise _usage("expected --policy explore and seconds above 0 with --explore-budget")
+        raise usage_error(
+            "pyc-compile", "expected --policy explore and seconds above 0 with --explore-budget"
+        )
 
 
 def with_measured(
@@ -81,7 +84,3 @@ def with_measured(
         toolchain=here.toolchain,
     )
     return replace(options, policy=informed)
-
-
-def _usage(problem: str) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `pyc-compile --help`")

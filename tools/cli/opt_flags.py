@@ -212,8 +212,8 @@ def help_text() -> str:
         "Read a module (text or bytecode), run passes on it, print it.",
         "Passes are given in order as flags (--cse --canonicalize='max-iterations=3'; "
         "--list-passes names them) or as one --pass-pipeline.",
-        "Exit status: 0 done; 1 the input, the command line or a pass failed; 2 a crash, with a "
-        "reproducer.",
+        "Exit status: 0 done; 1 the input or a pass failed; 2 the command line cannot be read; "
+        "70 a crash, with a reproducer.",
         "",
         "flags:",
     ]

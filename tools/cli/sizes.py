@@ -1,19 +1,21 @@
 """Sizes that a reader chooses for the dynamic dimensions of a program, filled into its formulas.
 
 Formulas are sums, products and alignments of numbers and sizes, as IREE writes them:
-``8960 * hal.buffer_view.dim(arg0, index=0 : index) + util.align(...)``.
+``8960 * hal.buffer_view.dim(arg0, index=0 : index) + util.align(...)``. Readers see
+``8960 * batch + align(...)``.
 """
 
 import ast
 import math
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.manifest import FORMULAS, MEMORY, OUTPUTS
+from pyc_mlir.artifact.manifest import MEMORY, OUTPUTS
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
@@ -22,6 +24,15 @@ from pyc_mlir.pipelines.choices.evidence import Evidence
 from pyc_mlir.util.logs import RUN, warn
 
 _DIM = re.compile(r"hal\.buffer_view\.dim\(arg(\d+), index=(\d+) : index\)")
+_FLAGS = re.compile(r", overflowFlags=#arith\.overflow<\w+>")
+# Operations of formulas on sizes, which are no negative numbers.
+_WORDS = {
+    **{"arith.addi": "({} + {})", "arith.subi": "({} - {})", "arith.muli": "({} * {})"},
+    **{"arith.maxsi": "max({}, {})", "arith.minsi": "min({}, {})", "util.align": "align({}, {})"},
+    **{"arith.ceildivsi": "ceil({} / {})", "arith.divsi": "floor({} / {})"},
+    **{"arith.floordivsi": "floor({} / {})", "arith.remsi": "({} % {})"},
+}
+_CALL = re.compile("|".join(rf"{re.escape(name)}\(" for name in _WORDS))
 
 
 @dataclass(frozen=True)
@@ -72,12 +83,15 @@ class ChosenSizes:
 
     def readable(self, text: str) -> str:
         """Return a text with the names of dimensions, or their chosen sizes, in its formulas."""
-        return _DIM.sub(lambda m: str(self._dim(m)), text).replace("util.align(", "align(")
+        return _in_words(_FLAGS.sub("", _DIM.sub(lambda m: str(self._dim(m)), text)))
 
     def bytes_of(self, formula: str) -> int | None:
-        """Evaluate a formula at the chosen sizes; None if one is missing or it is no sum."""
+        """Evaluate a formula at the chosen sizes; None if one is missing, or it is no number of
+        bytes.
+        """
         try:
-            return _value(ast.parse(self.readable(formula), mode="eval").body)
+            size = _value(ast.parse(self.readable(formula), mode="eval").body)
+            return size if size >= 0 else None
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return None
 
@@ -100,10 +114,11 @@ class ChosenSizes:
 
         part: MEMORY or BY_IREE, as the manifest has them.
         """
-        known = Account.from_json(artifact.manifest[part])
+        manifest = artifact.manifest
+        known = manifest.memory if part == MEMORY else manifest.memory_by_iree
         if not self.chosen:
             return known
-        formulas = artifact.manifest.get(FORMULAS, {})
+        formulas = manifest.formulas
         inputs, outputs = self.of(artifact.signature.inputs), self._largest(formulas.get(OUTPUTS))
         needed = self._largest(formulas.get(part))
         if needed is None or outputs is None:
@@ -136,18 +151,68 @@ class ChosenSizes:
         try:
             name = self.signature.inputs[argument].dynamic[axis]
         except (LookupError, AttributeError):
-            return match[0]
+            return f"arg{argument}[{axis}]"
         return self.chosen.get(name, name)
 
 
+def _in_words(text: str) -> str:
+    """Write the operations of a formula as a reader of arithmetic knows them."""
+    parts, start = [], 0
+    for found in _CALL.finditer(text):
+        if found.start() < start:
+            continue  # a part of the operation before
+        arguments, end = _arguments(text, found.end())
+        form = _WORDS[found[0][:-1]]
+        if len(arguments) == form.count("{}"):
+            parts += [text[start : found.start()], form.format(*map(_in_words, arguments))]
+            start = end
+    return "".join([*parts, text[start:]]).replace("+ -", "- ")
+
+
+def _arguments(text: str, start: int) -> tuple[list[str], int]:
+    """Return the arguments of a call and where it ends; none if the text is cut off before."""
+    depth, first, found = 0, start, []
+    for at in range(start, len(text)):
+        if text[at] in ",)" and not depth:
+            found.append(text[first:at].strip())
+            first = at + 1
+            if text[at] == ")":
+                return found, at + 1
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+    return [], start
+
+
+_OPERATORS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: lambda x, y: x % max(y, 1),
+}
+# The second argument of a division is another size, which may be 0.
+_FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
+    "align": lambda x, y: -(-x // max(y, 1)) * y,
+    "ceil": lambda x, y: -(-x // max(y, 1)),
+    "floor": lambda x, y: x // max(y, 1),
+    "max": max,
+    "min": min,
+}
+
+
 def _value(node: ast.expr) -> int:
-    """Evaluate sums, products and alignments of numbers. Raises ValueError for others."""
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
-        left, right = _value(node.left), _value(node.right)
-        return left + right if isinstance(node.op, ast.Add) else left * right
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "align":
-        given, to = map(_value, node.args)
-        return -(-given // max(to, 1)) * to
-    raise ValueError(ast.dump(node))
+    """Evaluate the arithmetic of numbers that `_WORDS` writes. Raises ValueError for others."""
+    match node:
+        case ast.Constant(value=int() as number) if type(number) is int:
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand)
+        case ast.BinOp(op=op) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(node.left), _value(node.right))
+        case ast.Call(func=ast.Name(id=name), args=[ast.BinOp(op=ast.Div()) as ratio]):
+            arguments = [ratio.left, ratio.right]
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            pass
+        case _:
+            raise ValueError(ast.dump(node))
+    if name not in _FUNCTIONS or len(arguments) != 2:
+        raise ValueError(ast.dump(node))
+    return _FUNCTIONS[name](*map(_value, arguments))

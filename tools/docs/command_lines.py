@@ -12,7 +12,8 @@ _HEAD = f"""\
 # Command lines
 
 Each command with its flags, as `--help` prints them. All have `--help` and `--version`. The exit
-status is 0 where all is done, 1 where the input was refused, and 2 where PyC is at fault.
+status is 0 where all is done, 1 where something was refused (the message ends in its reason code),
+2 where the command line cannot be read, 70 where PyC is at fault, and 130 after an interrupt.
 
 {" · ".join(f"[pyc-{name}](#pyc-{name})" for name in _TOOLS)}
 """

@@ -69,6 +69,10 @@ GOALS: Mapping[str, Goal] = {
         "how near to the optimum searches come, and how studies scale with workers",
         ("strategies", "tune-workers"),
     ),
+    "serving": Goal(
+        "`pyc-serve` beside onnxruntime behind the same HTTP stack, and a service under faults",
+        ("serve", "soak", "faults"),
+    ),
     "exactness": Goal("errors of the elementwise functions", ("functions",)),
     "campaign": Goal("what was attacked, how often, and with what result", ("campaign",)),
     "onnx-nodes": Goal(

@@ -7,7 +7,7 @@ browser.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.manifest import BY_IREE, MEMORY
@@ -87,13 +87,13 @@ class ExplainedProgram:
     def facts(self) -> list[tuple[str, str]]:
         """Return rows for the head: the program's arguments, its target and its versions."""
         manifest, signature = self.artifact.manifest, self.artifact.signature
-        versions = ", ".join(f"{n} {v}" for n, v in sorted(manifest["versions"].items()))
+        versions = ", ".join(f"{n} {v}" for n, v in sorted(manifest.versions.items()))
         rows = [
             ("inputs", _arguments(signature.inputs)),
             ("outputs", _arguments(signature.outputs)),
-            ("target", f"{manifest['target']} (device {manifest['device']})"),
+            ("target", f"{manifest.target} (device {manifest.device})"),
             ("imported", str(self.artifact.imported)),
-            ("graph id", manifest["graph_id"] or "none: not a pyc program"),
+            ("graph id", manifest.graph_id or "none: not a pyc program"),
             ("compiled by", versions),
         ]
         prediction = self.artifact.prediction
@@ -102,7 +102,7 @@ class ExplainedProgram:
     def account(self) -> list[tuple[str, int | None]]:
         """Return rows (part, bytes or None if only a call determines them) of one call."""
         account = self.sizes.account(self.artifact)
-        parts = account.to_json()
+        parts = asdict(account)
         rows = [(label, parts[name]) for name, label in _LABELS.items()]
         return [*rows, ("total", account.total())]
 
@@ -129,7 +129,7 @@ def _arguments(arguments: Sequence[SignatureEntry]) -> str:
 
 def _require_own(profile: Profile | None, artifact: Artifact, name: str) -> None:
     """Raise PycError (BAD_ARGUMENT) for a profile of another program."""
-    graph = artifact.manifest["graph_id"] or ""
+    graph = artifact.manifest.graph_id or ""
     if profile is not None and profile.program != graph:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,

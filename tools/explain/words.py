@@ -94,7 +94,7 @@ def shortened(choice: str) -> str:
 
 def purpose(subject: ExplainedProgram) -> str:
     """Describe the program to somebody who has never met PyC."""
-    signature, target = subject.artifact.signature, subject.artifact.manifest["target"]
+    signature, target = subject.artifact.signature, subject.artifact.manifest.target
     given, taken = (
         few([a.name for a in arguments], ", ", MOST_TITLED) or "nothing"
         for arguments in (signature.outputs, signature.inputs)

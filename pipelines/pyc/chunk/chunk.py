@@ -14,22 +14,20 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, create
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.choices.evidence import Note
-from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
 from pyc_mlir.pipelines.pyc.chunk.dims import Rows, operand_rows, part_params
 from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, Region, is_static
 from pyc_mlir.pipelines.pyc.chunk.plan import ChunkOffer, ChunkRegion, plan
 from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of, cuts_products, rows_of
 from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
-from pyc_mlir.pipelines.target.target import TARGETS, Target
+from pyc_mlir.pipelines.target.target import Target
 
 # On a clone: which part it computes, of how many.
 PART = "pyc.chunk"
@@ -48,12 +46,7 @@ class Chunk:
 
     def __post_init__(self) -> None:
         """Raise PycError (INVALID_PIPELINE) for a target that does not exist."""
-        if self.target not in ("", *TARGETS):
-            raise PycError(
-                ReasonCode.INVALID_PIPELINE,
-                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}"
-                f"{did_you_mean(self.target, TARGETS)}",
-            )
+        require_target(self.target)
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Choose for every region of every function; for none where PyC plans no memory."""

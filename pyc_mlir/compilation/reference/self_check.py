@@ -27,8 +27,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.numerics.budget import OverBudget, ReferenceBudget
 from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.ops.contraction import any_order
-from pyc_mlir.dialects.util.codec import to_data
-from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
+from pyc_mlir.pipelines.choices.contract import ROUNDING
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 
@@ -122,11 +121,10 @@ def self_check(artifact: Artifact, expected: Expectation, device: Device | None)
     if expected.unchecked is not None:
         return SelfCheck(work=expected.work, unchecked=expected.unchecked, why=expected.why)
     if device is None:
-        return SelfCheck.without(Unchecked.NO_DEVICE, artifact.manifest["target"])
-    contract = Contract.of({**artifact.manifest["contract"], "max_error": ROUNDING})
+        return SelfCheck.without(Unchecked.NO_DEVICE, artifact.manifest.target)
+    contract = replace(artifact.manifest.contract, max_error=ROUNDING)
     trial = replace(
-        artifact,
-        manifest={**artifact.manifest, "contract": to_data(contract)},
+        artifact.noted(contract=contract),
         samples=expected.samples.to_bytes(),
         checks=None,
     )

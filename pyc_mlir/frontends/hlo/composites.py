@@ -5,11 +5,13 @@
 does not have, is imported by its decomposition.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.ordering import top_k
+from pyc_mlir.frontends.importing.importer import Importer, SourceNode
+from pyc_mlir.frontends.importing.stated import Stated
 
 Composite = Callable[[Call, Mapping[str, Any]], Any]
 
@@ -52,6 +54,21 @@ def attention(call: Call, attributes: Mapping[str, Any]) -> Any:
 def top(call: Call, attributes: Mapping[str, Any]) -> Any:
     """chlo.top_k: the k largest along the last dimension and their indices."""
     return top_k(call.b, call.x(), int(attributes["k"]))
+
+
+def by_name(
+    importer: Importer, site: SourceNode, operands: Sequence[Any], name: str, given: Stated
+) -> Sequence[Any]:
+    """Build the op of a composite's name; nothing where its decomposition is to be imported."""
+    known, before = COMPOSITES.get(name), len(importer.findings)
+    if known is None:
+        return ()
+    out = importer.node(
+        site, operands, lambda b, lift: known(Call(b, operands, lift), given), given
+    )
+    if not out:
+        del importer.findings[before:]
+    return out
 
 
 COMPOSITES: dict[str, Composite] = {

@@ -25,12 +25,7 @@ _REFUSED = 3
 _WHY_CHARACTERS = 300
 # Models of one node often come again: the same layer of a network.
 _KEPT = 256
-_BOOT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from pyc_mlir.frontends.islands.lowering import main
-sys.exit(main(sys.argv[2:]))
-"""
+_BOOT = "from pyc_mlir.frontends.islands.lowering import main; sys.exit(main(sys.argv[1:]))"
 
 
 @lru_cache(maxsize=_KEPT)
@@ -40,14 +35,10 @@ def to_linalg(model: bytes) -> str:
     Raises PycError: UNSUPPORTED_OP for a node that torch-mlir does not lower, NATIVE_CRASH if the
     process ends otherwise.
     """
-    import json
-
-    path = json.dumps([p for p in sys.path if isinstance(p, str)])
     with children.temporary_folder("pyc-island-") as folder:
         source, result = folder / "node.onnx", folder / "node.mlir"
         write_file(source, model)
-        command = [sys.executable, "-P", "-c", _BOOT, path, str(source), str(result)]
-        ended = children.run(command)
+        ended = children.run(children.python_command(_BOOT, str(source), str(result)))
         if ended.returncode == 0:
             return read_file(result).decode()
     said = (ended.stderr or "").strip()

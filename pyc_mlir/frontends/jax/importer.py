@@ -24,8 +24,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
+from pyc_mlir.frontends.hlo import composites
 from pyc_mlir.frontends.hlo.call import Call
-from pyc_mlir.frontends.hlo.composites import COMPOSITES
 from pyc_mlir.frontends.hlo.control import Loops, select_branch
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
@@ -392,21 +392,11 @@ class _JaxprImporter:
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
         """Build the op of that name, or the decomposition."""
-        known, decomposition = COMPOSITES.get(p["name"]), p["jaxpr"]
         given = {key: jax.tree.unflatten(tree, leaves) for key, leaves, tree in p["attributes"]}
-        if known is not None:
-            attributes = Stated(given, "attribute", {})
-            before = len(self.importer.findings)
-            out = self.importer.node(
-                site,
-                operands,
-                lambda b, lift: known(Call(b, operands, lift), attributes),
-                attributes,
-            )
-            if out:
-                return out
-            del self.importer.findings[before:]
-        return self._inline(decomposition, operands)
+        attributes = Stated(given, "attribute", {})
+        name, decomposition = p["name"], p["jaxpr"]  # a parameter that is not read is refused
+        out = composites.by_name(self.importer, site, operands, name, attributes)
+        return out or self._inline(decomposition, operands)
 
     def _dim_as_value(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]

@@ -18,8 +18,8 @@ from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.frontends.hlo import composites
 from pyc_mlir.frontends.hlo.call import Call
-from pyc_mlir.frontends.hlo.composites import COMPOSITES
 from pyc_mlir.frontends.hlo.control import Loops, select_branch
 from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
 from pyc_mlir.frontends.importing.errors import unsupported
@@ -188,20 +188,10 @@ class StableHloImporter:
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
         """Build the op of that name, or the decomposition."""
-        known, decomposition = COMPOSITES.get(op.text("name")), op.text("decomposition")
         attributes = Stated(_attributes(op), "attribute", {})
-        if known is not None:
-            before = len(self.importer.findings)
-            out = self.importer.node(
-                self.site(op),
-                operands,
-                lambda b, lift: known(Call(b, operands, lift), attributes),
-                attributes,
-            )
-            if out:
-                return out
-            del self.importer.findings[before:]
-        return self._call(decomposition, operands)
+        name, decomposition = op.text("name"), op.text("decomposition")
+        out = composites.by_name(self.importer, self.site(op), operands, name, attributes)
+        return out or self._call(decomposition, operands)
 
     def _custom_call(
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]

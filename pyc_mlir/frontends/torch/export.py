@@ -245,7 +245,23 @@ def _decomposed(program: Any, name: str, names: Mapping[str, str]) -> TorchModel
     except Exception as error:
         raise _failed(name, error) from error
     inputs, outputs = _leaf_names(program)
-    return TorchModel(program, name, names, inputs, outputs)
+    return TorchModel(program, name, {**_names_of_dims(program), **names}, inputs, outputs)
+
+
+def _names_of_dims(program: Any) -> dict[str, str]:
+    """Return torch's symbols -> names of the user's dimensions; a stored program has none."""
+    values = (n.meta.get("val") for n in program.graph.find_nodes(op="placeholder"))
+    dims = (size for value in values for size in getattr(value, "shape", ()))
+    environments = {id(e := d.node.shape_env): e for d in dims if hasattr(d, "node")}
+    found = {}
+    for environment in environments.values():
+        names = environment.source_name_to_debug_name
+        for symbol, sources in environment.var_to_sources.items():
+            for source in sources:
+                name = getattr(source, "source_name", "") or names.get(source.name, "")
+                if name.isidentifier():
+                    found[str(symbol)] = name
+    return found
 
 
 def _leaf_names(program: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
+from pyc_mlir.artifact.manifest import ARENA
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -62,10 +63,9 @@ class CompileOutcome:
         """Bytes of the arena, where its size is known, and of constants."""
         if self.artifact is None:
             return {}
-        manifest = self.artifact.manifest
-        arenas = [e["arena_bytes"] for e in manifest["entries"].values() if "arena_bytes" in e]
+        arena = self.artifact.manifest.entries.get(ARENA)
         return {
-            "arena_bytes": arenas[0] if arenas else None,
+            "arena_bytes": None if arena is None else arena.arena_bytes,
             "constant_bytes": self.artifact.account.constants,
         }
 

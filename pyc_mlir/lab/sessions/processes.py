@@ -9,8 +9,6 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -22,16 +20,10 @@ import numpy as np
 
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.dialects.util.files import write_file
-from pyc_mlir.util.children import Lifeline
+from pyc_mlir.util.children import Child, python_command
 
 CHECK, TIME = "check", "time"
-# The modules that the parent would import are the child's too; never those of the current folder.
-_BOOT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[3])
-from pyc_mlir.lab.sessions.child import main
-main(sys.argv[1], int(sys.argv[2]))
-"""
+_BOOT = "from pyc_mlir.lab.sessions.child import main; main(sys.argv[1], int(sys.argv[2]))"
 _OUTPUT_CHARACTERS = 300
 # A process that crashes may take a while to be gone.
 _END_SECONDS = 20.0
@@ -113,45 +105,20 @@ def run_job(job: MeasureJob, folder: Path, timeout_seconds: float) -> ProcessOut
     path = folder / "job.json"
     write_file(path, json.dumps(asdict(job)).encode())
     reading, writing = os.pipe()
-    line = Lifeline()
+    command = python_command(_BOOT, str(path), str(writing))
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                _BOOT,
-                str(path),
-                str(writing),
-                json.dumps([p for p in sys.path if isinstance(p, str)]),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(writing, line.fd),
-            process_group=0,
-        )
-        line.tie(-process.pid)
+        child = Child(command, stdout=output, stderr=output, pass_fds=(writing,))
         os.close(writing)
         messages: tuple[dict[str, Any], ...] = ()
         try:
             messages = tuple(_messages(reading, timeout_seconds))
         finally:
             os.close(reading)
-            _end(process, 0.0 if messages[-1:] == (_TIMEOUT,) else _END_SECONDS)
-            line.cut()
+            # It sent its last message.
+            child.wait(0.0 if messages[-1:] == (_TIMEOUT,) else _END_SECONDS)
         output.seek(0)
         words = output.read().decode(errors="replace").strip()[-_OUTPUT_CHARACTERS:]
-    return _outcome(messages, process.returncode, words)
-
-
-def _end(process: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Wait this long for a process that sent its last message, then end it and its children."""
-    try:
-        process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return _outcome(messages, child.process.returncode, words)
 
 
 def _messages(reading: int, timeout_seconds: float) -> Iterator[dict[str, Any]]:

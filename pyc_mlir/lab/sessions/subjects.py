@@ -19,7 +19,7 @@ from pyc_mlir.lab.evidence.rows import Graph, Workload
 from pyc_mlir.lab.sessions.data import POSITIVE, SIGNED, arguments_of, values_of
 from pyc_mlir.lab.sessions.reference import Described, Reference, described
 from pyc_mlir.lab.sessions.session import MeasuredProgram
-from pyc_mlir.lab.sessions.works import PASSES, work_module, work_of
+from pyc_mlir.lab.sessions.works import PASSES, work_module
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.target.work import Work
 from pyc_mlir.pipelines.target.work_text import parse_work
@@ -69,7 +69,7 @@ def subject_of_work(
     Raises PycError (BAD_ARGUMENT) for a text that is none and a work that is all constant.
     """
     work = parse_work(work) if isinstance(work, str) else work
-    text, arguments, reference, data = _finite(work, seed, dims, grouped=True)
+    text, arguments, reference, data = _finite(work, seed, dims)
     graph = graph_of_work(work)
     load = _workload(graph, dims, arguments, data)
     return MeasuredProgram(
@@ -77,38 +77,17 @@ def subject_of_work(
     )
 
 
-def subject_of_subgraph(
-    ops: Sequence[ir.Operation],
-    options: CompileOptions | None = None,
-    dims: Mapping[str, int] | None = None,
-    seed: int = 0,
-) -> MeasuredProgram:
-    """Return some ops of a pyc module, in their order, as a program that takes the whole pipeline.
-
-    Values that they read are arguments, constants stay constants with contents made from the seed.
-    Raises PycError (BAD_ARGUMENT) as `work_of` and `subject_of_work`.
-    """
-    work = work_of(ops)
-    text, arguments, reference, data = _finite(work, seed, dims, grouped=False)
-    graph = described(text).graph
-    assert graph is not None
-    load = _workload(graph, dims, arguments, data)
-    return MeasuredProgram(
-        graph, load, text, None, arguments, options or CompileOptions(), reference=reference
-    )
-
-
 _Made = tuple[str, list[np.ndarray], Reference, dict[str, Any]]
 
 
-def _finite(work: Work, seed: int, dims: Mapping[str, int] | None, grouped: bool) -> _Made:
+def _finite(work: Work, seed: int, dims: Mapping[str, int] | None) -> _Made:
     """Return module, arguments and expected results, for the data with the most finite results."""
     found: _Made | None = None
     for floats in (SIGNED, POSITIVE):
         values = values_of(work, seed, floats, dims)
         known = [v for v, i in zip(values, work.inputs, strict=True) if i.array is not None]
         arguments = [v for v, i in zip(values, work.inputs, strict=True) if i.array is None]
-        text = work_module(work, known, grouped)
+        text = work_module(work, known)
         reference = described(text).reference(arguments)
         if found is None or reference.finite_share > found[2].finite_share:
             found = (text, arguments, reference, {"seed": seed, "floats": floats})

@@ -1,7 +1,6 @@
-"""A kernel group's work, or some ops of a module, as a program of its own.
+"""A kernel group's work as a program of its own.
 
     work_module(work, constants) -> MLIR text
-    work_of(ops) -> Work
 
 The inputs that are no constants are the function's arguments, in their order; constants stay
 constants. What it computes is what the group computes, so that it may be timed by itself.
@@ -18,7 +17,6 @@ from pyc_mlir.dialects.ir.builder import create
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.target.work import Work
 
 # The passes of such a program: it is fused already, and must stay what it is.
@@ -26,43 +24,8 @@ PASSES = "pyc-infer-shapes"
 _ELEMENTWISE = "elementwise"
 
 
-def work_of(ops: Sequence[ir.Operation]) -> Work:
-    """Ops of one block, in their order, as data; groups count as the ops in them.
-
-    Raises PycError (BAD_ARGUMENT) for ops of another dialect, none at all, and a value besides the
-    last one that other ops use: such a part of a program has several results.
-    """
-    flat = [o for op in ops for o in _members(op)]
-    made = {o.result for o in flat}
-    inside = {*flat, *ops}
-    used = [
-        op.name for op in ops[:-1] for use in op.result.uses if use.owner.operation not in inside
-    ]
-    if used or not flat:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            "subgraph: expected ops of which only the last one's value is used by others, got "
-            f"{f'another use of `{used[0]}`' if used else 'none'}; add the ops that use it",
-        )
-    read = dict.fromkeys(v for o in flat for v in o.operands if v not in made)
-    return Members(tuple(flat), tuple(read), ops[-1]).work()
-
-
-def _members(op: ir.Operation) -> tuple[ir.Operation, ...]:
-    found = Members.of(op) if op.name.startswith("pyc.") else None
-    if found is None:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"subgraph: expected pyc ops that compute something, got `{op.name}`; constants come "
-            "with the ops that read them",
-        )
-    return found.ops
-
-
-def work_module(work: Work, constants: Sequence[np.ndarray], grouped: bool = True) -> str:
+def work_module(work: Work, constants: Sequence[np.ndarray]) -> str:
     """Return the text of the module. constants: contents of the constant inputs, in their order.
-
-    grouped: the ops are one group, as they were in their program; else each is on its own.
 
     Raises PycError (BAD_ARGUMENT) for a work of which nothing is an argument.
     """
@@ -91,7 +54,7 @@ def work_module(work: Work, constants: Sequence[np.ndarray], grouped: bool = Tru
             values = [
                 next(given) if i.array is None else _constant(next(known)) for i in work.inputs
             ]
-            ir.Operation.create("func.return", operands=[_body(work, values, grouped)])
+            ir.Operation.create("func.return", operands=[_body(work, values)])
         is_valid = module.operation.verify()
         assert is_valid
         return str(module)
@@ -106,11 +69,11 @@ def _constant(array: np.ndarray) -> ir.Value:
     return made.result
 
 
-def _body(work: Work, inputs: Sequence[ir.Value], grouped: bool) -> ir.Value:
+def _body(work: Work, inputs: Sequence[ir.Value]) -> ir.Value:
     """Build the op, several of them in a group, at the insertion point; return the value that they
     make.
     """
-    if len(work.nodes) == 1 or not grouped:
+    if len(work.nodes) == 1:
         return _ops(work, inputs)
     names = [node.name for node in work.nodes]
     kind = next((anchor for n in names if (anchor := OPS[n].anchor)), _ELEMENTWISE)

@@ -103,11 +103,11 @@ def _of_artifact(artifact: Artifact) -> PricedProgram:
     manifest = artifact.manifest
     report = report_of(artifact)
     made = priced_parts(
-        str(manifest.get("graph_id") or ""),
+        manifest.graph_id,
         artifact.decisions,
-        Account(**manifest["memory"]) if manifest.get("memory") else Account(),
+        manifest.memory,
         report,
-        _target(str(manifest.get("target", ""))),
+        _target(manifest.target),
     )
     selected = {d.site.key: d for d in artifact.decisions if d.site.pass_name == SELECT}
     kernels = (_with_flops(one, selected[one.site.key], report) for one in made.kernels)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from modules import add_artifact, add_program, add_text, host_target, ramp
+from modules import add_artifact, add_program, add_text, host_target, ramp, with_manifest
 
 from pyc_mlir.artifact import artifact
+from pyc_mlir.artifact.manifest import EntryPoint
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.target.cost import Cost
@@ -112,12 +114,12 @@ def test_plain_vmfb_is_not_an_artifact():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 1}, "schema 3, got 1"),
-        ({"device": None}, "`device`: expected one of"),
+        ({"schema": 1}, "manifest.schema: expected 4, got 1"),
+        ({"device": None}, "manifest.device: expected 'local' or 'cuda'"),
         ({"entries": {}}, "the function of `main`"),
-        ({"entries": {"main": {}}}, "a function of `main`"),
-        ({"signature": {"inputs": []}}, "inputs and outputs"),
-        ({"imported": {"total": 1}}, "a report of an import"),
+        ({"entries": {"main": {}}}, "manifest.entries.main.function: expected a value, got none"),
+        ({"signature": {"inputs": []}}, "manifest.signature.outputs: expected a value"),
+        ({"imported": {"total": 1}}, "manifest.imported.counted: expected a value"),
         (
             {"signature": {"inputs": [{"name": "a", "dtype": "f7", "shape": []}], "outputs": []}},
             "f7",
@@ -126,7 +128,7 @@ def test_plain_vmfb_is_not_an_artifact():
 )
 def test_malformed_manifests(change, message):
     good = full_artifact()
-    bad = artifact.to_bytes(replace(good, manifest={**good.manifest, **change}))
+    bad = with_manifest(artifact.to_bytes(good), change)
     with pytest.raises(PycError, match=message) as caught:
         artifact.from_bytes(bad)
     assert caught.value.code is ReasonCode.BAD_ARTIFACT
@@ -142,10 +144,12 @@ def test_only_ireees_own_archive_can_be_extended():
 
 def test_manifest_has_what_a_reader_needs():
     manifest = add_artifact().manifest
-    assert manifest["schema"] == 3 and manifest["target"] == "cpu" and manifest["device"] == "local"
-    assert manifest["entries"] == {"main": {"function": "main"}}
-    assert manifest["signature"]["inputs"][0] == {"name": "a", "dtype": "f32", "shape": [4]}
-    assert {"iree-base-runtime", "numpy", "ml_dtypes"} <= manifest["versions"].keys()
+    assert manifest.schema == 4 and manifest.target == "cpu" and manifest.device == "local"
+    assert manifest.entries == {"main": EntryPoint("main")}
+    data = to_data(manifest)
+    assert data["schema"] == 4 and data["entries"]["main"]["function"] == "main"
+    assert data["signature"]["inputs"][0] == {"name": "a", "dtype": "f32", "shape": [4]}
+    assert {"iree-base-runtime", "numpy", "ml_dtypes"} <= manifest.versions.keys()
 
 
 def test_versions_are_those_of_the_packages():

@@ -19,6 +19,7 @@ from pyc_mlir.compilation.lower import report_import
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.elementwise import Tanh
 from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.onnx.work import refused
 from pyc_mlir.tools import pyc_explain
 
@@ -280,7 +281,7 @@ def test_weights_that_are_refused():
 
 
 def round_trip(report: ImportReport) -> ImportReport:
-    return ImportReport.from_json(json.loads(json.dumps(report.to_json())))
+    return from_data(ImportReport, json.loads(json.dumps(to_data(report))))
 
 
 GOOD = ImportReport(4, "nodes", "m.onnx", flops=9, lost_flops=2, untried=1, foreign=1)
@@ -307,15 +308,15 @@ def test_reports_survive_json():
         {"score": 0.5},
         {"breaks": [{}]},
         {"breaks": "none"},
-        {"breaks": [{**GOOD.to_json(), "code": "NO_SUCH_CODE"}]},
+        {"breaks": [{**to_data(GOOD), "code": "NO_SUCH_CODE"}]},
         {"more": 1},
     ],
 )
 def test_other_data_is_refused(change):
-    with pytest.raises(ValueError, match="expected a report"):
-        ImportReport.from_json({**GOOD.to_json(), **change})
-    with pytest.raises(ValueError, match="expected a report"):
-        ImportReport.from_json([])
+    with pytest.raises(ValueError, match=r"ImportReport.*: expected"):
+        from_data(ImportReport, {**to_data(GOOD), **change})
+    with pytest.raises(ValueError, match="expected ImportReport"):
+        from_data(ImportReport, [])
 
 
 # On the terminal.
@@ -334,10 +335,10 @@ def test_explain_a_model(tmp_path, capfd, monkeypatch):
     assert out.splitlines()[0].startswith("model.onnx: 1 of 4 nodes (25%, 16% of the flops)")
     assert "  model.onnx:2: found (NonZero): UNSUPPORTED_ATTRIBUTE: " in out
     status, out, _ = explained(capfd, "model.onnx", "--json", "-")
-    report = ImportReport.from_json(json.loads(out))
-    assert (status, report.first) == (1, "model.onnx:1")
+    report = json.loads(out)
+    assert (status, report["first"], report["score"]) == (1, "model.onnx:1", 0.25)
     assert explained(capfd, "model.onnx", "--json", "r.json")[1].startswith("model.onnx: ")
-    assert ImportReport.from_json(json.loads(Path("r.json").read_text())) == report
+    assert json.loads(Path("r.json").read_text()) == report
 
 
 @pytest.mark.full
@@ -365,4 +366,4 @@ def test_explain_refuses(tmp_path, capfd, monkeypatch):
     status, _, err = explained(capfd, "gone.onnx")
     assert status == 1 and "gone.onnx" in err and "[FILE_ACCESS]" in err
     status, _, err = explained(capfd, "m.onnx", "--html", "x.html")
-    assert status == 1 and "expected a program for --html" in err
+    assert status == 2 and "expected a program for --html" in err

@@ -1,15 +1,16 @@
 """Compiling with a calibration: the log and the manifest name it, costs follow its figures."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from calibrations import calibration, host_calibration
+from modules import with_manifest
 
 from pyc_mlir.api import build, compile
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.manifest import CalibrationName
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
@@ -56,7 +57,7 @@ def measured() -> Artifact:
 def test_log_and_manifest_name_it(measured, tmp_path: Path):
     used = host_calibration()
     again = artifact.from_bytes(artifact.to_bytes(measured))
-    assert again.manifest["calibration"] == {"name": "lab", "sha256": used.hash}
+    assert again.manifest.calibration == CalibrationName("lab", used.hash)
     (decision,) = named(list(again.decisions))
     assert (decision.site, decision.chosen) == (SITE, used.label)
     assert [a.name for a in decision.alternatives] == [used.label, "published"]
@@ -64,13 +65,12 @@ def test_log_and_manifest_name_it(measured, tmp_path: Path):
 
 
 def test_without_one_nothing_names_it(plain):
-    assert not named(list(plain.decisions)) and "calibration" not in plain.manifest
+    assert not named(list(plain.decisions)) and plain.manifest.calibration is None
 
 
 def test_a_damaged_manifest_is_told(plain):
-    manifest = {**plain.manifest, "calibration": "lab"}
-    data = artifact.to_bytes(replace(plain, manifest=manifest))
-    with pytest.raises(PycError, match="got `calibration`: expected texts by name") as caught:
+    data = with_manifest(artifact.to_bytes(plain), {"calibration": "lab"})
+    with pytest.raises(PycError, match=r"got manifest.calibration: expected Cal") as caught:
         artifact.from_bytes(data)
     assert caught.value.code is ReasonCode.BAD_ARTIFACT
 
@@ -157,8 +157,7 @@ def test_pyc_compile_takes_it(tmp_path: Path, monkeypatch, capsys):
     command = ["m.mlir", "--calibration", "lab.json"]
     assert pyc_compile.run([*command, "-o", "m.vmfb", "--log", "log.jsonl"]) == 0
     assert (
-        named(decisions_of(read_log("log.jsonl")))
-        and artifact.read("m.vmfb").manifest["calibration"]
+        named(decisions_of(read_log("log.jsonl"))) and artifact.read("m.vmfb").manifest.calibration
     )
     assert pyc_compile.run([*command, "--emit", "linalg", "-o", "m.txt", "--log", "l.jsonl"]) == 0
     assert named(decisions_of(read_log("l.jsonl")))

@@ -49,7 +49,7 @@ def recipe_with(artifact: Artifact, name: str) -> Recipe:
     """The recipe of a log with another kernel for the product."""
     made = site_of(artifact)
     changed = [replace(d, chosen=name) if d is made else d for d in artifact.decisions]
-    return Recipe.from_log(changed, artifact.manifest["graph_id"])
+    return Recipe.from_log(changed, artifact.manifest.graph_id)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_policy_may_have_variants_listed(contract):
 
 
 def test_variants_are_carried_over_by_work(varied):
-    recipe = Recipe.from_log(varied.decisions, varied.manifest["graph_id"])
+    recipe = Recipe.from_log(varied.decisions, varied.manifest.graph_id)
     again = build(network(1), [X], make_options(recipe=recipe))
     made = site_of(again)
     assert (made.chosen, made.decided_by) == (VARIANT, RECIPE)
@@ -182,7 +182,7 @@ def whole_of(plain: Artifact, varied: Artifact, subject: str) -> Wisdom:
 
 
 def test_wisdom_has_recipes_of_whole_programs(plain, varied, tmp_path):
-    wisdom = whole_of(plain, varied, plain.manifest["graph_id"])
+    wisdom = whole_of(plain, varied, plain.manifest.graph_id)
     options = make_options(policy="fastest", wisdom=wisdom)
     made = build(MODEL, [X], options)
     assert made.vmfb == varied.vmfb and site_of(made).chosen == VARIANT

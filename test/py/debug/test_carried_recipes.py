@@ -63,7 +63,7 @@ def first(tmp_path_factory):
 def test_a_model_trained_again_keeps_every_choice(first, tmp_path):
     made, path = first
     again = build(network(1), [X], make_options(recipe=path))
-    assert again.manifest["graph_id"] != made.manifest["graph_id"]
+    assert again.manifest.graph_id != made.manifest.graph_id
     assert chosen(again) == chosen(made)
     assert coverage(again.decisions) == Coverage(len(again.decisions), 0)
     assert {d.decided_by for d in again.decisions} == {RECIPE}
@@ -111,4 +111,4 @@ def test_a_work_with_two_choices_is_carried_over_to_nobody():
 
 def test_a_file_knows_the_graph_it_was_made_for(first):
     made, path = first
-    assert recipe_at(path).made_for == made.manifest["graph_id"]
+    assert recipe_at(path).made_for == made.manifest.graph_id

@@ -1,5 +1,6 @@
 """`pyc-serve` in a process of its own, with the clients of others."""
 
+import asyncio
 import json
 import os
 import re
@@ -10,16 +11,23 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 
 import pyc_mlir
-from pyc_mlir import TensorSpec
+from pyc_mlir import PycError, ReasonCode, TensorSpec
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
+from pyc_mlir.serve.limits import Limits
+from pyc_mlir.serve.models import Endpoint
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install '.[serve]'")
+from pyc_mlir.serve.app import _refused, application  # noqa: E402  (needs the extra `serve`)
 
+ENTRY = SignatureEntry("x", np.dtype(np.float32), ("n", 3))
+SIGNATURE = Signature((ENTRY,), (ENTRY,), {"n": (1, 8)})
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 SERVE = [sys.executable, "-m", "pyc_mlir.tools.pyc_serve"]
 
@@ -110,7 +118,8 @@ def test_the_addresses_of_the_protocol(server):
     assert reply.json()["outputs"][0]["data"] == (X * 2).ravel().tolist()
     assert get("/v2/models/m/stats").json()["model_stats"][0]["inference_count"] >= 1
     assert "pyc_call_seconds_bucket" in get("/metrics").text
-    assert get("/status").json()["m"]["health"] == "ok"
+    status = get("/status").json()["models"]["m"]
+    assert (status["health"], status["alone"], status["largest_batch"]) == ("ok", "", 16)
     page = get("/")
     assert "script-src 'sha256-" in page.headers["content-security-policy"]
 
@@ -127,6 +136,85 @@ def test_the_addresses_of_the_protocol(server):
 def test_bad_requests_get_codes(server, change, status, code):
     reply = infer(server, **change)
     assert (reply.status_code, reply.json()["code"]) == (status, code), reply.text
+
+
+def test_refusals_of_the_server_are_counted(server):
+    def counted() -> dict[str, int]:
+        found = httpx.get(server.url + "/status").json()
+        text = httpx.get(server.url + "/metrics").text
+        for code, number in found["models"]["m"]["refusals"].items():
+            assert f'pyc_call_refusals_total{{code="{code}",model="m"}} {number}.0' in text
+        for code, number in found["refusals"].items():
+            assert f'pyc_server_refusals_total{{code="{code}"}} {number}.0' in text
+        return found["models"]["m"]["refusals"] | found["refusals"]
+
+    before = counted()
+    infer(server, x=X[:, :2])
+    infer(server, x=np.ones((16, 60000), np.float32))
+    httpx.get(server.url + "/v2/models/none")
+    for code in ("ARGUMENT_SHAPE", "REQUEST_TOO_LARGE", "UNKNOWN_MODEL"):
+        assert counted().get(code, 0) == before.get(code, 0) + 1
+
+
+def test_a_fault_of_the_program_has_status_500():
+    """The rest are the caller's mistakes."""
+    assert _refused(PycError(ReasonCode.ARENA_TOO_SMALL, "none")).status_code == 500
+    assert _refused(PycError(ReasonCode.ARGUMENT_SHAPE, "none")).status_code == 400
+
+
+def test_a_body_that_never_comes_is_told():
+    """No part of it comes, or not all."""
+
+    async def asked(*messages) -> tuple[int, dict]:
+        sent, left = [], list(messages)
+
+        async def receive():
+            return left.pop(0) if left else await asyncio.sleep(60)
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v2/models/m/infer",
+            "headers": [],
+            "query_string": b"",
+        }
+        model = Endpoint("m", lambda x: x, SIGNATURE, 1)
+        models: Any = {"m": model}
+        await application(models, Limits(read_seconds=0.05))(scope, receive, send)
+        assert model.refusals == {"DEADLINE_PASSED": 1}
+        return sent[0]["status"], json.loads(sent[1]["body"])
+
+    part = {"type": "http.request", "body": b"{", "more_body": True}
+    for messages in ((), (part,)):
+        status, body = asyncio.run(asked(*messages))
+        assert (status, body["code"]) == (504, "DEADLINE_PASSED")
+
+
+def test_a_program_that_mixes_rows_is_called_alone(tmp_path):
+    """And is told so; requests together would come to other answers."""
+
+    def centred(x):
+        return x - np.mean(x, axis=0)
+
+    spec = TensorSpec("f32", "n", 3)
+    pyc_mlir.compile(lambda x: x * 2, [spec], dims={"n": (1, 16)}).save(tmp_path / "m.vmfb")
+    with Server(str(tmp_path / "m.vmfb"), "--workers", "1") as server:
+        status = lambda: httpx.get(server.url + "/status").json()["models"]["m"]  # noqa: E731
+        assert status()["largest_batch"] == 16
+        pyc_mlir.compile(centred, [spec], dims={"n": (1, 16)}).save(tmp_path / "m.vmfb")
+        assert httpx.post(server.url + "/v2/repository/models/m/load").status_code == 200
+        assert status()["largest_batch"] == 0 and "18 rows" not in status()["alone"]
+        assert "together differ" in status()["alone"]
+
+        def ask(number: int) -> bool:
+            reply = infer(server, X * number)
+            return np.allclose(reply.json()["outputs"][0]["data"], centred(X * number).ravel())
+
+        with ThreadPoolExecutor(8) as clients:
+            assert all(clients.map(ask, range(100)))
 
 
 def test_unknown_models_and_versions(server):
@@ -210,7 +298,7 @@ def test_the_end_answers_what_has_begun(folder):
     asked = threading.Thread(target=lambda: replies.append(infer(server, x, "slow").status_code))
     asked.start()
     until = time.monotonic() + 10
-    while not httpx.get(server.url + "/status").json()["slow"]["batches"]:
+    while not httpx.get(server.url + "/status").json()["models"]["slow"]["batches"]:
         assert time.monotonic() < until
     server.__exit__()
     asked.join()
@@ -239,6 +327,12 @@ def test_a_token(folder, tmp_path):
         (["{m}", "--memory-budget", "ten"], "BAD_ARGUMENT"),
         (["{m}", "--token-file", "missing"], "FILE_ACCESS"),
         (["{m}", "--port", "{port}"], "BAD_ARGUMENT"),
+        (["{m}", "--queue", "0"], "BAD_ARGUMENT"),
+        (["{m}", "--workers", "-1"], "BAD_ARGUMENT"),
+        (["{m}", "--max-connections", "0"], "BAD_ARGUMENT"),
+        (["{m}", "--drain-seconds", "0.5"], "BAD_ARGUMENT"),
+        (["{m}", "--hang-seconds", "0"], "BAD_ARGUMENT"),
+        (["{m}", "--p99", "nan"], "BAD_ARGUMENT"),
     ],
 )
 def test_what_cannot_be_served_ends_before_it_listens(folder, server, arguments, code):

@@ -20,6 +20,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.islands import lowering
 from pyc_mlir.frontends.islands.node import TESTED, is_tested
 from pyc_mlir.frontends.onnx.importer import import_onnx
@@ -93,7 +94,7 @@ def test_an_island_between_ops_of_pyc(untrusted):
     assert (report.total, report.foreign, len(report.islands)) == (3, 1, 1)
     assert report.score == pytest.approx(2 / 3)
     assert "1 graph break by islands (AveragePool 1)" in str(report)
-    assert ImportReport.from_json(json.loads(json.dumps(report.to_json()))) == report
+    assert from_data(ImportReport, json.loads(json.dumps(to_data(report)))) == report
 
 
 def test_without_the_option_the_refusal_names_it():

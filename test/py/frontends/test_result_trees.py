@@ -7,6 +7,7 @@ import pyc_mlir
 from pyc_mlir.artifact.signature import Signature, decode, filled
 from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.ir.interpreter import entry_function
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.frontends.python.trace import trace
 
@@ -29,7 +30,7 @@ def test_results_keep_their_structure():
     }  # fmt: skip
     for name, function in shapes.items():
         made = signature_of(entry_function(trace(function, TensorSpec("f32", 3))))
-        again = Signature.from_json(made.to_json())
+        again = from_data(Signature, to_data(made))
         tree = decode(again.results, len(made.outputs))
         assert (None if tree is None else filled(tree, range(4))) == expected.get(name), name
     for text in ("[", '["list", [1]]', '["set", [0]]', "7", '["list", [0, 0]]', "[" * 100_000):

@@ -84,8 +84,7 @@ def faulty() -> Iterator[Artifact]:
 
 def under(artifact: Artifact, *fallbacks: str) -> Program:
     """The program as if its contract named these fallbacks."""
-    contract = to_data(Contract(max_error=ROUNDING, fallbacks=fallbacks))
-    return Program(replace(artifact, manifest={**artifact.manifest, "contract": contract}))
+    return Program(artifact.noted(contract=Contract(max_error=ROUNDING, fallbacks=fallbacks)))
 
 
 def refused(code: ReasonCode, call: Callable[[], object], text: str | None = None) -> None:

@@ -198,7 +198,7 @@ def test_every_field_has_its_turn() -> None:
         manifest = json.loads(parts(which)[1][MANIFEST])
         known = [p for p in places(manifest) if p[0] is not manifest["checksums"]]
         assert len(known) <= 1000, "2,000 seeds are 1,000 turns of each program"
-        assert artifact.from_bytes(with_manifest(which, manifest)).manifest["target"] == "cpu"
+        assert artifact.from_bytes(with_manifest(which, manifest)).manifest.target == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_every_field_has_its_turn() -> None:
         (("entries", "main$arena", "arena_bytes"), 1 << 20),
         (("memory", "transients"), 1 << 64),
         (("device",), "tpu"),
-        (("seconds",), float("nan")),
+        (("prediction", "seconds"), float("nan")),
         (("versions", "numpy"), 2),
         (("contract_report",), [{"clause": "max_error"}]),
         (("options", "ranges"), {"n": [1]}),

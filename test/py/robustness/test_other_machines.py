@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from modules import with_manifest
 
 import pyc_mlir
 from pyc_mlir.api import build
-from pyc_mlir.artifact.artifact import Artifact, write
+from pyc_mlir.artifact.artifact import Artifact, to_bytes, write
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -113,7 +114,7 @@ def test_a_program_for_another_kind_of_cpu():
 def test_what_the_manifest_hides_ireees_loader_finds():
     """Code for another architecture under a manifest that needs nothing."""
     other = build(plus_one, [X], make_options(target="cpu-neon"))
-    error = refusal(replace(other, manifest={**other.manifest, "features": []}))
+    error = refusal(other.noted(features=()))
     assert error.code is ReasonCode.BAD_ARTIFACT
 
 
@@ -127,7 +128,7 @@ def lacking(monkeypatch, *features: str) -> None:
 
 def test_a_cpu_that_lacks_any_one_feature(made, monkeypatch):
     """The first instruction of the kind would end the process."""
-    needed = made.manifest["features"]
+    needed = made.manifest.features
     assert needed
     for feature in needed:
         lacking(monkeypatch, feature)
@@ -162,7 +163,7 @@ def test_the_manifest_names_all_that_llvm_may_use_of_the_host(tmp_path):
     cpu = host_cpu()
     assert cpu is not None
     named = {LINUX_NAMES[f] for f in used & LINUX_NAMES.keys()} & cpu.features
-    assert named <= set(artifact.manifest["features"])
+    assert named <= set(artifact.manifest.features)
 
 
 def test_a_host_target_needs_what_its_cpu_has():
@@ -198,8 +199,8 @@ def with_bytecode_version(vmfb: bytes, change: int) -> bytes:
 def test_bytecode_of_another_release(made, change):
     """Another major version, and a newer minor one."""
     other = with_bytecode_version(bytes(made.vmfb), change)
-    versions = {**made.manifest["versions"], "iree-base-runtime": "99.0"}
-    error = refusal(replace(made, vmfb=other, manifest={**made.manifest, "versions": versions}))
+    versions = {**made.manifest.versions, "iree-base-runtime": "99.0"}
+    error = refusal(replace(made.noted(versions=versions), vmfb=other))
     assert error.code is ReasonCode.BAD_ARTIFACT and "bytecode version" in error.message
     assert "compiled for iree-base-runtime 99.0, this is " in error.message
     error = refusal(replace(made, vmfb=other))
@@ -257,9 +258,8 @@ def test_versions_of_manifests():
         assert len(other_runtime({"iree-base-runtime": odd})) < 120
 
 
-def test_an_artifact_of_another_schema(made, tmp_path, monkeypatch):
-    monkeypatch.setattr("pyc_mlir.artifact.artifact.SCHEMA_VERSION", 3)
-    write(replace(made, manifest={**made.manifest, "schema": 2}), tmp_path / "x.vmfb")
-    with pytest.raises(PycError, match="expected a manifest of schema 3, got 2") as caught:
+def test_an_artifact_of_another_schema(made, tmp_path):
+    (tmp_path / "x.vmfb").write_bytes(with_manifest(to_bytes(made), {"schema": 3}))
+    with pytest.raises(PycError, match=r"manifest.schema: expected 4, got 3; compile") as caught:
         pyc_mlir.load(tmp_path / "x.vmfb")
     assert caught.value.code is ReasonCode.BAD_ARTIFACT

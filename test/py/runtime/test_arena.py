@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from stream_programs import LOOP, Writer, branches
 
 from pyc_mlir import TensorSpec, compile
 from pyc_mlir.artifact.account import Account
+from pyc_mlir.artifact.manifest import ARENA, EntryPoint
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.memory.arena_choice import EntryRequest, make_entry
 from pyc_mlir.iree.memory.versions import iree_alone
@@ -191,11 +193,10 @@ def test_dynamic_parts_of_the_account_are_open():
 
 def test_account_round_trip():
     for account in (Account(), Account(1, 2, 3, 4, 5)):
-        assert Account.from_json(account.to_json()) == account
-    for wrong in ({}, {**Account().to_json(), "inputs": -1}, {**Account().to_json(), "more": 1}):
-        with pytest.raises(PycError) as caught:
-            Account.from_json(wrong)
-        assert caught.value.code is ReasonCode.BAD_ARTIFACT
+        assert from_data(Account, to_data(account)) == account
+    for wrong in ({}, {**to_data(Account()), "inputs": 1.5}, {**to_data(Account()), "more": 1}):
+        with pytest.raises(ValueError, match=r"Account.*: expected"):
+            from_data(Account, wrong)
 
 
 def test_a_dynamic_arena_grows_and_stays():
@@ -348,7 +349,7 @@ def test_a_program_without_the_entry_says_so():
     (decision,) = [d for d in p.artifact.decisions if d.site.pass_name == "arena-entry"]
     assert (decision.chosen, decision.decided_by) == ("none", "fallback")
     assert "NO_ARENA_ENTRY: the function has control flow" in str(decision.grounds[0])
-    assert set(p.artifact.manifest["entries"]) == {"main"}
+    assert set(p.artifact.manifest.entries) == {"main"}
     x, n = inputs(16)[:, :16] / 8, np.array(2, np.int32)
     np.testing.assert_allclose(p(x, n), x @ x @ x, rtol=1e-4, atol=1e-5)
     assert p.stats().memory.transients is None
@@ -472,8 +473,7 @@ def test_round_trip_and_iree_run_module(tmp_path):
 
 def test_what_a_damaged_reflection_says_is_refused():
     artifact = program().artifact
-    entries = {**artifact.manifest["entries"], "main$arena": {"function": "main"}}
-    wrong = replace(artifact, manifest={**artifact.manifest, "entries": entries})
+    wrong = artifact.noted(entries={**artifact.manifest.entries, ARENA: EntryPoint("main")})
     with pytest.raises(PycError, match="the arena's size and the outputs' shapes") as caught:
         Program(wrong, Device("local-sync"))
     assert caught.value.code is ReasonCode.BAD_ARTIFACT

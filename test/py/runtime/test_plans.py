@@ -15,6 +15,7 @@ from stream_programs import Writer, bits, branches
 
 from pyc_mlir import compile
 from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.artifact.manifest import EntryPoint
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -74,11 +75,11 @@ def test_every_mode_gives_the_same_bits_in_its_own_arena():
 
 
 def test_the_manifest_names_modes_and_arenas():
-    entries = program().artifact.manifest["entries"]
+    entries = program().artifact.manifest.entries
     assert entries == {
-        "main": {"function": "main"},
+        "main": EntryPoint("main"),
         **{
-            name: {"function": name, "mode": mode, "arena_bytes": program().modes[mode]}
+            name: EntryPoint(name, mode, program().modes[mode])
             for name, mode in (("main$arena", FIRST), (f"main$arena.{SMALL}", SMALL))
         },
     }

@@ -195,9 +195,9 @@ def test_wrong_device():
 
 
 def test_lacking_cpu_features_do_not_reach_the_cpu():
-    manifest = {**add_artifact().manifest, "features": ["avx2", "no-such-feature"]}
+    needing = add_artifact().noted(features=("avx2", "no-such-feature"))
     with pytest.raises(PycError, match="without no-such-feature") as caught:
-        Program(replace(add_artifact(), manifest=manifest), Device("local-sync"))
+        Program(needing, Device("local-sync"))
     assert caught.value.code is ReasonCode.DEVICE_UNAVAILABLE
 
 

@@ -2,14 +2,16 @@
 
 import json
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.serve.batching import Batcher, Waiting, most_rows
+from pyc_mlir.serve.batching import Batcher, Waiting
 from pyc_mlir.serve.protocol import metadata, read_request, write_response
+from pyc_mlir.serve.rows import most_rows
 
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
 SIGNATURE = Signature(
@@ -60,6 +62,10 @@ def changed(**changes) -> bytes:
     return body(inputs=[TENSORS[0], TENSORS[1] | changes])
 
 
+def integers(kind: str, data: list) -> bytes:
+    return body(inputs=[TENSORS[0] | {"datatype": kind, "data": data}, TENSORS[1]])
+
+
 @pytest.mark.parametrize(
     ("data", "length", "message"),
     [
@@ -70,10 +76,30 @@ def changed(**changes) -> bytes:
         (body(inputs=[TENSORS[0]] * 2), None, "inputs: expected tensors of different names"),
         (changed(datatype="BYTES"), None, "`x`: datatype: expected one of"),
         (changed(datatype=["FP32"]), None, "`x`: datatype: expected one of"),
-        (changed(shape=[2, -2]), None, "`x`: shape: expected sizes"),
-        (changed(shape=[2, 3]), None, "`x`: data: expected 6 elements, as its shape says, got 4"),
-        (changed(data=[["a", 1], [2, 3]]), None, "`x`: data: expected numbers of FP32"),
-        (changed(data=[[1], [2, 3]]), None, "`x`: data: expected numbers of FP32"),
+        (changed(shape=[2, -2]), None, "`x`: shape: expected up to 32 sizes of 0 or more"),
+        (
+            changed(shape=[2, 3], data=[1] * 4),
+            None,
+            "`x`: data: expected 6 elements, as its shape says, got 4",
+        ),
+        (changed(data=[["a", 1], [2, 3]]), None, "`x`: data: expected float and int for FP32"),
+        (changed(data=[True, 1, 2, 3]), None, "for FP32, got bool"),
+        (changed(data=[None, 1, 2, 3]), None, "for FP32, got NoneType"),
+        (changed(data=[[1], [2, 3]]), None, "`x`: data: expected lists that nest as [2, 2]"),
+        (changed(data=[[[1], [2]], [3, 4]]), None, "for FP32, got list"),
+        (changed(data=[1e300, 1, 2, 3]), None, "expected finite numbers that FP32 holds"),
+        (changed(data=[float("nan"), 1, 2, 3]), None, "send others as binary data"),
+        (changed(data=[10**400, 1, 2, 3]), None, "expected numbers that FP32 holds"),
+        (integers("INT64", [0.5, 1]), None, "`k`: data: expected int for INT64, got float"),
+        (integers("INT64", ["3", 1]), None, "`k`: data: expected int for INT64, got str"),
+        (integers("INT8", [128, 1]), None, "`k`: data: expected numbers that INT8 holds"),
+        (integers("UINT8", [-1, 1]), None, "`k`: data: expected numbers that UINT8 holds"),
+        (integers("BOOL", [0, 1]), None, "`k`: data: expected bool for BOOL, got int"),
+        (changed(shape=[1 << 40, 1 << 40], data=[]), None, "elements, as its shape says, got 0"),
+        (changed(shape=[1 << 40, 0], data=[]), None, "at most 1048576 by its other sizes"),
+        (changed(shape=[1] * 33, data=[1]), None, "expected up to 32 sizes"),
+        (body(id=7), None, "id: expected a string, got int"),
+        (body(parameters={"binary_data_output": "no"}), None, "expected true or false"),
         (changed(datatype="FP16"), None, "`x`: expected FP16 as binary data"),
         (changed(parameters={"binary_data_size": 8}), None, "`x`: expected 16 bytes of FP32"),
         (changed(parameters={"binary_data_size": 16}), None, "16 and 0 bytes left"),
@@ -92,25 +118,111 @@ def test_what_is_no_request_is_named(data, length, message):
     assert message in error.value.message and error.value.code is ReasonCode.BAD_ARGUMENT
 
 
+def test_bytes_of_booleans_are_0_or_1():
+    entry = SignatureEntry("b", np.dtype(bool), (2,))
+    parameters = {"binary_data_size": 2}
+    tensor = {"name": "b", "datatype": "BOOL", "shape": [2], "parameters": parameters}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    signature = Signature((entry,), (entry,))
+    assert list(read_request(head + b"\1\0", str(len(head)), signature).inputs[0]) == [True, False]
+    with pytest.raises(PycError, match="expected bytes of 0 and 1 for BOOL, got 255"):
+        read_request(head + b"\1\xff", str(len(head)), signature)
+
+
+def test_booleans_and_nested_lists():
+    entry = SignatureEntry("b", np.dtype(bool), (1, 2, 2))
+    signature = Signature((entry,), (entry,))
+    tensor = {"name": "b", "datatype": "BOOL", "shape": [1, 2, 2]}
+    for data in ([[[True, False], [False, True]]], [True, False, False, True]):
+        request = read_request(
+            json.dumps({"inputs": [tensor | {"data": data}]}).encode(), None, signature
+        )
+        assert request.inputs[0].dtype == bool and request.inputs[0].sum() == 2
+    _, (text,) = write_response("m", "1", request, signature, request.inputs)
+    assert json.loads(text)["outputs"][0]["data"] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("value", (np.nan, np.inf))
+def test_json_has_no_other_numbers(value):
+    request = read_request(body(), None, SIGNATURE)
+    with pytest.raises(PycError, match="ask for it as binary data"):
+        write_response("m", "1", request, SIGNATURE, [np.full((2, 2), value, F32)])
+    outputs = [{"name": "y", "parameters": {"binary_data": True}}]
+    request = read_request(body(outputs=outputs), None, SIGNATURE)
+    length, parts = write_response("m", "1", request, SIGNATURE, [np.full((2, 2), value, F32)])
+    assert length and len(parts[1]) == 16
+
+
 def test_metadata_names_unknown_sizes():
     x, k = metadata("m", "1", SIGNATURE)["inputs"]
     assert x == {"name": "x", "datatype": "FP32", "shape": [-1, 2]} and k["datatype"] == "INT64"
 
 
+def rows_of(*shapes, results=((None, 2),), **ranges) -> Signature:
+    inputs = tuple(SignatureEntry(f"a{i}", F32, s) for i, s in enumerate(shapes))
+    outputs = tuple(SignatureEntry("y", F32, s) for s in results)
+    return Signature(inputs, outputs, ranges)
+
+
 @pytest.mark.parametrize(
-    ("shapes", "ranges", "most"),
+    ("call", "why"),
     [
-        ([("n", 2), ("n",)], {"n": (1, 8)}, 8),
-        ([("n", 2), ("n",)], {}, 0),
-        ([("n", "n"), ("n",)], {"n": (1, 8)}, 0),
-        ([("n", 2), ("m",)], {"n": (1, 8), "m": (1, 8)}, 0),
-        ([("n", 2), ()], {"n": (1, 8)}, 0),
-        ([(4, 2), (4,)], {}, 0),
+        (lambda x: x * 2, ""),
+        (lambda x: np.tanh(x).astype(np.float64)[:, :1], ""),
+        # Other code for other sizes: the same but for rounding.
+        (lambda x: x * F32.type(1 + 1e-6 * len(x)), ""),
+        (lambda x: x * F32.type(1 + 1e-3 * len(x)), "18 rows together differ from 5 alone"),
+        (lambda x: x - x.mean(0), "18 rows together differ from 5 alone"),
+        (lambda x: x[::-1], "18 rows together differ from 5 alone"),
+        (lambda x: np.cumsum(x, 0), "18 rows together differ from 13 alone"),
+        # The largest of all rows makes no difference to numbers, only to NaN.
+        (lambda x: (x - x.max()) + x.max(), "5 rows come to other results beside other rows"),
+        (lambda x: x.sum(0), "18 rows come to results of [2]"),
+        (lambda x: (x, x.sum()), "18 rows come to results of [18, 2], []"),
+        (lambda x: np.full((18, 2), 1, F32), "18 rows together differ from 5 alone"),
     ],
 )
-def test_programs_that_take_batches(shapes, ranges, most):
-    inputs = tuple(SignatureEntry(f"a{i}", F32, s) for i, s in enumerate(shapes))
-    assert most_rows(Signature(inputs, inputs[:1], ranges)) == most
+def test_rows_are_probed(call, why):
+    most, found = most_rows(call, rows_of(("n", 2), n=(1, 64)))
+    assert (most, bool(found)) == (0 if why else 64, bool(why)) and why in found
+
+
+def test_bits_may_be_asked_for():
+    def call(x):
+        return x * F32.type(1 + 1e-6 * len(x))
+
+    most, why = most_rows(call, rows_of(("n", 2), n=(1, 64)), exact=True)
+    assert most == 0 and "not the same bits" in why
+
+
+@pytest.mark.parametrize(
+    ("signature", "why"),
+    [
+        (rows_of(("n", 2)), "the dimension `n` has no declared range"),
+        (rows_of(("n", "n"), n=(1, 8)), "the dimension `n` is not the first one alone"),
+        (rows_of(("n", "2*n"), n=(1, 8)), "the dimension `n` is not the first one alone"),
+        (rows_of(("n", "k"), n=(1, 8)), "the dimension `k` has no declared range"),
+        (rows_of(("n", 2), ("m",), n=(1, 8), m=(1, 8)), "do not all begin with one"),
+        (rows_of(("n", 2), (), n=(1, 8)), "do not all begin with one"),
+        (rows_of((4, 2)), "do not all begin with one"),
+        (rows_of(("n", 2), n=(5, 8)), "have more than 8, the most"),
+    ],
+)
+def test_programs_that_take_no_batches(signature, why):
+    most, found = most_rows(lambda *x: x[0], signature)
+    assert most == 0 and why in found
+
+
+def test_rows_of_a_program_that_fails():
+    def fail(x):
+        raise PycError(ReasonCode.RUNTIME_FAILED, "no such index")
+
+    most, why = most_rows(fail, rows_of(("n", 2), n=(1, 8)))
+    assert most == 0 and "a call on random rows fails: no such index" in why
+
+
+def test_rows_beside_other_dynamic_sizes():
+    assert most_rows(lambda x: x, rows_of(("n", "k"), n=(0, 2), k=(3, 9))) == (2, "")
 
 
 class Calls:
@@ -118,6 +230,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.free, self.rows = threading.Event(), []
+        self.rows_called: Callable[[], object] = lambda: None
 
     def __call__(self, x, k):
         if not self.rows:
@@ -125,6 +238,7 @@ class Calls:
             self.free.wait(10)
         else:
             self.rows.append(len(x))
+            self.rows_called()
         if (k < 0).any():
             raise PycError(ReasonCode.DIMENSION_MISMATCH, "a negative k")
         return x + k[:, None]
@@ -137,9 +251,9 @@ def submitted(batcher: Batcher, *rows: int, k: int = 1, deadline: float | None =
     return made
 
 
-def served(call, limit: int = 16, batch: bool = True):
+def served(call, limit: int = 16, most: int = 8):
     told = {}
-    batcher = Batcher(call, SIGNATURE, lambda found: told.update(found), 1, limit, batch)
+    batcher = Batcher(call, lambda found: told.update(found), 1, limit, most)
     return batcher, told
 
 
@@ -175,7 +289,7 @@ def test_one_requests_mistake_is_not_the_others():
 
 def test_a_full_queue_refuses_and_late_or_cancelled_requests_are_not_computed():
     call = Calls()
-    batcher, told = served(call, limit=3, batch=False)
+    batcher, told = served(call, limit=3, most=0)
     behind(call, batcher)
     (late,), (gone, last) = submitted(batcher, 1, deadline=0.0), submitted(batcher, 1, 1)
     gone.cancelled = True
@@ -186,6 +300,28 @@ def test_a_full_queue_refuses_and_late_or_cancelled_requests_are_not_computed():
     batcher.close()
     assert told[late].code is ReasonCode.DEADLINE_PASSED and gone not in told
     assert (told[last][0] == 2).all() and len(call.rows) == 2
-    assert (batcher.refused, batcher.late) == (1, 1)
     with pytest.raises(PycError, match="one that ends"):
         submitted(batcher, 1)
+
+
+def test_fewer_rows_together_wait_for_the_batch_that_is_computed():
+    """A build that is not called by rows is put in place when no batch is on its way."""
+    call = Calls()
+    batcher, told = served(call)
+    behind(call, batcher)
+    requests = submitted(batcher, 1, 1)
+    free, began = threading.Event(), threading.Event()
+    call.rows_called = lambda: (began.set(), free.wait(10))
+    call.free.set()
+    began.wait(10)
+    lowered = threading.Thread(target=batcher.lower, args=(0,))
+    lowered.start()
+    lowered.join(0.05)
+    assert lowered.is_alive() and batcher.most == 0
+    free.set()
+    lowered.join(10)
+    assert not lowered.is_alive() and call.rows == [1, 2]
+    batcher.lower(4)
+    assert batcher.most == 0
+    batcher.close()
+    assert all((told[w][0] == 2).all() for w in requests)

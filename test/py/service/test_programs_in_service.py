@@ -11,7 +11,9 @@ import pytest
 import pyc_mlir
 from pyc_mlir import Program, PycError, ReasonCode, Service, Shadow, Targets
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.service.capsule import Capsule
+from pyc_mlir.service.shadow import Mismatch, Sampled
 from pyc_mlir.service.telemetry import BOUNDS, JsonLines
 from pyc_mlir.tools.cli.capsule_run import replay_capsule
 
@@ -92,6 +94,47 @@ def test_a_new_build_that_is_slower_than_the_one_before_goes(artifacts, monkeypa
         for _ in range(256):
             service(X)
         assert (service(X) == X + 1).all()
+
+
+def test_a_new_build_is_not_judged_by_fewer_calls_than_a_window(artifacts, monkeypatch):
+    with Service(artifacts[1], targets=Targets(window=8, p99_seconds=60)) as service:
+        for _ in range(7):
+            service(X)
+        service.swap(slowed(artifacts[2], monkeypatch), slower=0.001)
+        assert "slower: not judged" in "\n".join(map(str, service.log()))
+        for _ in range(9):
+            assert (service(X) == X + 2).all()
+
+
+def test_a_quarantine_is_not_ended_by_calls_on_the_way(artifacts, monkeypatch):
+    """Calls that began before answer, and are no proof that the build is right."""
+    free, inside = threading.Event(), threading.Semaphore(0)
+    program = Program(artifacts[2])
+    run, held = program._serving.run, [False]
+
+    def hold(arrays):
+        if held[0]:
+            inside.release()
+            free.wait(10)
+        return run(arrays)
+
+    monkeypatch.setattr(program._serving, "run", hold)
+    shadow = Shadow(lambda x: x + 1, share=1)
+    targets = Targets(window=2, p99_seconds=60)
+    with Service(program, targets=targets, shadow=shadow, fallbacks=["refuse"]) as service:
+        held[0] = True
+        threads = [threading.Thread(target=service, args=(X,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            inside.acquire()
+        service._distrust(Mismatch(Sampled(service._build, [X], [X], 0), [X], "another answer"))
+        free.set()
+        for thread in threads:
+            thread.join()
+        assert service.health().state == "refusing"
+        with pytest.raises(PycError, match="refuses: a compared call differs"):
+            service(X)
 
 
 def slowed(artifact, monkeypatch, seconds: float = 0.01) -> Program:
@@ -204,14 +247,91 @@ def test_a_full_queue_drops_comparisons_and_delays_no_call(artifacts):
     assert found.comparisons + found.dropped == 10 and found.dropped >= 6 and not found.mismatches
 
 
+def test_calls_by_name_and_with_out_are_compared(artifacts):
+    """What was overwritten or given away cannot be: it is counted."""
+    out, same, gone = np.empty_like(X), X.copy(), to_device(X, Program(artifacts[1]).device)
+    with Service(artifacts[1], shadow=Shadow(lambda x: x + 1, share=1)) as service:
+        assert (service(x=X) == X + 1).all()
+        assert service(X, out=out) is out and (out == X + 1).all()
+        assert service([[0, 1, 2], [3, 4, 5]]).tolist() == (X + 1).tolist()
+        assert service.drain()
+        assert (service.snapshot().comparisons, service.snapshot().dropped) == (3, 0)
+        service(same, out=same)
+        service(to_device(X, service.program.device))
+        service(gone, donate=[0])
+        assert service.drain() and service.health().state == "ok"
+        found = service.snapshot()
+    assert (found.comparisons, found.mismatches, found.dropped) == (4, 0, 2)
+
+
+def test_what_cannot_be_copied_is_no_fault_of_the_call(artifacts, monkeypatch):
+    monkeypatch.setattr("pyc_mlir.service.shadow.host_of", lambda v, d: 1 / 0)
+    with Service(artifacts[1], shadow=Shadow(lambda x: x, share=1)) as service:
+        for _ in range(2):
+            assert (service(X) == X + 1).all()
+        assert service.snapshot().dropped == 2
+        assert sum("cannot be copied: ZeroDivisionError" in str(e) for e in service.log()) == 1
+        assert service._comparisons is not None and service._comparisons._bytes == 0
+
+
+def test_the_reference_answers_as_the_program(artifacts):
+    """Arrays of a device come back as such; `out` of numpy is written."""
+    with Service(artifacts[2], shadow=Shadow(lambda x: x + 1, share=1)) as service:
+        service(X)
+        assert service.drain() and service.health().state == "degraded"
+        out, there = np.empty_like(X), to_device(X, service.program.device)
+        assert service(X, out=out) is out and (out == X + 1).all()
+        answer = service(there, donate=[0])
+        assert isinstance(answer, Array) and (answer.numpy() == X + 1).all()
+        with pytest.raises(PycError, match="out: expected arrays of numpy while"):
+            service(X, out=there)
+
+
+def test_a_service_that_is_closed_while_it_is_called(artifacts):
+    errors, ended = [], threading.Event()
+
+    def call(service: Service) -> None:
+        while not ended.is_set():
+            try:
+                service(X)
+            except Exception as error:  # noqa: BLE001
+                errors.append(error)
+
+    for _ in range(20):
+        ended.clear()
+        service = Service(artifacts[1], shadow=Shadow(lambda x: x + 1, share=1), hang_seconds=1)
+        threads = [threading.Thread(target=call, args=(service,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        service.close()
+        service.close()
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert not errors and service.drain()
+
+
+def test_events_are_words(artifacts):
+    with Service(artifacts[1]) as service:
+        service.swap(artifacts[2])
+        words = [str(event) for event in service.log()]
+    assert words[0] == (
+        "build: build 2 in place of build 1; BUILD_SWAPPED: build 2 in place of build 1"
+    )
+    assert words[-1].startswith("calls: answered; calls 2, ")
+
+
 def test_a_reference_that_fails_says_nothing_of_the_program(artifacts):
     def refuse(x):
         raise ValueError("no")
 
     with Service(artifacts[1], shadow=Shadow(refuse, share=1)) as service:
         service(X)
+        service(X)
         assert service.drain() and service.health().state == "ok"
-        assert service.snapshot().dropped == 1
+        assert service.snapshot().dropped == 2
+        told = [str(e) for e in service.log() if e.outcome == "not compared"]
+        assert len(told) == 1 and "the reference does not answer: ValueError: no" in told[0]
 
 
 def test_a_call_that_hangs_is_told(artifacts, monkeypatch):
@@ -247,6 +367,12 @@ def test_snapshots_are_lines_of_json(artifacts, tmp_path: Path):
     assert list(line["buckets"])[:-1] == list(map(str, BOUNDS))
     with pytest.raises(PycError, match="expected a file to append telemetry to"):
         JsonLines(lambda: [], tmp_path / "none" / "x")
+
+
+@pytest.mark.parametrize("seconds", (0, -1.0, float("nan"), True))
+def test_a_watchdog_needs_seconds(artifacts, seconds):
+    with pytest.raises(PycError, match="hang_seconds: expected seconds above 0"):
+        Service(artifacts[1], hang_seconds=seconds)
 
 
 @pytest.mark.parametrize(

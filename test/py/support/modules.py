@@ -1,10 +1,15 @@
 """Small hand-written linalg modules and programs that several tests share."""
 
+import io
+import json
+import zipfile
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.artifact import Artifact, make_manifest
+from pyc_mlir.artifact.artifact import Artifact, from_bytes, make_manifest
 from pyc_mlir.artifact.signature import Dim, Signature, SignatureEntry
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
@@ -79,3 +84,15 @@ def add_program(
 
 def ramp(*shape: int, dtype: str = "f32") -> np.ndarray:
     return np.arange(int(np.prod(shape, dtype=int))).reshape(shape).astype(DTYPES[dtype])
+
+
+def with_manifest(data: bytes, change: Mapping[str, Any]) -> bytes:
+    """The program with these fields in its manifest, whatever they say."""
+    buffer = io.BytesIO(bytes(from_bytes(data).vmfb))
+    with zipfile.ZipFile(io.BytesIO(data)) as read, zipfile.ZipFile(buffer, "a") as archive:
+        for name in (n for n in read.namelist() if n.startswith("pyc/")):
+            content = read.read(name)
+            if name == "pyc/manifest.json":
+                content = json.dumps({**json.loads(content), **change}).encode()
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return buffer.getvalue()

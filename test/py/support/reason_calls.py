@@ -244,7 +244,7 @@ def _(here: Here) -> Codes:
         "c._run = lambda *given: os.abort(); sys.exit(c.main([]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
+    assert done.returncode == 70
     return _codes_in(done.stderr)
 
 

@@ -317,9 +317,7 @@ def queued(*waiting: Waiting, limit: int = 2) -> Codes:
     """The codes of requests behind a call that goes on until all are queued."""
     free, told = threading.Event(), []
     program = tanh()
-    batcher = Batcher(
-        lambda x: (free.wait(10), program(x))[1], program.signature, told.extend, 1, limit, False
-    )
+    batcher = Batcher(lambda x: (free.wait(10), program(x))[1], told.extend, 1, limit, 0)
     batcher.submit(Waiting([X], 0, None, None))
     while batcher.waiting:
         time.sleep(0.001)

@@ -9,8 +9,7 @@ from pyc_mlir.worker.compile import WorkerCompile
 
 # What a worker runs in place of `process.BOOT`.
 _BOOT = """
-import json, os, signal, sys, time
-sys.path[:] = json.loads(sys.argv[2])
+import os, signal, time
 from pyc_mlir.worker import serve
 answer = serve.Server.answer
 def hooked(self, request):

@@ -300,11 +300,11 @@ def test_command_line_renders_a_report(tmp_path, capsys):
 def test_command_line_refuses_what_it_does_not_know(tmp_path, capsys):
     assert pyc_bench.main(["table", str(tmp_path / "none.json")]) == 1
     assert "none.json" in capsys.readouterr().err
-    assert pyc_bench.main([]) == 1
+    assert pyc_bench.main([]) == 2
     assert "required: SUITE" in capsys.readouterr().err
-    assert pyc_bench.main(["laten"]) == 1
+    assert pyc_bench.main(["laten"]) == 2
     assert "did you mean 'latency'?" in capsys.readouterr().err
-    assert pyc_bench.main(["pack", "--capcity=3"]) == 1
+    assert pyc_bench.main(["pack", "--capcity=3"]) == 2
     assert "did you mean '--capacity'?" in capsys.readouterr().err
 
 

@@ -128,7 +128,7 @@ def test_a_model_alone_is_the_short_form(monkeypatch):
     assert pyc_bench.main(["m.onnx", "--quick"]) == 0
     assert pyc_bench.main(["model", "m.py:f"]) == 0
     assert seen == [["m.onnx", "--quick"], ["m.py:f"]]
-    assert pyc_bench.main(["nosuch"]) == 1
+    assert pyc_bench.main(["nosuch"]) == 2
 
 
 def test_a_model_is_measured_against_plain_iree(monkeypatch, tmp_path, capsys):

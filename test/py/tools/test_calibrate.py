@@ -146,8 +146,8 @@ REFUSED = [
 @pytest.mark.parametrize(("argv", "expected"), REFUSED)
 def test_what_is_refused_before_measuring(argv, expected, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(measuring, "calibrate", None)
-    assert pyc_doctor.main([a.format(tmp_path) for a in argv]) == 1
-    message = capsys.readouterr().err
+    status, message = pyc_doctor.main([a.format(tmp_path) for a in argv]), capsys.readouterr().err
+    assert status == (2 if "command line: " in message else 1)
     assert expected in message and ("[BAD_ARGUMENT]" in message or "FILE_ACCESS" in expected)
 
 

@@ -130,8 +130,8 @@ REFUSED = [
 @pytest.mark.parametrize(("argv", "code", "text"), REFUSED, ids=[str(r[0]) for r in REFUSED])
 def test_faults_of_the_user_are_one_message(program, capsys, argv, code, text):
     artifact.write(add_artifact(("n",)), program)
-    assert pyc_run.main([program, *argv]) == 1
-    err = capsys.readouterr().err
+    status, err = pyc_run.main([program, *argv]), capsys.readouterr().err
+    assert status == (2 if "command line: " in err else 1)
     assert f"[{code.name}]" in err and text in err and "Traceback" not in err
 
 

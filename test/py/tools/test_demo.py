@@ -81,5 +81,5 @@ def test_verdict_needs_the_reference_accuracy(capsys):
 
 
 def test_bad_command_line(capsys):
-    assert demo.main(["--nonsense"]) == 1
+    assert demo.main(["--nonsense"]) == 2
     assert "[BAD_ARGUMENT]" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """pyc-doctor: each check on machines that have and lack what it asks for, and on this one."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from pyc_mlir.tools.doctor.checks import (
     to_text,
 )
 from pyc_mlir.tools.doctor.machine import TARGETS, Machine, examine, read_pins
+from pyc_mlir.util import children
 
 ENVIRONMENT = Environment(
     cpu="Test CPU",
@@ -175,17 +175,14 @@ def test_inventory_of_this_machine():
 
 
 def test_a_driver_that_crashes_or_hangs_is_an_answer(monkeypatch):
-    real_run = subprocess.run
-
-    def crash(command, **options):
-        return real_run([sys.executable, "-c", "import os; os.abort()"], **options)
-
-    def hang(command, timeout, **options):
-        raise subprocess.TimeoutExpired(command, timeout)
-
-    monkeypatch.setattr(inventory.subprocess, "run", crash)
+    program = "import os; os.abort()"
+    real_run = children.run
+    monkeypatch.setattr(
+        children, "run", lambda _, **limits: real_run([sys.executable, "-c", program], **limits)
+    )
     assert "ended its process (status -6)" in inventory.ask("cuda").problem
-    monkeypatch.setattr(inventory.subprocess, "run", hang)
+    program = "import time; time.sleep(60)"
+    monkeypatch.setattr(inventory, "QUERY_SECONDS", 0.2)
     assert "did not answer" in inventory.ask("cuda").problem
 
 

@@ -343,9 +343,8 @@ def test_explaining_needs_no_compiler(program):
 
 def test_a_prediction_says_that_it_is_one_and_on_what_it_rests():
     shown = subject(planned(chain(3)))
-    manifest = {**shown.artifact.manifest, "seconds": 2e-3}
     report = replace(shown.report, basis="published figures of `cpu`")
-    reported = replace(shown, artifact=replace(shown.artifact, manifest=manifest), report=report)
+    reported = replace(shown, artifact=shown.artifact.noted(seconds=2e-3), report=report)
     assert dict(reported.facts()).get("prediction") is None, "the profile's is the only one"
     (prediction,) = (t for n, t in replace(reported, profile=None).facts() if n == "prediction")
     assert prediction == "2 ms a call (cost model, by published figures of `cpu`)"

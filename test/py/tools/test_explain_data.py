@@ -11,7 +11,6 @@ from planner_problems import chain, layered, problems, skips
 
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.memory_report import (
-    SCHEMA_VERSION,
     MemoryReport,
     from_bytes,
     region_report,
@@ -140,8 +139,8 @@ def changed(**fields) -> bytes:
         b"",
         b"[1]",
         b'"text"',
-        changed(schema=SCHEMA_VERSION - 1),
-        changed(schema=SCHEMA_VERSION + 1),
+        changed(schema=MemoryReport.schema - 1),
+        changed(schema=MemoryReport.schema + 1),
         changed(tasks=[["name", 0.0]]),
         changed(regions=[{}]),
         changed(regions=None),

@@ -12,10 +12,9 @@ from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.compile_log import CompileLog, head_of, read_compile_log
 from pyc_mlir.debug.diff import ProgramDifference, diff
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
+from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import CACHE, Event, Reason, write_log
 from pyc_mlir.tools import pyc_explain
@@ -35,10 +34,10 @@ CACHED = Event(CACHE, "none", "miss", reasons=(Reason(ReasonCode.CACHE_MISS.name
 def program(tmp_path) -> str:
     clause = ClauseReport("fallbacks", ("none",), Status.CHECKED, code=CODE.name)
     made = explained([planned(branches(3))], [FUSE, FUSION])
-    report = to_data((clause,))
-    requested = to_data(Contract(fallbacks=("none",)))
-    manifest = {**made.manifest, "contract": requested, "contract_report": report}
-    return saved(tmp_path, replace(made, manifest=manifest))
+    requested = Contract(fallbacks=("none",))
+    return saved(
+        tmp_path, made.noted(contract=requested, contract_report=ContractReport((clause,)))
+    )
 
 
 @pytest.fixture

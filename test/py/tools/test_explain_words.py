@@ -120,7 +120,22 @@ def test_chosen_sizes():
     assert none.bytes_of(FORMULA) is None and none.of(SIGNATURE.inputs) is None
     for odd in ("__import__('os')", "2 ** 9999999", "f(1)", "1 +", "-1"):
         assert sizes.bytes_of(odd) is None
-    assert none.readable("hal.buffer_view.dim(arg7, index=0 : index)").startswith("hal.")
+    assert none.readable("hal.buffer_view.dim(arg7, index=0 : index)") == "arg7[0]"
+
+
+def test_operations_of_sizes_are_words():
+    batch = "hal.buffer_view.dim(arg0, index=0 : index)"
+    less = f"arith.addi({batch}, -2, overflowFlags=#arith.overflow<none>)"
+    formula = f"16 * arith.maxsi(arith.ceildivsi(arith.minsi({less}, {batch}), 2), 0) + 8"
+    none = ChosenSizes(SIGNATURE)
+    words = "16 * max(ceil(min((batch - 2), batch) / 2), 0) + 8"
+    assert none.readable(f"a, {formula} bytes") == f"a, {words} bytes"
+    for size, wanted in ((7, 16 * 3 + 8), (1, 8), (0, 8)):
+        assert ChosenSizes.parse([f"batch={size}"], SIGNATURE).bytes_of(formula) == wanted
+    for cut in range(len(formula)):
+        none.readable(formula[:cut])
+    assert none.readable("arith.addi(1, (2") == "arith.addi(1, (2"
+    assert none.readable("arith.addi(1) + arith.muli(2, 3)") == "arith.addi(1) + (2 * 3)"
 
 
 @pytest.mark.parametrize("text", ["batc=8", "batch", "batch=x", "batch=-1", "=8"])
@@ -200,7 +215,7 @@ def test_an_artifact_keeps_names_where_it_was_asked_to(dynamic):
     nodes = {name for d in dynamic.decisions for name in d.site.nodes}
     assert {"conv1", "relu_conv1", "dense"} <= nodes
     assert not any("onnx" in d.site.location for d in dynamic.decisions), "no paths"
-    assert dynamic.manifest["options"]["node_names"] is True
+    assert dynamic.manifest.options.node_names
     shown = ExplainedProgram.of("m.vmfb", dynamic)
     text = text_page.overview(shown)
     assert "\n  conv1\n    conv1  pyc-" in text and "2 x conv1, conv2  pyc-fuse:conv2d." in text
@@ -233,7 +248,7 @@ def test_names_in_the_artifact_are_asked_for_and_not_cached(tmp_path):
     plain = build(MODELS["mlp"], None, make_options(kernels="iree", planner_mode="iree"))
     read = artifacts.from_bytes(artifacts.to_bytes(plain))
     assert not any(d.site.location for d in read.decisions)
-    assert "node_names" not in read.manifest["options"]
+    assert not read.manifest.options.node_names
     options = make_options(kernels="iree", planner_mode="iree", node_names=True)
     named = build(MODELS["mlp"], None, options, cache=cache)
     assert named.cached is not None and named.cached.outcome == "bypass"

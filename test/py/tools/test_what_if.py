@@ -46,7 +46,7 @@ def files(tmp_path: Path) -> Path:
     write(artifact(), tmp_path / "model.vmfb")
     decisions = [d for d in artifact().decisions if d.site.pass_name == KERNELS]
     choices = {d.site.key: "iree" for d in decisions}
-    graph = artifact().manifest["graph_id"]
+    graph = artifact().manifest.graph_id
     (tmp_path / "recipe.json").write_bytes(RecipeFile(graph, choices).to_bytes())
     (tmp_path / "wisdom.json").write_bytes(reversed_wisdom(decisions).to_bytes())
     here = Simulator.of(artifact()).here.environment
@@ -85,9 +85,9 @@ def test_it_needs_no_compiler(files: Path):
 
 
 def test_what_does_not_fit_is_refused(files: Path, capsys):
-    assert main([str(files / "model.vmfb"), "--wisdom", str(files / "wisdom.json")]) == 1
+    assert main([str(files / "model.vmfb"), "--wisdom", str(files / "wisdom.json")]) == 2
     assert "--what-if" in capsys.readouterr().err
-    other = RecipeFile(artifact().manifest["graph_id"], {"pyc-fuse:nowhere": "keep"})
+    other = RecipeFile(artifact().manifest.graph_id, {"pyc-fuse:nowhere": "keep"})
     (files / "recipe.json").write_bytes(other.to_bytes())
     assert main(requested(files)) == 1
     assert "RECIPE_MISMATCH" in capsys.readouterr().err

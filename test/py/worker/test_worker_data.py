@@ -12,7 +12,7 @@ from conftest import sample
 from made_errors import ERRORS
 
 import pyc_mlir
-from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import Checks, Verification
@@ -37,6 +37,7 @@ from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.choices.policies import load_policy
 from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.worker.answer import artifact_frame, artifact_of, error_frame, error_of
 from pyc_mlir.worker.protocol import Channel, Frame, FrameReader, read_frame
 from pyc_mlir.worker.request import (
@@ -227,7 +228,7 @@ def artifact() -> Artifact:
     verification = Verification("hash", {"cpu": "c"}, 2, 2, 0.5)
     oracle = ForeignOracle(b"code", "main", signature)
     checks = Checks(oracle, verification, (clause,))
-    manifest = {"target": "cpu", "signature": signature.to_json()}
+    manifest = make_manifest(Target.named("cpu"), signature, "")
     return Artifact(b"vmfb", manifest, (decision,), b"module", b"memory", b"samples", checks)
 
 

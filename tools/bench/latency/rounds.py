@@ -33,7 +33,7 @@ from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS
 from pyc_mlir.tools.bench.peers.worker import FAILED, MISSING, Ready
 from pyc_mlir.tools.bench.report.suite import note
 from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
-from pyc_mlir.util.children import Lifeline
+from pyc_mlir.util.children import Child
 
 # Libraries tear down their threads; one that hangs is ended.
 _END_SECONDS = 20
@@ -163,17 +163,9 @@ class PeerProcess:
         command += [f"--threads={how.threads}", f"--folder={folder}", f"--rounds={how.rounds}"]
         command += [f"--min-seconds={how.min_seconds}", *(["--tiny"] if how.tiny else [])]
         self.ready: Ready | None = None
-        line = Lifeline()
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(how.threads, how.environ),
-            pass_fds=(line.fd,),
-        )
-        line.tie(self._process.pid)
-        self._line = line  # kept: the process ends with this one
+        environ = environment(how.threads, how.environ)
+        self._child = Child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ)
+        self._process = self._child.process
 
     def __enter__(self) -> "PeerProcess":
         return self
@@ -209,11 +201,7 @@ class PeerProcess:
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._child.wait(_END_SECONDS)
 
 
 def _died(process: "subprocess.Popen[str]") -> PycError:

@@ -27,6 +27,7 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import structure_of_parts
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.evidence import LargerConstant
 from pyc_mlir.pipelines.pyc.constant_price import ExchangeRate, PricedGroup, Way, prices
@@ -77,7 +78,7 @@ def counted(name: str, source: Any, specs: Any) -> Iterator[Record]:
         artifact = build(source, specs, options)
         total = artifact.account.total() or 0
         note(f"{name}: {system}: {artifact.account}")
-        parts = artifact.account.to_json()
+        parts = to_data(artifact.account)
         yield record(name, system, "total", "B", total, account=parts, **_larger(artifact))
 
 

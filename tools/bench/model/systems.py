@@ -17,6 +17,7 @@ import numpy as np
 from pyc_mlir.artifact.artifact import read, to_bytes
 from pyc_mlir.artifact.signature import flat
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import default_device
 from pyc_mlir.runtime.program import Program
@@ -44,7 +45,7 @@ def _pyc(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
             ReasonCode.TARGET_COMPILE_FAILED, where="compile", expected="a program", got=got
         )
     artifact = read(task.folder / _PROGRAM)
-    program = Program(artifact, default_device(task.threads, artifact.seconds))
+    program = Program(artifact, default_device(task.threads, artifact.manifest.seconds))
     arrays = [to_device(a, program.device) for a in inputs]
 
     def results() -> list[np.ndarray]:
@@ -57,7 +58,7 @@ def _pyc(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
             results,
             lambda: footprint(artifact, inputs).peak_bytes,
             Spent(**json.loads((task.folder / _SPENT).read_text())),
-            artifact.account.to_json(),
+            to_data(artifact.account),
             str(artifact.prediction or ""),
         ),
     )

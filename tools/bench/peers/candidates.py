@@ -60,7 +60,7 @@ def pyc(workload: BenchWorkload, options: Options, device: Device) -> PreparedWo
 def pyc_by_default(workload: BenchWorkload, threads: int) -> PreparedWorkload:
     """Prepare PyC's program as users get it, on a machine of so many cores."""
     artifact = build(workload.source, workload.specs, make_options())
-    device = default_device(threads, artifact.seconds)
+    device = default_device(threads, artifact.manifest.seconds)
     return _prepared(Program(artifact, device), workload)
 
 

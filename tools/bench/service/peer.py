@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.serve.app import application
 from pyc_mlir.serve.limits import Limits
 from pyc_mlir.serve.models import Endpoint
+from pyc_mlir.serve.rows import most_rows
 
 
 def session(path: str) -> Callable[..., Any]:
@@ -39,9 +41,11 @@ def main(arguments: Sequence[str]) -> int:
     import uvicorn
 
     path, workers, batch, signature, queue = arguments
-    known = Signature.from_json(json.loads(Path(signature).read_text()))
+    known = from_data(Signature, json.loads(Path(signature).read_text()))
     name = Path(path).stem
-    model = Peer(name, session(path), known, int(workers), int(queue), batch == "1")
+    call = session(path)
+    most = most_rows(call, known)[0] if batch == "1" else 0
+    model = Peer(name, call, known, int(workers), int(queue), most)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)

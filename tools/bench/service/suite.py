@@ -23,9 +23,13 @@ from urllib.request import urlopen
 import numpy as np
 
 import pyc_mlir
-from pyc_mlir import TensorSpec
+from pyc_mlir import Service, Targets, TensorSpec
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
+from pyc_mlir.measure.interleave import interleave, timing_records
 from pyc_mlir.measure.records import Record, record
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.bench.service.load import Answers, Load, under_load
@@ -38,13 +42,17 @@ from pyc_mlir.tools.bench.workloads.encoder import (
 )
 from pyc_mlir.tools.bench.workloads.workloads import digits
 from pyc_mlir.tools.cli.common import Parser
+from pyc_mlir.util.children import Child
 
 SUITE = "serve"
 ROUNDS = 5
 PYC, PEER = "pyc", "onnxruntime"
 WORKERS, QUEUE = 2, 8
-_SECONDS, _QUICK_SECONDS = 4.0, 0.3
+_SECONDS, _QUICK_SECONDS = 2.5, 0.3
 _START = 60.0
+_CALL, _CALL_ROUNDS = "a call of 4 elements", 51
+# By system, whether requests are put together, and connections.
+Found = dict[tuple[str, bool, int], list[Answers]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +63,8 @@ class Served:
     onnx: Path
     program: Path
     signature: Path
-    body: str
+    body: Path
+    json_length: int
     batches: bool
 
 
@@ -71,6 +80,7 @@ def run(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for model in models(Path(folder), known, bench.quick):
             records += measured(model, bench.rounds, seconds)
+    records += call_cost(_CALL_ROUNDS)
     bench.store(records, workers=WORKERS, queue=QUEUE, seconds=seconds)
     return 0
 
@@ -103,21 +113,28 @@ def _written(folder: Path, name: str, onnx: bytes, rows: np.ndarray | None) -> S
         spec = TensorSpec("f32", "batch", *rows.shape[1:])
         program = pyc_mlir.compile(source, [spec], dims={"batch": (1, 64)})
     signature = folder / f"{stem}.json"
-    signature.write_text(json.dumps(program.signature.to_json()))
+    signature.write_text(json.dumps(to_data(program.signature)))
     program.save(folder / f"{stem}.vmfb")
-    body = _body(program, rows)
-    return Served(name, source, folder / f"{stem}.vmfb", signature, body, rows is not None)
+    head, data = _body(program, rows)
+    body = folder / f"{stem}.request"
+    body.write_bytes(head + data)
+    return Served(
+        name, source, folder / f"{stem}.vmfb", signature, body, len(head), rows is not None
+    )
 
 
-def _body(program: Program, rows: np.ndarray | None) -> str:
-    random, tensors = np.random.default_rng(0), []
+def _body(program: Program, rows: np.ndarray | None) -> tuple[bytes, bytes]:
+    """Return the JSON of a request and the binary data of its tensors."""
+    random, tensors, data = np.random.default_rng(0), [], b""
     for entry in program.signature.inputs:
         shape = entry.static_shape if rows is None else rows.shape
         assert shape is not None, "models of static shapes, or with rows"
         x = random.normal(size=shape).astype(np.float32) if rows is None else rows
-        data = [round(float(v), 4) for v in x.ravel()]
-        tensors.append({"name": entry.name, "datatype": "FP32", "shape": list(shape), "data": data})
-    return json.dumps({"inputs": tensors})
+        tensor = {"name": entry.name, "datatype": "FP32", "shape": list(shape)}
+        tensors.append({**tensor, "parameters": {"binary_data_size": x.nbytes}})
+        data += x.tobytes()
+    request = {"inputs": tensors, "parameters": {"binary_data_output": True}}
+    return json.dumps(request).encode(), data
 
 
 def measured(model: Served, rounds: int, seconds: float) -> Iterator[Record]:
@@ -126,13 +143,14 @@ def measured(model: Served, rounds: int, seconds: float) -> Iterator[Record]:
     if model.batches:
         candidates += [(PYC, False), (PEER, False)]
     limit, over = WORKERS + QUEUE, 2 * (WORKERS + QUEUE)
-    found: dict[tuple[str, bool, int], list[Answers]] = {}
+    found: Found = {}
     for _ in range(rounds):
         for system, batched in candidates:
             with server(model, system, batched) as port:
                 for connections in (limit, over):
                     path = f"/v2/models/{model.onnx.stem}/infer"
-                    load = Load("127.0.0.1", port, path, model.body, connections, seconds)
+                    body = str(model.body), model.json_length
+                    load = Load("127.0.0.1", port, path, *body, connections, seconds)
                     answers = under_load(load)
                     found.setdefault((system, batched, connections), []).append(answers)
                     note(f"{model.name}: {system}, batched {batched}, {connections}: {answers}")
@@ -153,8 +171,45 @@ def measured(model: Served, rounds: int, seconds: float) -> Iterator[Record]:
             ("p99 of refusals", "s", [a.refused_p99 for a in answers if a.refused]),
         ):
             if values:
-                spread = {"min": min(values), "max": max(values), "n": len(values)}
+                low, high = np.percentile(values, (10, 90))
+                spread = {"p10": float(low), "p90": float(high), "n": len(values)}
                 yield record(workload, system, metric, unit, median(values), **spread)
+    yield from _goals(model.name, found, limit, over)
+
+
+def _goals(name: str, found: Found, limit: int, over: int) -> Iterator[Record]:
+    """Yield what the goals are about, as shares of medians."""
+
+    def middle(system: str, batched: bool, connections: int, what: str = "a_second") -> float:
+        return median(getattr(a, what) for a in found[system, batched, connections])
+
+    ways = {batched for _, batched, _ in found}
+    for batched in ways:
+        how = f"{name}; {'batched' if batched and len(ways) > 1 else 'one by one'}"
+        share = middle(PYC, batched, limit) / middle(PEER, batched, limit)
+        yield record(how, PYC, "answers, of onnxruntime's", "%", 100 * share)
+        for system in (PYC, PEER):
+            late = middle(system, batched, over, "p99") / middle(system, batched, limit, "p99")
+            yield record(
+                how, system, "p99 at twice the load, of that at the limit", "%", 100 * late
+            )
+    if len(ways) > 1:
+        for system in (PYC, PEER):
+            gain = middle(system, True, limit) / middle(system, False, limit)
+            yield record(name, system, "answers in batches, of those one by one", "%", 100 * gain)
+
+
+def call_cost(rounds: int) -> Iterator[Record]:
+    """Yield what a call of a service costs above that of its program, which computes little."""
+    device = Device("local-sync")
+    x = to_device(np.zeros(4, np.float32), device)
+    program = pyc_mlir.compile(lambda a: a + 1, [TensorSpec("f32", 4)], device=device)
+    with Service(program, targets=Targets(p99_seconds=60.0)) as service:
+        calls = {"program": lambda: program(x), "service": lambda: service(x)}
+        timings = interleave(calls, rounds=rounds, min_seconds=0.005)
+    yield from timing_records(_CALL, timings)
+    above = timings["service"].median - timings["program"].median
+    yield record(_CALL, "service", "above the program's call", "s", above)
 
 
 @contextmanager
@@ -167,7 +222,8 @@ def server(model: Served, system: str, batched: bool) -> Iterator[int]:
     else:
         given = [str(model.onnx), str(WORKERS), str(int(batched)), str(model.signature)]
         command = ["-m", "pyc_mlir.tools.bench.service.peer", *given, str(QUEUE)]
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+    child = Child([sys.executable, *command], stdout=subprocess.PIPE)
+    process = child.process
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -180,7 +236,7 @@ def server(model: Served, system: str, batched: bool) -> Iterator[int]:
         yield int(port[1])
     finally:
         process.terminate()
-        process.wait(30)
+        child.wait(30)
 
 
 def _await(url: str) -> None:

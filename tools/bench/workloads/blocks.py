@@ -15,7 +15,7 @@ import numpy as np
 
 from pyc_mlir import nn
 from pyc_mlir.tools.bench.workloads.case import SeededWeights
-from pyc_mlir.tools.bench.workloads.encoder import EPSILON, EncoderShape, encoder_weights
+from pyc_mlir.tools.bench.workloads.encoder import EncoderShape, encoder_weights, layers
 
 Block = Callable[..., Any]
 
@@ -62,16 +62,7 @@ def _window(draw: SeededWeights, channels: int, layout: str) -> np.ndarray:
 
 def decoder(shape: EncoderShape) -> Block:
     """`(x)` -> (y, keys, values) is the prefill; with `past_keys, past_values` it is a decode."""
-    w = encoder_weights(shape)
-
-    def linear(x: Any, name: str) -> Any:
-        return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
-
-    def norm(x: Any, name: str) -> Any:
-        return nn.layernorm(x, w[f"{name}.scale"], w[f"{name}.bias"], epsilon=EPSILON)
-
-    def heads(x: Any) -> Any:
-        return x.reshape(shape.seq, shape.heads, shape.depth).transpose(1, 0, 2)
+    linear, norm, heads = layers(shape, encoder_weights(shape))
 
     def run(x: Any, *past: Any) -> Any:
         normed = norm(x, "norm1")

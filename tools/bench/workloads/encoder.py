@@ -57,8 +57,8 @@ def encoder_weights(shape: EncoderShape, seed: int = 0) -> Weights:
     return {name: w.astype(np.float32) for name, w in weights.items()}
 
 
-def encoder_block(shape: EncoderShape, w: Weights) -> Callable[[Any], Any]:
-    """Return the block as a function of x [seq, width], in numpy style."""
+def layers(shape: EncoderShape, w: Weights) -> tuple[Callable[..., Any], ...]:
+    """Return linear(x, name), norm(x, name) and heads(x) of a block, in numpy style."""
 
     def linear(x: Any, name: str) -> Any:
         return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
@@ -68,6 +68,13 @@ def encoder_block(shape: EncoderShape, w: Weights) -> Callable[[Any], Any]:
 
     def heads(x: Any) -> Any:
         return x.reshape(shape.seq, shape.heads, shape.depth).transpose(1, 0, 2)
+
+    return linear, norm, heads
+
+
+def encoder_block(shape: EncoderShape, w: Weights) -> Callable[[Any], Any]:
+    """Return the block as a function of x [seq, width], in numpy style."""
+    linear, norm, heads = layers(shape, w)
 
     def block(x: Any) -> Any:
         normed = norm(x, "norm1")

@@ -31,6 +31,7 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.util.children import run as run_child
 
 SUITE = "architectures-torch"
 _LIMIT_SECONDS = 600.0
@@ -81,7 +82,7 @@ def _in_child(catalogue: Path, name: str, static: bool, limit: float) -> dict[st
     command = [sys.executable, "-m", "pyc_mlir.tools.pyc_bench", SUITE, str(catalogue)]
     command += ["--worker", name, *(["--static"] if static else [])]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+        done = run_child(command, timeout=limit)
     except subprocess.TimeoutExpired:
         return {"exported": 0, "why": f"not done after {limit:.0f} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator
+from pyc_mlir.dialects.ir.functions import sees_a_key
+from pyc_mlir.dialects.types import BOOL, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, merge, split, swap_last
 from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
@@ -40,7 +41,7 @@ def attention(n: AtenCall) -> Any:
     masks = () if mask is None else (mask,)
     out = b.attention(query, key, value, *masks, scale=scale, is_causal=causal and square)
     if mask is not None and not (causal or _all_see(n)):
-        out = b.select(_sees(b, mask), out, b.scalar(0, out))
+        out = b.select(sees_a_key(b, mask), out, b.scalar(0, out))
     return out if n.op == "scaled_dot_product_attention" else (out, None)
 
 
@@ -65,16 +66,6 @@ def _all_see(n: AtenCall) -> bool:
         return False
     seen = known if known.dtype == bool else known != -np.inf
     return bool(seen.any(axis=-1).all())
-
-
-def _sees(b: Any, mask: Any) -> Any:
-    """i1 [..., s, 1]: the rows of a mask that leave some key visible."""
-    axis = b.type_of(mask).rank - 1
-    if b.type_of(mask).dtype != BOOL:
-        best = b.reduce_max(mask, axes=(axis,), keepdims=True)
-        return b.compare(best, b.scalar(-np.inf, mask), predicate="ne")
-    best = b.reduce_max(b.cast(mask, dtype=DTYPES["i8"]), axes=(axis,), keepdims=True)
-    return b.compare(best, b.scalar(0, best), predicate="gt")
 
 
 def _scores(b: Any, query: Any, key: Any, mask: Any, scale: float, causal: bool) -> Any:

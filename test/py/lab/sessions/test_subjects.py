@@ -10,15 +10,13 @@ from pyc_mlir.compilation.lower import optimized
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
+from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, tensor
 from pyc_mlir.lab.sessions.data import NOMINAL_DIMENSION, POSITIVE, SIGNED, values_of
-from pyc_mlir.lab.sessions.reference import described
 from pyc_mlir.lab.sessions.subjects import (
     subject_of_decision,
     subject_of_program,
-    subject_of_subgraph,
     subject_of_work,
 )
 from pyc_mlir.pipelines.choices.choices import Decision, Site
@@ -98,35 +96,6 @@ def test_a_work_of_constants_alone_is_refused():
     with pytest.raises(PycError) as error:
         subject_of_work(work)
     assert error.value.code is ReasonCode.BAD_ARGUMENT
-
-
-def ops_of(module):
-    block = entry_function(module).regions[0].blocks[0]
-    return [o.operation for o in block.operations if o.operation.name.startswith("pyc.")]
-
-
-def test_a_subgraph_is_a_program_of_its_ops():
-    with optimized(Job.of(model, [np.zeros((4, 16), np.float32)], make_options())) as (made, _):
-        ops = [op for op in ops_of(made.module) if op.name != "pyc.constant"]
-        subject = subject_of_subgraph(ops)
-    assert subject.graph.kind == "program" and subject.passes == ""
-    assert "pyc.group" not in subject.source and "pyc.softmax" in subject.source
-    assert described(subject.source).signature.inputs[0].shape == (4, 16)
-
-
-def test_subgraphs_that_are_none_are_refused():
-    def several(x):
-        y = nn.relu(x)
-        return nn.softmax(y), y
-
-    with optimized(Job.of(several, [np.zeros((4, 16), np.float32)], make_options())) as (made, _):
-        (first, *others) = ops_of(made.module)
-        with pytest.raises(PycError, match="another use"):
-            subject_of_subgraph([first, *others])
-        with pytest.raises(PycError, match="got none"):
-            subject_of_subgraph([])
-        with pytest.raises(PycError, match="pyc ops"):
-            subject_of_subgraph([entry_function(made.module)])
 
 
 def test_decisions_on_other_programs_are_refused():

@@ -69,7 +69,7 @@ def test_without_evidence_it_is_the_sum_of_the_memory_report():
     estimate = simulate(artifact())
     assert estimate.seconds == pytest.approx(math.fsum(tasks), rel=1e-9)
     assert estimate.lo < estimate.seconds < estimate.hi
-    assert estimate.bytes == sum(artifact().manifest["memory"].values())
+    assert estimate.bytes == artifact().account.total()
     assert estimate.exact
     assert (estimate.measured, estimate.overhead) == (0, 0)
     assert not estimate.width.calibrated

@@ -49,7 +49,7 @@ def test_crashes_leave_a_reproducer(body: str, reason: str, tmp_path: Path) -> N
     data = f"{RETURNS}// -----\n{RETURNS.replace('@f', '@second')}"
     flags = ("--cse", "--test-crash", "--split-input-file", flag)
     ended = run_tool(body, *flags, data=data)
-    assert ended.returncode == 2, ended.stderr
+    assert ended.returncode == 70, ended.stderr
     assert reason in ended.stderr
     assert f"reproducer generated at `{path}`" in ended.stderr
     stored = read_reproducer(path.read_text())
@@ -62,7 +62,7 @@ def test_crashes_leave_a_reproducer(body: str, reason: str, tmp_path: Path) -> N
 
 def test_a_crash_without_a_path_names_a_temporary_file() -> None:
     ended = run_tool("os.abort()", "--test-crash", data=RETURNS)
-    assert ended.returncode == 2
+    assert ended.returncode == 70
     named = re.search(r"reproducer generated at `(.*)`", ended.stderr)
     assert named is not None
     path = Path(named[1])

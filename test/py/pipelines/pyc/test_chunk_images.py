@@ -155,7 +155,7 @@ def test_an_image_in_parts_needs_less_memory():
     needs, results = {}, {}
     for mode in ("latency_first", "memory_first"):
         program = compile(block, [x], planner_mode=mode, device=Device("local-sync"))
-        needs[mode] = program.artifact.manifest["memory"]["transients"]
+        needs[mode] = program.artifact.account.transients
         results[mode] = np.asarray(program(x))
         chosen = [d.chosen for d in program.artifact.decisions if d.site.pass_name == "pyc-chunk"]
         assert any(c.startswith("split") for c in chosen) == (mode == "memory_first")

@@ -52,7 +52,7 @@ def source(name: str) -> tuple[Any, Any, np.ndarray, np.ndarray]:
 def test_compiles(name: str, target: str) -> None:
     model, specs, _, _ = source(name)
     artifact = build(model, specs, make_options(target=target))
-    assert artifact.manifest["target"] == target
+    assert artifact.manifest.target == target
     assert len(artifact.vmfb) > 1000
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import BOOL, DTYPES, I64
+from pyc_mlir.dialects.ir.functions import sees_a_key
+from pyc_mlir.dialects.types import BOOL, I64
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, merge, split, swap_last
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
@@ -38,7 +39,7 @@ def attention(n: OnnxNode) -> Any:
         raise unsupported("a dynamic depth without `scale`: expected one of the two")
     mask = _mask(n, query, key)
     cap = n.attr("softcap", 0.0)
-    seen = None if mask is None else _sees(b, mask)
+    seen = None if mask is None else sees_a_key(b, mask)
     shown = None
     if cap or n.wants(3):
         scores = _scores(b, query, full_key, scale, cap)
@@ -81,16 +82,6 @@ def _by_scores(n: OnnxNode, scores: Any, mask: Any, seen: Any, value: Any) -> tu
         weights = b.select(seen, weights, b.scalar(0, weights))
     shown = {2: masked, 3: weights}.get(mode, scores)
     return b.matmul(weights, value), shown
-
-
-def _sees(b: Any, mask: Any) -> Any:
-    """i1 [..., s, 1]: the rows of a mask that leave some key visible."""
-    axis = b.type_of(mask).rank - 1
-    if b.type_of(mask).dtype != BOOL:
-        best = b.reduce_max(mask, axes=(axis,), keepdims=True)
-        return b.compare(best, b.scalar(-np.inf, mask), predicate="ne")
-    best = b.reduce_max(b.cast(mask, dtype=DTYPES["i8"]), axes=(axis,), keepdims=True)
-    return b.compare(best, b.scalar(0, best), predicate="gt")
 
 
 def _heads(n: OnnxNode, index: int, attribute: str) -> Any:
