@@ -13,6 +13,7 @@ from explain_programs import FUSE, explained, planned, ran, refused, saved
 from planner_problems import MIB, branches, chain, layered, skips
 
 from pyc_mlir.artifact.artifact import read
+from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Site
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import write_log
@@ -343,8 +344,9 @@ def test_explaining_needs_no_compiler(program):
 
 def test_a_prediction_says_that_it_is_one_and_on_what_it_rests():
     shown = subject(planned(chain(3)))
-    report = replace(shown.report, basis="published figures of `cpu`")
-    reported = replace(shown, artifact=shown.artifact.noted(seconds=2e-3), report=report)
-    assert dict(reported.facts()).get("prediction") is None, "the profile's is the only one"
-    (prediction,) = (t for n, t in replace(reported, profile=None).facts() if n == "prediction")
-    assert prediction == "2 ms a call (cost model, by published figures of `cpu`)"
+    made = Prediction(2e-3, basis="published figures of `cpu`")
+    reported = replace(shown, artifact=shown.artifact.noted(prediction=made))
+    (prediction,) = (t for n, t in reported.facts() if n == "time")
+    assert prediction == (
+        "2 ms a call predicted for 1 thread; modelled by published figures of `cpu`"
+    )
