@@ -29,21 +29,19 @@ from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import with_settings
 from pyc_mlir.pipelines.pyc.constant_price import (
     RATES,
+    Constants,
     ExchangeRate,
+    Forms,
     PricedGroup,
     Prices,
     Way,
-    prices,
-)
-from pyc_mlir.pipelines.pyc.groups import AttachedKernel, Members
-from pyc_mlir.pipelines.pyc.held_constants import (
-    Constants,
-    Forms,
     constant_of,
     constants_of,
     forms_of_kernel,
     forms_of_model,
+    prices,
 )
+from pyc_mlir.pipelines.pyc.groups import AttachedKernel, Members
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel

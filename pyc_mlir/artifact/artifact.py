@@ -35,7 +35,6 @@ from pyc_mlir.artifact.manifest import (
     ReplayOptions,
     read_manifest,
 )
-from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks
@@ -43,6 +42,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file_by, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ContractReport

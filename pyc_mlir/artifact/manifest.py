@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.import_report import ImportReport
-from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.artifact.signature import Ranges, Signature, SignatureEntry, decode
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.dialects.util.codec import Form, from_data, to_data
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
 

@@ -14,7 +14,6 @@ from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.contract_status import Facts, compile_report
 from pyc_mlir.artifact.manifest import EntryPoint, Manifest
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
-from pyc_mlir.artifact.prediction import Prediction
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks, Oracle
 from pyc_mlir.compilation.generate import (
@@ -39,6 +38,7 @@ from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry, EntryReque
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
 from pyc_mlir.iree.memory.needs import account_of, formulas_of, reference_of, require_kept
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note, Reason, WithoutBudget

@@ -11,7 +11,6 @@ from io import BytesIO
 from typing import Any
 
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
-from pyc_mlir.artifact.prediction import Prediction, predicted_sizes
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.verification import Expectation, Unchecked
 from pyc_mlir.compilation.job import Job
@@ -21,7 +20,9 @@ from pyc_mlir.compilation.signatures import (
     RANGES,
     declare_ranges,
     drop_settled_ranges,
+    predicted_sizes,
     refined,
+    shapes_at,
     shapes_text,
     signature_of,
 )
@@ -35,6 +36,7 @@ from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.sources import Loaded, Source, copied
 from pyc_mlir.iree.entry import read_entry
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices.choices import (
     Alternative,
@@ -262,12 +264,8 @@ def _predicted(
     }
     at, basis = module, CostModel(options.target, options.calibration).basis
     if sizes:
-        shapes = [
-            [sizes[a.dynamic[i]] if i in a.dynamic else d for i, d in enumerate(a.shape)]
-            for a in signature.inputs
-        ]
         at, rows = copied(module), {}
-        _refine(at, list(map(tuple, shapes)), PassContext())
+        _refine(at, shapes_at(signature, sizes), PassContext())
     seconds, measured = predicted_seconds(at, options.target, rows)
     return Prediction(seconds, sizes, undeclared, measured=measured, basis=basis)
 

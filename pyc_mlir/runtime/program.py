@@ -167,11 +167,7 @@ class Program:
             if needs is None or named or out is not None or donate is not _KEEP_ALL:
                 values, seconds = self._general(args, named, out, donate, mode, generation, began)
             else:
-                arena = mode.arena
-                if mode.by_arena and arena is not None:
-                    values = arena.call(args, needs)
-                else:
-                    values = self._serving.run(args)
+                values = self._run(mode, args, needs)
                 seconds = perf_counter() - began
                 if monitor is not None:
                     values = monitor.checked(args, values, Code(generation, mode.name, into=False))

@@ -22,14 +22,14 @@ from pyc_mlir.pipelines.memory.planner.place import lifetimes
 from pyc_mlir.pipelines.memory.planner.planner import plan
 from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
 from pyc_mlir.pipelines.memory.selection.sites import Candidate, SiteCandidates, Sites
-from pyc_mlir.pipelines.pyc.groups import Members
-from pyc_mlir.pipelines.pyc.held_constants import (
+from pyc_mlir.pipelines.pyc.constant_price import (
     Constants,
     constants_of,
     forms_of_kernel,
     forms_of_model,
     size_of,
 )
+from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.select_kernels import KernelVariants, is_stored, legal_offers
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.work import Work

@@ -13,7 +13,7 @@ from explain_programs import FUSE, explained, planned, ran, refused, saved
 from planner_problems import MIB, branches, chain, layered, skips
 
 from pyc_mlir.artifact.artifact import read
-from pyc_mlir.artifact.prediction import Prediction
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Site
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import write_log

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 
 from pyc_mlir.measure.records import Report
-from pyc_mlir.tools.bench.report import account_table, memory_table, predict_table, table, zoo_table
 from pyc_mlir.tools.bench.report import latency_table as cpu_table
+from pyc_mlir.tools.bench.report import memory_table, predict_table, table, zoo_table
 from pyc_mlir.tools.tune import probe
 
 TABLES: Mapping[str, Callable[[Report], str]] = {
-    "account": account_table.markdown,
+    "account": memory_table.accounts,
     "memory": memory_table.markdown,
     "noise": probe.markdown,
     "latency": cpu_table.markdown,

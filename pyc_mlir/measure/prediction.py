@@ -7,8 +7,6 @@ predicted seconds of a whole call.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.util.units import quantity
 
 
@@ -17,7 +15,7 @@ class Prediction:
     """The predicted seconds of one call.
 
     sizes: of the dynamic dimensions, by name, for which it holds; undeclared: those among them
-    without a declared range, which count as `NOMINAL_DIMENSION`. threads: cores of the call.
+    without a declared range, which count as 64. threads: cores of the call.
     measured: seconds among them that measured rows state; the cost model states the rest, from the
     figures that `basis` names.
     """
@@ -51,12 +49,3 @@ class Prediction:
     def __str__(self) -> str:
         """``2.91 ms a call predicted for 1 thread, batch=2; modelled by ...``, as tools show it."""
         return f"{quantity(self.seconds, 's')} a call predicted for {self.where}; {self.grounds}"
-
-
-def predicted_sizes(signature: Signature) -> dict[str, int]:
-    """Return the size of each dynamic dimension: the nominal one, moved into its range."""
-    found = {}
-    for name in sorted({name for a in signature.inputs for name in a.dynamic.values()}):
-        low, high = signature.ranges.get(name, (0, NOMINAL_DIMENSION))
-        found[name] = min(max(NOMINAL_DIMENSION, low), high)
-    return found
