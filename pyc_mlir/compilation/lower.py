@@ -5,7 +5,7 @@ signature, decisions, graph id, and where each op came from.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import Any
@@ -19,11 +19,10 @@ from pyc_mlir.compilation.reference.self_check import expectation
 from pyc_mlir.compilation.signatures import (
     RANGES,
     declare_ranges,
-    drop_settled_ranges,
     predicted_sizes,
+    refine,
     refined,
     shapes_at,
-    shapes_text,
     signature_of,
 )
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -202,7 +201,7 @@ def _lower_pyc(
     entry = ir.StringAttr(function.attributes["sym_name"]).value
     given = signature_of(function)
     if inputs is not None:
-        _refine(module, inputs, context)
+        refine(module, inputs, context)
         given = refined(given, signature_of(function))
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
@@ -264,8 +263,11 @@ def _predicted(
     }
     at, basis = module, CostModel(options.target, options.calibration).basis
     if sizes:
-        at, rows = copied(module), {}
-        _refine(at, shapes_at(signature, sizes), PassContext())
+        rows = {}
+        # Sizes that depend on each other may not admit these: each unknown one is nominal then.
+        with suppress(PycError):
+            refine(refined_module := copied(module), shapes_at(signature, sizes), PassContext())
+            at = refined_module
     seconds, measured = predicted_seconds(at, options.target, rows)
     return Prediction(seconds, sizes, undeclared, measured=measured, basis=basis)
 
@@ -331,7 +333,7 @@ def imported(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
             yield loaded, passes
             return
         with loaded.module.context, ir.Location.unknown():
-            _refine(loaded.module, job.shapes, passes)
+            refine(loaded.module, job.shapes, passes)
             declare_ranges(entry_function(loaded.module), options.ranges)
             yield loaded, passes
 
@@ -424,7 +426,7 @@ def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportRep
             ops = read_entry(loaded.foreign, loaded.name).ops
             return ImportReport(ops, foreign=ops, unraised=loaded.unraised)
         with loaded.module.context, ir.Location.unknown():
-            _refine(loaded.module, None if source.takes_inputs else inputs, PassContext())
+            refine(loaded.module, None if source.takes_inputs else inputs, PassContext())
             return graph_report(entry_function(loaded.module))
 
 
@@ -440,21 +442,6 @@ def _foreign_text(source: Loaded, stage: str) -> str:
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"{source.name}: expected MLIR text to show, got bytecode"
         ) from None
-
-
-def _refine(module: ir.Module, inputs: Sequence[Any] | None, context: PassContext) -> None:
-    """Give the arguments the shapes of `inputs`. Raises PycError unless there is one for each."""
-    if inputs is None:
-        return
-    count = len(entry_function(module).regions[0].blocks[0].arguments)
-    if len(inputs) != count:
-        raise PycError(
-            ReasonCode.ARGUMENT_COUNT,
-            f"inputs: expected {count} shapes or arrays, one for each argument, got {len(inputs)}",
-        )
-    if inputs:
-        run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", context)
-        drop_settled_ranges(entry_function(module))
 
 
 def bytecode(module: ir.Module) -> bytes:

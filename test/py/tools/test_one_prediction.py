@@ -70,6 +70,12 @@ def test_sizes_of_no_name_go_by_their_place():
     assert dict(made.artifact.prediction.sizes) == {"x[0]": 64}
 
 
+def test_sizes_that_the_program_does_not_admit_end_no_compile():
+    """64 numbers are no rows of 10."""
+    made = compile(lambda x: x.reshape(-1, 10) * 2, [TensorSpec("f32", "n")], device=SYNC)
+    assert dict(made.artifact.prediction.sizes) == {"n": 64}
+
+
 def test_a_profile_counts_none_of_its_own_calls():
     made = program(8)
     x = np.ones((8, 256), np.float32)
