@@ -127,8 +127,9 @@ class Manifest(Origin):
 
     @property
     def seconds(self) -> float | None:
-        """The predicted seconds of a call, by which a device is chosen."""
-        return None if self.prediction is None else self.prediction.seconds
+        """The predicted seconds of a call on one core, by which a device is chosen."""
+        time = self.prediction
+        return None if time is None or time.threads > 1 else time.seconds
 
     @property
     def origin(self) -> Origin:

@@ -120,10 +120,12 @@ class MemoryReport:
         """Return the report with seconds that add up to a call's prediction.
 
         The planner compares plans by seconds of all cores and of nominal sizes; a report shows the
-        shares of those in the one prediction. Without one, seconds are not known: 0.
+        shares of those in the one prediction. Without one it stays as it is.
         """
         own = self.seconds
-        factor = prediction.seconds / own if prediction is not None and own else 0.0
+        if prediction is None or not own:
+            return self
+        factor = prediction.seconds / own
         return replace(self, regions=tuple(region.scaled(factor) for region in self.regions))
 
 

@@ -32,6 +32,7 @@ from pyc_mlir.compilation.lower import Lowered, lower, structure_of_parts
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle, make_samples
+from pyc_mlir.compilation.signatures import predicted_sizes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry, EntryRequest
@@ -45,6 +46,7 @@ from pyc_mlir.pipelines.choices.evidence import Note, Reason, WithoutBudget
 from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
 from pyc_mlir.pipelines.choices.wisdom import for_program
 from pyc_mlir.pipelines.memory.selection.rounds import Checked, CutProgram, co_select
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.runtime.arenas import read_facts
 
 # Who decides, in the log, at sites that were changed for the budget.
@@ -291,9 +293,17 @@ def oracle_of(lowered: Lowered) -> Oracle:
 
 
 def _prediction(prepared: Prepared, made: Generated) -> Prediction | None:
-    """Return the prediction with what the memory plan runs again, as a share of its seconds."""
+    """Return the prediction with what the memory plan runs again, as a share of its seconds.
+
+    Of a program that enters at IREE it is that of the plan, one dispatch after the other.
+    """
     found, added = prepared.lowered.prediction, made.memory.added_seconds
-    own = made.memory.report.seconds - added
+    report = made.memory.report
+    if found is None and report.seconds:
+        cores, sizes = prepared.options.target.cores, predicted_sizes(prepared.lowered.signature)
+        nominal = dict.fromkeys(sizes, NOMINAL_DIMENSION)
+        return Prediction(report.seconds, nominal, threads=cores, basis=report.basis)
+    own = report.seconds - added
     if found is None or not added or own <= 0:
         return found
     return replace(found, seconds=found.seconds * (1 + added / own))

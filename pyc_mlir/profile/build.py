@@ -17,6 +17,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.dispatch_timer import TimedCall, TimerSettings, time_calls
 from pyc_mlir.measure.interleave import Spread
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -207,13 +208,14 @@ def roof_of(model: CostModel) -> str:
 def predict(artifact: Artifact, decisions: Sequence[Decision] | None = None) -> Profile | None:
     """Predict the call: the seconds of the artifact's `Prediction`, shared out among dispatches.
 
-    The shares are those of the seconds that the memory plan counts with. None without a prediction
-    or a memory report. decisions: a log of the same compile, whose locations the artifact does not
-    keep.
+    The shares are those of the seconds that the memory plan counts with, which stand for a
+    prediction where there is none. None without a memory report. decisions: a log of the same
+    compile, whose locations the artifact does not keep.
     """
-    made = artifact.prediction
-    known = recorded(report_of(artifact).of(made))
-    if made is None or not any(k.seconds for k in known):
+    report = report_of(artifact)
+    made = artifact.prediction or Prediction(report.seconds, basis=report.basis)
+    known = recorded(report.of(made))
+    if not any(k.seconds for k in known):
         return None
     groups = groups_of(artifact.decisions if decisions is None else decisions)
     rows = [_described(k.symbol, k.seconds, k, groups) for k in known if not k.is_command]

@@ -59,8 +59,7 @@ memory of one call, MiB
 
 time of a call, predicted
   A call takes 8 ms (predicted, not measured): 0% in generated kernels, 100% in IREE's code for what
-  no kernel covers (unknown 100%). Predicted by the cost model from unknown figures, for all cores,
-  one dispatch after the other; `pyc-run --profile` measures.
+  no kernel covers (unknown 100%). Predicted for 1 thread, modelled; `pyc-run --profile` measures.
 
   the operations that take most of it
   share   time  times  operations  nodes of the model  code
