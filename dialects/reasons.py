@@ -325,6 +325,13 @@ class ReasonCode(Enum):
         "none needed: IREE's code computes them; `pyc-explain` lists them",
         "a large matrix product in f64",
     )
+    LOOP_UNROLLED = ReasonRow(
+        "loops of a program were written out as many operations, step by step",
+        "PyC has no loop: a `scan` of many steps becomes as many copies of its body",
+        "compile one step and call it in a loop, or take fewer steps; `max_compile_seconds` bounds "
+        "the compile time",
+        "`jax.lax.scan` over 512 steps",
+    )
     DATABASE_UNUSABLE = ReasonRow(
         "a benchmark database cannot be used",
         "a missing package, a network file system, a server that is away, a newer schema",
@@ -402,6 +409,18 @@ class ReasonCode(Enum):
         "`use_mode`, or free memory below the bound of `switch_below`",
         "nothing; `Program.stats().switches` says why",
         '`program.use_mode("memory_first")`',
+    )
+    NO_SHAPE_PLANS = ReasonRow(
+        "a plan for certain shapes that was asked for is not made; the general plan serves them",
+        "nothing predicted to be gained, no ranges, weights stored twice, or a memory budget",
+        "the decision `shape-plans` says why; declare ranges, or name the sizes in `plans`",
+        "`compile(model, plans=4)` of a program that is as fast for all shapes",
+    )
+    ARM_CHANGED = ReasonRow(
+        "a selector lets another plan of the program serve, or takes none of an arm any more",
+        "pairs of timed calls, drift of the one that served, or a failure",
+        "`Program.stats().routes` and `Selector.events()` have the numbers; `freeze` ends it",
+        "`program.adapt(Selector())`",
     )
     TARGET_MISSED = ReasonRow(
         "a program in service misses a target of its owner over a window of calls",

@@ -29,6 +29,7 @@ ENTRY_POINT_GROUP = "pyc_mlir.kernels"
 BUILT_IN = {
     "rows": "pyc_mlir.pipelines.kernels.families.rows",
     "gemm": "pyc_mlir.pipelines.kernels.families.gemm",
+    "half_gemm": "pyc_mlir.pipelines.kernels.families.packed.half_gemm",
     "checked_gemm": "pyc_mlir.pipelines.kernels.families.checked_gemm",
     "batch_gemm": "pyc_mlir.pipelines.kernels.families.batch_gemm",
     "gemv": "pyc_mlir.pipelines.kernels.families.gemv",
@@ -36,6 +37,7 @@ BUILT_IN = {
     "int8": "pyc_mlir.pipelines.kernels.families.int8.family",
     "int8_depthwise": "pyc_mlir.pipelines.kernels.families.int8.depthwise",
     "packed": "pyc_mlir.pipelines.kernels.families.packed.family",
+    "int8_elementwise": "pyc_mlir.pipelines.kernels.families.int8.pointwise",
     "conv": "pyc_mlir.pipelines.kernels.families.conv.convolution",
     "winograd": "pyc_mlir.pipelines.kernels.families.conv.winograd",
     "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",

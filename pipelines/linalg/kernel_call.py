@@ -209,7 +209,7 @@ def _zeros(operand: Operand) -> ir.Value:
 
 
 def _dtype(operand: Operand) -> np.dtype:
-    return DTYPES[operand.dtype]
+    return storage(DTYPES[operand.dtype])
 
 
 def _text(operand: Operand) -> str:

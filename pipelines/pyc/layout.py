@@ -25,6 +25,7 @@ from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
+from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.graph import BlockGraph
@@ -47,7 +48,7 @@ from pyc_mlir.pipelines.pyc.rewriting import (
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import F32, Work, nominal
+from pyc_mlir.pipelines.target.work import Work, float_type, nominal
 
 KEEP, CHANNELS_LAST = "keep", "NHWC"
 _CONVOLUTIONS = ("conv2d", "integer_conv2d")
@@ -58,6 +59,7 @@ class Layout:
     """Store regions around convolutions with channels last, where that is predicted to pay."""
 
     name: ClassVar[str] = "pyc-layout"
+    relation: ClassVar[Relation] = Relation.REALS
     target: str = option("", "the target that costs are for; empty: the compile's")
 
     def __post_init__(self) -> None:
@@ -247,7 +249,7 @@ def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
         family = "depthwise" if by_channel else "conv"
     missing = refuse_narrow(model.target) or not context.takes(family)
     missing = missing or not _has_kernel(work, family)
-    if missing or node.type.dtype != F32 or computed_weights:
+    if missing or not float_type(work, [work.number_of(0)]) or computed_weights:
         return model.work(work)
     return model.kernel(family, *totals(work))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.dialects.types import DTYPES, Shape, TensorType
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 
 F32 = np.dtype(np.float32)
@@ -81,6 +81,13 @@ def sizes(shape: Shape) -> int | None:
 def nominal(shape: Shape) -> int:
     """Return the product of sizes, dynamic ones taken for the nominal dimension."""
     return prod(NOMINAL_DIMENSION if d is None else d for d in shape)
+
+
+def float_type(work: Work, values: Sequence[int]) -> str:
+    """Return the element type that all values have, f32, f16 or bf16; "" for any other."""
+    found = {work.type(v).dtype for v in values}
+    names = [name for name in ("f32", "f16", "bf16") if found == {DTYPES[name]}]
+    return names[0] if names else ""
 
 
 def is_f32(work: Work, values: Sequence[int]) -> bool:

@@ -33,6 +33,7 @@ from pyc_mlir.artifact.manifest import (
     EntryPoint,
     Manifest,
     ReplayOptions,
+    ShapeEntry,
     read_manifest,
 )
 from pyc_mlir.artifact.signature import Signature
@@ -188,6 +189,7 @@ def make_manifest(
     contract_report: ContractReport | None = None,
     options: ReplayOptions | None = None,
     imported: ImportReport | None = None,
+    shape_plans: Sequence[ShapeEntry] = (),
 ) -> Manifest:
     """Return the manifest of a program whose entry `main` is the function `entry`.
 
@@ -198,7 +200,8 @@ def make_manifest(
     that depends on its sizes: the largest of several sums. `prediction`
     is that of a call's time. A `calibration` that it was compiled with is named, with
     the hash of its content. `contract_report` has the status of each clause. `options` are the
-    other requested options, `imported` is how much of the program PyC compiles.
+    other requested options, `imported` is how much of the program PyC compiles, `shape_plans` are
+    functions for certain shapes.
     """
     entries = {MAIN: EntryPoint(entry)}
     if arena_entry:
@@ -224,6 +227,7 @@ def make_manifest(
         formulas={name: tuple(sums) for name, sums in (formulas or {}).items()},
         contract_report=(contract_report or ContractReport()).unmeasured(),
         imported=imported or ImportReport(),
+        shape_plans=tuple(shape_plans),
     )
 
 

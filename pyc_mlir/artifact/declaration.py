@@ -17,8 +17,13 @@ _UNSIGNED = re.compile(r"(?<=[x<])ui(?=\d+>)")
 _TYPE = re.compile(r"%[^\s:,()]+: ([a-z]\w*<[^>]*>|[^\s,(){}]+)")
 
 
-def require_declared(name: str, reflection: Mapping[str, str], signature: Signature) -> None:
-    """Raise PycError (BAD_ARTIFACT) unless the function is declared with this signature."""
+def require_declared(
+    name: str, reflection: Mapping[str, str], signature: Signature, *, inputs_only: bool = False
+) -> None:
+    """Raise PycError (BAD_ARTIFACT) unless the function is declared with this signature.
+
+    inputs_only: of the results only their number and element types have to agree.
+    """
     text = reflection.get(DECLARATION)
     if text is None:
         raise _refused(name, "a function that is declared for callers", "one that is not")
@@ -26,7 +31,15 @@ def require_declared(name: str, reflection: Mapping[str, str], signature: Signat
     taken, _, given = text.partition(_RESULTS)
     _, _, taken = taken.partition("(")
     _require_same(name, "inputs", _TYPE.findall(taken), signature.inputs)
-    _require_same(name, "outputs", _TYPE.findall(given), signature.outputs)
+    found = _TYPE.findall(given)
+    if inputs_only:
+        outputs = [_elements(text) for text in found]
+        wanted = [_elements(text) for text in _stored([_text(a) for a in signature.outputs])]
+        if outputs != wanted:
+            expected = f"results of the manifest's types ({', '.join(wanted):.200})"
+            raise _refused(name, expected, f"({', '.join(found):.200})")
+        return
+    _require_same(name, "outputs", found, signature.outputs)
 
 
 def _require_same(
@@ -39,6 +52,12 @@ def _require_same(
             f"the {side} of the manifest ({', '.join(wanted):.200})",
             f"({', '.join(declared):.200})",
         )
+
+
+def _elements(text: str) -> str:
+    """Return a tensor type's rank and element type."""
+    dims = text.removeprefix("tensor<").removesuffix(">").split("x")
+    return f"{len(dims) - 1} {dims[-1]}"
 
 
 def _stored(types: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ MEMORY, BY_IREE = "memory", "memory_by_iree"
 OUTPUTS = "outputs"
 # No count or size is larger: programs count in 64 bits.
 _MOST = (1 << 63) - 1
+_MOST_PLANS = 64
 _LONGEST_TEXT, _MOST_RANK, _MOST_ARGUMENTS = 1 << 16, 64, 1 << 16
 
 
@@ -51,6 +52,8 @@ class ReplayOptions:
     iree_flags: tuple[str, ...] = ()
     # By dynamic dimension, the smallest and the largest size of it in a call.
     ranges: Ranges = field(default_factory=dict)
+    # How many plans for shapes: `auto`, a number, or the sizes of each.
+    plans: str = ""
     # Whether the artifact's decisions have the names of the model's nodes.
     node_names: bool = False
     # Whether torch-mlir may lower ONNX nodes for which PyC has no rule.
@@ -75,6 +78,20 @@ class EntryPoint:
     complete: ClassVar[bool] = True
     function: str
     mode: str = ""
+    arena_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ShapeEntry:
+    """A function for calls whose dimensions are within ranges, and its entry with an arena.
+
+    arena: the name of that; empty without one. arena_bytes: None if they depend on the call.
+    """
+
+    complete: ClassVar[bool] = True
+    function: str
+    ranges: Ranges
+    arena: str = ""
     arena_bytes: int | None = None
 
 
@@ -111,6 +128,7 @@ class Manifest(Origin):
     memory, memory_by_iree: of PyC's plan, and of the same dispatches by IREE's own.
     formulas: what a call allocates by both plans, and its outputs alone, where that depends on its
         sizes: the largest of several sums.
+    shape_plans: functions for certain shapes, in the order in which a guard asks them.
     checksums: of the artifact's other parts, in a file.
     """
 
@@ -123,6 +141,7 @@ class Manifest(Origin):
     contract_report: ContractReport = field(default_factory=ContractReport)
     formulas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     imported: ImportReport = field(default_factory=ImportReport)
+    shape_plans: tuple[ShapeEntry, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -146,6 +165,7 @@ def read_manifest(data: Any) -> Manifest:
     made = _read(Manifest, data, "manifest")
     _check_origin(made)
     _check_entries(made.entries)
+    _check_shape_plans(made)
     counts = [count for c in made.contract_report.clauses for count in (c.done, c.of)]
     _require(min(counts, default=0) >= 0, "contract_report", "counts from 0")
     for part in (made.memory, made.memory_by_iree):
@@ -233,6 +253,19 @@ def _check_entries(entries: Mapping[str, EntryPoint]) -> None:
         _require(arena is None or arena >= 0, f"entries.{name}", "bytes of an arena or null")
     modes = [entry.mode for name, entry in entries.items() if name != MAIN]
     _require(len(set(modes)) == len(modes), "entries", "one entry of each mode")
+
+
+def _check_shape_plans(made: Manifest) -> None:
+    plans, known = made.shape_plans, {n for a in made.signature.inputs for n in a.dynamic.values()}
+    _require(len(plans) <= _MOST_PLANS, "shape_plans", f"at most {_MOST_PLANS}")
+    for plan in plans:
+        _require(bool(plan.function and plan.ranges), "shape_plans", "a function with ranges")
+        _require(set(plan.ranges) <= known, "shape_plans", f"dimensions of {sorted(known)}")
+        ends = plan.ranges.values()
+        _require(all(0 <= low <= high for low, high in ends), "shape_plans", "ranges of sizes")
+        _require(plan.arena_bytes is None or plan.arena_bytes >= 0, "shape_plans", "bytes or null")
+    functions = [n for plan in plans for n in (plan.function, plan.arena) if n]
+    _require(len(set(functions)) == len(functions), "shape_plans", "functions of their own")
 
 
 def _check_contract_report(manifest: Manifest) -> None:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import ExpectedResult, Samples
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport
 from pyc_mlir.pipelines.choices.evidence import Reason
@@ -114,7 +115,8 @@ class SelfCheck:
 
     done: samples that agree; worst: the greatest error as a share of what is allowed; sizes: those
     of dynamic dimensions, for each sample; function: what was found of the traced function itself;
-    unchecked, why: the reason where nothing was compared.
+    plans: how many plans for certain shapes agree, of how many; unchecked, why: the reason where
+    nothing was compared.
     """
 
     schema: ClassVar[int] = 2
@@ -124,6 +126,7 @@ class SelfCheck:
     sizes: tuple[Mapping[str, int], ...] = ()
     work: int = 0
     function: str = ""
+    plans: tuple[int, int] = (0, 0)
     unchecked: Unchecked | None = None
     why: str = ""
 
@@ -147,7 +150,11 @@ class SelfCheck:
         )
         at = f" at {sizes}" if sizes else ""
         function = f"; {self.function}" if self.function else ""
-        return f"{self.done} of {len(self.sizes)} samples agree with {self.name}{at}{function}"
+        done, count = self.plans
+        plans = f"; {done} of {count} plans for shapes agree" if count else ""
+        return (
+            f"{self.done} of {len(self.sizes)} samples agree with {self.name}{at}{plans}{function}"
+        )
 
     def __str__(self) -> str:
         worst = "" if self.unchecked else f"; greatest error {self.worst:.2g} of what is allowed"
@@ -169,7 +176,8 @@ class Checks:
     oracle: the reference for inputs of calls; verification: the record of the samples; clauses:
     reports of other clauses; stand_ins: by the name of a fallback what makes its artifact;
     function: how the function that was traced, run by numpy, compares with the oracle; expected:
-    what the references say for the self-check, until that is done; check: what came of it.
+    what the references say for the self-check, until that is done; of_plans: the same of each plan
+    for certain shapes, with the plan's signature; check: what came of it.
     """
 
     oracle: Oracle | None = None
@@ -178,6 +186,7 @@ class Checks:
     stand_ins: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     function: str = ""
     expected: Expectation | None = None
+    of_plans: tuple[tuple[Signature, Expectation], ...] = ()
     check: SelfCheck | None = None
 
 

@@ -21,11 +21,11 @@ from pyc_mlir.cache.program import program_part
 from pyc_mlir.cache.sources import Contents
 from pyc_mlir.cache.store import NAMES, side_name
 from pyc_mlir.compilation.job import Job
-from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.compilation.stages import is_degraded
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.signatures import shapes_text
 from pyc_mlir.pipelines.choices.node_names import NodeNames
 from pyc_mlir.util.logs import CACHE, logger
 

@@ -35,6 +35,7 @@ from pyc_mlir.compilation.generate import SETTINGS, UNFUSED, generate, plan
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options
+from pyc_mlir.compilation.shape_plans import with_shape_plans, without_shape_plans
 from pyc_mlir.compilation.stages import record_stage, stage_of_recipe
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.budget import BudgetNotKept
@@ -113,10 +114,18 @@ def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
         with stage("PyC lowers to linalg"):
             # Under `max_error` the contract's own samples are compared.
             lowered = lower(tried, tried.options.check and not tried.options.contract.compares)
-            prepared = prepare(lowered, tried.options, choices.log)
         if not failures and lowered.prediction is not None:
             free.append(WithoutBudget(lowered.prediction.seconds))
+        whole = with_shape_plans(lowered, tried, stage)
+        earlier = list(failures)
+        prepared = prepare(whole, tried.options, choices.log)
         artifact = _first_of(prepared, attempts, failures, stage)
+        if artifact is None and whole.shape_plans:
+            why = _of_last_way(failures)[-1].error.message
+            alone = without_shape_plans(whole, lowered, why)
+            failures = earlier
+            prepared = prepare(alone, tried.options, choices.log)
+            artifact = _first_of(prepared, attempts, failures, stage)
         if artifact is None:
             continue
         if way != AS_KERNELS_READ or (above := _above_reference(artifact)) is None:

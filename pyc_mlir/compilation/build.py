@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.contract_status import Facts, compile_report
-from pyc_mlir.artifact.manifest import EntryPoint, Manifest
+from pyc_mlir.artifact.manifest import EntryPoint, Manifest, ShapeEntry
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks, Oracle
@@ -32,9 +32,9 @@ from pyc_mlir.compilation.lower import Lowered, lower, structure_of_parts
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle, make_samples
-from pyc_mlir.compilation.signatures import predicted_sizes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
+from pyc_mlir.frontends.signatures import predicted_sizes
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry, EntryRequest
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
@@ -90,7 +90,8 @@ def prepare(lowered: Lowered, options: Options, before: Sequence[Decision] = ())
     site = Site(ARENA_SITE, module, work=lowered.structure_id)
     wanted = choices.choose(site, (made, none)).name == MADE
     ranges = lowered.signature.ranges_of_inputs
-    entry = EntryRequest(lowered.entry, wanted, options.also_modes, ranges)
+    beside = tuple(lowered.shape_plans)
+    entry = EntryRequest(lowered.entry, wanted, options.also_modes, beside, ranges)
     at: tuple[str, ...] = ()
     if lowered.constant_work > MAX_FOLDED_WORK:
         offers = places_for_constants()
@@ -137,7 +138,7 @@ def complete(prepared: Prepared, made: Generated, why: Sequence[Reason] = ()) ->
         lowered.pyc_text.encode(),
         _report(made),
         samples.to_bytes() if samples.samples else b"",
-        Checks(prepared.oracle, expected=lowered.expected),
+        Checks(prepared.oracle, expected=lowered.expected, of_plans=lowered.of_plans),
     )
 
 
@@ -278,6 +279,7 @@ def _manifest(prepared: Prepared, made: Generated, entry: ArenaEntry, account: A
         reference=reference_of(account, lowered.constants_bytes, by_iree),
         formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
         modes=_modes(vmfb, options, entry.request),
+        shape_plans=tuple(_shape_entries(vmfb, lowered, entry.request)),
         prediction=_prediction(prepared, made),
         calibration=options.calibration,
         contract_report=compile_report(options.contract, facts),
@@ -341,6 +343,16 @@ def _modes(vmfb: bytes, options: Options, entry: EntryRequest) -> Iterator[Entry
         facts = read_facts(vmfb, name)
         if facts is not None:
             yield EntryPoint(name, mode, facts.arena_bytes)
+
+
+def _shape_entries(vmfb: bytes, lowered: Lowered, entry: EntryRequest) -> Iterator[ShapeEntry]:
+    """Yield the manifest's entries of plans for shapes, in the order in which guards ask."""
+    for function, shapes in lowered.shape_plans.items():
+        facts, arena = read_facts(vmfb, entry.twins[function]), entry.twins[function]
+        if facts is None:
+            yield ShapeEntry(function, dict(shapes.ranges))
+        else:
+            yield ShapeEntry(function, dict(shapes.ranges), arena, facts.arena_bytes)
 
 
 def _budget(lowered: Lowered, contract: Contract) -> ByteBudget | None:

@@ -169,6 +169,26 @@ class CompileOptions:
             once_each=True,
         ),
     )
+    plans: str | int = field(
+        default="",
+        metadata=_option(
+            "plans for certain shapes in the same artifact, with the same weights, beside the one "
+            "for all shapes: auto for as many as are predicted to pay, a number, or the sizes of "
+            "each, such as batch=1;batch=2:8; a call takes the first that covers its shapes",
+            "--plans",
+            "auto|K|SIZES",
+        ),
+    )
+    shapes: str | Path | None = field(
+        default=None,
+        metadata=_option(
+            "the sizes that calls have, for the choice of plans: CSV with a column for each "
+            "dynamic dimension, and perhaps one of counts; default: geometric steps of the "
+            "declared ranges",
+            "--shapes",
+            "TRACE.csv",
+        ),
+    )
     node_names: bool = field(
         default=False,
         metadata=_option(
@@ -271,6 +291,8 @@ class CompileOverrides(TypedDict, total=False):
     recipe: str | Path | Recipe | None
     check: bool | None
     dims: Ranges | None
+    plans: str | int
+    shapes: str | Path | None
     node_names: bool
     islands: bool
     passes: str

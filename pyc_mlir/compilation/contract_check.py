@@ -15,6 +15,7 @@ import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import STRICT_RUNS, latency
+from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples, candidate_sizes, make_inputs
 from pyc_mlir.artifact.verification import (
     Checks,
@@ -26,7 +27,7 @@ from pyc_mlir.artifact.verification import (
 from pyc_mlir.compilation.blame import ORACLE as SITE
 from pyc_mlir.compilation.blame import WrongResult, blamed
 from pyc_mlir.compilation.options import NO_KERNELS, Options
-from pyc_mlir.compilation.reference.self_check import self_check
+from pyc_mlir.compilation.reference.self_check import check_plans, self_check
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import (
@@ -62,12 +63,15 @@ def check_contract(
     expected = _expected(artifact)
     runs = needs_runs(contract)
     has_samples = expected is not None and expected.unchecked is None
-    device = _device_for(artifact) if runs or has_samples else None
+    of_plans = _of_plans(artifact)
+    device = _device_for(artifact) if runs or has_samples or of_plans else None
     if expected is not None:
         check = _self_checked(artifact, expected, device, options, build)
         artifact = _with_checks(artifact, check=check)
     elif not options.check and not contract.compares:
         artifact = _with_checks(artifact, check=SelfCheck.without(Unchecked.OFF))
+    if device is not None and of_plans:
+        artifact = _with_plans_checked(artifact, device)
     if not runs:
         return artifact
     if device is None:
@@ -93,6 +97,27 @@ def check_contract(
 def _expected(artifact: Artifact) -> Expectation | None:
     """Return what the references say of a program that was compiled just now, if asked."""
     return None if artifact.checks is None else artifact.checks.expected
+
+
+def _of_plans(artifact: Artifact) -> tuple[tuple[Signature, Expectation], ...]:
+    """Return what the references say of plans for certain shapes."""
+    return () if artifact.checks is None else artifact.checks.of_plans
+
+
+def _with_plans_checked(artifact: Artifact, device: Device) -> Artifact:
+    """Return the artifact with its plans compared. Raises PycError (WRONG_RESULT)."""
+    checks = artifact.checks
+    assert checks is not None, "its plans are in there"
+    limit = artifact.manifest.contract.max_error
+    done = check_plans(
+        serving(Program(artifact.unbound, device)),
+        checks.of_plans,
+        limit if isinstance(limit, int | float) else None,
+    )
+    check = checks.check
+    if check is not None and check.unchecked is None:
+        check = replace(check, plans=(done, len(checks.of_plans)))
+    return _with_checks(artifact, check=check, of_plans=())
 
 
 def _self_checked(

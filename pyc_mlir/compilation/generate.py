@@ -117,6 +117,8 @@ def plan(lowered: Lowered, request: Request) -> Iterator[Planned]:
             unfuse(session.module)
         run(session, target, to="flow")
         assert_ranges(session, lowered.entry, ranges)
+        for function, shapes in lowered.shape_plans.items():
+            assert_ranges(session, function, lowered.signature.places_of(shapes.open))
         if request.entry is None:
             to_async(session)
             yield Planned(session, request, None, to_stream(session))

@@ -1,7 +1,7 @@
 """A compile as one frozen record: what the cache's key, the workers and the compile itself take."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from pyc_mlir.compilation.options import Options
@@ -12,11 +12,15 @@ from pyc_mlir.util.logs import Stage
 
 @dataclass(frozen=True)
 class Job:
-    """A source, its inputs and the options to compile it with."""
+    """A source, its inputs and the options to compile it with.
+
+    settled: sizes of dynamic dimensions, for a plan of certain shapes.
+    """
 
     source: Source
     inputs: Inputs
     options: Options
+    settled: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(source: Any, inputs: Inputs, options: Options) -> "Job":

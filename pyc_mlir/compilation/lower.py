@@ -16,15 +16,6 @@ from pyc_mlir.artifact.verification import Expectation, Unchecked
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
 from pyc_mlir.compilation.reference.self_check import expectation
-from pyc_mlir.compilation.signatures import (
-    RANGES,
-    declare_ranges,
-    predicted_sizes,
-    refine,
-    refined,
-    shapes_at,
-    signature_of,
-)
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of, definition_of
 from pyc_mlir.dialects.ir.bindings import ir
@@ -33,6 +24,16 @@ from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.frontends.graph_report import graph_report
+from pyc_mlir.frontends.signatures import (
+    RANGES,
+    declare_ranges,
+    predicted_sizes,
+    refine,
+    refined,
+    settle,
+    shapes_at,
+    signature_of,
+)
 from pyc_mlir.frontends.sources import Loaded, Source, copied
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.measure.prediction import Prediction
@@ -58,6 +59,7 @@ from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
 from pyc_mlir.pipelines.pyc.groups import FaultCoverage, fault_coverage
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
+from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.pipelines.target.cost_model import CostModel
 
 # A lowered function has one block; regions with control flow are left to IREE, which looks again.
@@ -105,6 +107,10 @@ class Lowered:
     faults: FaultCoverage = field(default_factory=FaultCoverage)
     # What the references expect of it, for the self-check; None where that was not asked for.
     expected: Expectation | None = None
+    # Functions beside the entry that are compiled for certain sizes, and the sizes.
+    shape_plans: Mapping[str, ShapePlan] = field(default_factory=dict)
+    # What the references expect of these, with the signature of each.
+    of_plans: tuple[tuple[Signature, Expectation], ...] = ()
 
 
 def context_of(options: Options) -> PassContext:
@@ -152,7 +158,7 @@ def lower(job: Job, expect: bool = False) -> Lowered:
             _covered(FaultCoverage(), options)
             return replace(_foreign(loaded, options), expected=_NO_REFERENCE if expect else None)
         with loaded.module.context, ir.Location.unknown():
-            return _lower_pyc(loaded.module, job.shapes, options, loaded.foreign != b"", expect)
+            return _lower_pyc(loaded.module, job, loaded.foreign != b"", expect)
 
 
 def _is_raised(source: Loaded, options: Options) -> bool:
@@ -187,13 +193,8 @@ def _foreign(source: Loaded, options: Options) -> Lowered:
     )
 
 
-def _lower_pyc(
-    module: ir.Module,
-    inputs: Sequence[Any] | None,
-    options: Options,
-    raised: bool = False,
-    expect: bool = False,
-) -> Lowered:
+def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lowered:
+    inputs, options = job.shapes, job.options
     context = context_of(options)
     if raised:
         _choose_raised(context.choices, (), can=True)
@@ -203,6 +204,7 @@ def _lower_pyc(
     if inputs is not None:
         refine(module, inputs, context)
         given = refined(given, signature_of(function))
+    settle(module, function, job.settled, context)
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id, structure_id = _identified(function, options, context)
@@ -334,7 +336,9 @@ def imported(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
             return
         with loaded.module.context, ir.Location.unknown():
             refine(loaded.module, job.shapes, passes)
-            declare_ranges(entry_function(loaded.module), options.ranges)
+            function = entry_function(loaded.module)
+            settle(loaded.module, function, job.settled, passes)
+            declare_ranges(function, options.ranges)
             yield loaded, passes
 
 

@@ -13,6 +13,7 @@ from pyc_mlir.artifact.memory_report import UNPLANNED
 from pyc_mlir.artifact.signature import checked_range
 from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.measure.environment import current_hashes
@@ -33,10 +34,13 @@ from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
 from pyc_mlir.pipelines.driver.pipeline_text import AnchorNode, Node, parse_pipeline
 from pyc_mlir.pipelines.driver.registry import BUILT_IN, PASSES
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
+from pyc_mlir.pipelines.shapes.demand import Demand
+from pyc_mlir.pipelines.shapes.plan import AUTO_PLANS, checked_plans
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import env_overrides
+from pyc_mlir.util.logs import COMPILE, warn
 
 HIGH_LEVEL = (
     "pyc-canonicalize{keep-bytes=true},pyc-infer-shapes,pyc-recognize,"
@@ -75,6 +79,8 @@ class Options(ReplayOptions):
     co_selected: bool = False
     # No constant may be larger than the model's (attempts.py).
     own_constants: bool = False
+    # The sizes that calls have, for the choice of plans for shapes.
+    demand: Demand = field(default_factory=Demand)
     # The program is compared with its references before it is returned (self_check.py).
     check: bool = False
 
@@ -172,6 +178,19 @@ def checks_itself(requested: bool | None, environment: Mapping[str, str]) -> boo
     return value == "1"
 
 
+def _plans(given: CompileOptions) -> str:
+    """Return the plans for shapes that are asked for; a trace alone asks for those that pay."""
+    return checked_plans(given.plans) or (AUTO_PLANS if given.shapes is not None else "")
+
+
+def _demand(trace: str | Path | None) -> Demand:
+    """Read a trace of shapes. Raises PycError: FILE_ACCESS, BAD_ARGUMENT."""
+    if trace is None:
+        return Demand()
+    text = read_file(trace, "a trace of shapes").decode(errors="replace")
+    return Demand.of_trace(text, str(trace))
+
+
 # IREE's flags that change what a program needs of its CPU.
 _CPU_FLAGS = "iree-llvmcpu-target-cpu"
 
@@ -210,6 +229,8 @@ def resolve(
         node_names=given.node_names,
         passes=passes_of(given.passes),
         islands=given.islands,
+        plans=_plans(given),
+        demand=_demand(given.shapes),
         check=checks_itself(given.check, environment),
     )
     if recipe is not None:
@@ -236,6 +257,13 @@ def _resolved_policy(given: CompileOptions) -> Policy:
         )
     if isinstance(wisdom, str | Path):
         wisdom = Wisdom.load(wisdom)
+    if wisdom is not None and not wisdom.rows:
+        warn(
+            COMPILE,
+            ReasonCode.NO_EVIDENCE.name,
+            "wisdom: expected rows, got a file without any; all choices are predicted: measure the "
+            "program with `pyc-tune`, and export again",
+        )
     hardware, toolchain = current_hashes()
     return policy.informed(wisdom or policy.wisdom, hardware, toolchain, given.require_evidence)
 

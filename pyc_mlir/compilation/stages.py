@@ -44,6 +44,7 @@ def at_stage(options: Options, stage: str) -> Options:
         recipe=None,
         planner_modes=modes,
         also_modes=tuple(m for m in also if (m,) != modes),
+        plans="",
     )
 
 
@@ -72,7 +73,7 @@ def takes_no_overrun(contract: Contract) -> bool:
 
 
 def _differs(a: Options, b: Options) -> bool:
-    fields = ("policy", "recipe", "planner_modes", "also_modes")
+    fields = ("policy", "recipe", "planner_modes", "also_modes", "plans")
     return any(getattr(a, f) != getattr(b, f) for f in fields)
 
 

@@ -18,6 +18,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.names import ids_in, place_of, source_in
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSession, check_phase
+from pyc_mlir.iree.shared_constants import share_constants
 from pyc_mlir.iree.sources import FORMED, WORKGROUPS, name_sources
 from pyc_mlir.iree.workarounds.long_chains import part_long_chains
 from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
@@ -152,6 +153,7 @@ def opened(
         with IreeSession((*DEFAULT_FLAGS, *target.flags, *extra_flags)) as session:
             session.parse(mlir)
             places = {**mark_locations(session.module), **places}
+            share_constants(session.module)
             carry_kernels(session.module, target)
             check_dtypes(session.module, target, places)
             separate_readers(session.module, gpu=target.device != "local")

@@ -216,7 +216,7 @@ class CallNeeds:
 class ArenaCall(Entry):
     """`main$arena` of an executable, with the pool that its arenas come from."""
 
-    __slots__ = ("_allocate", "_nothing", "_query", "facts", "name", "pool")
+    __slots__ = ("_allocate", "_nothing", "_query", "facts", "name", "pool", "tag")
 
     def __init__(
         self,
@@ -225,8 +225,11 @@ class ArenaCall(Entry):
         results: Sequence[ResultType],
         pool: ArenaPool,
         faults: ReportFaults | None = None,
+        tag: str = "",
     ) -> None:
-        """Raise PycError (BAD_ARTIFACT) unless the executable has such an entry."""
+        """Load the entry; calls of entries with the same `tag` share arenas (its name if empty).
+
+        Raises PycError (BAD_ARTIFACT) unless the executable has such an entry."""
         function = executable.function(name)
         super().__init__(executable.context, function, executable.device, results, faults)
         facts = ArenaFacts.of(function.reflection)
@@ -241,6 +244,7 @@ class ArenaCall(Entry):
             )
         self.pool = pool
         self.name = name
+        self.tag = tag or name
         self._query = None
         if self.facts.arena_bytes is None:
             self._query = executable.function(self.facts.query)
@@ -307,7 +311,7 @@ class ArenaCall(Entry):
         """
         if needs.arena_bytes == 0:
             return self._launch(arrays, needs, self._nothing, out)
-        arena = self.pool.take(needs.arena_bytes, self.name)
+        arena = self.pool.take(needs.arena_bytes, self.tag)
         try:
             return self._launch(arrays, needs, arena.buffer, out)
         except BaseException:

@@ -4,8 +4,9 @@ A call that just answers leaves nothing here but a count.
 """
 
 import threading
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.artifact.account import Account
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.faults import FaultCounts
     from pyc_mlir.runtime.monitor import Fallback
     from pyc_mlir.runtime.plans import ModeSwitch
+    from pyc_mlir.runtime.selection.selector import RouteCount
 
 MOST_EVENTS = 256
 # The events, and what is turned down by each.
@@ -64,6 +66,7 @@ class RunLog:
     def __init__(self, most: int = MOST_EVENTS) -> None:
         self._events: deque[Event] = deque(maxlen=most)
         self._dropped = 0
+        self._fired: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def add(
@@ -80,11 +83,18 @@ class RunLog:
     def refused(self, error: PycError) -> None:
         """Record a call that an error ended: by a guard before it ran, or by the runtime."""
         event = RUNTIME if error.code in _RAN else GUARD
+        with self._lock:
+            self._fired[error.code.name] += 1
         self.add(event, REFUSED, error.message, error.code, ANSWERED)
 
     def differs(self, why: str) -> None:
         """Record a load although the program was compiled for another release of the runtime."""
         self.add(RELEASE, LOADED, why, ReasonCode.RUNTIME_DIFFERS, REFUSED)
+
+    def fired(self) -> Counter[str]:
+        """Count the calls that an error ended, by the names of their codes."""
+        with self._lock:
+            return Counter(self._fired)
 
     def latest(self) -> tuple[Event, ...]:
         """List the latest events."""
@@ -119,7 +129,9 @@ class ProgramStats:
     `cache` what the compile cache did for it, if it was asked, `check` how it compared with its
     references when this process compiled it. `other_runtime` says which release of IREE's runtime
     the program was compiled for, if this is another one (RUNTIME_DIFFERS). `faults` counts what
-    checksums found, under `detect_faults`.
+    checksums found, under `detect_faults`. `served` counts the calls of each plan: modes by their
+    names, plans for certain shapes by their sizes. `routes` are what a selector did, if there is
+    one.
     """
 
     calls: int
@@ -144,6 +156,8 @@ class ProgramStats:
     check: SelfCheck | None = None
     other_runtime: str = ""
     faults: "FaultCounts | None" = None
+    served: Mapping[str, int] = field(default_factory=dict)
+    routes: "tuple[RouteCount, ...]" = ()
 
     def __repr__(self) -> str:
         return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
@@ -165,6 +179,9 @@ class ProgramStats:
         }
         if self.mode:
             shown["mode"] = self.mode
+        if len(self.served) > 1:
+            counts = (f"{name}: {calls}" for name, calls in self.served.items())
+            shown["calls by plan"] = ", ".join(counts)
         if self.check is not None:
             shown["self-check"] = str(self.check)
         if self.faults is not None:

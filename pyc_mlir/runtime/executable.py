@@ -75,9 +75,18 @@ class Executable:
 
         more: results beyond those of the signature.
         """
-        hidden = tuple(SignatureEntry("faults", r.dtype, r.shape or ()) for r in more)
-        known = replace(signature, outputs=(*signature.outputs, *hidden))
+        known = replace(signature, outputs=(*signature.outputs, *_hidden(more)))
         require_declared(name, self.function(name).reflection, known)
+
+    def require_inputs(
+        self, name: str, signature: Signature, more: Sequence[ResultType] = ()
+    ) -> None:
+        """Raise PycError (BAD_ARTIFACT) unless `name` is declared for these inputs.
+
+        Of results only number, ranks and element types have to agree. more: as of `require`.
+        """
+        known = replace(signature, outputs=(*signature.outputs, *_hidden(more)))
+        require_declared(name, self.function(name).reflection, known, inputs_only=True)
 
     def entry(
         self, name: str, results: Sequence[ResultType], faults: ReportFaults | None = None
@@ -95,6 +104,10 @@ class Executable:
                 "compile it again",
             )
         return function
+
+
+def _hidden(more: Sequence[ResultType]) -> tuple[SignatureEntry, ...]:
+    return tuple(SignatureEntry("faults", r.dtype, r.shape or ()) for r in more)
 
 
 class Entry:

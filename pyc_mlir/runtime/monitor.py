@@ -109,7 +109,7 @@ class Monitor:
         for sample in samples:
             inputs = make_inputs(serving.artifact.signature, sample.seed, sample.sizes)
             agree = True
-            for (plan, entry), run in serving.ways().items():
+            for (plan, entry), run in serving.ways(inputs).items():
                 try:
                     found = compare(run(inputs), sample.outputs, self._limit)
                     worst, message, code = max(worst, found.worst), found.wrong, cause
@@ -263,3 +263,17 @@ class Monitor:
 
 def _shapes(arrays: Sequence[Array]) -> tuple[Any, ...]:
     return tuple(a.spec[:2] for a in arrays)
+
+
+def compare_every(monitor: Monitor | None, calls: int) -> None:
+    """Compare every so many calls too. Raises PycError: NO_ORACLE, BAD_ARGUMENT."""
+    if type(calls) is not int or calls < 1:
+        message = f"compare_every: expected a whole number above 0, got {calls!r}"
+        raise PycError(ReasonCode.BAD_ARGUMENT, message)
+    if monitor is None or not monitor.compares_calls:
+        raise PycError(
+            ReasonCode.NO_ORACLE,
+            "compare_every: expected a program compiled in this process under `max_error`, "
+            "got one without a reference to ask",
+        )
+    monitor.every = calls

@@ -1,9 +1,10 @@
 """The code and the plans of a loaded program, and the change from one to another.
 
 An artifact may hold several plans of one program, each behind an entry of its own: the planner's
-modes (`compile(..., also_modes=...)`). A mode is switched by hand or by a rule on the free memory
-of the device. Arenas of the mode that was left are let go as soon as no call works in them. Other
-code (a fallback) may take the place of all plans.
+modes (`compile(..., also_modes=...)`), and plans for certain shapes (`plans=...`), which calls of
+the first mode take by their shapes alone. A mode is switched by hand or by a rule on the free
+memory of the device. Arenas of the mode that was left are let go as soon as no call works in them.
+Other code (a fallback) may take the place of all plans.
 """
 
 import threading
@@ -12,14 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.artifact.artifact import ARENA, MAIN, Artifact
-from pyc_mlir.artifact.manifest import EntryPoint
+from pyc_mlir.artifact.manifest import EntryPoint, ShapeEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.runtime import load_check
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, to_device
@@ -27,6 +30,7 @@ from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
 from pyc_mlir.runtime.executable import Executable, ReportFaults, ResultType
 from pyc_mlir.runtime.faults import Faults, result_type
+from pyc_mlir.runtime.outputs import matched
 from pyc_mlir.util.pages import LARGE_BYTES
 
 FreeMemory = Callable[[], int]
@@ -44,14 +48,49 @@ class PlannedMode:
 
     arena: its entry; None where calls only have `main`. by_arena: whether calls without `out` go
     there too. accepted: argument lists that passed the guards (shape, element type and device of
-    each argument), and what a call with them needs. stand_in: the fallback that answers, if any.
+    each argument), the plan that serves them, and what a call with them needs. stand_in: the
+    fallback that answers, if any. of_shapes: plans for certain shapes, in the order in which the
+    guard asks them. run: the code without an arena, None for the program's. places: by (input,
+    axis) the sizes of a plan for certain shapes. function: that of `run`. calls: those it served.
     """
 
     name: str
     arena: ArenaCall | None
     by_arena: bool
-    accepted: dict[tuple[Spec, ...], CallNeeds] = field(default_factory=dict)
+    accepted: "dict[tuple[Spec, ...], Accepted]" = field(default_factory=dict)
     stand_in: str = ""
+    of_shapes: "tuple[PlannedMode, ...]" = ()
+    run: "Run | None" = None
+    places: tuple[tuple[int, int, int, int], ...] = ()
+    function: str = ""
+    calls: int = 0
+
+    def serving(self, arrays: Sequence[Any]) -> "PlannedMode":
+        """Return the plan that serves calls with these arrays: the first that covers them."""
+        for plan in self.of_shapes:
+            if all(low <= arrays[i].shape[axis] <= high for i, axis, low, high in plan.places):
+                return plan
+        return self
+
+    def accept(self, arrays: Sequence[Array], specs: tuple[Spec, ...] | None = None) -> "Accepted":
+        """Return the plan that serves arrays which passed the guards, and what the call needs.
+
+        specs: those of the arrays, to remember it by.
+        """
+        plan = self.serving(arrays) if self.of_shapes else self
+        accepted = plan, _NOTHING if plan.arena is None else plan.arena.needs(arrays)
+        if specs is not None:
+            if len(self.accepted) >= _MAX_ACCEPTED:
+                self.accepted.clear()
+            self.accepted[specs] = accepted
+        return accepted
+
+
+# The plan that serves calls with certain arguments, and what these need.
+Accepted = tuple[PlannedMode, CallNeeds]
+_NOTHING = CallNeeds(0, ())
+# The number of accepted shapes that guards remember.
+_MAX_ACCEPTED = 4096
 
 
 @dataclass(frozen=True)
@@ -152,6 +191,28 @@ class Plans:
                     self._switch(self.modes[name], why, ReasonCode.MODE_SWITCHED)
         return self.current
 
+    def donatable(self, inputs: Sequence[int]) -> tuple[int, ...]:
+        """Return those inputs that a call may donate together, in every mode."""
+        arenas = [mode.arena for mode in self.modes.values()]
+        if not arenas or None in arenas:
+            return ()
+        proven = [set(arena.facts.donations) for arena in arenas if arena is not None]
+        receivers = matched(inputs, sorted(set.intersection(*proven)))
+        return tuple(number for number in inputs if number in receivers)
+
+    def share_arenas(self) -> None:
+        """Let all modes work in the same arenas, which hold the largest: calls go to and fro."""
+        with self._lock:
+            arenas = [m.arena for m in self.modes.values() if m.arena is not None]
+            for arena in arenas:
+                arena.tag = arenas[0].tag
+            self._take_arenas()
+
+    def served(self) -> dict[str, int]:
+        """Return the calls that each plan has served; plans for shapes stand behind their mode."""
+        plans = (p for mode in self.modes.values() for p in (mode, *mode.of_shapes))
+        return {plan.name or plan.stand_in: plan.calls for plan in plans}
+
     def latest_switches(self) -> tuple[tuple[ModeSwitch, ...], int]:
         """Return the latest switches, and their number."""
         with self._lock:
@@ -174,7 +235,7 @@ class Plans:
 
     def _take_arenas(self) -> None:
         arena = self.current.arena
-        self._pool.use("" if arena is None else arena.name)
+        self._pool.use("" if arena is None else arena.tag)
 
 
 class Serving:
@@ -184,7 +245,7 @@ class Serving:
     """
 
     __slots__ = (
-        "_most_calls",
+        "_gate",
         "artifact",
         "device",
         "entry",
@@ -212,14 +273,18 @@ class Serving:
         self.entry = executable.entry(entries[MAIN].function, results, report)
         # Calls without an arena wait for each other only where something counts on it.
         counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
-        self._most_calls = contract.max_concurrency if counted else None
+        most = contract.max_concurrency if counted else None
+        self._gate = None if most is None else BoundedSemaphore(most)
         # A bound method is called sooner than an object.
-        self.run: Run = gated(self.entry.__call__, self._most_calls)
+        self.run: Run = gated(self.entry.__call__, self._gate)
         self.pool = ArenaPool(device, contract.max_concurrency)
         modes = planned_modes(entries, executable, results, self.pool, contract, report)
         for plan in modes.values():
             if plan.arena is not None:
                 plan.arena.require_inputs([len(a.shape) for a in signature.inputs])
+        first = next(iter(modes.values()))
+        entries_of = artifact.manifest.shape_plans
+        first.of_shapes = tuple(self._of_shapes(e, results, more, first) for e in entries_of)
         # The plan of the mode that the program was compiled for comes first.
         self.plans = Plans(modes, self.pool, self.log)
 
@@ -228,10 +293,39 @@ class Serving:
         """The mode whose plan calls take now."""
         return self.plans.current.name
 
+    def _of_shapes(
+        self,
+        entry: ShapeEntry,
+        results: Sequence[ResultType],
+        more: Sequence[ResultType],
+        first: PlannedMode,
+    ) -> PlannedMode:
+        """Return a plan for certain shapes. Raises PycError (BAD_ARTIFACT)."""
+        signature, plan = self.artifact.signature, ShapePlan(entry.ranges)
+        self.executable.require_inputs(entry.function, signature.settled(plan.exact), more)
+        report = None if self.faults is None else self.faults.take
+        code = self.executable.entry(entry.function, results, report)
+        arena = None
+        if first.arena is not None and entry.arena:
+            # Its arenas are those of the first mode, which hold the largest call of all plans.
+            tag = first.arena.tag
+            arena = ArenaCall(self.executable, entry.arena, results, self.pool, report, tag)
+            arena.require_inputs([len(a.shape) for a in signature.inputs])
+            _require_arena(entry.arena, entry.arena_bytes, arena)
+        scratch = arena is not None and self.device.is_cpu and arena.facts.arena_bytes != 0
+        return PlannedMode(
+            str(plan),
+            arena,
+            arena is not None and (first.by_arena or scratch),
+            run=gated(code.__call__, self._gate),
+            places=tuple((*p, *ends) for p, ends in signature.places_of(entry.ranges).items()),
+            function=entry.function,
+        )
+
     def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Compute by the plan in use."""
-        mode = self.plans.current
-        return self._answer(mode.arena if mode.by_arena else None, inputs)
+        mode = self.plans.current.serving(inputs)
+        return self._answer(mode, mode.arena if mode.by_arena else None, inputs)
 
     def entry_by_name(self, mode: PlannedMode, needs: CallNeeds) -> tuple[str, tuple[int, ...]]:
         """Return the function that calls in a mode take, and bytes of the buffers after its inputs.
@@ -245,33 +339,43 @@ class Serving:
             raise _cannot_profile("the program's own code", f"the fallback `{mode.stand_in}`", "")
         if self.device.kind != "local-sync" and mode.by_arena and arena is not None:
             return arena.name, (needs.arena_bytes, *(size for _, _, size in needs.outputs))
+        if mode.function:
+            return mode.function, ()
         if arena is not None and arena.name != entries[ARENA].function:
             remedy = "; load the program on `local-task`, with threads=1 for one thread"
             raise _cannot_profile("the first mode on `local-sync`", f"mode `{mode.name}`", remedy)
         return entries[MAIN].function, ()
 
-    def ways(self) -> Ways:
-        """Return all code that calls may take, by mode and entry, that of the plan in use first."""
+    def ways(self, inputs: Sequence[np.ndarray]) -> Ways:
+        """Return all code that calls with these inputs may take, by mode and entry.
+
+        That of the plan in use comes first.
+        """
         found = {}
         modes, current = self.plans.modes, self.plans.current
         for mode in sorted(modes.values(), key=lambda m: m is not current):
-            if not (mode.by_arena and mode.arena is not None):
-                found[mode.name, MAIN] = partial(self._answer, None)
-            if mode.arena is not None:
-                found[mode.name, mode.arena.name] = partial(self._answer, mode.arena)
+            served = mode.serving(inputs)
+            for plan in (served,) if served is mode else (served, mode):
+                if not (plan.by_arena and plan.arena is not None):
+                    found[mode.name, plan.function or MAIN] = partial(self._answer, plan, None)
+                if plan.arena is not None:
+                    way = partial(self._answer, plan, plan.arena)
+                    found[mode.name, plan.arena.name] = way
         return found
 
-    def _answer(self, arena: ArenaCall | None, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _answer(
+        self, mode: PlannedMode, arena: ArenaCall | None, inputs: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
         arrays = [to_device(a, self.device) for a in inputs]
         if arena is None:
-            return [r.numpy() for r in self.run(arrays)]
+            return [r.numpy() for r in (mode.run or self.run)(arrays)]
         return [r.numpy() for r in arena.call(arrays, arena.needs(arrays))]
 
     def take_code(self, name: str, run: Run) -> None:
         """Let the fallback `name` answer from now on; it has no plans."""
 
         def put() -> None:
-            self.run = gated(run, self._most_calls)
+            self.run = gated(run, self._gate)
 
         self.plans.replace(PlannedMode("", None, False, stand_in=name), put)
 
@@ -306,16 +410,21 @@ def planned_modes(
     for name in sorted(n for n in entries if n.startswith(ARENA)):
         entry = entries[name]
         arena = ArenaCall(executable, entry.function, results, pool, faults)
-        if entry.arena_bytes != arena.facts.arena_bytes:
-            raise PycError(
-                ReasonCode.BAD_ARTIFACT,
-                f"vmfb: expected an arena of {entry.arena_bytes} bytes for `{name}`, as the "
-                f"manifest says, got {arena.facts.arena_bytes}; compile it again",
-            )
+        _require_arena(name, entry.arena_bytes, arena)
         # `main` has the plan of the first one only.
         pays = name != ARENA or _arena_pays(arena, contract, executable.device)
         found[entry.mode] = PlannedMode(entry.mode, arena, pays)
     return found or {"": PlannedMode("", None, False)}
+
+
+def _require_arena(name: str, declared: int | None, arena: ArenaCall) -> None:
+    """Raise PycError (BAD_ARTIFACT) unless the arena has the declared size."""
+    if declared != arena.facts.arena_bytes:
+        raise PycError(
+            ReasonCode.BAD_ARTIFACT,
+            f"vmfb: expected an arena of {declared} bytes for `{name}`, as the "
+            f"manifest says, got {arena.facts.arena_bytes}; compile it again",
+        )
 
 
 def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
@@ -329,11 +438,10 @@ def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
     return arena.facts.arena_bytes != 0 and contract.memory_budget_bytes is not None
 
 
-def gated(run: Run, calls: int | None) -> Run:
+def gated(run: Run, gate: BoundedSemaphore | None) -> Run:
     """`run` for at most so many callers at once, further ones wait; None: for all."""
-    if calls is None:
+    if gate is None:
         return run
-    gate = threading.BoundedSemaphore(calls)
 
     def one_of_them(arrays: Sequence[Array]) -> list[Array]:
         with gate:

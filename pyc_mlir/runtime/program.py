@@ -14,11 +14,8 @@ result comes alone, several as a tuple. Guards run before anything else.
 writes into an array of the caller, of the device or of numpy. Scratch comes from a pool of arenas
 that the program owns, one for each call that the contract lets overlap; further calls wait.
 
-    program.use_mode("memory_first")
-
-takes another plan of the artifact from now on, and `switch_below` does so when memory is short.
-Under a contract with `max_error` answers are compared with the reference (monitor.py). `log` tells
-what happened besides answering: refused calls, fallbacks, switches (events.py).
+`use_mode` takes another plan, `switch_below` when memory is short; `adapt` has a selector choose.
+Under `max_error` answers are compared with the reference (monitor.py). `log` tells the rest.
 """
 
 import statistics
@@ -41,44 +38,41 @@ from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime import load_check as placement
-from pyc_mlir.runtime.arenas import CallNeeds
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats
 from pyc_mlir.runtime.faults import check_memory
-from pyc_mlir.runtime.monitor import Code, Monitor
+from pyc_mlir.runtime.monitor import Code, Monitor, compare_every
 from pyc_mlir.runtime.outputs import (
     check_outputs,
     donated_memory,
     donors,
     fill,
-    matched,
     no_entry,
     on_host,
 )
-from pyc_mlir.runtime.plans import PlannedMode, Run, Serving
+from pyc_mlir.runtime.plans import Accepted, PlannedMode, Run, Serving
+from pyc_mlir.runtime.selection.adaptive import Adaptive
+from pyc_mlir.runtime.selection.selector import Selector
 from pyc_mlir.util.html import facts_table
 
 if TYPE_CHECKING:
     from pyc_mlir.pipelines.target.calibration import Calibration
+    from pyc_mlir.profile.guards import GuardTable
     from pyc_mlir.profile.profile import Profile
 
-# The number of accepted shapes that guards remember, and of call times behind the median.
-_MAX_ACCEPTED = 4096
-_RECENT_CALLS = 1024
-_NOTHING = CallNeeds(0, ())
-# How many inputs and outputs a `repr` shows.
-_SHOWN = 4
+_RECENT_CALLS = 1024  # behind the median
+_SHOWN = 4  # inputs and outputs in a `repr`
 _KEEP_ALL: tuple[int, ...] = ()
 _NO_HOSTS: Mapping[int, Any] = MappingProxyType({})
-# In C, as is all that can be on the way of every call.
-_spec_of = attrgetter("spec")
+_spec_of = attrgetter("spec")  # in C, as is all that can be on the way of every call
 
 
 class Program:
     """A compiled program on a device. Several threads may call it."""
 
     __slots__ = (
+        "_adaptive",
         "_calls",
         "_guard_failures",
         "_lock",
@@ -118,7 +112,6 @@ class Program:
         recycles = contract.memory_budget_bytes is None
         self.device = device or Device.default_for(manifest.device, manifest.seconds, recycles)
         self._serving = Serving(artifact, self.device, contract)
-        # Read in each call: one step less.
         self._plans, self._log = self._serving.plans, self._serving.log
         self._lock = threading.Lock()
         graph = manifest.graph_id or "none"
@@ -126,6 +119,7 @@ class Program:
         self._other_runtime = placement.other_runtime(manifest.versions)
         if self._other_runtime:
             self._log.differs(self._other_runtime)
+        self._adaptive: Adaptive | None = None
         self._calls = 0
         self._guard_failures = 0
         self._seconds = 0.0
@@ -160,14 +154,15 @@ class Program:
         mode = plans.current if plans.rule is None else plans.by_rule()
         # The way of calls with arrays of this device that were seen before is the short one.
         try:
-            needs = mode.accepted.get(tuple(map(_spec_of, args)))
+            accepted = mode.accepted.get(tuple(map(_spec_of, args)))
         except (AttributeError, TypeError):
-            needs = None
+            accepted = None
         try:
-            if needs is None or named or out is not None or donate is not _KEEP_ALL:
-                values, seconds = self._general(args, named, out, donate, mode, generation, began)
+            if accepted is None or named or out is not None or donate is not _KEEP_ALL:
+                found = self._general(args, named, out, donate, mode, generation, began)
+                values, seconds, plan = found
             else:
-                values = self._run(mode, args, needs)
+                values, plan = self._answered(mode, accepted, args)
                 seconds = perf_counter() - began
                 if monitor is not None:
                     values = monitor.checked(args, values, Code(generation, mode.name, into=False))
@@ -181,15 +176,10 @@ class Program:
             raise memory from None
         with self._lock:
             self._calls += 1
+            plan.calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
-        return self.structured(values)
-
-    def structured(self, values: Sequence[Any]) -> Any:
-        """Return results as a call does: in the structure of the compiled function."""
-        if self._results is not None:
-            return filled(self._results, list(values))
-        return values[0] if len(values) == 1 else tuple(values)
+        return structured(self, values)
 
     def _general(
         self,
@@ -200,39 +190,44 @@ class Program:
         mode: PlannedMode,
         generation: int,
         began: float,
-    ) -> tuple[Sequence[Any], float]:
-        """Call with any arguments; return the results and the seconds that it took."""
-        arrays, needs, on_device = self._admit(args, named, mode)
+    ) -> tuple[Sequence[Any], float, PlannedMode]:
+        """Call with any arguments; return the results, the seconds that it took, and the plan."""
+        arrays, accepted, on_device = self._admit(args, named, mode)
         memory, hosts = None, _NO_HOSTS
         if out is not None or donate is not _KEEP_ALL:
             with self._guards():
                 donate = donors(donate)
                 memory, hosts = on_host(out, self.signature)
         if memory is not None or donate:
-            values = self._into(mode, arrays, needs, memory, donate)
+            values = self._into(mode, arrays, accepted, memory, donate)
             if memory is None and not on_device:
                 values = [r.own() for r in values]
-            return fill(hosts, values), perf_counter() - began
-        values = self._run(mode, arrays, needs)
+            return fill(hosts, values), perf_counter() - began, accepted[0]
+        values, plan = self._answered(mode, accepted, arrays)
         if not on_device:
             values = [r.own() for r in values]
         seconds = perf_counter() - began
         if self._monitor is not None:
             code = Code(generation, mode.name, into=False)
             values = self._monitor.checked(arrays, values, code)
-        return (fill(hosts, values) if hosts else values), seconds
+        return (fill(hosts, values) if hosts else values), seconds, plan
 
-    def _run(self, mode: PlannedMode, arrays: Sequence[Array], needs: CallNeeds) -> Sequence[Array]:
-        """Run a call whose arguments were accepted."""
-        if mode.by_arena and mode.arena is not None:
-            return mode.arena.call(arrays, needs)
-        return self._serving.run(arrays)
+    def _answered(
+        self, mode: PlannedMode, accepted: Accepted, arrays: Sequence[Array]
+    ) -> tuple[Sequence[Any], PlannedMode]:
+        """Compute by the plan that serves; return the results and the plan."""
+        if self._adaptive is not None:
+            return self._adaptive.call(mode, accepted, arrays)
+        plan, needs = accepted
+        if plan.by_arena and plan.arena is not None:
+            return plan.arena.call(arrays, needs), plan
+        return (plan.run or self._serving.run)(arrays), plan
 
     def _into(
         self,
         mode: PlannedMode,
         arrays: Sequence[Array],
-        needs: CallNeeds,
+        accepted: Accepted,
         out: Any,
         donate: Sequence[int],
         again: bool = False,
@@ -241,7 +236,8 @@ class Program:
 
         What is due to be compared is computed in other memory first.
         """
-        monitor, arena = self._monitor, mode.arena
+        plan, needs = accepted
+        monitor, arena = self._monitor, plan.arena
         with self._guards():
             if donate and monitor is not None and monitor.compares_calls:
                 raise PycError(
@@ -258,8 +254,7 @@ class Program:
             code = Code(monitor.generation, mode.name, into=True)
             if not monitor.approves(arrays, code, partial(arena.call, arrays, needs), again):
                 now = self._plans.current
-                needed = _NOTHING if now.arena is None else now.arena.needs(arrays)
-                return self._into(now, arrays, needed, out, donate, again=True)
+                return self._into(now, arrays, now.accept(arrays), out, donate, again=True)
         # Whatever becomes of the call, the inputs may be overwritten.
         for number, _ in donated.values():
             arrays[number].give_away()
@@ -282,6 +277,12 @@ class Program:
         """
         return self._log.events(self.stats())
 
+    def guards(self) -> "GuardTable":
+        """Return the guards: what each checks, its cost on this machine, how often it fired."""
+        from pyc_mlir.profile.guards import guards_of
+
+        return guards_of(self.artifact, self._log.fired())
+
     def profile(
         self,
         /,
@@ -302,13 +303,12 @@ class Program:
         device, mode = self.device, self._plans.current
         allocator = ALLOCATORS.get(device.allocator or "", "")
         how = build.TimerSettings(device.kind, device.threads or 0, allocator=allocator)
-        arrays, needs, _ = self._admit(args, named, mode)
-        function, storage = self._serving.entry_by_name(mode, needs)
+        arrays, accepted, _ = self._admit(args, named, mode)
+        function, storage = self._serving.entry_by_name(*accepted)
 
         def own() -> float:
-            """Time a call that no statistic counts."""
             began = perf_counter()
-            self._run(mode, arrays, mode.accepted.get(tuple(map(_spec_of, arrays)), needs))
+            self._answered(mode, mode.accepted.get(tuple(map(_spec_of, arrays)), accepted), arrays)
             return perf_counter() - began
 
         model = build.model_of(self.artifact, host_cpu(), how.threads, calibration)
@@ -321,23 +321,10 @@ class Program:
         Raises PycError (NO_ORACLE) where none can be asked: without `max_error` in the contract,
         or in another process than the one that compiled; BAD_ARGUMENT for no number above 0.
         """
-        if type(calls) is not int or calls < 1:
-            message = f"compare_every: expected a whole number above 0, got {calls!r}"
-            raise PycError(ReasonCode.BAD_ARGUMENT, message)
-        checks = self.artifact.checks
-        if self._monitor is None or checks is None or checks.oracle is None:
-            raise PycError(
-                ReasonCode.NO_ORACLE,
-                "compare_every: expected a program compiled in this process under `max_error`, "
-                "got one without a reference to ask",
-            )
-        self._monitor.every = calls
+        compare_every(self._monitor, calls)
 
     def check_memory(self, every: float | None = None) -> None:
-        """Compare weights and code in memory with what was loaded: see `faults.check_memory`.
-
-        Raises PycError: FAULT_DETECTED, UNCHECKABLE_CLAUSE, BAD_ARGUMENT.
-        """
+        """Compare weights and code in memory with what was loaded: `faults.check_memory`."""
         check_memory(self._serving.faults, every)
 
     @property
@@ -359,23 +346,31 @@ class Program:
         found = self._plans.modes.items()
         return {n: None if m.arena is None else m.arena.facts.arena_bytes for n, m in found}
 
+    @property
+    def shape_plans(self) -> tuple[str, ...]:
+        """The sizes of the plans for certain shapes, in the order in which the guard asks them."""
+        return tuple(plan.name for mode in self._plans.modes.values() for plan in mode.of_shapes)
+
+    def adapt(self, selector: Selector | None, *, modes: bool = True) -> None:
+        """Let a selector choose in service among the plans of the program; None ends that.
+
+        modes: other modes' plans may be taken too; all share arenas that hold the largest of them.
+        Results may differ in their last bits. Raises PycError: CONTRACT_CONFLICT under strict
+        determinism and `max_error`, BAD_ARGUMENT for a selector of another program.
+        """
+        self._adaptive = None if selector is None else Adaptive(selector, self._serving, modes)
+
     def donatable(self, inputs: Sequence[int]) -> tuple[int, ...]:
         """Return the numbers of those `inputs` that a call may donate together, in every mode.
 
         As many as there are results proven to fit; none under a contract with `max_error`.
         """
-        arenas = [mode.arena for mode in self._plans.modes.values()]
-        if self._monitor is not None or not arenas or None in arenas:
-            return ()
-        proven = [set(arena.facts.donations) for arena in arenas if arena is not None]
-        receivers = matched(inputs, sorted(set.intersection(*proven)))
-        return tuple(number for number in inputs if number in receivers)
+        return () if self._monitor is not None else self._plans.donatable(inputs)
 
     def use_mode(self, name: str) -> None:
         """Let calls that begin from now on take the plan of another mode; ends a rule.
 
-        Arenas of the old mode are let go when no call works in them. Raises PycError
-        (BAD_ARGUMENT) for a mode that the artifact has no plan of.
+        Raises PycError (BAD_ARGUMENT) for a mode that the artifact has no plan of.
         """
         self._plans.take(name, "asked for", ReasonCode.MODE_SWITCHED)
 
@@ -384,10 +379,9 @@ class Program:
     ) -> None:
         """Take `mode` in calls that find fewer than `free_bytes` of device memory free.
 
-        Otherwise calls take the mode that is in use now, or that of the rule which this one
-        replaces. What the program's arenas hold counts as free. `free` tells the free bytes of
-        the device's memory; without it Linux is asked, on CPUs. `use_mode` ends the rule. Raises
-        PycError (BAD_ARGUMENT) for an unknown mode, and where nothing tells what is free.
+        Otherwise calls take the mode in use now, or that of the rule which this one replaces. What
+        arenas hold counts as free. `free` tells the free bytes; without it Linux is asked, on CPUs.
+        Raises PycError (BAD_ARGUMENT) for an unknown mode, and where nothing tells what is free.
         """
         self._plans.follow(free_bytes, mode, free, self.device)
 
@@ -444,6 +438,8 @@ class Program:
             imported=self.artifact.imported,
             cache=self.artifact.cached,
             check=None if self.artifact.checks is None else self.artifact.checks.check,
+            served=self._plans.served(),
+            routes=() if self._adaptive is None else self._adaptive.selector.counts(),
             other_runtime=self._other_runtime,
             faults=None if self._serving.faults is None else self._serving.faults.counts,
         )
@@ -457,7 +453,7 @@ class Program:
 
     def _admit(
         self, args: Sequence[Any], named: Mapping[str, Any], mode: PlannedMode
-    ) -> tuple[Sequence[Array], CallNeeds, bool]:
+    ) -> tuple[Sequence[Array], Accepted, bool]:
         """Check the guards, then bring what is elsewhere to the device.
 
         Returns the arrays, what the call needs, and whether any argument was on a device.
@@ -468,21 +464,25 @@ class Program:
             on_device = any(map(is_on_device, args))
             sources = [readable(a, self.device) for a in args]
             specs = tuple((tuple(s.shape), s.dtype, self.device) for s in sources)
-            needs = mode.accepted.get(specs)
-            if needs is None:
+            accepted = mode.accepted.get(specs)
+            if accepted is None:
                 self.signature.check([spec[:2] for spec in specs])
         arrays = [to_device(s, self.device) for s in sources]
-        if needs is None:
-            needs = _NOTHING if mode.arena is None else mode.arena.needs(arrays)
-            if len(mode.accepted) >= _MAX_ACCEPTED:
-                mode.accepted.clear()
-            mode.accepted[specs] = needs
-        return arrays, needs, on_device
+        if accepted is None:
+            accepted = mode.accept(arrays, specs)
+        return arrays, accepted, on_device
 
 
 def serving(program: Program) -> Serving:
     """Return what answers behind the guards of a program, for checks and measurements of PyC."""
     return program._serving
+
+
+def structured(program: Program, values: Sequence[Any]) -> Any:
+    """Return results as a call of the program does: in the structure of the compiled function."""
+    if program._results is not None:
+        return filled(program._results, list(values))
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def _few(texts: Sequence[str]) -> str:

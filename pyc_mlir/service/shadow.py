@@ -23,7 +23,7 @@ from pyc_mlir.dialects.types import is_float
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.outputs import fill, on_host
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.program import Program, structured
 
 # A function of numpy arrays, in the order of the program's inputs; its results in any tree.
 Reference = Callable[..., Any]
@@ -125,7 +125,7 @@ class Shadow:
         values: list[Any] = [e.value for e in self.expect(arrays)]
         if any(map(is_on_device, arranged)):
             values = [to_device(v, device) for v in values]
-        return program.structured(fill(hosts, values))
+        return structured(program, fill(hosts, values))
 
 
 class Comparisons:

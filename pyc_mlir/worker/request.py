@@ -19,7 +19,6 @@ from pyc_mlir.cache.verifications import Verifications
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import bytecode_of
 from pyc_mlir.compilation.options import Options
-from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.compilation.stages import REQUESTED
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
@@ -27,6 +26,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
 from pyc_mlir.dialects.util.files import file_error
+from pyc_mlir.frontends.signatures import shapes_text
 from pyc_mlir.frontends.sources import (
     Bytecode,
     MlirFile,

@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from pyc_mlir.artifact.signature import Dim, Signature, SignatureEntry
-from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -26,6 +25,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.frontends.python.specs import TensorSpec, annotated_specs
+from pyc_mlir.frontends.signatures import signature_of
 from pyc_mlir.frontends.sources import Function, MlirText, Source
 
 _FUNCTION = re.compile(r"(?P<file>.+\.py)(?::(?P<name>[A-Za-z_][\w.]*)?)?$")
@@ -100,7 +100,7 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     UNTRACEABLE, with its place.
     """
     read_file(path, "a Python file")
-    module = _import_file(path)
+    module = import_file(path)
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -114,7 +114,9 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     return _with_code(found, ReasonCode.UNTRACEABLE, f"`{name}` to run on traced arrays")
 
 
-def _import_file(path: Path) -> Any:
+def import_file(path: Path) -> Any:
+    """Return the module of a Python file. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
+    read_file(path, "a Python file")
     # Not the file's own name, which may be that of a package.
     name = f"pyc_model_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

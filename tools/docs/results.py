@@ -26,6 +26,9 @@ GOALS: Mapping[str, Goal] = {
         ("latency", "latency-again", "latency-again-2"),
     ),
     "networks": Goal("real networks with random weights against the peers", ("zoo", "zoo-avx2")),
+    "quantized": Goal(
+        "quantized models and models in half types against the peers", ("quantized",)
+    ),
     "layers": Goal(
         "convolution layers of ResNet-50 and MobileNet-V2 against the peak", ("layers",)
     ),
@@ -50,6 +53,10 @@ GOALS: Mapping[str, Goal] = {
         ("co-selection",),
     ),
     "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
+    "adaptation": Goal(
+        "plans for shapes beside one dynamic plan, and policies of the selector",
+        ("dynamic", "selector"),
+    ),
     "checksums": Goal(
         "products that detect faults of hardware: cost, faults found, false alarms",
         ("checksums",),
@@ -74,12 +81,17 @@ GOALS: Mapping[str, Goal] = {
         ("serve", "soak", "faults"),
     ),
     "exactness": Goal("errors of the elementwise functions", ("functions",)),
+    "equivalence": Goal(
+        "what `equivalent` answers on published rules, damaged ones and mutants", ("equivalence",)
+    ),
     "campaign": Goal("what was attacked, how often, and with what result", ("campaign",)),
     "onnx-nodes": Goal(
         "every node case of the onnx wheel: right, refused and why", ("onnx-nodes",)
     ),
 }
 
+# Goals whose pages the tests write (test/py/support/pages.py).
+_WRITTEN_ELSEWHERE = frozenset({"equivalence"})
 _HOW = """\
 Values are medians, with the 10th to 90th percentile in parentheses where a measurement was
 repeated. A column `a / b` is the value of a divided by that of b.
@@ -106,7 +118,8 @@ def pages_of(folder: Path) -> dict[str, str]:
     index = [_index_row(name, goal, reports) for name, goal in goals.items()]
     pages = {"results.md": _INDEX + "\n".join(index or ["| no results are stored yet | | | |"])}
     pages["results.md"] += "\n"
-    return pages | {f"results/{n}.md": _page(g, reports) for n, g in goals.items()}
+    own = {n: goal for n, goal in goals.items() if n not in _WRITTEN_ELSEWHERE}
+    return pages | {f"results/{n}.md": _page(g, reports) for n, g in own.items()}
 
 
 def _goals_of(reports: Mapping[str, Report]) -> dict[str, Goal]:

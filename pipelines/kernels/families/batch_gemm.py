@@ -14,15 +14,16 @@ from math import prod
 from random import Random
 from typing import Any
 
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_narrow, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.families.gemm import refusal as refuse_tile
 from pyc_mlir.pipelines.kernels.families.gemv import is_streamed
 from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, product_cost, reference
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
-from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
-from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, in_type
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, in_halves
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.kernels.match.contraction import find
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
@@ -33,7 +34,7 @@ from pyc_mlir.pipelines.kernels.shared.contraction import (
     Matrices,
     Operands,
 )
-from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.shared.tile import ProductTile, bottom, local, partial_sums
@@ -47,6 +48,7 @@ _UNROLL = 4
 _ROWS_FOR_A_COPY = 24
 _DEEP = 16  # a panel's depth is a multiple of it: the lanes of any target
 _DEPTH_IN_PLACE = 512
+_ANY_DEPTH = 1 << 30
 _BLOCKS = (32, 64, 128, 256, 512)  # of the depth, to try
 
 
@@ -55,8 +57,8 @@ class BatchGemm:
     """The knobs of a product of `what`, with an epilogue that sees all its rows as one matrix.
 
     `height` and `panel` are rows and columns of the register tile; `depth_block` is what is summed
-    before C is written; `local` copies B's panels of that depth to the stack. `workgroups` cuts the
-    batch, rows and columns.
+    before C is written, all of the depth where C is of a half `dtype`; `local` copies B's panels of
+    that depth to the stack, as f32. `workgroups` cuts the batch, rows and columns.
     """
 
     what: Contraction
@@ -67,6 +69,7 @@ class BatchGemm:
     unroll: int = _UNROLL
     local: bool = True
     workgroups: tuple[int, int, int] = (1, 1, 1)
+    dtype: str = "f32"
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -76,6 +79,9 @@ class BatchGemm:
             raise no_kernel("batch_gemm", "one share of a product without a batch", self.workgroups)
         if self.what.transposed and not self.local:
             raise no_kernel("batch_gemm", "a transposed right side to be local", self.what.right)
+        deep = self.what.depth if isinstance(self.what.depth, int) else _ANY_DEPTH
+        if self.dtype in HALVES and deep > self.depth_block:
+            raise no_kernel("batch_gemm", f"one block of the depth for {self.dtype}", self)
         if self.depth_block % self.unroll:
             raise no_kernel("batch_gemm", "depth_block in multiples of unroll", self.depth_block)
         if self.local and 4 * self.panel * -(-self.depth_block // _DEEP) * _DEEP > STACK:
@@ -99,12 +105,14 @@ class BatchGemm:
         copied = what.transposed or not in_place
         if not copied and isinstance(what.depth, int):
             block = _even(what.depth, -(-what.depth // _DEPTH_IN_PLACE))
+        if others.get("dtype") in HALVES:
+            panel, block, copied = _whole_depth(target, what, panel, copied)
         knobs = {"panel": panel, "depth_block": block, "local": copied}
         return BatchGemm(what, **{**knobs, "workgroups": _cut(target, what, panel), **others})
 
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: operands a, b, the epilogue's, then c."""
-        operands = self.what.operands(self.epilogue)
+        operands = in_type(self.what.operands(self.epilogue), self.dtype)
         once = isinstance(self.what.depth, int) and self.what.depth <= self.depth_block
         alike = overwritable(self.epilogue, self.what.matrix[0], once)
         return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
@@ -112,6 +120,23 @@ class BatchGemm:
     def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
         *reads, c = others
         BatchProduct(k, self, InKernel(k, self.epilogue, tuple(reads))).build(a, b, c)
+
+
+def _whole_depth(
+    target: Target, what: Contraction, panel: int, copied: bool
+) -> tuple[int, int, bool]:
+    """Return a panel, a block that holds all of the depth, and whether it is copied.
+
+    Narrower panels hold a greater depth. What no panel on the stack holds is read in place.
+    """
+    lanes = target.vector_bytes // 4
+    if copied and isinstance(what.depth, int):
+        depth = -(-what.depth // _DEEP) * _DEEP
+        for width in range(panel, 0, -lanes):
+            if 4 * width * depth <= STACK:
+                return width, depth, True
+    whole = what.depth if isinstance(what.depth, int) else _ANY_DEPTH
+    return panel, -(-whole // _UNROLL) * _UNROLL, what.transposed
 
 
 def _even(depth: int, parts: int) -> int:
@@ -359,6 +384,11 @@ def _shipped(random: Random, target: Target) -> BatchGemm:
         what = replace(what, rows=small, depth=random.choice(_DEPTHS))
     cuts = random.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)))
     cuts = cuts if what.batch else (1, *cuts[1:])
+    if random.random() < 0.4 and not (what.transposed and isinstance(what.depth, str)):
+        dtype = random.choice(HALVES)
+        epilogue = in_halves(layer(bias=random.random() < 0.5, activation="relu"), dtype)
+        if not what.transposed or known(what.depth) <= _DEPTHS[0]:
+            return BatchGemm.on(target, what, epilogue=epilogue, workgroups=cuts, dtype=dtype)
     return BatchGemm.on(target, what, epilogue=random_epilogue(random), workgroups=cuts)
 
 
@@ -393,9 +423,14 @@ cost = partial(product_cost, "batch_gemm")
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a kernel for a product of matrices that are not known when compiling."""
     found = find(work)
-    if found is None or is_packed(work) or is_streamed(found.what) or is_narrow(found.what.columns):
+    if found is None or is_packed(work) or is_narrow(found.what.columns):
         return []
-    knobs = BatchGemm.on(target, found.what, epilogue=found.epilogue)
+    if is_streamed(found.what, found.dtype):
+        return []
+    try:
+        knobs = BatchGemm.on(target, found.what, epilogue=found.epilogue, dtype=found.dtype)
+    except PycError:  # of halves, a depth that no panel on the stack holds
+        return []
     if refusal(knobs, target):
         return []
     return [KernelOffer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]

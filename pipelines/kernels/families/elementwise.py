@@ -12,11 +12,13 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.opdef import Trait, has
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
 from pyc_mlir.pipelines.kernels.lang.values import Index, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatchedProgram, MatrixView, find, sources
@@ -26,7 +28,7 @@ from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Work, nominal
+from pyc_mlir.pipelines.target.work import Work, float_type, nominal
 from pyc_mlir.pipelines.target.work import sizes as numbers
 
 # Numbers of a workgroup where the size is not known, and those that one core does alone.
@@ -41,7 +43,7 @@ class Elementwise:
 
     A workgroup has `rows_part` rows of `columns_part` columns (a multiple of 16); `unroll` is how
     many vectors a block has. `streaming` writes past the caches; rows must then start at a
-    multiple of 16 numbers.
+    multiple of 16 numbers. All memory is of `dtype`.
     """
 
     rows: Dim
@@ -51,6 +53,7 @@ class Elementwise:
     columns_part: int = _PART
     unroll: int = 4
     streaming: bool = False
+    dtype: str = "f32"
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -65,21 +68,27 @@ class Elementwise:
             raise no_kernel("elementwise", "columns in lines of 16 for streaming", self.columns)
 
     @staticmethod
-    def on(target: Target, rows: Dim, columns: Dim, program: Pointwise) -> "Elementwise":
+    def on(
+        target: Target, rows: Dim, columns: Dim, program: Pointwise, dtype: str = "f32"
+    ) -> "Elementwise":
         """Choose the knobs: a part for each core where there is work for more than one."""
         rows_part, columns_part = _parts(target.cores, rows, columns)
         streaming = False
         if isinstance(rows, int) and isinstance(columns, int):
-            large = 4 * rows * columns >= _STREAMED_OF_L3 * target.l3_bytes
+            large = (
+                2 if dtype in HALVES else 4
+            ) * rows * columns >= _STREAMED_OF_L3 * target.l3_bytes
             streaming = large and (rows == 1 or columns % LINE == 0)
         unroll = (2 if target.vector_registers >= 32 else 1) if program.heavy else 4
-        return Elementwise(rows, columns, program, rows_part, columns_part, unroll, streaming)
+        parts = (rows_part, columns_part, unroll, streaming)
+        return Elementwise(rows, columns, program, *parts, dtype)
 
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: x, the program's reads, y."""
         shape = (self.rows, self.columns)
         reads = self.program.operands("read", *shape)
         operands = (Operand("x", shape), *reads, Operand("y", shape, "out"))
+        operands = in_type(operands, self.dtype)
         pairs = zip(reads, self.program.reads, strict=True)
         alike = ["x", *(o.name for o, read in pairs if read.is_alike(self.rows))]
         return Kernel(name, operands, self._grid, self._body, tuple(("y", n) for n in alike))
@@ -94,7 +103,7 @@ class Elementwise:
     def _work(self, k: Build, x: Memory, others: Sequence[Memory], streaming: bool) -> None:
         *reads, y = others
         rows, columns = x.shape
-        start, length = self._columns(k, columns)
+        start, length = self.share_of_columns(k, columns)
         held = InKernel(k, self.program, tuple(reads))
         first = k.workgroup(1) * self.rows_part
         with k.range(first, least(first + self.rows_part, rows)) as i:
@@ -106,7 +115,7 @@ class Elementwise:
                 value = apply(x.load(i, place), place)
                 y.store(value, i, place, streaming=streaming and at.mask is None)
 
-    def _columns(self, k: Build, columns: Index) -> tuple[Index, Index]:
+    def share_of_columns(self, k: Build, columns: Index) -> tuple[Index, Index]:
         """Return the start of this workgroup's columns, and their number."""
         if columns.number is not None and columns.number <= self.columns_part:
             return Index.of(0), columns
@@ -145,6 +154,7 @@ def cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Count one read and write of each number; a row's last vector counts as a whole one."""
     rows, columns = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.columns))
     traffic = 8 * rows * columns + knobs.program.read_bytes(rows, columns)
+    traffic //= 2 if knobs.dtype in HALVES else 1
     lanes = target.vector_bytes // 4
     flops = knobs.program.flops * rows * -(-columns // lanes) * lanes
     return CostModel(target).kernel("elementwise", flops, traffic)
@@ -153,7 +163,8 @@ def cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
 def reference(knobs: Elementwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Return the exact result in f64, and the error that a kernel may have, element by element."""
     x, *reads = arrays
-    return evaluate(knobs.program, x, reads)
+    found = evaluate(knobs.program, x, reads)
+    return stored(knobs.dtype, *found) if knobs.dtype in HALVES else found
 
 
 def sample(random: Random, target: Target) -> tuple[Elementwise, list[Arrays]]:
@@ -167,6 +178,7 @@ def sample(random: Random, target: Target) -> tuple[Elementwise, list[Arrays]]:
         columns_part=random.choice((16, 64, 1 << 16)),
         unroll=random.choice((1, 2, 4)),
         streaming=rows == 1 and random.random() < 0.5,
+        dtype=random.choice(("f32", "f32", *HALVES)),
     )
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
@@ -175,8 +187,9 @@ def _arrays(knobs: Elementwise, random: Random) -> Arrays:
     rows = random.choice(_ROWS) if isinstance(knobs.rows, str) else knobs.rows
     columns = random.choice(_COLUMNS) if isinstance(knobs.columns, str) else knobs.columns
     values = np.random.default_rng(random.randrange(1 << 30))
-    x = values.normal(0, random.choice((0.1, 1, 5)), (rows, columns)).astype(np.float32)
-    return [x, *random_reads(knobs.program, rows, columns, random)]
+    x = values.normal(0, random.choice((0.1, 1, 5)), (rows, columns))
+    arrays = [x, *random_reads(knobs.program, rows, columns, random)]
+    return [a.astype(DTYPES[knobs.dtype]) for a in arrays]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -206,7 +219,8 @@ def _narrow(view: MatrixView) -> bool:
 def _offer(
     work: Work, target: Target, covers: int, own: int, view: MatrixView, found: MatchedProgram
 ) -> KernelOffer:
-    knobs = Elementwise.on(target, view.rows or "m", view.columns or "n", found.program)
+    dtype = float_type(work, [own])
+    knobs = Elementwise.on(target, view.rows or "m", view.columns or "n", found.program, dtype)
     sizes = {"m": nominal(view.shape[: view.cut]), "n": nominal(view.shape[view.cut :])}
     feeds = (Feed(own, (view.cut,)), *found.feeds)
     worth = covers == len(work.nodes) and _is_worth(work, knobs)

@@ -30,7 +30,7 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable, store_tile
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.shared.tile import (
     ProductTile,
@@ -43,7 +43,7 @@ from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, cuts, 
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Work, is_f32, nominal, sizes
+from pyc_mlir.pipelines.target.work import Work, float_type, is_f32, nominal, sizes
 
 _DEPTH_LIMIT = 1024
 _STRIP_COLUMNS = 256
@@ -236,7 +236,7 @@ class Product:
         """Compute one register tile over one block of the depth; `turn` counts for the prefetch."""
         k, knobs = self.k, self.knobs
         places = self._places(strip, panel)
-        offset = panel * (knobs.depth * strip.width) + strip.base + depth.start * strip.width
+        offset = self._offset(strip, panel, depth)
 
         def left(r: int, at: Index) -> Scalar:
             return self.a.number(row + r, depth.start + at)
@@ -255,6 +255,10 @@ class Product:
         tile = ProductTile(k, height, len(places), knobs.unroll, left, right, ahead, parts)
         sums = self._accumulated(tile, strip, panel, depth, spots)
         self._finish(depth, spots, sums, len(places))
+
+    def _offset(self, strip: Strip, panel: Index, depth: Depth) -> Index:
+        """Return where the tile's numbers of B begin."""
+        return panel * (self.knobs.depth * strip.width) + strip.base + depth.start * strip.width
 
     def _accumulated(
         self, tile: ProductTile, strip: Strip, panel: Index, depth: Depth, spots: Spots
@@ -304,14 +308,8 @@ class Product:
             return []
 
         def finished() -> list[Any]:
-            if self.sums:
-                self._row_by_row(spots[:width], sums)
-                return []
-            for first in range(0, len(spots), width):
-                epilogue = self.epilogue.row(spots[first][0])
-                row = slice(first, first + width)
-                for (i, at), value in zip(spots[row], sums[row], strict=True):
-                    self.c.store(epilogue(value, at), i, at)
+            kept = self.sums[0] if self.sums else None
+            store_tile(self.k, self.epilogue, self.c, spots, sums, width, kept)
             return []
 
         blocks = -(-self.knobs.depth // self.knobs.depth_block)
@@ -319,21 +317,6 @@ class Product:
             finished()
         else:
             self.k.either(depth.number.equals(blocks - 1), [], finished, plain)
-
-    def _row_by_row(self, top: list[tuple[Index, Lanes]], sums: list[Vector]) -> None:
-        """Apply the epilogue as a loop over a tile's rows, of which `top` is the first.
-
-        Unrolled, a heavy one would be most of the code. The sums wait on the stack, since C may
-        be memory that the epilogue reads.
-        """
-        k, (kept,) = self.k, self.sums
-        for n, value in enumerate(sums):
-            kept.store(value, Index.of(n * k.lanes))
-        with k.range(len(sums) // len(top)) as r:
-            i = top[0][0] + r
-            epilogue = self.epilogue.row(i)
-            for v, (_, at) in enumerate(top):
-                self.c.store(epilogue(kept.load((r * len(top) + v) * k.lanes), at), i, at)
 
 
 _NARROW = 5
@@ -441,9 +424,9 @@ def contents(
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a product with constant weights, and as much of what follows as the epilogue can do."""
-    if not is_packed(work):
-        return []
     node = work.nodes[0]
+    if not is_packed(work) or not is_f32(work, node.operands):
+        return []
     a, b = (work.type(v) for v in node.operands)
     rows, depth, columns = sizes(a.shape[:-1]), b.shape[-2], b.shape[-1]
     if not depth or not columns or a.shape[-1] != depth or rows == 0:
@@ -461,7 +444,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 def is_packed(work: Work) -> bool:
     """Return whether it is a product with one constant matrix of more than a few columns."""
     node = work.nodes[0]
-    if node.name != "matmul" or not is_f32(work, node.operands):
+    if node.name != "matmul" or not float_type(work, node.operands):
         return False
     a, b = (work.type(v) for v in node.operands)
     constant = work.is_constant(node.operands[1]) and sizes(b.shape[:-2]) == 1

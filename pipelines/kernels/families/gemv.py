@@ -19,15 +19,15 @@ from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, product_cost, reference
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
-from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
-from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, in_type
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, in_halves
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, add, fma, least, tree
 from pyc_mlir.pipelines.kernels.match.contraction import find
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_target
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction, Matrices, Operands
-from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.variants import cuts, knob_space
@@ -47,7 +47,8 @@ class Gemv:
     """The knobs of a product of `what` with few rows, with an epilogue on all rows as one matrix.
 
     `at_once` rows of B are added to `strip` columns of C at a time; both are for B row by row.
-    `workgroups` cuts the batch and the columns.
+    `workgroups` cuts the batch and the columns. Of a half `dtype` B must be transposed: else C
+    would hold sums.
     """
 
     what: Contraction
@@ -55,6 +56,7 @@ class Gemv:
     at_once: int = 8
     strip: int = 4096
     workgroups: tuple[int, int] = (1, 1)
+    dtype: str = "f32"
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -68,6 +70,8 @@ class Gemv:
             raise no_kernel("gemv", "one share of a product without a batch", self.workgroups)
         if self.what.transposed and self.what.left[-1] != "k":
             raise no_kernel("gemv", "a left side whose depth lies last", self.what.left)
+        if self.dtype in HALVES and not self.what.transposed:
+            raise no_kernel("gemv", f"a transposed right side of {self.dtype}", self.what.right)
 
     @staticmethod
     def on(target: Target, what: Contraction, **others: Any) -> "Gemv":
@@ -86,7 +90,7 @@ class Gemv:
 
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: operands a, b, the epilogue's, then c."""
-        operands = self.what.operands(self.epilogue)
+        operands = in_type(self.what.operands(self.epilogue), self.dtype)
         alike = overwritable(self.epilogue, self.what.matrix[0], self.what.transposed)
         return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
 
@@ -97,9 +101,12 @@ class Gemv:
         Operands(k, self.what, a, b, c).each(self.workgroups[0], work)
 
 
-def is_streamed(what: Contraction) -> bool:
-    """Return whether a product has so few rows that tiles of registers would be slower."""
-    in_order = not what.transposed or what.left[-1] == "k"
+def is_streamed(what: Contraction, dtype: str) -> bool:
+    """Return whether a product has so few rows that tiles of registers would be slower.
+
+    Of halves, rows of B that are added to C would round sums.
+    """
+    in_order = what.left[-1] == "k" if what.transposed else dtype not in HALVES
     return isinstance(what.rows, int) and what.rows <= _STREAMED and in_order
 
 
@@ -238,7 +245,11 @@ def sample(random: Random, target: Target) -> tuple[Gemv, list[Arrays]]:
         "epilogue": random_epilogue(random),
         "workgroups": cuts if batch else (1, cuts[1]),
     }
-    if random.random() < 0.5:
+    if what.transposed and random.random() < 0.4:
+        dtype = random.choice(HALVES)
+        epilogue = in_halves(layer(bias=random.random() < 0.5, activation="relu"), dtype)
+        knobs = Gemv.on(target, what, **{**others, "epilogue": epilogue, "dtype": dtype})
+    elif random.random() < 0.5:
         knobs = Gemv.on(target, what, **others)
     else:
         strip, at_once = random.choice((64, 128, 4096)), random.choice((1, 3, 8))
@@ -252,9 +263,9 @@ cost = partial(product_cost, "gemv")
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a kernel for a product of few rows and a matrix that is not known when compiling."""
     found = find(work)
-    if found is None or is_packed(work) or not is_streamed(found.what):
+    if found is None or is_packed(work) or not is_streamed(found.what, found.dtype):
         return []
-    knobs = Gemv.on(target, found.what, epilogue=found.epilogue)
+    knobs = Gemv.on(target, found.what, epilogue=found.epilogue, dtype=found.dtype)
     if refusal(knobs, target):
         return []
     return [KernelOffer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]

@@ -12,6 +12,7 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
@@ -32,6 +33,7 @@ class Panels:
     columns: int
     depth: int
     panel: int
+    dtype: str = "f32"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -55,16 +57,16 @@ class Panels:
 
     @property
     def size(self) -> int:
-        """The number of f32 in the packed B."""
+        """The count of numbers in the packed B."""
         return self.depth * (self.edge + self.last_width)
 
     def pack(self, b: np.ndarray) -> np.ndarray:
         """Pack B[depth, columns] into panels, each [depth][panel]; zeros pad the last one. Flat."""
         assert b.shape == self.shape
         panels = b[:, : self.edge].reshape(self.depth, self.full, self.panel).transpose(1, 0, 2)
-        last = np.zeros((self.depth, self.last_width), np.float32)
+        last = np.zeros((self.depth, self.last_width), b.dtype)
         last[:, : self.columns - self.edge] = b[:, self.edge :]
-        return np.concatenate([panels.ravel(), last.ravel()]).astype(np.float32)
+        return np.concatenate([panels.ravel(), last.ravel()]).astype(DTYPES[self.dtype])
 
     def unpack(self, packed: np.ndarray) -> np.ndarray:
         """Return the B that `pack` was given."""

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, contents, slack
+from pyc_mlir.pipelines.kernels.lang.language import HALVES
 from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
+from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
 from pyc_mlir.pipelines.kernels.registry import Arrays
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -35,6 +38,7 @@ def product_cost(family: str, knobs: Any, target: Target, sizes: Mapping[str, in
     flops = 2.0 * prod(known.values()) + out * knobs.epilogue.flops
     read = knobs.epilogue.read_bytes(out // known["n"], known["n"])
     traffic = 4 * (left + right + out) + read
+    traffic //= 2 if knobs.dtype in HALVES else 1
     return CostModel(target).kernel(family, flops, traffic)
 
 
@@ -48,6 +52,8 @@ def reference(knobs: Any, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     bound = slack(value, sizes, a.shape[left.index("k")])
     flat = (-1, value.shape[-1])
     made = evaluate(knobs.epilogue, value.reshape(flat), reads, bound.reshape(flat))
+    if knobs.dtype in HALVES:
+        made = stored(knobs.dtype, *made)
     return made[0].reshape(value.shape), made[1].reshape(value.shape)
 
 
@@ -61,4 +67,4 @@ def arrays(knobs: Any, random: Random) -> Arrays:
     rows = prod(dims[x] for x in knobs.what.result[:-1])
     made = [values.normal(size=[dims[x] for x in o]) for o in knobs.what.orders[:2]]
     made += contents(knobs.epilogue, rows, dims["n"], values)
-    return [x.astype(np.float32) for x in made]
+    return [x.astype(DTYPES[knobs.dtype]) for x in made]

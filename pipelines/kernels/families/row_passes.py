@@ -24,7 +24,10 @@ _STREAM_AHEAD = 1536
 
 @dataclass(frozen=True)
 class RowPass:
-    """A pass over row `i` of `x` to `y`: the row needed soon, what is done before and after."""
+    """A pass over row `i` of `x` to `y`: the row needed soon, what is done before and after.
+
+    `held` is memory for a row of f32 where x and y are of a half type.
+    """
 
     k: Build
     knobs: Any  # `Rows`, whose module imports this one
@@ -34,6 +37,7 @@ class RowPass:
     soon: Index
     before: Callable[[Vector, Lanes], Vector]
     after: Callable[[Vector, Lanes], Vector]
+    held: Memory | None = None
 
     @property
     def length(self) -> Index:
@@ -58,16 +62,28 @@ class RowPass:
         """Read the row's numbers for the first time; what the prologue made is kept in y."""
         value = self.before(self.x.load(self.i, at), at)
         if self._kept:
-            self.y.store(value, self.i, at)
+            self.keep(value, at)
         return value
 
     def again(self, at: Lanes) -> Vector:
         """Read the row's numbers again."""
-        return (self.y if self._kept else self.x).load(self.i, at)
+        return self.kept(at) if self._kept else self.x.load(self.i, at)
+
+    def keep(self, value: Vector, at: Lanes) -> None:
+        """Write numbers that are read again, exactly: y's own row holds them."""
+        if self.held is None:
+            self.y.store(value, self.i, at)
+        else:
+            self.held.store(value, at)
+
+    def kept(self, at: Lanes) -> Vector:
+        """Read what `keep` wrote."""
+        return self.y.load(self.i, at) if self.held is None else self.held.load(at)
 
     @property
     def _kept(self) -> bool:
-        return bool(self.knobs.prologue.steps) and self.knobs.operation not in REDUCTIONS
+        made = bool(self.knobs.prologue.steps) or self.held is not None
+        return made and self.knobs.operation not in REDUCTIONS
 
     def finish(self, value: Vector, at: Lanes) -> None:
         """Write the result's numbers."""
@@ -88,7 +104,6 @@ class RowPass:
 
 def softmax(row: RowPass) -> None:
     """y = exp(x - max x) / sum exp(x - max x). A row with a NaN or +inf becomes all NaN."""
-    y, i = row.y, row.i
 
     # Passing over NaN is enough: exp carries it into the sum, and so to the whole row.
     @row.fold(larger, -math.inf)
@@ -99,14 +114,14 @@ def softmax(row: RowPass) -> None:
     def total(at: Lanes) -> Any:
         row.fetch(at)
         power = exp_nonpositive(row.again(at) - peak)
-        y.store(power, i, at)
+        row.keep(power, at)
         return power
 
     share = 1.0 / total
 
     @row.each()
     def _(at: Lanes) -> None:
-        row.finish(y.load(i, at) * share, at)
+        row.finish(row.kept(at) * share, at)
 
 
 def log_softmax(row: RowPass) -> None:

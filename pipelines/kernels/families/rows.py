@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.row_passes import (
     RowPass,
@@ -32,9 +32,10 @@ from pyc_mlir.pipelines.kernels.families.row_passes import (
     softmax,
 )
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
 from pyc_mlir.pipelines.kernels.lang.values import (
     ROUNDING,
     SMALLEST,
@@ -52,13 +53,16 @@ from pyc_mlir.pipelines.kernels.match.pointwise import (
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
+from pyc_mlir.pipelines.kernels.shared.tile import local
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Work, WorkOp, is_f32, nominal
+from pyc_mlir.pipelines.target.work import Work, WorkOp, float_type, nominal
 
 WEIGHTS = {"layernorm": ("scale", "shift"), "rmsnorm": ("scale",)}
+# Numbers of a row of f16 or bf16: 24 KB of f32 on the stack, of which IREE allows 32.
+WIDENED = 6144
 EXPONENTIALS = ("softmax", "log_softmax")
 OPERATIONS = (*EXPONENTIALS, *WEIGHTS, *REDUCTIONS)
 
@@ -72,6 +76,7 @@ class Rows:
     matrix, `unroll` is how many vectors a block has, `ahead` how many rows ahead are prefetched
     (0: none). `in_place` overwrites `x`; reductions cannot. `prologue` makes the numbers of a row
     from x, `epilogue` those of the result (of a reduction: one number a row, no columns to read).
+    Rows of a half `dtype` have at most `WIDENED` numbers: they are kept in f32 on the stack.
     """
 
     operation: str
@@ -84,6 +89,7 @@ class Rows:
     in_place: bool = False
     prologue: Pointwise = NOTHING
     epilogue: Pointwise = NOTHING
+    dtype: str = "f32"
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -97,6 +103,8 @@ class Rows:
             raise no_kernel("row", "ahead of at least 0", self.ahead)
         if not math.isfinite(self.epsilon):
             raise no_kernel("row", "a finite epsilon", self.epsilon)
+        if self.dtype in HALVES and not (isinstance(self.columns, int) and self.columns <= WIDENED):
+            raise no_kernel("row", f"at most {WIDENED} columns of {self.dtype}", self.columns)
         if self.operation in REDUCTIONS:
             if self.in_place:
                 raise no_kernel(
@@ -146,8 +154,9 @@ class Rows:
             *self.epilogue.operands("after", self.rows, 1 if reduces else self.columns),
         )
         if self.in_place:
-            return (Operand("x", shape, "update"), *inputs)
-        return (Operand("x", shape), *inputs, Operand("y", shape[: 2 - reduces], "out"))
+            return in_type((Operand("x", shape, "update"), *inputs), self.dtype)
+        result = Operand("y", shape[: 2 - reduces], "out")
+        return in_type((Operand("x", shape), *inputs, result), self.dtype)
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
         return (size(self.rows).ceildiv(self.rows_per_workgroup),)
@@ -159,10 +168,11 @@ class Rows:
         after = InKernel(k, self.epilogue, tuple(islice(rest, len(self.epilogue.reads))))
         y = x if self.in_place else next(rest)
         rows = x.shape[0]
+        held = local(k, int(self.columns)) if self.dtype in HALVES else None
         first = k.workgroup() * self.rows_per_workgroup
         with k.range(first, least(first + self.rows_per_workgroup, rows)) as i:
             soon = least(i + self.ahead, rows - 1)
-            row = RowPass(k, self, x, y, i, soon, before.row(i), after.row(i))
+            row = RowPass(k, self, x, y, i, soon, before.row(i), after.row(i), held)
             if self.operation in REDUCTIONS:
                 reduce_row(row, self.operation)
             elif self.operation == "softmax":
@@ -199,6 +209,7 @@ def cost(knobs: Rows, target: Target, sizes: Mapping[str, int]) -> Cost:
     flops += knobs.epilogue.flops * rows * across
     traffic = 4 * rows * (columns + across)
     traffic += knobs.prologue.read_bytes(rows, columns) + knobs.epilogue.read_bytes(rows, across)
+    traffic //= 2 if knobs.dtype in HALVES else 1
     return CostModel(target).kernel("rows", flops, traffic)
 
 
@@ -217,6 +228,8 @@ def reference(knobs: Rows, arrays: Arrays) -> Exact:
             y, bound = (v[:, None] for v in _reduction(knobs, x, off))
     bound = np.where(np.isnan(bound), np.inf, bound)
     y, bound = evaluate(knobs.epilogue, y, others[second:], bound)
+    if knobs.dtype in HALVES:
+        y, bound = stored(knobs.dtype, y, bound)
     return (y[:, 0], bound[:, 0]) if knobs.operation in REDUCTIONS else (y, bound)
 
 
@@ -280,16 +293,18 @@ def sample(random: Random, target: Target) -> tuple[Rows, list[Arrays]]:
     rows, columns = random.choice(LENGTHS[:12]), random.choice(LENGTHS)
     operation = random.choice(OPERATIONS)
     reduces = operation in REDUCTIONS
+    dtype = random.choice(("f32", "f32", *HALVES))
     knobs = Rows(
         operation,
         random.choice((rows, "m")),
-        random.choice((columns, "n")),
+        columns if dtype in HALVES else random.choice((columns, "n")),
         rows_per_workgroup=random.choice((1, 4, 64)),
         unroll=random.choice((1, 2, 4)),
         ahead=random.choice((0, 2)),
         in_place=not reduces and random.random() < 0.2,
         prologue=random_program(random, 2, choices=False) if random.random() < 0.4 else NOTHING,
         epilogue=random_program(random, 3, columns=not reduces),
+        dtype=dtype,
     )
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
@@ -302,7 +317,7 @@ def _arrays(knobs: Rows, random: Random) -> Arrays:
     weights = [values.normal(size=columns) for _ in WEIGHTS.get(knobs.operation, ())]
     before = random_reads(knobs.prologue, rows, columns, random)
     after = random_reads(knobs.epilogue, rows, columns, random)
-    return [a.astype(np.float32) for a in (x, *before, *weights, *after)]
+    return [a.astype(DTYPES[knobs.dtype]) for a in (x, *before, *weights, *after)]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -311,7 +326,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     What comes before it must be its prologue; of what follows, as much as an epilogue can do.
     """
     anchor = next((n for n, node in enumerate(work.nodes) if _operation(node)), None)
-    if anchor is None or not is_f32(work, work.nodes[anchor].operands):
+    if anchor is None or not float_type(work, work.nodes[anchor].operands):
         return []
     node = work.nodes[anchor]
     x, *weights = node.operands
@@ -333,7 +348,11 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     covers, after = longest(work, anchor + 1, result)
     if not work.closed(covers):
         return []
+    dtype = float_type(work, node.operands)
+    if dtype in HALVES and shape[-1] > WIDENED:
+        return []
     knobs = _knobs(node, view, target, before.program, after.program)
+    knobs = replace(knobs, dtype=dtype)
     if refusal(knobs, target):
         return []
     feeds = (Feed(own, (view.cut,)), *before.feeds, *(Feed(v) for v in weights), *after.feeds)
@@ -355,7 +374,7 @@ def _start(work: Work, anchor: int, view: MatrixView) -> tuple[int, MatchedProgr
     if x != work.number_of(anchor - 1):
         return None
     for own in sources(work, 0, anchor):
-        found = find(work, 0, anchor, own, view)
+        found = find(work, 0, anchor, own, view, stored=False)
         if found is not None:
             return own, found
     return None

@@ -10,15 +10,15 @@ kernel may also travel as a stub: one op that holds the operands and says by an 
 kernel it stands for; `write_body` puts the code in its place when the dispatches are final.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import Any, Protocol
 
 import numpy as np
 
 from pyc_mlir.pipelines.kernels.lang.attributes import HELD
-from pyc_mlir.pipelines.kernels.lang.language import ELEMENTS, Build, Memory, stream
+from pyc_mlir.pipelines.kernels.lang.language import ELEMENTS, HALVES, Build, Memory, stream
 from pyc_mlir.pipelines.kernels.lang.values import Index, IndexLike, shared_constants
 from pyc_mlir.pipelines.streams.declared import FLOPS, IN_PLACE
 from pyc_mlir.pipelines.streams.ir import dialect, ir
@@ -207,6 +207,11 @@ class Carrier:
             func.return_([])
 
 
+def in_type(operands: Iterable[Operand], dtype: str) -> tuple[Operand, ...]:
+    """Return a kernel's operands of f32 as such of another floating-point type."""
+    return tuple(replace(o, dtype=dtype) if o.dtype == "f32" else o for o in operands)
+
+
 def write_body(kernel: Kernel, stub: Any, target: Target) -> None:
     """Put the code of `kernel` in the place of its stub."""
     memory, sizes = list(stub.operands)[: len(kernel.operands)], list(stub.operands)
@@ -219,7 +224,8 @@ def write_body(kernel: Kernel, stub: Any, target: Target) -> None:
 def _write(kernel: Kernel, build: Build, memory: Sequence[Any]) -> None:
     pairs = zip(kernel.operands, memory, strict=True)
     with shared_constants(ir.InsertionPoint.current.block):
-        kernel.body(build, *[Memory(m, _shape(o, build), build.lanes) for o, m in pairs])
+        held = [Memory(m, _shape(o, build), build.lanes, o.dtype) for o, m in pairs]
+        kernel.body(build, *held)
 
 
 def _arguments(kernel: Kernel) -> list[Operand | str]:
@@ -233,7 +239,8 @@ def _integer(number: int) -> Any:
 
 
 def _bound(operand: Operand, binding: Any, build: Build) -> Any:
-    kind = ir.MemRefType.get(_static(operand), ELEMENTS[operand.dtype]())
+    element = "i16" if operand.dtype in HALVES else operand.dtype
+    kind = ir.MemRefType.get(_static(operand), ELEMENTS[element]())
     dynamic = [s.value for s in _shape(operand, build) if s.number is None]
     return stream.binding_subspan(kind, binding, Index.of(0).value, dynamic)
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pyc_mlir.pipelines.kernels.lang.stored import narrowed, whole_numbers, widened
 from pyc_mlir.pipelines.kernels.lang.values import (
     Condition,
     Index,
@@ -38,10 +39,16 @@ memref = dialect("memref")
 scf = dialect("scf")
 stream = dialect("stream")
 # The element types of memory, as MLIR makes them. Vectors are of f32; i64 holds indices, i8 bytes
-# with or without a sign.
+# with or without a sign. Numbers of f16 and bf16 are converted where they are loaded and stored.
+HALVES = ("f16", "bf16")
+BYTES = ("i8", "ui8")
 ELEMENTS: Mapping[str, Callable[[], Any]] = {
     "f32": lambda: ir.F32Type.get(),
+    "f16": lambda: ir.F16Type.get(),
+    "bf16": lambda: ir.BF16Type.get(),
     "i8": lambda: ir.IntegerType.get_signless(8),
+    "ui8": lambda: ir.IntegerType.get_signless(8),
+    "i16": lambda: ir.IntegerType.get_signless(16),
     "i32": lambda: ir.IntegerType.get_signless(32),
     "i64": lambda: ir.IntegerType.get_signless(64),
 }
@@ -64,17 +71,26 @@ Place = Lanes | Index | int
 
 
 class Memory:
-    """One operand of a kernel: row-major, of a shape known or not; f32 but for `put_index`."""
+    """One operand of a kernel: row-major, of a shape known or not; f32 but for `put_index`.
 
-    __slots__ = ("_lanes", "_value", "shape")
+    Memory of f16 or bf16 (`dtype`), held as 16-bit integers, gives and takes f32 too: exactly
+    where it is read, rounded once where it is written. That of bytes gives f32.
+    """
 
-    def __init__(self, value: Any, shape: Sequence[Index], lanes: int) -> None:
+    __slots__ = ("_lanes", "_value", "dtype", "shape")
+
+    def __init__(self, value: Any, shape: Sequence[Index], lanes: int, dtype: str = "f32") -> None:
         self._value = value
         self._lanes = lanes
+        self.dtype = dtype
         self.shape = tuple(shape)
 
     def load(self, *place: Place) -> Vector:
         """Load the vector at a place, 0 in lanes that the mask excludes (they are not read)."""
+        if self.dtype in HALVES:
+            return widened(self.load_as(_sixteen_bits(self._lanes), *place), self.dtype)
+        if self.dtype in BYTES:
+            return whole_numbers(self.load_as(_bytes(self._lanes), *place), self.dtype == "i8")
         mask, at = self._find(place)
         kind = f32_vector(self._lanes)
         if mask is None:
@@ -90,14 +106,16 @@ class Memory:
         `Build.fence` must follow before the kernel ends. See `Build.streaming`.
         """
         mask, at = self._find(place)
+        half = self.dtype in HALVES
+        held = narrowed(value, self.dtype) if half else value.value
         if streaming and self._lanes in _X86_LANES:
             assert mask is None, "streaming stores write whole vectors"
-            size = 4 * self._lanes
-            vector.store(value.value, self._value, at, nontemporal=True, alignment=size)
+            size = (2 if half else 4) * self._lanes
+            vector.store(held, self._value, at, nontemporal=True, alignment=size)
         elif mask is None:
-            vector.store(value.value, self._value, at)
+            vector.store(held, self._value, at)
         else:
-            vector.maskedstore(self._value, at, mask.value, value.value)
+            vector.maskedstore(self._value, at, mask.value, held)
 
     def is_aligned(self) -> Condition:
         """Return whether the memory starts at a multiple of a vector's size.
@@ -125,11 +143,19 @@ class Memory:
 
     def number(self, *place: IndexLike) -> Scalar:
         """Load one number."""
-        return Scalar(memref.load(self._value, self._find(place)[1]))
+        held = memref.load(self._value, self._find(place)[1])
+        if self.dtype in HALVES:
+            return widened(vector.broadcast(_sixteen_bits(1), held), self.dtype).lane(0)
+        if self.dtype in BYTES:
+            return whole_numbers(vector.broadcast(_bytes(1), held), self.dtype == "i8").lane(0)
+        return Scalar(held)
 
     def put(self, value: Scalar, *place: IndexLike) -> None:
         """Write one number."""
-        memref.store(value.value, self._value, self._find(place)[1])
+        held = value.value
+        if self.dtype in HALVES:
+            held = vector.extract(narrowed(value.across(1), self.dtype), [], [0])
+        memref.store(held, self._value, self._find(place)[1])
 
     def put_index(self, value: IndexLike, *place: IndexLike) -> None:
         """Write a count or a position; the memory is of i64."""
@@ -345,6 +371,14 @@ def _combined(combine: Any, kept: Vector, at: Lanes, term: Callable[[Lanes], Vec
 
 def _zero(kind: Any) -> Any:
     return ir.IntegerAttr.get(ir.VectorType(kind).element_type, 0)
+
+
+def _sixteen_bits(lanes: int) -> Any:
+    return ir.VectorType.get([lanes], ir.IntegerType.get_signless(16))
+
+
+def _bytes(lanes: int) -> Any:
+    return ir.VectorType.get([lanes], ir.IntegerType.get_signless(8))
 
 
 def _mask_type(lanes: int) -> Any:

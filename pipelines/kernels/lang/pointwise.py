@@ -12,7 +12,7 @@ A kernel declares `operands`, holds their memory (`InKernel`) and asks for each 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -134,6 +134,28 @@ class Pointwise:
 
 
 NOTHING = Pointwise()
+
+
+def in_halves(
+    program: Pointwise, dtype: str, summed: bool = True, stored: bool = True
+) -> Pointwise:
+    """Return the program with a rounding to a half type wherever its op would round.
+
+    `summed`: value 0 is a sum in f32, rounded first. `stored`: a store rounds the result.
+    """
+    rounding, first = f"to_{dtype}", program.first_step
+    if not program.steps:
+        return program
+    steps = [PointwiseStep(rounding, (0,))] if summed else []
+    places = {n: n for n in range(first)} | ({0: first} if summed else {})
+    last = first + len(program.steps) - 1
+    for number, step in enumerate(program.steps, start=first):
+        op = STEPS[step.op]
+        steps.append(PointwiseStep(step.op, tuple(places[o] for o in step.operands)))
+        if not op.mask and op.own != (0.0, 0.0) and not (stored and number == last):
+            steps.append(PointwiseStep(rounding, (first + len(steps) - 1,)))
+        places[number] = first + len(steps) - 1
+    return replace(program, steps=tuple(steps))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """The steps of pointwise programs: each as code on vectors, as a reference, as an error bound.
 
 A step has the name of the pyc op that it computes, and that op's numpy reference in f64; gelu in
-its tanh form is ``gelu_tanh``, a comparison has the name of its predicate. The error of a result
-is at most what the operands' errors make of it, in the first order (Higham, Accuracy and Stability
-of Numerical Algorithms, 2002, chapter 3), plus the step's own rounding.
+its tanh form is ``gelu_tanh``, a comparison has the name of its predicate. ``to_f16`` and
+``to_bf16`` round to these types, which the reference in f64 counts as an error. The error of a
+result is at most what the operands' errors make of it, in the first order (Higham, Accuracy and
+Stability of Numerical Algorithms, 2002, chapter 3), plus the step's own rounding.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops import elementwise
 from pyc_mlir.pipelines.kernels.lang import functions
 from pyc_mlir.pipelines.kernels.lang.functions import ERRORS
+from pyc_mlir.pipelines.kernels.lang.stored import rounded
 from pyc_mlir.pipelines.kernels.lang.values import (
     LARGEST,
     ROUNDING,
@@ -41,7 +43,8 @@ class Op:
     """A step: how many operands, its code, its reference in f64, its errors; `flops` a number.
 
     `own` is the relative error that it adds, and an absolute one as a share of the first operand's
-    size. A comparison gives a `mask`, whose error is infinite where it may come out differently; a
+    size; `range` is the largest absolute error of small results, and the largest finite result. A
+    comparison gives a `mask`, whose error is infinite where it may come out differently; a
     selection takes one (`by_mask`) as its first operand.
     """
 
@@ -53,6 +56,7 @@ class Op:
     flops: int = 1
     mask: bool = False
     by_mask: bool = False
+    range: tuple[float, float] = (SMALLEST, LARGEST)
 
     def bound(self, values: Arrays, errors: Arrays, result: np.ndarray) -> np.ndarray:
         """Bound the error of `result`, computed from operands that are off by `errors`.
@@ -60,12 +64,13 @@ class Op:
         Infinite where nothing can be told.
         """
         relative, absolute = self.own
-        own = relative * np.abs(result) + SMALLEST
+        smallest, largest = self.range
+        own = relative * np.abs(result) + smallest
         if absolute:
             own = own + absolute * (np.abs(values[0]) + errors[0])
         total = self.slip(values, errors, result) + own
         # What may pass the largest number is infinite in f32, and what comes of it is anything.
-        beyond = np.isnan(total) | (np.abs(result) + total > LARGEST)
+        beyond = np.isnan(total) | (np.abs(result) + total > largest)
         total = np.where(beyond, np.inf, total)
         # An infinity that was read is not off, nor is what stays infinite by it.
         read = np.any(np.broadcast_arrays(*map(_exactly_infinite, values, errors)), axis=0)
@@ -173,6 +178,21 @@ def _function(name: str, slip: Slip) -> dict[str, Any]:
     }
 
 
+# Half the distance of 1 from the next number, the largest error of small numbers (below the
+# smallest normal one those of bf16 count as zero), and the largest number.
+HALF_RANGES = {
+    "f16": (2.0**-11, 2.0**-25, 65504.0),
+    "bf16": (2.0**-8, SMALLEST, (2 - 2.0**-7) * 2.0**127),
+}
+
+
+def _rounding(dtype: str) -> dict[str, Any]:
+    """Make the step that rounds to a half type."""
+    own, *range_ = HALF_RANGES[dtype]
+    build = partial(rounded, dtype=dtype)
+    return {**_exactly(build), "own": (own, 0.0), "range": tuple(range_)}
+
+
 _FIELDS: dict[str, dict[str, Any]] = {
     "add": _arithmetic(lambda a, b: a + b, _sum),
     "sub": _arithmetic(lambda a, b: a - b, _sum),
@@ -196,6 +216,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "round": _exactly(_of_math("roundeven"), _jump),
     "sqrt": {**_exactly(functions.sqrt, _sqrt), "own": ERRORS["sqrt"]},
     "rsqrt": {**_exactly(functions.rsqrt, _rsqrt), "own": ERRORS["rsqrt"]},
+    **{f"to_{dtype}": _rounding(dtype) for dtype in HALF_RANGES},
     "exp": _function("exp", _exp),
     "log": _function("log", _log),
     "tanh": _function("tanh", _slope(1.0)),
@@ -208,6 +229,8 @@ _FIELDS: dict[str, dict[str, Any]] = {
 
 
 def _exact(name: str) -> Callable[..., np.ndarray]:
+    if name.startswith("to_"):
+        return np.positive
     if name.startswith("gelu"):
         form = "tanh" if name == "gelu_tanh" else "none"
         return partial(OPS["gelu"].reference, approximate=form)
@@ -217,3 +240,9 @@ def _exact(name: str) -> Callable[..., np.ndarray]:
 
 
 STEPS = MappingProxyType({n: Op(exact=_exact(n), **f) for n, f in _FIELDS.items()})
+
+
+def stored(dtype: str, exact: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Add to the error of results that of writing them as numbers of a half type."""
+    step = STEPS[f"to_{dtype}"]
+    return exact, step.bound([exact], [bound], exact)

@@ -14,7 +14,7 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.kernels.match.pointwise import MatchedProgram, MatrixView, longest
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
-from pyc_mlir.pipelines.target.work import Work, is_f32, nominal, sizes
+from pyc_mlir.pipelines.target.work import Work, float_type, nominal, sizes
 
 _BATCH = "abcdefgh"
 _ROWS_TO_TURN = 8
@@ -24,7 +24,7 @@ _ROWS_TO_TURN = 8
 class Matched:
     """A product with what follows it: the first `covers` ops of a group, fed with `feeds`.
 
-    `nominal` has sizes of dynamic dimensions, for a cost.
+    `nominal` has sizes of dynamic dimensions, for a cost; `dtype` is f32, f16 or bf16.
     """
 
     what: Contraction
@@ -32,6 +32,7 @@ class Matched:
     covers: int
     feeds: tuple[Feed, ...]
     nominal: dict[str, int]
+    dtype: str = "f32"
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,11 @@ class _Side:
 
 
 def find(work: Work) -> Matched | None:
-    """Return the f32 product that a group begins with; None where there is none in place."""
+    """Return the product of floats that a group begins with; None where there is none in place."""
     at = next((i for i, n in enumerate(work.nodes) if n.name != "transpose"), 0)
     node = work.nodes[at]
-    if node.name != "matmul" or not is_f32(work, node.operands):
+    dtype = float_type(work, node.operands) if node.name == "matmul" else ""
+    if not dtype:
         return None
     left, right = (work.type(v).shape for v in node.operands)
     shape = node.type.shape
@@ -77,7 +79,7 @@ def find(work: Work) -> Matched | None:
     for covers, order in _results(work, at, whole):
         if work.closed(covers):
             known = dict(zip(whole, shape, strict=True)) | {"k": left[-1]}
-            return _with_epilogue(work, covers, (a, b, order), known)
+            return replace(_with_epilogue(work, covers, (a, b, order), known), dtype=dtype)
     return None
 
 
@@ -120,7 +122,7 @@ def _with_epilogue(
     covers: int,
     orders: tuple[_Side, _Side, tuple[str, ...]],
     known: dict[str, int | None],
-) -> Matched | None:
+) -> Matched:
     a, b, order = orders
     shape = work.nodes[covers - 1].type.shape
     if turned := _turned(work, covers, orders, known):

@@ -1,9 +1,9 @@
 """Match the pointwise program that a group begins with: from `Work` to `Pointwise` and feeds.
 
 A kernel computes a matrix: a tensor whose dimensions are cut into rows and columns (`MatrixView`).
-Ops around it may join it if each is elementwise on f32 and broadcasts to that tensor. What they
-read from outside becomes a `Read` where its broadcasting can be told by a row's number, a constant
-of one number becomes a constant of the program.
+Ops around it may join it if each is elementwise on f32 (or all are on f16, or on bf16) and
+broadcasts to that tensor. What they read from outside becomes a `Read` where its broadcasting can
+be told by a row's number, a constant of one number becomes a constant of the program.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,11 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import Shape
-from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise, PointwiseStep, Read
+from pyc_mlir.pipelines.kernels.lang.language import HALVES
+from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise, PointwiseStep, Read, in_halves
 from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
 from pyc_mlir.pipelines.kernels.match.offers import Feed
-from pyc_mlir.pipelines.target.work import F32, Work, WorkOp, is_f32, sizes
+from pyc_mlir.pipelines.target.work import Work, WorkOp, float_type, sizes
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,13 @@ class MatchedProgram:
     feeds: tuple[Feed, ...] = ()
 
 
-def find(work: Work, first: int, end: int, own: int, view: MatrixView) -> MatchedProgram | None:
+def find(
+    work: Work, first: int, end: int, own: int, view: MatrixView, stored: bool = True
+) -> MatchedProgram | None:
     """Return the ops from `first` to before `end` as a program; None where they are not one.
 
-    `own` is the value that the kernel has, `view` the matrix that own and result both are.
+    `own` is the value that the kernel has, `view` the matrix that own and result both are. In f16
+    and bf16 the program rounds where the ops do; its result, where that is `stored`, by the store.
     """
     if first == end:
         return MatchedProgram()
@@ -117,6 +121,8 @@ def find(work: Work, first: int, end: int, own: int, view: MatrixView) -> Matche
     except PycError:
         # Steps that fit together for pyc and not here, as a comparison of comparisons.
         return None
+    if (dtype := float_type(work, [own])) in HALVES:
+        program = in_halves(program, dtype, own >= len(work.inputs), stored)
     return MatchedProgram(program, feeds)
 
 
@@ -140,12 +146,13 @@ def sources(work: Work, first: int, end: int) -> Iterator[int]:
 
 
 def _is_elementwise(work: Work, first: int, end: int) -> bool:
-    """Return whether each op is a step, with operands from outside and a result of f32."""
+    """Return whether each op is a step, with operands and results of one float type."""
     nodes = work.nodes[first:end]
     outside = [v for n in nodes for v in n.operands if v < work.number_of(first)]
-    inner = all(n.type.dtype == F32 or n.name == "compare" for n in nodes)
+    values = [work.number_of(first + i) for i, n in enumerate(nodes) if n.name != "compare"]
     known = all(_op(work, n) for n in nodes)
-    return known and inner and is_f32(work, [*outside, work.number_of(end - 1)])
+    same = float_type(work, [*outside, *values, work.number_of(end - 1)])
+    return known and same != ""
 
 
 def _op(work: Work, node: WorkOp) -> str:

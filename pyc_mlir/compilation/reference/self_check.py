@@ -16,10 +16,18 @@ import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.artifact.test_vectors import EDGES, FINITE_EDGES, ExpectedResult, Sample, Samples
+from pyc_mlir.artifact.test_vectors import (
+    EDGES,
+    FINITE_EDGES,
+    ExpectedResult,
+    Sample,
+    Samples,
+    compare,
+    make_inputs,
+)
 from pyc_mlir.artifact.verification import Expectation, SelfCheck, Unchecked
 from pyc_mlir.compilation.reference.oracles import PycOracle, expected_of, samples_of
-from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import definition_of, params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -29,6 +37,7 @@ from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.ops.contraction import any_order
 from pyc_mlir.pipelines.choices.contract import ROUNDING
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.plans import Serving
 from pyc_mlir.runtime.program import Program
 
 # Work in units of `OpDef.evaluation_work` (0.1 ns), times the root of the number of ops, as seconds
@@ -132,3 +141,26 @@ def self_check(artifact: Artifact, expected: Expectation, device: Device | None)
     assert found is not None, "a contract with `max_error` compares"
     sizes = tuple(s.sizes for s in expected.samples.samples)
     return SelfCheck(expected.name, found.done, found.worst, sizes, expected.work)
+
+
+def check_plans(
+    serving: Serving, of_plans: Sequence[tuple[Signature, Expectation]], limit: float | None
+) -> int:
+    """Run plans for certain shapes on their samples, and compare; return how many agree.
+
+    limit: of `max_error`. Raises PycError (WRONG_RESULT), and the failure's own code for a plan
+    that does not run.
+    """
+    done = 0
+    for signature, expected in of_plans:
+        for sample in expected.samples.samples:
+            inputs = make_inputs(signature, sample.seed, sample.sizes)
+            for (_, entry), run in serving.ways(inputs).items():
+                if wrong := compare(run(inputs), sample.outputs, limit).wrong:
+                    raise PycError(
+                        ReasonCode.WRONG_RESULT,
+                        f"program: expected the results of its reference, got {wrong} of {entry}, "
+                        "a plan for certain shapes; compile without `plans`",
+                    )
+        done += bool(expected.samples.samples)
+    return done

@@ -48,18 +48,25 @@ class EntryRequest:
 
     wanted: if it is False none is made, and only the account is read.
     also: further modes of the planner; each gets a second entry of its own.
+    beside: further functions, plans for certain shapes; each gets a second entry too.
     ranges: those that dimensions of the arguments keep.
     """
 
     function: str = "main"
     wanted: bool = True
     also: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     ranges: Ranges = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The name of the second entry."""
         return self.function + SUFFIX
+
+    @property
+    def twins(self) -> dict[str, str]:
+        """The second entry of each function, that of `function` last."""
+        return {f: f + SUFFIX for f in (*self.beside, self.function)}
 
     @property
     def modes(self) -> dict[str, str]:
@@ -178,21 +185,26 @@ def _add(
 
     Leaves the session where `to_async` does. Returns the outputs without a buffer.
     """
-    function = request.function
-    left_out = set() if into_buffers else set(range(_results(session, start, function)))
+    twins = request.twins
+    results = range(_results(session, start, request.function))
+    left_out: dict[str, set[int]] = {f: set(() if into_buffers else results) for f in twins}
     while True:
         session.use(start.clone())
         with session.context, ir.Location.unknown():
-            names = (request.name, *request.modes)
-            added = [add_entry(session.module, function, name, left_out) for name in names]
+            entries = [(f, name) for f, name in twins.items()]
+            entries += [(request.function, name) for name in request.modes]
+            added = [add_entry(session.module, f, name, left_out[f]) for f, name in entries]
         if missing := next(filter(None, added), ""):
             return _Refused(missing)
         to_async(session)
         with session.context:
-            copied = copied_outputs(function_named(session.module, request.name))
-        if copied <= left_out:
-            return tuple(sorted(left_out))
-        left_out |= copied
+            copied = {
+                f: copied_outputs(function_named(session.module, n)) for f, n in twins.items()
+            }
+        if all(copied[f] <= left_out[f] for f in twins):
+            return tuple(sorted(left_out[request.function]))
+        for f in twins:
+            left_out[f] |= copied[f]
 
 
 def _read(session: IreeSession, request: EntryRequest) -> ArenaEntry:
@@ -217,13 +229,18 @@ def _read(session: IreeSession, request: EntryRequest) -> ArenaEntry:
             assert other is not None, "entries are made together"
             in_modes[mode] = _needed(other, _arena_size(module, other, sized), sized)
         needed = _needed(twin, arena, sized)
-        # IREE rounds up where it packs results together, which no unknown size shows.
-        rounded = _needed(twin, arena, partial(rounded_size_of, to=_ALIGNMENT))
-        proven = any(
-            size is not None and entry.main is not None and size.at_most(entry.main)
-            for size in (needed, rounded)
-        )
+        proven = all(_proven(module, f, name, sized) for f, name in request.twins.items())
         return replace(entry, twin=needed, in_modes=in_modes, proven=proven, arena_bytes=arena)
+
+
+def _proven(module: Any, function: str, name: str, sized: Sized) -> bool:
+    """Return whether the second entry of a function needs no more than the function."""
+    main, twin = (function_named(module, n) for n in (function, name))
+    assert main is not None and twin is not None, "entries are made together"
+    own, arena = call_bytes(main, sized), _arena_size(module, twin, sized)
+    # IREE rounds up where it packs results together, which no unknown size shows.
+    needed = (_needed(twin, arena, s) for s in (sized, partial(rounded_size_of, to=_ALIGNMENT)))
+    return any(n is not None and own is not None and n.at_most(own) for n in needed)
 
 
 def _results(session: IreeSession, module: Any, function: str) -> int:

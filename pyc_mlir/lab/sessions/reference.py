@@ -18,10 +18,10 @@ from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
 from pyc_mlir.artifact.verification import Oracle
 from pyc_mlir.compilation.lower import bytecode_of
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle
-from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.signatures import signature_of
 from pyc_mlir.frontends.sources import Source
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.lab.evidence.identity import graph_of_program

@@ -37,6 +37,8 @@ CHANGED: dict[str, Any] = {
     "recipe": "log.jsonl",
     "check": True,
     "dims": {"batch": (1, 64)},
+    "plans": "batch=1;batch=2:8",
+    "shapes": "trace.csv",
     "node_names": True,
     "islands": True,
     "passes": "pyc-canonicalize,default",
@@ -102,7 +104,11 @@ def test_other_data_is_refused(data):
         CompileOptions.from_data(data)
 
 
-ODD: dict[str, Any] = dict.fromkeys(NAMES, 3) | {"iree_flags": [3], "dims": [("n", 1)]}
+ODD: dict[str, Any] = dict.fromkeys(NAMES, 3) | {
+    "iree_flags": [3],
+    "dims": [("n", 1)],
+    "plans": 1.5,
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -148,6 +154,7 @@ def test_the_command_line_gives_the_same_options(tmp_path):
         ("--kernels", "rows+gemv"), ("--calibration", "figures.json"), ("--recipe", "log.jsonl"),
         ("--dim", "batch=1:64"), ("--dump-phases", "phases"), ("--Xiree=--iree-opt-level=O2",),
         ("--node-names",), ("--islands",), ("--check",), ("--wisdom", "wisdom.json"),
+        ("--plans", "batch=1;batch=2:8"), ("--shapes", "trace.csv"),
         ("--require-evidence",), ("--passes", "pyc-canonicalize,default"),
         ("--memory-budget", "1MiB"), ("--allowed-targets", "cpu-avx2"),
     ]  # fmt: skip

@@ -57,9 +57,11 @@ def layers(x: Any, w: Any) -> Any:
 
 F32 = np.dtype(np.float32)
 SPECS = [TensorSpec(F32, 16, 32), TensorSpec(F32, 32, 32)]
+OPEN = [TensorSpec(F32, "batch", 32), TensorSpec(F32, 32, 32)]
 PROGRAMS: dict[str, tuple[Any, Any, Callable[[], Options]]] = {
     "defaults": (TEXT, None, make_options),
     "function": (layers, SPECS, make_options),
+    "plans": (layers, OPEN, lambda: make_options(plans="batch=2;batch=3:8")),
     "modes": (layers, SPECS, lambda: make_options(also_modes=["memory_first", "latency_first"])),
     "unplanned": (TEXT, None, lambda: make_options(planner_mode="iree", kernels="iree")),
     "families": (TEXT, None, lambda: make_options(target="cpu-avx2", kernels="rows+gemv")),

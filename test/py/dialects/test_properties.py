@@ -19,13 +19,13 @@ from random_ops import draw_graph
 from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
 from pyc_mlir.compilation.lower import TO_LINALG
 from pyc_mlir.compilation.options import HIGH_LEVEL
-from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.frontends.signatures import shapes_text
 from pyc_mlir.pipelines.choices.choices import Choices, Recipe
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline

@@ -9,8 +9,8 @@ import pyc_mlir  # noqa: E402
 import pyc_mlir.torch as pyc_torch  # noqa: E402
 from pyc_mlir import PycError, ReasonCode, TensorSpec  # noqa: E402
 from pyc_mlir.artifact.import_report import UnsupportedModel  # noqa: E402
-from pyc_mlir.compilation.signatures import signature_of  # noqa: E402
 from pyc_mlir.dialects.ir.interpreter import entry_function, interpret  # noqa: E402
+from pyc_mlir.frontends.signatures import signature_of  # noqa: E402
 from pyc_mlir.frontends.torch.export import from_torch  # noqa: E402
 from pyc_mlir.frontends.torch.importer import import_torch  # noqa: E402
 
@@ -143,6 +143,7 @@ def test_a_named_dimension_that_the_model_fixes_is_an_error(function):
     assert caught.value.code is ReasonCode.UNTRACEABLE
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
 def test_written_buffers_are_state():
     model = pyc_torch.compile(Counter(), (torch.ones(3),), cache=False)
     assert [a.name for a in model.program.signature.inputs] == ["x", "total"]

@@ -5,11 +5,11 @@ import pytest
 
 import pyc_mlir
 from pyc_mlir.artifact.signature import Signature, decode, filled
-from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.frontends.python.trace import trace
+from pyc_mlir.frontends.signatures import signature_of
 
 
 def test_results_keep_their_structure():

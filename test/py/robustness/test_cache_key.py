@@ -32,6 +32,7 @@ from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.policies import BUILT_IN
+from pyc_mlir.pipelines.shapes.demand import Demand
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.env_overrides import OVERRIDES
 from pyc_mlir.util.process_start import process_start
@@ -82,6 +83,8 @@ CHANGES: dict[str, Any] = {
     "own_constants": True,
     "islands": True,
     "check": True,
+    "plans": "auto",
+    "demand": Demand.of_ranges({"batch": (1, 2)}),
 }
 REFUSED: dict[str, Any] = {
     "dump_phases": Path("phases"),
@@ -129,6 +132,7 @@ def test_every_clause_is_in_the_key(clause):
     value = {
         "allowed_targets": ("cpu",), "fallbacks": ("none",), "determinism": "strict",
         "max_concurrency": 2, "memory_budget_bytes": 5, "latency_binding": True,
+        "detect_faults": True,
     }.get(clause, 0.5)  # fmt: skip
     goal = 1.0 if clause == "latency_binding" else None
     before = replace(Options(), contract=Contract(latency_goal_seconds=goal))

@@ -25,7 +25,6 @@ import pyc_mlir
 from pyc_mlir.artifact.test_vectors import ExpectedResult, compare, make_inputs
 from pyc_mlir.compilation import lower as lowering
 from pyc_mlir.compilation.reference.oracles import PycOracle, make_samples
-from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
@@ -35,6 +34,7 @@ from pyc_mlir.dialects.numerics.rounding import Uncertain
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import is_float
+from pyc_mlir.frontends.signatures import signature_of
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 
 # Rows of the table of cases and seeds of random graphs that one test takes, and how many tests.

@@ -42,6 +42,8 @@ NOT_IN_CODE = {
     *("prefetchi", "prfchw", "ptwrite", "rdpid", "rdpru", "rdrnd", "rdseed", "rtm", "serialize"),
     *("sgx", "shstk", "sse", "sse2", "tsxldtrk", "uintr", "usermsr", "waitpkg", "wbnoinvd"),
     *("widekl", "x87", "xsave", "xsavec", "xsaveopt", "xsaves"),
+    # The features of AVX-512 under one name; each is in the list by itself.
+    "avx10.1",
 }
 
 

@@ -77,7 +77,7 @@ def test_a_program_that_cannot_be_loaded_is_logged(tmp_path, capsys):
 def test_a_log_does_not_overwrite_the_program(tmp_path, capsys):
     program = tmp_path / "p.vmfb"
     program.write_bytes(b"none")
-    assert pyc_run.main([str(program), "--log", str(program)]) == 1
+    assert pyc_run.main([str(program), "--log", str(program)]) == 2
     assert "a file of its own for --log" in capsys.readouterr().err
     assert program.read_bytes() == b"none"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from assembly import Loop, innermost_loops
@@ -20,7 +21,10 @@ from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.runtime.executable import Executable, ResultType
 
 FLOAT = ResultType(np.dtype(np.float32), None)
-DTYPES = {"f32": np.float32, "i64": np.int64, "i32": np.int32, "i8": np.int8}
+DTYPES = {
+    **{"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16},
+    **{"i64": np.int64, "i32": np.int32, "i8": np.int8, "ui8": np.int8},
+}
 RESULTS = {name: ResultType(np.dtype(dtype), None) for name, dtype in DTYPES.items()}
 
 LEVELS = (Target.named("cpu-avx2"), Target.named("cpu-avx512"))

@@ -9,6 +9,7 @@ from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.driver.pipeline_text import PipelineError
 from pyc_mlir.pipelines.memory.planner.planner import BudgetRefused
+from pyc_mlir.tools.cli.common import usage_error
 
 POINT = SourcePoint("model.py", 3, 7)
 BREAK = GraphBreak("model.py:3", "Foo", ReasonCode.UNSUPPORTED_OP, "no rule", 1)
@@ -23,6 +24,7 @@ ERRORS: list[PycError] = [
     ),
     CompileError(ReasonCode.PASS_FAILED, "passes", [IreeDiagnostic("error", "no", "a.mlir:1:1")]),
     PipelineError("a,b", 2, "unknown pass"),
+    usage_error("pyc-run", "expected a program"),
     WrongResult("program: expected 1, got 2", [DECISION]),
 ]
 

@@ -16,7 +16,7 @@ from pyc_mlir.tools.bench.peers.systems import SystemTask
 from pyc_mlir.tools.bench.peers.worker import prepare
 from pyc_mlir.tools.bench.report import zoo_table
 from pyc_mlir.tools.bench.report.show import markdown
-from pyc_mlir.tools.bench.zoo import export, suite
+from pyc_mlir.tools.bench.zoo import export, quantized, suite
 from pyc_mlir.tools.bench.zoo.networks import CONVOLUTIONAL, NETWORKS, TRANSFORMER
 from pyc_mlir.tools.bench.zoo.suite import Models, ZooRow
 from pyc_mlir.tools.bench.zoo.systems import SYSTEMS
@@ -252,3 +252,24 @@ def test_a_system_without_a_setting_that_compiles_has_failed(tmp_path):
     with pytest.raises(PycError, match="expected a setting that compiles, got none") as caught:
         prepare(system, task, 1, 0.0)
     assert caught.value.code is ReasonCode.TARGET_COMPILE_FAILED
+
+
+def test_a_failed_run_of_a_quantized_model_is_told_with_its_output(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"no model")
+    with pytest.raises(
+        PycError, match=r"model.onnx: expected a measurement, got status 1:\n.*BAD_MODEL"
+    ):
+        quantized.measured([path], 1)
+
+
+def test_a_model_in_halves_has_no_other_floats():
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    g = quantized.Graph()
+    model = g.model((2, 8), g.linear("x", 8, 4))
+    for dtype, element in (("f16", onnx.TensorProto.FLOAT16), ("bf16", onnx.TensorProto.BFLOAT16)):
+        half = quantized.in_halves(model, dtype)
+        values = (*half.graph.input, *half.graph.output, *half.graph.value_info)
+        assert {v.type.tensor_type.elem_type for v in values} == {element}
+        assert {w.data_type for w in half.graph.initializer} == {element}
+    assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT

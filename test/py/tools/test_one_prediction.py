@@ -8,8 +8,8 @@ import pytest
 from pyc_mlir import TensorSpec, compile
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.manifest import read_manifest
-from pyc_mlir.compilation.signatures import predicted_sizes
 from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.frontends.signatures import predicted_sizes
 from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.profile.build import predict

@@ -36,8 +36,10 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.choices.policies import load_policy
+from pyc_mlir.pipelines.shapes.demand import Demand
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.tools.cli.common import UsageError
 from pyc_mlir.worker.answer import artifact_frame, artifact_of, error_frame, error_of
 from pyc_mlir.worker.protocol import Channel, Frame, FrameReader, read_frame
 from pyc_mlir.worker.request import (
@@ -138,6 +140,7 @@ def options() -> Options:
         dims={"n": (1, 8)},
         node_names=True,
         islands=True,
+        plans="n=1;n=2:4",
     )
     decision = Decision(
         Site("a", "b"), "x", (Alternative("x"),), "fallback", grounds=(Reason("", "why"),)
@@ -158,6 +161,7 @@ def options() -> Options:
         co_selected=True,
         own_constants=True,
         check=True,
+        demand=Demand.of_ranges({"n": (1, 8)}),
     )
 
 
@@ -259,7 +263,12 @@ def test_errors_travel(code):
     assert str(found) == str(UnsupportedModel(report))
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+# Command lines are read before a worker is asked.
+@pytest.mark.parametrize(
+    "error",
+    [e for e in ERRORS if not isinstance(e, UsageError)],
+    ids=lambda e: type(e).__name__,
+)
 def test_every_kind_of_error_travels_with_its_fields(error):
     found = error_of(read_frame(joined(error_frame(error))))
     assert type(found) is type(error) and str(found) == str(error) and found.args == error.args
@@ -279,6 +288,7 @@ def test_errors_of_a_worker_keep_their_kinds():
 STAGES = [
     ({}, (CHEAPEST,)),
     ({"also_modes": ["memory_first"]}, (CHEAPEST, DEFAULT)),
+    ({"plans": 2}, (CHEAPEST, DEFAULT)),
     ({"planner_mode": "memory_first"}, (CHEAPEST, DEFAULT)),
     ({"planner_mode": "iree"}, (CHEAPEST,)),
     ({"contract": Contract(determinism="strict")}, ()),

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.frontends.signatures import signature_of
 from pyc_mlir.frontends.sources import OnnxFile, Source
 from pyc_mlir.tools.bench.latency.rounds import store_graph, store_linalg
 from pyc_mlir.tools.bench.model.reference import Reference, reference

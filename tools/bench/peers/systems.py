@@ -22,11 +22,20 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.tools.bench.peers import onnxruntime_session as peers_onnxruntime
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS, Named, PreparedWorkload
 
 PYC = "pyc"
 IREE = "iree"
+
+
+def read_arrays(path: Path) -> list[np.ndarray]:
+    """Read the arrays of a file that `np.savez` wrote, in order."""
+    with np.load(path, allow_pickle=False) as stored:
+        arrays = [stored[f"arr_{i}"] for i in range(len(stored.files))]
+    # numpy stores bf16 as two bytes of no type.
+    return [a.view(DTYPES["bf16"]) if a.dtype == np.dtype("V2") else a for a in arrays]
 
 
 @dataclass(frozen=True)
@@ -40,8 +49,7 @@ class SystemTask:
 
     def inputs(self) -> list[np.ndarray]:
         """Read the arguments of the call."""
-        with np.load(self.folder / "inputs.npz", allow_pickle=False) as stored:
-            return [stored[f"arr_{i}"] for i in range(len(stored.files))]
+        return read_arrays(self.folder / "inputs.npz")
 
     def unpickle(self, name: str) -> Any:
         """Read the graph (``graph``) or IREE's input (``linalg``)."""

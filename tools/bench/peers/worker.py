@@ -25,7 +25,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.processes import hold_to
 from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload, Spent, choose
-from pyc_mlir.tools.bench.peers.systems import SYSTEMS, System, SystemTask
+from pyc_mlir.tools.bench.peers.systems import SYSTEMS, System, SystemTask, read_arrays
 
 MISSING = "missing"
 FAILED = "failed"
@@ -177,8 +177,7 @@ def check(prepared: PreparedWorkload, folder: Path) -> float:
     """Return the largest error against the float64 results in `folder`."""
     from pyc_mlir.tools.bench.workloads.workloads import relative_error
 
-    with np.load(folder / "expected.npz", allow_pickle=False) as stored:
-        expected = [stored[f"arr_{i}"] for i in range(len(stored.files))]
+    expected = read_arrays(folder / "expected.npz")
     return relative_error([np.asarray(r) for r in prepared.results()], expected)
 
 

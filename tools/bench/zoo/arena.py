@@ -28,7 +28,6 @@ _POSITIONS = {
     "GetKeyValue": 297, "ReleaseKeyValuePairs": 300, "AllocatorGetStats": 319,
 }  # fmt: skip
 _WARNINGS, _DEVICE_ALLOCATOR, _DEFAULT_MEMORY = 2, 0, 0
-_ELEMENTS = {"float32": 1, "int64": 7}
 # The first run allocates buffer by buffer, later ones a block of the size that it saw.
 _RUNS = 2
 
@@ -127,8 +126,11 @@ def _run(
 
 def _value(api: _Interface, kept: ExitStack, info: c_void_p, array: np.ndarray) -> c_void_p:
     """Return the array as onnxruntime's value, without a copy."""
+    from onnx.helper import np_dtype_to_tensor_dtype
+
     shape = (c_int64 * array.ndim)(*array.shape)
-    size, element = c_size_t(array.nbytes), c_int(_ELEMENTS[array.dtype.name])
+    # onnxruntime numbers element types as ONNX does.
+    size, element = c_size_t(array.nbytes), c_int(np_dtype_to_tensor_dtype(array.dtype))
     data = c_void_p(array.ctypes.data)
     rank = c_size_t(array.ndim)
     create = "CreateTensorWithDataAsOrtValue"

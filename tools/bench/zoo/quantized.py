@@ -5,15 +5,19 @@
 Convolutional networks and an encoder are built as ONNX graphs in f32 (``NAME.f32.onnx``) and
 quantized by onnxruntime (``NAME.onnx``): statically, as QDQ with weights per channel, or
 dynamically. The products of a decoder's feed-forward layers are written with weights of 4 bits, for
-one row or many. What is there already is kept. With `--json` each model, and its twin in f32, runs
-under PyC and the peers that are installed as in `pyc-bench model`, on one thread; errors are
-against onnxruntime in the model's own types.
+one row or many, and the encoder once more in f16 and bf16. What is there already is kept.
+
+With `--json` each model, and its twin in f32, runs under PyC and the peers that are installed as in
+`pyc-bench model`, on one thread. Errors are against onnxruntime without its optimizations where a
+model is quantized, else against float64. Records of other models that OUT holds are kept, if they
+come from the same environment.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +26,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from pyc_mlir.measure.records import Report
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.measure.records import Report, compare
+from pyc_mlir.pipelines.kernels.lang.language import HALVES
 from pyc_mlir.util.children import run as run_child
 
 OPSET = 17
@@ -177,9 +184,26 @@ def feed_forward(rows: int, layers: int = 4, width: int = 2048, inner: int = 550
     return g.model((rows, width), x)
 
 
+def in_halves(model: Any, dtype: str) -> Any:
+    """Return a model whose weights, inputs and results are f16 or bf16 in place of f32."""
+    element = {"f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}[dtype]
+    half = onnx.ModelProto.FromString(model.SerializeToString())
+    for weight in half.graph.initializer:
+        if weight.data_type == TensorProto.FLOAT:
+            numbers = numpy_helper.to_array(weight).astype(DTYPES[dtype])
+            weight.CopyFrom(numpy_helper.from_array(numbers, weight.name))
+    for value in (*half.graph.input, *half.graph.output):
+        value.type.tensor_type.elem_type = element
+    del half.graph.value_info[:]
+    return onnx.shape_inference.infer_shapes(half)
+
+
 @dataclass(frozen=True)
 class Quantized:
-    """A network, and how onnxruntime quantizes it; "" for one that is written so."""
+    """A network, and what is made of it: ``static`` and ``dynamic`` by onnxruntime, or a half type.
+
+    "" for one that is written so.
+    """
 
     build: Callable[[], Any]
     how: str = "static"
@@ -189,6 +213,10 @@ NETWORKS: Mapping[str, Quantized] = {
     "resnet18-int8": Quantized(resnet18),
     "mobilenet-v2-int8": Quantized(mobilenet_v2),
     "bert2-dynamic": Quantized(bert2, "dynamic"),
+    "bert2-f16": Quantized(bert2, "f16"),
+    "bert2-bf16": Quantized(bert2, "bf16"),
+    "resnet18-f16": Quantized(resnet18, "f16"),
+    "mobilenet-v2-f16": Quantized(mobilenet_v2, "f16"),
     "feed-forward-4bit-1": Quantized(lambda: feed_forward(1), ""),
     "feed-forward-4bit-64": Quantized(lambda: feed_forward(64), ""),
 }
@@ -202,7 +230,7 @@ def sample(model: Any, seed: int = 0) -> np.ndarray:
 
 
 def export(name: str, folder: Path) -> Path:
-    """Write one network and its float twin; the path of the quantized model."""
+    """Write one network, and its float twin where it is quantized; the path of the former."""
     from onnxruntime.quantization import (  # pyright: ignore
         CalibrationDataReader,
         QuantFormat,
@@ -215,8 +243,8 @@ def export(name: str, folder: Path) -> Path:
     if path.exists():
         return path
     model, source = network.build(), folder / f"{name}.f32.onnx"
-    if not network.how:
-        onnx.save(model, path)
+    if not network.how or network.how in HALVES:
+        onnx.save(in_halves(model, network.how) if network.how else model, path)
         return path
     onnx.save(model, source)
     partial = path.with_suffix(".partial")
@@ -240,19 +268,48 @@ def export(name: str, folder: Path) -> Path:
     return path
 
 
-def measured(paths: Sequence[Path], rounds: int) -> Report:
-    """Run each model under PyC and its peers; one report of all."""
-    reports = []
+def _reference(path: Path) -> str:
+    """Return what a model's results are compared with, as `pyc-bench model --reference`."""
+    if ".f32" in path.suffixes:
+        return "auto"
+    return "numpy" if "f16" in path.stem else "onnxruntime"
+
+
+def measured(paths: Sequence[Path], rounds: int, before: Report | None = None) -> Report:
+    """Run each model under PyC and its peers; one report of all, and of those measured `before`.
+
+    Raises PycError (RUNTIME_FAILED) for a run that fails, with its output.
+    """
+    reports, peers = [], [name for name in PEERS if find_spec(name) is not None]
     for path in paths:
+        kind = _reference(path)
         with TemporaryDirectory(prefix="pyc-bench-") as folder:
             out = Path(folder) / "report.json"
             command = [sys.executable, "-m", "pyc_mlir.tools.pyc_bench", "model", str(path)]
-            command += ["--json", str(out), "--rounds", str(rounds), "--reference", "onnxruntime"]
-            run_child([*command, "--against", ",".join(PEERS)], stdout=None, stderr=None)
+            command += ["--json", str(out), "--rounds", str(rounds), "--reference", kind]
+            done = run_child([*command, "--against", ",".join(peers)])
+            if done.returncode != 0:
+                raise PycError(
+                    ReasonCode.RUNTIME_FAILED,
+                    where=path.name,
+                    expected="a measurement",
+                    got=f"status {done.returncode}:\n{done.stdout}{done.stderr}",
+                )
+            print(done.stdout, flush=True)
             reports.append(Report.load(out))
-    records = [record for report in reports for record in report.records]
-    settings = {"models": [path.stem for path in paths], "rounds": rounds}
-    return Report("model", reports[0].environment, settings, records)
+    named = zip(paths, reports, strict=True)
+    records = [
+        {**record, "network": path.stem, "batch": 1} for path, r in named for record in r.records
+    ]
+    stems = [path.stem for path in paths]
+    settings: dict[str, Any] = {"models": stems, "rounds": rounds, "peers": peers}
+    made = Report("zoo", reports[0].environment, settings, records)
+    if before is None:
+        return made
+    compare(before, made)  # which refuses another environment
+    kept = [record for record in before.records if record["network"] not in stems]
+    models = list(dict.fromkeys(record["network"] for record in (*kept, *records)))
+    return replace(made, settings={**settings, "models": models}, records=[*kept, *records])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -260,7 +317,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("pyc_mlir.tools.bench.zoo.quantized", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--models", default=",".join(NETWORKS))
-    parser.add_argument("--json", type=Path, metavar="OUT", help="measure, and store the records")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="OUT",
+        help="measure, and store the records beside those of other models there",
+    )
     parser.add_argument("--rounds", type=int, default=9)
     known = parser.parse_args(arguments)
     known.folder.mkdir(parents=True, exist_ok=True)
@@ -271,7 +333,8 @@ def main(arguments: Sequence[str]) -> int:
         twin = path.with_suffix(".f32.onnx")
         paths += [path, *([twin] if twin.exists() else [])]
     if known.json is not None:
-        measured(paths, known.rounds).save(known.json)
+        before = Report.load(known.json) if known.json.exists() else None
+        measured(paths, known.rounds, before).save(known.json)
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.conv.direct import DirectConv
 from pyc_mlir.pipelines.kernels.families.conv.images import find
@@ -20,10 +21,13 @@ from pyc_mlir.pipelines.kernels.families.conv.window import (
     under_taps,
 )
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
-from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
+from pyc_mlir.pipelines.kernels.lang.language import HALVES
+from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate, in_halves
+from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.kernels.shared.grid import known
 from pyc_mlir.pipelines.kernels.shared.tile import refuse_tile
 from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, cuts, knob_space
@@ -65,10 +69,12 @@ def cost(knobs: DirectConv, target: Target, sizes: Mapping[str, int]) -> Cost:
     read = images * knobs.rows.size * knobs.columns.size * knobs.channels
     traffic = 4 * (read + weights + pixels * knobs.filters)
     traffic += knobs.epilogue.read_bytes(pixels, knobs.filters)
+    size = 2 if knobs.dtype in HALVES else 4
+    traffic = traffic * size // 4
     made = CostModel(target).kernel("conv", flops, traffic)
     idle = weights / knobs.weights
     seconds = max(made.seconds, idle * CostModel(target).kernel("conv", flops, 0).seconds)
-    return replace(made, seconds=seconds, constant_bytes=4 * weights)
+    return replace(made, seconds=seconds, constant_bytes=size * weights)
 
 
 def reference(knobs: DirectConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
@@ -91,6 +97,8 @@ def reference(knobs: DirectConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray
     matrix = value.reshape(-1, knobs.filters)
     error = slack(matrix, sizes.reshape(matrix.shape), knobs.taps * depth)
     exact, bound = evaluate(knobs.epilogue, matrix, reads, error)
+    if knobs.dtype in HALVES:
+        exact, bound = stored(knobs.dtype, exact, bound)
     shape = (x.shape[0], *knobs.outputs, knobs.filters)
     return exact.reshape(shape), bound.reshape(shape)
 
@@ -114,6 +122,10 @@ def sample(random: Random, target: Target) -> tuple[DirectConv, list[Arrays]]:
     if random.random() < 0.5:
         others |= {"width": random.choice((1, 3, 6)), "panel": 16, "unroll": random.choice((1, 2))}
     images = random.choice((1, 2, "n"))
+    if random.random() < 0.4:
+        dtype = random.choice(HALVES)
+        epilogue = in_halves(layer(bias=random.random() < 0.5, activation="relu"), dtype)
+        others |= {"dtype": dtype, "epilogue": epilogue}
     knobs = DirectConv.on(target, images, rows, columns, *sizes, **others)
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
@@ -135,7 +147,7 @@ def _arrays(knobs: DirectConv, random: Random) -> Arrays:
     arrays = [values.normal(size=shape) for shape in shapes]
     arrays.append(knobs.layout.pack(weights.astype(np.float32)))
     arrays += contents(knobs.epilogue, pixels, knobs.filters, values)
-    return [a.astype(np.float32) for a in arrays]
+    return [a.astype(DTYPES[knobs.dtype]) for a in arrays]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -146,11 +158,14 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     found = find(work, "conv2d", dynamic=True)
     if found is None or found.weights is None or (found.parts and found.groups > 1):
         return []
-    seen = found.flat if found.is_flat else found
+    flat = found.is_flat and found.dtype == "f32"
+    if found.is_flat and not flat and found.groups == 1 and not (found.planar or found.parts):
+        return []  # a product: `half_gemm`
+    seen = found.flat if flat else found
     covers, program = longest(work, found.covers, MatrixView(found.result, 3))
     knobs = DirectConv.on(
         target, seen.images, seen.rows, seen.columns, found.channels, found.filters, found.groups,
-        epilogue=program.program, planar=found.planar, parts=found.parts,
+        epilogue=program.program, planar=found.planar, parts=found.parts, dtype=found.dtype,
     )  # fmt: skip
     if refusal(knobs, target):
         return []

@@ -10,18 +10,27 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import WEIGHTED, Channelwise, Geometry
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.sources import pieces
 from pyc_mlir.pipelines.kernels.families.conv.window import PIXELS_OF_RESULT, under_taps
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
-from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import (
+    NOTHING,
+    InKernel,
+    Pointwise,
+    evaluate,
+    in_halves,
+)
+from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.kernels.variants import knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -38,6 +47,7 @@ class Depthwise:
 
     images: Geometry
     epilogue: Pointwise = NOTHING
+    dtype: str = "f32"
 
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: operands x, w, the epilogue's, then y."""
@@ -46,7 +56,11 @@ class Depthwise:
         reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
         operands = (*images.sources, w, *reads, images.result)
         return Kernel(
-            name, operands, lambda size: (images.workgroups,), self._body, merged=PIXELS_OF_RESULT
+            name,
+            in_type(operands, self.dtype),
+            lambda size: (images.workgroups,),
+            self._body,
+            merged=PIXELS_OF_RESULT,
         )
 
     def _body(self, k: Build, *memory: Memory) -> None:
@@ -68,6 +82,7 @@ def cost(knobs: Depthwise, target: Target, sizes: Mapping[str, int]) -> Cost:
     flops = pixels * images.channels * (2.0 * images.taps + knobs.epilogue.flops)
     traffic = images.traffic_bytes(sizes) + 4 * images.taps * images.channels
     traffic += knobs.epilogue.read_bytes(pixels, images.channels)
+    traffic //= 2 if knobs.dtype in HALVES else 1
     return CostModel(target).kernel("depthwise", flops, traffic)
 
 
@@ -82,12 +97,18 @@ def reference(knobs: Depthwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]
     matrix, shape = value.reshape(-1, images.channels), value.shape
     error = slack(matrix, sizes.reshape(matrix.shape), images.taps)
     exact, bound = evaluate(knobs.epilogue, matrix, reads, error)
+    if knobs.dtype in HALVES:
+        exact, bound = stored(knobs.dtype, exact, bound)
     return exact.reshape(shape), bound.reshape(shape)
 
 
 def sample(random: Random, target: Target) -> tuple[Depthwise, list[Arrays]]:
     """Draw knobs and three calls."""
     knobs = Depthwise(Geometry.random(random, target), random_epilogue(random))
+    if random.random() < 0.4:
+        dtype = random.choice(HALVES)
+        epilogue = in_halves(layer(bias=random.random() < 0.5, activation="relu"), dtype)
+        knobs = Depthwise(knobs.images, epilogue, dtype)
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
@@ -97,7 +118,7 @@ def _arrays(knobs: Depthwise, random: Random) -> Arrays:
     pixels = len(x[0]) * images.outputs[0] * images.outputs[1]
     arrays = [*x, values.normal(size=(images.taps, images.channels))]
     arrays += contents(knobs.epilogue, pixels, images.channels, values)
-    return [a.astype(np.float32) for a in arrays]
+    return [a.astype(DTYPES[knobs.dtype]) for a in arrays]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -111,7 +132,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     geometry = Geometry.on(
         target, found.images, found.rows, found.columns, found.channels, found.parts
     )
-    knobs = Depthwise(geometry, program.program)
+    knobs = Depthwise(geometry, program.program, found.dtype)
     if refusal(knobs, target):
         return []
     feeds = (*found.feeds, Feed(found.weights, (3,)), *program.feeds)

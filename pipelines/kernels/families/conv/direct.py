@@ -12,6 +12,7 @@ tap by tap (`window.py`).
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pyc_mlir.pipelines.kernels.families.conv.filters import Filters
@@ -19,9 +20,12 @@ from pyc_mlir.pipelines.kernels.families.conv.sources import (
     ChannelSlice,
     Piece,
     channels_of,
+    first_held,
     fits,
     operands,
     pieces,
+    scratch_of,
+    widen,
 )
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     PIXELS_OF_RESULT,
@@ -33,7 +37,7 @@ from pyc_mlir.pipelines.kernels.families.conv.window import (
 )
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, fma, least
@@ -55,6 +59,8 @@ class DirectConv:
     `unroll` input channels are one turn of the innermost loop; `workgroups` cuts rows (of
     a single one the tiles) and panels.
     `merged` groups are computed as one, with zeros between them, where they have few filters.
+    Of a half `dtype`, the rows of x under the taps are widened to f32 for each row of outputs, and
+    weights in registers.
     """
 
     images: Dim
@@ -71,6 +77,7 @@ class DirectConv:
     unroll: int = 4
     workgroups: tuple[int, int] = (1, 1)
     parts: tuple[ChannelSlice, ...] = ()
+    dtype: str = "f32"
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -164,7 +171,7 @@ class DirectConv:
     def panels(self) -> Panels:
         """The layout of the weights of one block of groups."""
         depth = self.taps * self.channels // self.blocks
-        return Panels(self.filters // self.blocks, depth, self.panel)
+        return Panels(self.filters // self.blocks, depth, self.panel, self.dtype)
 
     @property
     def layout(self) -> Filters:
@@ -185,14 +192,16 @@ class DirectConv:
             *self.epilogue.operands("e", matrix, self.filters),
             Operand("y", result, "out"),
         )
+        taken = (*in_type(taken, self.dtype), *scratch_of(self))
         return Kernel(
             name, taken, lambda size: self.workgroups, self._body, merged=PIXELS_OF_RESULT
         )
 
     def _body(self, k: Build, *memory: Memory) -> None:
         x = pieces(memory, self.channels, self.parts)
-        w, *reads, y = memory[len(x) :]
-        Direct(k, self, x, w, y, InKernel(k, self.epilogue, tuple(reads))).build()
+        w, *reads, y = memory[len(x) : len(memory) - len(scratch_of(self))]
+        held = memory[-1] if scratch_of(self) else None
+        Direct(k, self, x, w, y, InKernel(k, self.epilogue, tuple(reads)), held=held).build()
 
 
 @dataclass(frozen=True)
@@ -238,6 +247,7 @@ class Direct:
     y: Memory
     epilogue: InKernel
     sums: list[Memory] = field(default_factory=list)
+    held: Memory | None = None
 
     def build(self) -> None:
         """Build every block's panels, also the narrower last one, over this share's rows."""
@@ -270,7 +280,15 @@ class Direct:
                 (Index.of(0), number) if knobs.images == 1 else (number // high, number % high)
             )
             taps = taps_at(knobs.rows, row, k.size(knobs.rows.dim))
-            self._columns(panel, ConvRow(image, row, taps))
+            found = ConvRow(image, row, taps)
+            if self.held is not None:
+                widen(k, knobs, self.x, found, partial(self._row_under, found), self.held)
+            self._columns(panel, found)
+
+    def _row_under(self, row: ConvRow, down: Index) -> Index:
+        """Return the row of x under a tap of an output row."""
+        axis = self.knobs.rows
+        return row.number * axis.stride + down * axis.dilation - axis.low
 
     def _columns(self, panel: FilterPanel, row: ConvRow) -> None:
         """Compute all outputs of a row."""
@@ -349,7 +367,7 @@ class Direct:
         k, knobs = self.k, self.knobs
         depth = knobs.panels.depth // knobs.taps
         vectors = len(self._places(panel))
-        y = row.number * knobs.rows.stride + down * knobs.rows.dilation - knobs.rows.low
+        y = self._row_under(row, down)
         low, high = segment.outputs.start, segment.outputs.stop
         first, end = segment.taps if isinstance(segment, _Found) else _ends(segment.taps)
 
@@ -358,6 +376,11 @@ class Direct:
             x = (start + low) * columns.stride + tap * columns.dilation - columns.low
             weights = panel.weights + (down * columns.kernel + tap) * (depth * panel.width)
             made = list(kept)
+            if self.held is not None:
+                # The rows that were widened hold all parts, one after the other.
+                whole = Piece(self.held, 0, 0, knobs.channels)
+                place = (Index.of(0), first_held(k, knobs) + down, x)
+                return self._channels(panel, whole, place, weights, high - low, made)
             for piece in self.x:
                 begin = weights + piece.start * panel.width
                 made = self._channels(panel, piece, (row.image, y, x), begin, high - low, made)
@@ -407,6 +430,10 @@ class Direct:
         return k.loop(edge, width, 1, kept)(step(1))
 
     def _number(self, memory: Memory, image: Index, y: Index, x: Index, channel: Index) -> Scalar:
+        if self.held is not None:
+            return (
+                memory.number(y, channel, x) if self.knobs.planar else memory.number(y, x, channel)
+            )
         if self.knobs.planar:
             return memory.number(image, channel, y, x)
         return memory.number(image, y, x, channel)

@@ -28,9 +28,8 @@ class Filters:
         """Return the weights under this layout."""
         each = weights.reshape(self.taps, -1, self.blocks, self.merged, self._filters)
         depth = each.shape[1]
-        whole = np.zeros(
-            (self.blocks, self.taps, self.merged, depth, self.merged, self._filters), np.float32
-        )
+        shape = (self.blocks, self.taps, self.merged, depth, self.merged, self._filters)
+        whole = np.zeros(shape, weights.dtype)
         for g in range(self.merged):
             whole[:, :, g, :, g] = each[:, :, :, g].transpose(2, 0, 1, 3)
         matrices = whole.reshape(self.blocks, self.panels.depth, self.panels.columns)

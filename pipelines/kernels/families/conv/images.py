@@ -15,7 +15,7 @@ from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
-from pyc_mlir.pipelines.target.work import Work, WorkOp, is_f32
+from pyc_mlir.pipelines.target.work import Work, WorkOp, float_type
 
 _TO_NHWC = (0, 2, 3, 1)
 # Names of sizes that are known at run time only.
@@ -43,6 +43,7 @@ class Images:
     groups: int = 1
     weights: int | None = None
     parts: tuple[ChannelSlice, ...] = ()
+    dtype: str = "f32"
 
     @property
     def is_flat(self) -> bool:
@@ -73,7 +74,7 @@ class Images:
 
 
 def find(work: Work, *names: str, dynamic: bool = False) -> Images | None:
-    """Find the window op of f32 that a group begins with, one of `names`; None without a kernel.
+    """Find the window op of floats that a group begins with, one of `names`; None without a kernel.
 
     Batches may be dynamic. So may be images, if that is `dynamic`, in each dimension of which there
     are as many outputs.
@@ -82,7 +83,8 @@ def find(work: Work, *names: str, dynamic: bool = False) -> Images | None:
     joined = find_parts(work)
     before = joined.covers if joined else int(planar)
     node = work.nodes[before]
-    if node.name not in names or node.params["layout"] != "NHWC" or not is_f32(work, node.operands):
+    dtype = float_type(work, node.operands)
+    if node.name not in names or node.params["layout"] != "NHWC" or not dtype:
         return None
     if before and node.operands[0] != work.number_of(before - 1):
         return None
@@ -103,7 +105,7 @@ def find(work: Work, *names: str, dynamic: bool = False) -> Images | None:
     found = Images(
         "n" if images is None else images, rows, columns, channels, filters, result, before + 1,
         tuple(Feed(v, (1, 2, 3)) for v in (joined.values if joined else sources)), planar,
-        parts=joined.parts if joined else (),
+        parts=joined.parts if joined else (), dtype=dtype,
     )  # fmt: skip
     if node.name != "conv2d":
         return found

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import (
     LARGEST,
@@ -24,13 +25,21 @@ from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.sources import pieces
 from pyc_mlir.pipelines.kernels.families.conv.window import PIXELS_OF_RESULT, under_taps
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
-from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
-from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, in_type
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import (
+    NOTHING,
+    InKernel,
+    Pointwise,
+    evaluate,
+    in_halves,
+)
+from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.kernels.variants import knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -51,6 +60,7 @@ class Pool:
     operation: str
     images: Geometry
     epilogue: Pointwise = NOTHING
+    dtype: str = "f32"
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for an unknown operation."""
@@ -73,7 +83,11 @@ class Pool:
         reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
         operands = (*images.sources, *reads, images.result)
         return Kernel(
-            name, operands, lambda size: (images.workgroups,), self._body, merged=PIXELS_OF_RESULT
+            name,
+            in_type(operands, self.dtype),
+            lambda size: (images.workgroups,),
+            self._body,
+            merged=PIXELS_OF_RESULT,
         )
 
     def _body(self, k: Build, *memory: Memory) -> None:
@@ -95,6 +109,7 @@ def cost(knobs: Pool, target: Target, sizes: Mapping[str, int]) -> Cost:
     flops = pixels * images.channels * (float(images.taps) + knobs.epilogue.flops)
     traffic = images.traffic_bytes(sizes)
     traffic += knobs.epilogue.read_bytes(pixels, images.channels)
+    traffic //= 2 if knobs.dtype in HALVES else 1
     return CostModel(target).kernel("pool", flops, traffic)
 
 
@@ -117,6 +132,8 @@ def reference(knobs: Pool, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
             error = slack(total, sizes, images.taps) / count + 2 * ROUNDING * np.abs(value)
     matrix = value.reshape(-1, images.channels)
     exact, bound = evaluate(knobs.epilogue, matrix, reads, error.reshape(matrix.shape))
+    if knobs.dtype in HALVES:
+        exact, bound = stored(knobs.dtype, exact, bound)
     return exact.reshape(shape), bound.reshape(shape)
 
 
@@ -125,6 +142,10 @@ def sample(random: Random, target: Target) -> tuple[Pool, list[Arrays]]:
     operation = random.choice(OPERATIONS)
     geometry = Geometry.random(random, target, covered=operation != "padded_mean")
     knobs = Pool(operation, geometry, random_epilogue(random))
+    if random.random() < 0.4:
+        dtype = random.choice(HALVES)
+        epilogue = in_halves(layer(bias=random.random() < 0.5, activation="relu"), dtype)
+        knobs = Pool(operation, geometry, epilogue, dtype)
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
@@ -133,7 +154,7 @@ def _arrays(knobs: Pool, random: Random) -> Arrays:
     x = images.random_images(random, values)
     pixels = len(x[0]) * images.outputs[0] * images.outputs[1]
     arrays = [*x, *contents(knobs.epilogue, pixels, images.channels, values)]
-    return [a.astype(np.float32) for a in arrays]
+    return [a.astype(DTYPES[knobs.dtype]) for a in arrays]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -152,7 +173,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     if operation != "padded_mean" and not geometry.is_covered:
         return []
     covers, program = longest(work, found.covers, MatrixView(found.result, 3))
-    knobs = Pool(operation, geometry, program.program)
+    knobs = Pool(operation, geometry, program.program, found.dtype)
     if refusal(knobs, target):
         return []
     feeds = (*found.feeds, *program.feeds)

@@ -2,10 +2,12 @@
 
 A window that reads a concatenation of channels reads its parts, one that reads a slice of channels
 reads the tensor that the slice is of: neither is ever stored. `find_parts` finds the parts that a
-group of ops begins with, `pieces` gives a kernel their memory.
+group of ops begins with, `pieces` gives a kernel their memory. Images of f16 or bf16 of which
+numbers are broadcast, which from a half takes several instructions, are widened to f32 first, row
+by row, in vectors (`widen`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -15,7 +17,8 @@ import numpy as np
 from pyc_mlir.dialects.ops.movement import END, START, python_slice
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
-from pyc_mlir.pipelines.kernels.lang.language import Memory
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.values import Index
 from pyc_mlir.pipelines.target.work import Work, WorkOp
 
 # The code of a kernel grows with them.
@@ -171,3 +174,54 @@ def _taken(node: WorkOp, parts: list[tuple[int, ChannelSlice]]) -> list[tuple[in
             found.append((value, ChannelSlice(part.pitch, part.first + low, high - low)))
         start += part.width
     return found
+
+
+def scratch_of(knobs: Any) -> tuple[Operand, ...]:
+    """Return the memory of each workgroup for the rows of x under the taps; none for f32.
+
+    `knobs` are those of a `DirectConv`, whose module imports this one.
+    """
+    if knobs.dtype not in HALVES:
+        return ()
+    count, pixel = knobs.workgroups[0] * knobs.workgroups[1], (knobs.columns.dim, knobs.channels)
+    row = pixel[::-1] if knobs.planar else pixel
+    return (Operand("scratch", (count * knobs.rows.kernel, *row), "out"),)
+
+
+def first_held(k: Build, knobs: Any) -> Index:
+    """Return the number of this workgroup's first row in the scratch memory."""
+    number = k.workgroup(0) * knobs.workgroups[1] + k.workgroup(1)
+    return number * knobs.rows.kernel
+
+
+def widen(
+    k: Build,
+    knobs: Any,
+    x: Sequence[Piece],
+    row: Any,
+    under: Callable[[Index], Index],
+    held: Memory,
+) -> None:
+    """Write the rows of x under the taps of an output `row` to `held`.
+
+    `under(tap)` is the number of the row of x. Parts of x lie one after the other.
+    """
+    wide, own = k.size(knobs.columns.dim), first_held(k, knobs)
+    with k.range(*row.taps) as down:
+        y, to = under(down), own + down
+        if knobs.planar:
+            with k.range(knobs.channels) as channel:
+
+                @k.each(wide)
+                def _(at: Lanes) -> None:
+                    held.store(x[0].memory.load(row.image, channel, y, at), to, channel, at)
+
+            return
+        with k.range(wide) as column:
+            for piece in x:
+
+                @k.each(piece.width)
+                def _(at: Lanes, piece: Piece = piece) -> None:
+                    place = Lanes(at.start + piece.first, at.mask)
+                    value = piece.memory.load(row.image, y, column, place)
+                    held.store(value, to, column, Lanes(at.start + piece.start, at.mask))

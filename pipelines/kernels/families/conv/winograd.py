@@ -136,6 +136,8 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     found = find(work, "conv2d")
     if found is None or found.weights is None or found.planar or found.groups != 1:
         return []
+    if found.dtype != "f32":
+        return []
     # A transform of larger weights, or of their products, may overflow.
     if work.inputs[found.weights].magnitude > 1e36 or any(
         (a.kernel, a.stride, a.dilation) != (TAPS, 1, 1) for a in (found.rows, found.columns)

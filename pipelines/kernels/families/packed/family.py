@@ -1,6 +1,7 @@
 """The kernel family ``packed``: prices, checks and offers of products with weights of few bits."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
-from pyc_mlir.pipelines.kernels.families.packed.product import PackedProduct
+from pyc_mlir.pipelines.kernels.families.packed.product import PackedProduct, has_table
 from pyc_mlir.pipelines.kernels.families.packed.weights import (
     BlockPoints,
     Blocks,
@@ -21,6 +22,7 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import known
+from pyc_mlir.pipelines.kernels.shared.tile import refuse_tile
 from pyc_mlir.pipelines.kernels.variants import knob_space, shares
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -31,6 +33,10 @@ from pyc_mlir.pipelines.target.work import Work, nominal, sizes
 def refusal(knobs: PackedProduct, target: Target) -> str:
     """Return the reason against knobs: a tile that does not fit the registers."""
     if reason := refuse_narrow(target):
+        return reason
+    if knobs.table and not has_table(target):
+        return f"packed: expected a target with a table of f32 in a register, got {target.name}"
+    if knobs.many and (reason := refuse_tile("packed", knobs.tall, knobs.blocks.panel, target)):
         return reason
     needed = knobs.height * knobs.vectors + 2 * knobs.vectors
     if needed > target.vector_registers:
@@ -78,6 +84,10 @@ def sample(random: Random, target: Target) -> tuple[PackedProduct, list[Arrays]]
         epilogue=random_epilogue(random),
         workgroups=random.choice((1, 1, 2)),
     )
+    if random.random() < 0.3:
+        knobs = replace(knobs, deep=random.choice((8, 24, 64)), tall=random.choice((1, 4)))
+    if random.random() < 0.2:
+        knobs = replace(knobs, table=False)
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
@@ -126,10 +136,16 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     return [KernelOffer(knobs, covers, (*feeds, *found.feeds), price)]
 
 
+_HEIGHTS = (4, 6, 8, 12)
+
+
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Vary the register tile of several rows, and shares of panels."""
     knobs: PackedProduct = offer.knobs
-    tiles = {"height": (4, 6, 8, 12), "vectors": (1, 2, 4)} if knobs.rows != 1 else {}
+    # A height does not make few rows of many: those have scratch memory.
+    rows = knobs.rows if isinstance(knobs.rows, int) else max(_HEIGHTS) + 1
+    heights = [h for h in _HEIGHTS if (rows > h) == knobs.many]
+    tiles = {"height": heights, "vectors": (1, 2, 4)} if knobs.rows != 1 else {}
     return knob_space(
         knobs,
         {**tiles, "workgroups": shares(target, known(knobs.blocks.words.full))},

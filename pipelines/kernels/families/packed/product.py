@@ -1,15 +1,18 @@
-"""Products of f32 with weights of few bits, unpacked in registers: knobs and code.
+"""Products of f32 with weights of few bits, which are unpacked on the way: knobs and code.
 
 y[rows, columns] = epilogue(x w), w as `block_matmul` says. A word of the packed weights holds
 neighbouring numbers of one column along the depth; two shifts take one out with its sign, and a
-conversion makes it f32. One row is bound by memory: sums of a block are scaled at its end. Of more
-rows a tile shares what was unpacked, each weight scaled at once.
+conversion makes it f32. With AVX-512 a shift and a table of sixteen numbers do the same for 4 bits.
+One row is bound by memory: sums of a block are scaled at its end. Of a few rows a tile shares what
+was unpacked in registers, each weight scaled at once. Of many, panels are unpacked to scratch
+memory, where the tiles of `gemm` run over them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyc_mlir.pipelines.kernels.families.gemm import Depth, Gemm, Product, Strip
 from pyc_mlir.pipelines.kernels.families.packed.weights import (
     WORD,
     BlockPoints,
@@ -19,28 +22,36 @@ from pyc_mlir.pipelines.kernels.families.packed.weights import (
 )
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory, llvm
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
     Vector,
     arith,
+    f32_vector,
     fma,
     int_constant,
     int_vector,
 )
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
 from pyc_mlir.pipelines.kernels.shared.tile import bottom
+from pyc_mlir.pipelines.kernels.shared.unpacked import Scratch
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
+
+_TALL = 6
+_TABLE_BITS, _TABLE_BYTES = 4, 64
+# What four bits stand for, as a number with a sign.
+_SIGNED = tuple(float(n if n < 8 else n - 16) for n in range(16))
 
 
 @dataclass(frozen=True)
 class PackedProduct:
     """The knobs: `height` rows by `vectors` of columns are one register tile of several rows.
 
-    `shifted`: zero points are given; without them they are half the range. `workgroups` cuts the
-    panels.
+    More rows are tiles of `tall` rows by a panel, of which `deep` numbers of the depth are unpacked
+    at a time. `shifted`: zero points are given; without them they are half the range. `table`:
+    numbers of 4 bits are looked up in a register. `workgroups` cuts the panels.
     """
 
     rows: Dim
@@ -50,14 +61,20 @@ class PackedProduct:
     height: int = 12
     vectors: int = 2
     workgroups: int = 1
+    tall: int = 6
+    deep: int = 1024
+    table: bool = False
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         blocks = self.blocks
         sizes = (blocks.columns, blocks.depth, self.height, self.vectors, self.workgroups)
+        sizes = (*sizes, self.tall, self.deep)
         whole = blocks.bits in (4, 8) and blocks.block % blocks.per_word == 0
         if self.rows == 0 or min(sizes) < 1 or not whole or blocks.depth % blocks.per_word:
             raise no_kernel("packed", "sizes of at least 1, blocks and depth in words", self)
+        if self.deep % blocks.per_word or (self.table and blocks.bits != _TABLE_BITS):
+            raise no_kernel("packed", "`deep` in words, a table of numbers of 4 bits", self)
 
     @staticmethod
     def on(target: Target, rows: Dim, blocks: Blocks, **others: Any) -> "PackedProduct":
@@ -65,7 +82,14 @@ class PackedProduct:
         lanes, many = target.vector_bytes // 4, target.vector_registers >= 32
         blocks = replace(blocks, panel=(4 if many else 2) * max(lanes, 8))
         height, vectors = (12, 2) if many else (5, 2)
-        made = PackedProduct(rows, blocks, height=height, vectors=vectors)
+        wide = blocks.panel // lanes
+        tall = min(_TALL, (target.vector_registers - wide - 1) // wide)
+        deep = Gemm.on(target, "m", blocks.columns, blocks.depth).depth_block
+        deep = -(-deep // blocks.per_word) * blocks.per_word
+        table = blocks.bits == _TABLE_BITS and has_table(target)
+        made = PackedProduct(
+            rows, blocks, height=height, vectors=vectors, tall=tall, deep=deep, table=table
+        )
         cores = cores_for(target, made.flops, blocks.bits * blocks.depth * blocks.columns / 8)
         shares = max(1, min(cores, blocks.words.full))
         return replace(made, **{"workgroups": shares, **others})
@@ -75,8 +99,31 @@ class PackedProduct:
         """Operations of the product."""
         return 2.0 * known(self.rows) * self.blocks.columns * self.blocks.depth
 
+    @property
+    def many(self) -> bool:
+        """True where there may be more rows than a tile that unpacks in registers has."""
+        return not isinstance(self.rows, int) or self.rows > self.height
+
+    @property
+    def scratch(self) -> Scratch:
+        """Memory of an unpacked panel over a block of the depth."""
+        return Scratch(
+            min(self.deep, self.blocks.depth) * self.blocks.panel, 0, (1, self.workgroups)
+        )
+
+    @property
+    def product(self) -> Gemm:
+        """The product of many rows by unpacked panels."""
+        blocks = self.blocks
+        return Gemm(
+            *(self.rows, blocks.columns, blocks.depth, self.epilogue, self.tall, blocks.panel),
+            depth_block=self.deep,
+            strip=blocks.panel,
+            workgroups=(1, self.workgroups),
+        )
+
     def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x, w, scale, [point], the epilogue's, then y."""
+        """Build the kernel `name`: operands x, w, scale, [point], the epilogue's, y, [scratch]."""
         blocks, result = self.blocks, (self.rows, self.blocks.columns)
         taken = [
             Operand("x", (self.rows, blocks.depth)),
@@ -88,13 +135,16 @@ class PackedProduct:
             taken.append(Operand("point", (blocks.scales.size,), dtype="i8", layout=points))
         taken += self.epilogue.operands("e", *result)
         taken.append(Operand("y", result, "out"))
+        if self.many:
+            taken.append(self.scratch.operand)
         return Kernel(name, tuple(taken), lambda size: (1, self.workgroups), self._body)
 
     def _body(self, k: Build, x: Memory, w: Memory, scale: Memory, *others: Memory) -> None:
-        *reads, y = others
+        *reads, y = others[:-1] if self.many else others
+        scratch = others[-1] if self.many else None
         point = reads.pop(0) if self.shifted else None
         epilogue = InKernel(k, self.epilogue, tuple(reads))
-        Unpacking(k, self, x, w, scale, point, y, epilogue).build()
+        Unpacking(k, self, x, w, scale, point, y, epilogue, scratch).build()
 
 
 @dataclass(frozen=True)
@@ -120,8 +170,54 @@ class Unpacking:
     point: Memory | None
     y: Memory
     epilogue: InKernel
+    scratch: Memory | None
 
     def build(self) -> None:
+        """Compute this workgroup's columns, in the way of so many rows."""
+        k, knobs = self.k, self.knobs
+        rows = k.size(knobs.rows)
+        if rows.number is None:
+            with k.when(rows < knobs.height + 1):
+                self._few()
+            with k.when(Index.of(knobs.height) < rows):
+                self._many()
+        elif knobs.many:
+            self._many()
+        else:
+            self._few()
+
+    def _many(self) -> None:
+        """Run the tiles of a product over panels that are unpacked one after the other."""
+        knobs = self.knobs
+        assert self.scratch is not None
+        at, _ = knobs.scratch.own(self.k)
+        PanelProduct(
+            *(self.k, knobs.product, self.x, self.scratch, self.y, self.epilogue),
+            unpack=self._unpack,
+            at=at,
+        ).build()
+
+    def _unpack(self, strip: Strip, depth: Depth, at: Index) -> None:
+        """Write the weights of a panel over a block of the depth, as f32, from `at` on."""
+        k, blocks, width, held = self.k, self.knobs.blocks, strip.width, self.scratch
+        assert held is not None
+        words, scales = blocks.words, blocks.scales
+        start, scale = (
+            (p.edge * p.depth if strip.last else strip.first * (p.depth * width))
+            for p in (words, scales)
+        )
+        panel = _Panel(Index.of(0), Index.of(start), Index.of(scale), width, strip.last)
+        tile = _Tile(self, panel, Index.of(0), 0, 0, width // k.lanes, single=False)
+        per, length = blocks.per_word, blocks.block // blocks.per_word
+        first = depth.start // per
+        with k.range(depth.length // per) as word:
+            factors, points = tile.scales_at((first + word) // length)
+            for n, row in enumerate(tile.numbers(first + word, points)):
+                for v, (number, factor) in enumerate(zip(row, factors, strict=True)):
+                    place = at + (word * per + n) * width + v * k.lanes
+                    held.store(number * factor, place)
+
+    def _few(self) -> None:
         """Compute this workgroup's panels, the narrower last one in the last workgroup."""
         k, knobs = self.k, self.knobs
         words, scales = knobs.blocks.words, knobs.blocks.scales
@@ -215,10 +311,8 @@ class _Tile:
 
     def block(self, number: Index, words: int, sums: Sequence[Vector]) -> list[Vector]:
         """Add the products of a block's first words to the sums."""
-        k, kernel, panel = self.k, self.kernel, self.panel
-        at = panel.scales + number * panel.width + self.first * k.lanes
-        scales = [kernel.scale.load(at + v * k.lanes) for v in range(self.vectors)]
-        points = [self._point(at + v * k.lanes) for v in range(self.vectors)]
+        k = self.k
+        scales, points = self.scales_at(number)
         length = self.blocks.block // self.blocks.per_word
 
         def step(word: Index, *kept: Vector) -> list[Vector]:
@@ -239,47 +333,95 @@ class _Tile:
         """The weights."""
         return self.kernel.knobs.blocks
 
-    def _point(self, at: Index) -> Any:
-        """Return what is added to the numbers of a block; None for nothing."""
+    def scales_at(self, number: Index) -> tuple[list[Vector], list[Vector | None]]:
+        """Return the scales of a block, and what is added to its numbers."""
+        k, panel = self.k, self.panel
+        at = panel.scales + number * panel.width + self.first * k.lanes
+        places = [at + v * k.lanes for v in range(self.vectors)]
+        return [self.kernel.scale.load(p) for p in places], [self._point(p) for p in places]
+
+    def _point(self, at: Index) -> Vector | None:
+        """Return what is added to the numbers of a block, whole numbers; None for nothing."""
         point, lanes = self.kernel.point, self.k.lanes
         if point is None:
             return None
         narrow = point.load_as(ir.VectorType.get([lanes], ir.IntegerType.get_signless(8)), at)
-        return arith.addi(arith.extsi(int_vector(lanes), narrow), int_constant(1, lanes))
+        whole = arith.addi(arith.extsi(int_vector(lanes), narrow), int_constant(1, lanes))
+        return Vector(arith.sitofp(f32_vector(lanes), whole))
+
+    def numbers(self, word: Index, points: Sequence[Vector | None]) -> Iterator[list[Vector]]:
+        """Yield the numbers in a word of each column, one along the depth after the other."""
+        k, blocks = self.k, self.blocks
+        start = self.panel.words + word * self.panel.width + self.first * k.lanes
+        kind = int_vector(k.lanes)
+        held = [self.kernel.w.load_as(kind, start + v * k.lanes) for v in range(self.vectors)]
+        for n in range(blocks.per_word):
+            yield [self._number(w, n, p) for w, p in zip(held, points, strict=True)]
 
     def _word(
         self,
         word: Index,
         sums: Sequence[Vector],
         scales: Sequence[Vector],
-        points: Sequence[Any],
+        points: Sequence[Vector | None],
     ) -> list[Vector]:
         """Add the products of the numbers in a word of each column."""
-        k, kernel, blocks, made = self.k, self.kernel, self.blocks, list(sums)
-        start = self.panel.words + word * self.panel.width + self.first * k.lanes
-        kind = int_vector(k.lanes)
-        held = [kernel.w.load_as(kind, start + v * k.lanes) for v in range(self.vectors)]
-        top = WORD - blocks.bits
-        for n in range(blocks.per_word):
-            depth = word * blocks.per_word + n
+        k, kernel, made = self.k, self.kernel, list(sums)
+        for n, row_of_numbers in enumerate(self.numbers(word, points)):
+            depth = word * self.blocks.per_word + n
             factors = [
                 kernel.x.number(self.start + row, depth).across(k.lanes)
                 for row in range(self.height)
             ]
-            for v in range(self.vectors):
-                weight = self._number(held[v], top - n * blocks.bits, points[v])
-                if not self.single:
-                    weight = weight * scales[v]
+            for v, weight in enumerate(row_of_numbers):
+                weight = weight if self.single else weight * scales[v]
                 for row in range(self.height):
                     at = row * self.vectors + v
                     made[at] = fma(weight, factors[row], made[at])
         return made
 
-    def _number(self, words: Any, up: int, point: Any) -> Vector:
-        """Return one number of each word: `up` bits below the top."""
-        lanes = self.k.lanes
-        if up:
-            words = arith.shli(words, int_constant(up, lanes))
-        whole = arith.shrsi(words, int_constant(WORD - self.blocks.bits, lanes))
-        whole = whole if point is None else arith.addi(whole, point)
-        return Vector(arith.sitofp(ir.VectorType.get([lanes], ir.F32Type.get()), whole))
+    def _number(self, words: Any, n: int, point: Vector | None) -> Vector:
+        """Return number `n` of each word, as f32."""
+        lanes, bits = self.k.lanes, self.blocks.bits
+        if self.kernel.knobs.table:
+            if n:
+                words = arith.shrui(words, int_constant(n * bits, lanes))
+            made = looked_up(_SIGNED, words)
+        else:
+            if up := WORD - bits - n * bits:
+                words = arith.shli(words, int_constant(up, lanes))
+            whole = arith.shrsi(words, int_constant(WORD - bits, lanes))
+            made = Vector(arith.sitofp(f32_vector(lanes), whole))
+        return made if point is None else made + point
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelProduct(Product):
+    """A product of f32 whose B is one unpacked panel of a block of the depth, from `at` on."""
+
+    unpack: Callable[[Strip, Depth, Index], None]
+    at: Index
+
+    def _rows(self, strip: Strip, depth: Depth) -> None:
+        self.unpack(strip, depth, self.at)
+        super()._rows(strip, depth)
+
+    def _offset(self, strip: Strip, panel: Index, depth: Depth) -> Index:
+        return self.at
+
+    def _next_panel(self, start: Index, at: Index) -> None:
+        """Ask for nothing: the next panel is not unpacked yet."""
+
+
+def has_table(target: Target) -> bool:
+    """Return whether the CPU looks up sixteen numbers of f32 in a register (AVX-512)."""
+    return target.vector_bytes == _TABLE_BYTES
+
+
+def looked_up(table: Sequence[float], places: Any) -> Vector:
+    """Return the numbers of a table of sixteen at the lowest four bits of each lane."""
+    kind, lanes = f32_vector(len(table)), len(table)
+    numbers = [ir.FloatAttr.get(ir.F32Type.get(), number) for number in table]
+    held = arith.constant(kind, ir.DenseElementsAttr.get(numbers, kind))
+    name = "llvm.x86.avx512.permvar.sf.512"
+    return Vector(llvm.call_intrinsic(f32_vector(lanes), name, [held, places], [], []))

@@ -13,10 +13,10 @@ from typing import Any
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.lower import context_of
 from pyc_mlir.compilation.options import resolve
-from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.signatures import shapes_text
 from pyc_mlir.frontends.sources import Source
 from pyc_mlir.lab.evidence.database.exchange import measured
 from pyc_mlir.lab.evidence.database.store import EvidenceStore

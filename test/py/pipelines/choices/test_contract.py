@@ -20,6 +20,7 @@ GIVEN: dict[str, Any] = {
     "latency_goal_seconds": 0.01,
     "latency_binding": True,
     "allowed_targets": ("cpu",),
+    "detect_faults": True,
     "fallbacks": ("modes",),
 }
 

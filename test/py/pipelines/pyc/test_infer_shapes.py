@@ -5,12 +5,12 @@ import pytest
 from op_cases import CASES, Case, inputs
 from op_modules import case_module, module_of, ops_of
 
-from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import tensor
+from pyc_mlir.frontends.signatures import shapes_text
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.infer_shapes import InferShapes, parse_shapes

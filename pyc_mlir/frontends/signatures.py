@@ -73,6 +73,29 @@ def drop_settled_ranges(function: ir.Operation) -> None:
     _write(function, {n: ends for n, ends in _ranges(function).items() if n in names})
 
 
+def settle(
+    module: ir.Module, function: ir.Operation, sizes: Mapping[str, int], context: PassContext
+) -> None:
+    """Give dynamic dimensions of the arguments their sizes; those that `sizes` lacks stay open.
+
+    Raises PycError (BAD_ARGUMENT) for names that the arguments lack.
+    """
+    if not sizes:
+        return
+    signature = signature_of(function)
+    names = {n for a in signature.inputs for n in a.dynamic.values()}
+    if unknown := sorted(set(sizes) - names):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            where="plans",
+            expected=f"dynamic dimensions of the inputs ({', '.join(sorted(names))})",
+            got=repr(unknown[0]),
+        )
+    shapes = [a.shape for a in signature.settled(sizes).inputs]
+    run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(shapes)}}}", context)
+    drop_settled_ranges(function)
+
+
 def _write(function: ir.Operation, ranges: Mapping[str, Sequence[int]]) -> None:
     if RANGES in function.attributes:
         del function.attributes[RANGES]

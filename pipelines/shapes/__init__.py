@@ -1,0 +1,1 @@
+"""Plans of a program for certain sizes of its dynamic dimensions."""

@@ -1,0 +1,1 @@
+"""Choosing in service among verified implementations of one program, by measured seconds."""

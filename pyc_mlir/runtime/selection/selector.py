@@ -1,0 +1,434 @@
+"""Choose among implementations of one program in service: routes, log, freezing, persistence.
+
+    selector = Selector(share=0.05, path="learned.json")
+    program.adapt(selector)
+    ...
+    selector.events()                       # what changed, and why
+    recipe = selector.freeze()              # no more tries; `Selector(recipe=recipe)` repeats it
+    selector.export("log.jsonl"); replay("log.jsonl")      # the same decisions
+
+A *route* is what calls of one cluster of shapes may take: arms by name, the owner's first. Each
+route has a bandit for each context of load and memory pressure. Most calls only count down; the
+others take a lock.
+"""
+
+import json
+import os
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from hashlib import blake2b
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.files import read_file, write_file
+from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.runtime.selection.classic import Thompson, Ucb
+from pyc_mlir.runtime.selection.paired import Paired
+from pyc_mlir.runtime.selection.policy import EXPLORE, Bandit, Change, Policy, Pull
+
+SCHEMA_VERSION = 1
+POLICIES: dict[str, Callable[..., Policy]] = {"paired": Paired, "thompson": Thompson, "ucb": Ucb}
+QUIET, BUSY, TIGHT = "quiet", "busy", "tight"
+# Runnable processes for each processor from which a machine is busy.
+_BUSY_LOAD = 1.5
+# Seconds for which a context is not read again.
+_CONTEXT_SECONDS = 1.0
+_MOST_ROWS, _MOST_EVENTS, _MOST_ROUTES = 20_000, 256, 256
+# Kinds of rows: a bandit was asked, was told seconds, lost an arm.
+_CHOSE, _TOLD, _REMOVED = "chose", "told", "removed"
+_SERVED = Pull(0, timed=False)
+
+
+@dataclass(frozen=True)
+class SelectorEvent:
+    """A change in one route and context: the arms by name, and why."""
+
+    route: str
+    context: str
+    kind: str
+    before: str
+    after: str
+    why: str
+    numbers: Mapping[str, float]
+
+    def __str__(self) -> str:
+        arms = f"{self.before} -> {self.after}"
+        return f"{self.route} ({self.context}): {self.kind}, {arms}: {self.why}"
+
+
+@dataclass(frozen=True)
+class RouteCount:
+    """The calls of one route: by arm, those that were tries, and the seconds that these lost."""
+
+    route: str
+    calls: Mapping[str, int]
+    tries: int
+    lost_seconds: float
+    serving: Mapping[str, str]
+
+
+class Route:
+    """The arms of one cluster of shapes, and which of them calls take."""
+
+    __slots__ = ("_ask", "arms", "bandits", "calls", "context", "left", "name", "pull", "tries")
+
+    def __init__(self, name: str, arms: Sequence[str], ask: Callable[["Route"], Pull]) -> None:
+        self.name, self.arms = name, tuple(arms)
+        self.bandits: dict[str, Bandit] = {}
+        self.calls = [0] * len(arms)
+        self.tries = 0
+        self.context = QUIET
+        self.pull, self.left = _SERVED, 0
+        self._ask = ask
+
+    def next(self) -> Pull:
+        """Return the arm of the next call. Several threads may ask."""
+        if self.left > 0:
+            self.left -= 1
+            return self.pull
+        return self._ask(self)
+
+
+class Selector:
+    """Learns in service which implementation is the fastest; off unless a program is given one."""
+
+    def __init__(
+        self,
+        share: float = 0.05,
+        *,
+        policy: str | Policy = "paired",
+        seed: int = 0,
+        path: str | Path | None = None,
+        recipe: Mapping[str, str] | str | Path | None = None,
+        load: Callable[[], float] | None = None,
+        pressure: Callable[[], bool] | None = None,
+        clock: Callable[[], float] = monotonic,
+        most_rows: int = _MOST_ROWS,
+    ) -> None:
+        """Make a selector for one program.
+
+        share: of all time that tries may lose. policy: `paired`, `thompson`, `ucb` or one of your
+        own. path: a file that keeps what was learned over restarts. recipe: what `freeze` returned,
+        or its file; then nothing is tried. load: runnable processes for each processor; pressure:
+        whether memory is short; both make the context. clock: seconds, for which a context holds.
+        most_rows: of the log that are kept for a replay.
+
+        Raises PycError (BAD_ARGUMENT, FILE_ACCESS).
+        """
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 0.5:
+            raise _bad("share", "a number above 0 and at most 0.5", share)
+        if isinstance(policy, str) and policy not in POLICIES:
+            raise _bad("policy", f"one of {', '.join(POLICIES)} or a policy", policy)
+        if isinstance(policy, str):
+            self.policy = Paired(share=share) if policy == "paired" else POLICIES[policy]()
+        else:
+            self.policy = policy
+        self._seed, self._clock = seed, clock
+        self._path = None if path is None else Path(path)
+        self._recipe = _recipe_of(recipe)
+        self._load, self._pressure = load or _machine_load, pressure
+        self._lock = threading.RLock()
+        self._routes: dict[str, Route] = {}
+        self._rows: deque[tuple[Any, ...]] = deque(maxlen=most_rows)
+        self._lost_rows = 0
+        self._events: deque[SelectorEvent] = deque(maxlen=_MOST_EVENTS)
+        self._context, self._read_at = QUIET, -_CONTEXT_SECONDS
+        self._program = ""
+        self._report: Callable[[SelectorEvent], None] | None = None
+        self._known: dict[str, Any] = {}
+
+    def attach(self, program: str, report: Callable[[SelectorEvent], None] | None = None) -> None:
+        """Begin with a program, named by a hash; what a file knows of another one is left.
+
+        Raises PycError (BAD_ARGUMENT) for a selector that has a program.
+        """
+        with self._lock:
+            if self._program:
+                raise _bad("adapt", "a selector of its own for each program", self._program)
+            self._program, self._report = program, report
+            if self._path is not None and self._path.exists():
+                found = _read(self._path, "what a selector learned")
+                same = (program, self.policy.name, SCHEMA_VERSION)
+                if (found.get("program"), found.get("policy"), found.get("schema")) == same:
+                    self._known = dict(found.get("routes", {}))
+                else:
+                    self._told("", "ignored", "", "", f"{self._path} is of another program")
+
+    def route(self, name: str, arms: Sequence[str]) -> Route:
+        """Return the route of a cluster of shapes; the first arm is the owner's."""
+        with self._lock:
+            found = self._routes.get(name)
+            if found is None and len(self._routes) >= _MOST_ROUTES:
+                # What is not known any more serves as the owner said.
+                return Route(name, arms[:1], lambda _: _SERVED)
+            if found is None:
+                found = self._routes[name] = Route(name, arms, self._ask)
+            return found
+
+    def _ask(self, route: Route) -> Pull:
+        with self._lock:
+            now = self._clock()
+            if now - self._read_at >= _CONTEXT_SECONDS:
+                self._context, self._read_at = self._read_context(), now
+            context = route.context = self._context
+            if self._recipe is not None:
+                return self._fixed(route, context)
+            pull = self._bandit(route, context).choose()
+            self._note((_CHOSE, route.name, context, pull.arm, pull.why, pull.repeat))
+            route.calls[pull.arm] += 1 + pull.repeat
+            route.tries += pull.why == EXPLORE
+            route.left = pull.repeat
+            if pull.repeat:
+                route.pull = Pull(pull.arm, timed=False)
+            return pull
+
+    def _fixed(self, route: Route, context: str) -> Pull:
+        """Serve what the recipe names, without asking again for a while."""
+        assert self._recipe is not None
+        named = self._recipe.get(f"{route.name}|{context}") or self._recipe.get(route.name)
+        arm = route.arms.index(named) if named in route.arms else 0
+        route.pull, route.left = Pull(arm, timed=False), 63
+        route.calls[arm] += 64
+        return route.pull
+
+    def _read_context(self) -> str:
+        load = BUSY if self._load() > _BUSY_LOAD else QUIET
+        return f"{load}, {TIGHT}" if self._pressure is not None and self._pressure() else load
+
+    def _bandit(self, route: Route, context: str) -> Bandit:
+        if context not in route.bandits:
+            made = self.policy.start(len(route.arms), self._draws(route.name, context))
+            known = self._known.get(route.name, {})
+            if known.get("arms") == list(route.arms) and context in known.get("contexts", {}):
+                try:
+                    made.restore(known["contexts"][context])
+                except (KeyError, TypeError, ValueError) as error:
+                    made = self.policy.start(len(route.arms), self._draws(route.name, context))
+                    self._told(route.name, "ignored", "", "", f"{self._path}: {error}")
+            route.bandits[context] = made
+        return route.bandits[context]
+
+    def _draws(self, route: str, context: str) -> random.Random:
+        text = f"{self._seed}|{route}|{context}"
+        return random.Random(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"))
+
+    def observe(self, route: Route, pull: Pull, seconds: float) -> None:
+        """Take the seconds of a timed call."""
+        with self._lock:
+            context = route.context
+            bandit = route.bandits.get(context)
+            if bandit is None or self._recipe is not None:
+                return
+            self._note((_TOLD, route.name, context, pull.arm, pull.why, seconds))
+            self._changed(route, context, bandit.observe(pull, seconds))
+
+    def remove(self, route: Route, arm: int, why: str) -> None:
+        """Put an arm that failed in quarantine, in all contexts of the route."""
+        with self._lock:
+            for context, bandit in route.bandits.items():
+                self._note((_REMOVED, route.name, context, arm, why, 0.0))
+                self._changed(route, context, bandit.remove(arm, why))
+
+    def _changed(self, route: Route, context: str, changes: Sequence[Change]) -> None:
+        for c in changes:
+            route.left = 0
+            before, after = route.arms[c.before], route.arms[c.after]
+            self._told(route.name, c.kind, before, after, c.why, context, c.numbers)
+        if changes and self._path is not None:
+            self.save(self._path)
+
+    def _told(
+        self,
+        route: str,
+        kind: str,
+        before: str,
+        after: str,
+        why: str,
+        context: str = QUIET,
+        numbers: Mapping[str, float] | None = None,
+    ) -> None:
+        event = SelectorEvent(route, context, kind, before, after, why, dict(numbers or {}))
+        self._events.append(event)
+        if self._report is not None:
+            self._report(event)
+
+    def _note(self, row: tuple[Any, ...]) -> None:
+        self._lost_rows += len(self._rows) == self._rows.maxlen
+        self._rows.append(row)
+
+    def events(self) -> tuple[SelectorEvent, ...]:
+        """Return the latest changes, oldest first."""
+        with self._lock:
+            return tuple(self._events)
+
+    def counts(self) -> tuple[RouteCount, ...]:
+        """Return the calls of each route, and what tries have cost."""
+        with self._lock:
+            return tuple(
+                RouteCount(
+                    route.name,
+                    dict(zip(route.arms, route.calls, strict=True)),
+                    route.tries,
+                    sum(float(getattr(b, "lost", 0.0)) for b in route.bandits.values()),
+                    {c: route.arms[b.incumbent] for c, b in route.bandits.items()},
+                )
+                for route in self._routes.values()
+            )
+
+    def freeze(self, path: str | Path | None = None) -> dict[str, str]:
+        """Try nothing any more; return what serves by route and context, and write it to a file.
+
+        Raises PycError (FILE_ACCESS).
+        """
+        with self._lock:
+            found = {
+                f"{route.name}|{context}": route.arms[bandit.incumbent]
+                for route in self._routes.values()
+                for context, bandit in sorted(route.bandits.items())
+            }
+            self._recipe = {**(self._recipe or {}), **found}
+            for route in self._routes.values():
+                route.left = 0
+            recipe = dict(self._recipe)
+        if path is not None:
+            _write(path, {"schema": SCHEMA_VERSION, "program": self._program, "recipe": recipe})
+        return recipe
+
+    def save(self, path: str | Path) -> None:
+        """Write what was learned. Raises PycError (FILE_ACCESS)."""
+        with self._lock:
+            routes = {
+                route.name: {
+                    "arms": list(route.arms),
+                    "contexts": {c: b.state() for c, b in sorted(route.bandits.items())},
+                }
+                for route in self._routes.values()
+            }
+            known = {**self._known, **routes}
+        _write(
+            path,
+            {
+                "schema": SCHEMA_VERSION,
+                "program": self._program,
+                "policy": self.policy.name,
+                "routes": known,
+            },
+        )
+
+    def export(self, path: str | Path) -> None:
+        """Write all that was asked and told, for `replay`. Raises PycError (FILE_ACCESS)."""
+        with self._lock:
+            head = {
+                "schema": SCHEMA_VERSION,
+                "program": self._program,
+                "policy": self.policy.name,
+                "options": _options(self.policy),
+                "seed": self._seed,
+                "lost_rows": self._lost_rows,
+                "routes": {r.name: list(r.arms) for r in self._routes.values()},
+                "known": self._known,
+                "events": [asdict(e) for e in self._events],
+            }
+            lines = [json.dumps(head), *(json.dumps(row) for row in self._rows)]
+        write_file(path, ("\n".join(lines) + "\n").encode())
+
+
+def replay(path: str | Path) -> tuple[SelectorEvent, ...]:
+    """Ask the policy again with the seconds of an exported log; return the changes.
+
+    Raises PycError: BAD_ARGUMENT for a log that is not whole or no log, REPLAY_MISMATCH where the
+    policy answers otherwise.
+    """
+    lines = read_file(path, "the log of a selector").decode(errors="replace").splitlines()
+    try:
+        head, *rows = map(parse_json, lines)
+        if head["schema"] != SCHEMA_VERSION or head["policy"] not in POLICIES:
+            raise ValueError("a log of another version or policy")
+        if head["lost_rows"]:
+            raise ValueError(f"a log that lacks {head['lost_rows']} rows; raise `most_rows`")
+        policy = POLICIES[head["policy"]](**head["options"])
+        again = Selector(policy=policy, seed=head["seed"])
+        again._known = head["known"]
+        routes = {name: again.route(name, arms) for name, arms in head["routes"].items()}
+        timed: Counter[tuple[str, int, str]] = Counter()
+        for number, (kind, name, context, arm, why, value) in enumerate(rows, 2):
+            route, bandit = routes[name], again._bandit(routes[name], context)
+            if kind == _CHOSE:
+                pull = bandit.choose()
+                if (pull.arm, pull.why, pull.repeat) != (arm, why, value):
+                    raise PycError(
+                        ReasonCode.REPLAY_MISMATCH,
+                        where=f"{path}, line {number}",
+                        expected=f"arm {arm} ({why}) for {name}",
+                        got=f"arm {pull.arm} ({pull.why})",
+                        remedy="replay with the version of PyC that wrote the log",
+                    )
+                timed[name, arm, why] += 1
+            elif kind == _TOLD:
+                if not timed[name, arm, why]:
+                    raise ValueError(f"line {number}: seconds of arm {arm}, which was not asked")
+                timed[name, arm, why] -= 1
+                again._changed(route, context, bandit.observe(Pull(arm, why), value))
+            else:
+                again._changed(route, context, bandit.remove(arm, why))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            where=str(path),
+            expected="a whole log that `Selector.export` wrote",
+            got=str(error) or type(error).__name__,
+        ) from None
+    return again.events()
+
+
+def _options(policy: Policy) -> dict[str, Any]:
+    return {f.name: getattr(policy, f.name) for f in fields(policy)}  # type: ignore[arg-type]
+
+
+def _machine_load() -> float:
+    """Return the runnable processes for each processor, over the last minute."""
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except OSError:
+        return 0.0
+
+
+def _recipe_of(given: Mapping[str, str] | str | Path | None) -> dict[str, str] | None:
+    """Return a recipe. Raises PycError (BAD_ARGUMENT, FILE_ACCESS)."""
+    if given is None:
+        return None
+    found: Any = given if isinstance(given, Mapping) else _read(given, "a recipe").get("recipe")
+    texts = isinstance(found, Mapping) and all(
+        isinstance(k, str) and isinstance(v, str) for k, v in found.items()
+    )
+    if not texts:
+        raise _bad("recipe", "arms by route, as `freeze` returns them", found)
+    return dict(found)
+
+
+def _read(path: str | Path, expected: str) -> dict[str, Any]:
+    """Read a JSON object. Raises PycError (FILE_ACCESS, BAD_ARGUMENT)."""
+    try:
+        found = parse_json(read_file(path, expected))
+        if not isinstance(found, dict):
+            raise ValueError("no object")
+    except ValueError as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, where=str(path), expected=expected, got=str(error)
+        ) from None
+    return found
+
+
+def _write(path: str | Path, data: Mapping[str, Any]) -> None:
+    write_file(path, json.dumps(data, indent=1, sort_keys=True).encode())
+
+
+def _bad(name: str, expected: str, got: object) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARGUMENT, where=f"selector: {name}", expected=expected, got=repr(got)[:80]
+    )

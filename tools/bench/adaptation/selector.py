@@ -1,0 +1,164 @@
+"""The suite `selector`: policies on public spaces of plans, under measured noise.
+
+Arms are plans of database queries (`plans/*.npz`: seconds of queries under hint sets, the first is
+the default) and PyC's own kernels under other knobs (`autotuning/pyc_knobs.json.gz`); noise is that
+of a PyC program (`noise/pyc_*_loaded.npz`, on the wall and on the thread's clock) or one percent.
+Each row is the mean over problems; nothing is measured but the cost of a call of the selector.
+"""
+
+import gzip
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure.records import Record, record
+from pyc_mlir.runtime.selection.classic import Thompson, Ucb
+from pyc_mlir.runtime.selection.paired import Paired
+from pyc_mlir.runtime.selection.policy import Policy, Pull
+from pyc_mlir.runtime.selection.selector import Selector
+from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.cli.common import Parser
+
+SUITE = "selector"
+ROUNDS = 60
+CALLS, SOON, FIRST = 4000, 600, 200
+_ARMS, _TIMED = 5, 200_000
+POLICIES: tuple[Policy, ...] = (Paired(), Thompson(), Ucb())
+Noise = Callable[[int], float]
+
+
+def simulate(
+    policy: Policy, arms: Sequence[float], calls: int, noise: Noise, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the arm and the incumbent of each call."""
+    bandit = policy.start(len(arms), random.Random(seed))
+    pulls, incumbents = [], []
+    pull, left = Pull(0), 0
+    for number in range(calls):
+        if left:
+            left -= 1
+        else:
+            pull = bandit.choose()
+            left = pull.repeat
+            if pull.timed:
+                bandit.observe(pull, arms[pull.arm] * noise(number))
+        pulls.append(pull.arm)
+        incumbents.append(bandit.incumbent)
+    return np.array(pulls), np.array(incumbents)
+
+
+def quiet(draws: np.random.Generator) -> Noise:
+    """Return noise of one percent."""
+    made = np.exp(draws.normal(0, 0.01, CALLS))
+    return lambda number: float(made[number % len(made)])
+
+
+def loaded(folder: Path, clock: int) -> Callable[[np.random.Generator], Noise]:
+    """Return the noise of a loaded machine: 0 on the wall, 1 on the thread's clock."""
+    with np.load(folder / "noise/pyc_gemm_loaded.npz", allow_pickle=False) as file:
+        series = file["A"][..., clock].ravel()
+    factors = series / np.median(series)
+
+    def start(draws: np.random.Generator) -> Noise:
+        first = int(draws.integers(len(factors)))
+        return lambda number: float(factors[(first + number) % len(factors)])
+
+    return start
+
+
+def queries(folder: Path, count: int) -> Iterator[np.ndarray]:
+    """Yield the seconds of plans of a query, the default's first."""
+    with np.load(folder / "plans/job.npz", allow_pickle=False) as file:
+        table = file["seconds"]
+    draws = np.random.default_rng(1)
+    for _ in range(count):
+        row = table[draws.integers(len(table))]
+        row = row[np.isfinite(row) & (row > 0)]
+        picked = [0, *(1 + draws.choice(len(row) - 1, _ARMS - 1, replace=False))]
+        yield row[picked]
+
+
+def kernels(folder: Path, count: int) -> Iterator[np.ndarray]:
+    """Yield the seconds of a kernel under the shipped knobs and under others."""
+    text = gzip.decompress((folder / "autotuning/pyc_knobs.json.gz").read_bytes())
+    found = [np.array([np.median(s) for s in k["samples"]]) for k in json.loads(text)]
+    draws = np.random.default_rng(2)
+    for _ in range(count):
+        row = found[int(draws.integers(len(found)))]
+        yield row[[0, *(1 + draws.choice(len(row) - 1, _ARMS - 1, replace=False))]]
+
+
+def _scored(arms: np.ndarray, pulls: np.ndarray, incumbents: np.ndarray) -> dict[str, float]:
+    """Return the figures of one problem, without the noise, which all arms have alike."""
+    owner, best = arms[0], arms.min()
+    seconds, serving = arms[pulls], arms[incumbents]
+    soon = serving[:SOON][-1]
+    return {
+        f"within 5 % of the best after {SOON} calls": float(soon <= 1.05 * best),
+        f"within 5 % of the best after {CALLS} calls": float(serving[-1] <= 1.05 * best),
+        f"first {FIRST} calls / owner's plan": float(seconds[:FIRST].mean() / owner),
+        "calls above twice the owner's": float((seconds > 2 * owner).mean()),
+        "regret: all calls / oracle": float(seconds.mean() / best),
+    }
+
+
+def _overhead() -> Record:
+    """Measure what a call pays: mostly a count, now and then a pull and what it is told."""
+    selector = Selector(load=lambda: 0.0, clock=lambda: 0.0)
+    route = selector.route("bench", ["a", "b", "c"])
+    began = perf_counter()
+    for _ in range(_TIMED):
+        pull = route.next()
+        if pull.timed:
+            selector.observe(route, pull, 1e-3 * (1 + 0.1 * pull.arm))
+    seconds = (perf_counter() - began) / _TIMED
+    note(f"{seconds * 1e6:.3f} us a call")
+    return record("a call of the selector", "paired", "time", "s", seconds)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Compare the selector's policies on public plans and measured noise."""
+    parser = Parser(SUITE)
+    parser.add_argument("--data", type=Path, required=True, help="the folder with noise/, plans/")
+    bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
+    try:
+        noises = {
+            "quiet": quiet,
+            "loaded, thread's clock": loaded(known.data, 1),
+            "loaded, wall": loaded(known.data, 0),
+        }
+        spaces = {
+            "plans of queries": list(queries(known.data, bench.rounds)),
+            "knobs of kernels": list(kernels(known.data, bench.rounds)),
+        }
+    except (OSError, KeyError, ValueError) as error:
+        raise PycError(
+            ReasonCode.FILE_ACCESS,
+            where=str(known.data),
+            expected="noise/pyc_gemm_loaded.npz, plans/job.npz and autotuning/pyc_knobs.json.gz",
+            got=str(error),
+        ) from None
+    found = []
+    for (space, problems), (name, noise) in (
+        (s, n) for s in spaces.items() for n in noises.items()
+    ):
+        for policy in POLICIES:
+            draws = np.random.default_rng(3)
+            scores = [
+                _scored(arms, *simulate(policy, list(arms), CALLS, noise(draws), seed))
+                for seed, arms in enumerate(problems)
+            ]
+            for metric in scores[0]:
+                values = [s[metric] for s in scores]
+                mean = float(np.mean(values))
+                unit = "%" if metric.startswith(("within", "calls")) else "x"
+                value = 100 * mean if unit == "%" else mean
+                found.append(record(f"{space}, {name}", policy.name, metric, unit, value))
+        note(f"{space}, {name}")
+    bench.store([*found, _overhead()], arms=_ARMS, calls=CALLS)
+    return 0
