@@ -24,7 +24,6 @@ from pyc_mlir.pipelines.choices.evidence import (
 from pyc_mlir.pipelines.choices.log import COMPILE, Event
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
-from pyc_mlir.util.units import quantity
 
 LEFT_OUT = "left out"
 # Uncovered operations are worth a word from this share of the predicted time of a call on, and
@@ -103,7 +102,7 @@ def _uncovered(made: Artifact, options: Options) -> Iterator[Event]:
         "kernels",
         ReasonCode.NO_KERNEL,
         f"kernels: no kernel of PyC's covers {theirs / total:.0%} of the predicted time of a call"
-        f"{several}: {_computes(worst)}{where}, {quantity(seconds[worst.site.key], 's')}; IREE's "
+        f"{several}: {_computes(worst)}{where}, {seconds[worst.site.key] / total:.0%}; IREE's "
         "generated code computes it, which may be slower",
     )
 

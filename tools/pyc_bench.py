@@ -40,6 +40,7 @@ SUITES: dict[str, str] = {
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
     "iopddl": "pyc_mlir.tools.bench.packing.iopddl:run",
     "memory": "pyc_mlir.tools.bench.memory.suite:run",
+    "account": "pyc_mlir.tools.bench.memory.account:run",
     "co-selection": "pyc_mlir.tools.bench.memory.co_selection:run",
     "replay": "pyc_mlir.tools.bench.compile.replay:run",
     "evidence": "pyc_mlir.tools.bench.evidence.suite:run",

@@ -284,6 +284,7 @@ def statistics(stats: "ProgramStats", program: "Program") -> str:
         ("time in calls", quantity(stats.seconds_total, "s")),
         ("program", quantity(stats.artifact_bytes, "B")),
         ("memory", program.artifact.memory_line),
+        *([] if (time := program.artifact.prediction) is None else [("prediction", str(time))]),
         *_allocated(stats, program),
     ]
     rows += [("runtime", stats.other_runtime)] if stats.other_runtime else []

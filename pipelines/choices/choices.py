@@ -22,7 +22,6 @@ from pyc_mlir.pipelines.choices.evidence import (
     CarriedOver,
     Evidence,
     NotCarried,
-    Reason,
     as_evidence,
 )
 from pyc_mlir.pipelines.choices.space import Config, KnobSpace, variant_name
@@ -186,9 +185,13 @@ class NamesVariants(Protocol):
 
 @dataclass(frozen=True)
 class FirstIsBest:
-    """The policy `heuristic`, for compiles that name none: passes list alternatives best first."""
+    """The policy `heuristic`, for compiles that name none: passes list alternatives best first.
+
+    Under a budget that this misses, kernels and parts are chosen together (`co_selects`).
+    """
 
     name: str = "heuristic"
+    co_selects: ClassVar[bool] = True
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
         """Return the first alternative's name."""
@@ -362,7 +365,7 @@ class Choices:
         """Append decisions that were made elsewhere."""
         self._log += decisions
 
-    def record_fallback(self, site: Site, chosen: str, reasons: Sequence[Reason]) -> None:
+    def record_fallback(self, site: Site, chosen: str, reasons: Sequence[Evidence]) -> None:
         """Replace the last decision at `site`: its choice failed, and `chosen` took its place.
 
         The alternatives stay; `reasons` say why the first choice was left.

@@ -82,6 +82,43 @@ class NotOffered(Evidence):
 
 
 @dataclass(frozen=True)
+class LargerConstant(Evidence):
+    """Constants that an alternative reads in a form larger than the model's, and why it may.
+
+    constants: their ids; nbytes: of all that the alternative reads, own_bytes: of the same in the
+    model. saves: predicted seconds over the alternative `over`, whose constants are smaller or
+    which is preferred; "" where there is none. worth: seconds that a MiB is worth in this program;
+    0 where constants have no price.
+    """
+
+    alternative: str
+    constants: tuple[str, ...]
+    nbytes: int
+    own_bytes: int
+    saves: float
+    over: str
+    worth: float
+    kind: ClassVar[str] = "larger-constant"
+
+    def __str__(self) -> str:
+        larger = f"{self.nbytes} bytes in place of the model's {self.own_bytes}"
+        saves = f", {self.saves:.3g} s quicker than `{self.over}`" if self.over else ""
+        worth = f"; a MiB is worth {self.worth:.3g} s here" if self.worth else ""
+        return f"`{self.alternative}` keeps {', '.join(self.constants)} as {larger}{saves}{worth}"
+
+
+@dataclass(frozen=True)
+class WithoutBudget(Evidence):
+    """The predicted seconds of a call of the program that no memory budget changed."""
+
+    seconds: float
+    kind: ClassVar[str] = "without-budget"
+
+    def __str__(self) -> str:
+        return f"without the budget {self.seconds:.4g} s a call are predicted"
+
+
+@dataclass(frozen=True)
 class PlanBytes(Evidence):
     """The bytes of a memory plan and of IREE's own, as numbers or formulas of dynamic sizes."""
 

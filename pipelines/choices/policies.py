@@ -8,7 +8,7 @@ without arguments under the entry point group ``pyc_mlir.policies``; its name is
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
@@ -21,7 +21,6 @@ PLANNER_MODES = ("latency_first", "balanced", "memory_first")
 DEFAULT_MODE = "balanced"
 # The policy of compiles that name none, and the name that people try for it.
 DEFAULT, _TRIED = FirstIsBest().name, "default"
-CO_SELECTED = "co-selected"
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,9 @@ class Preset:
         return alternatives[0].name
 
 
-@dataclass(frozen=True)
-class CoSelected(FirstIsBest):
-    """As `heuristic`; under a budget that this misses, kernels and parts are chosen together."""
-
-    name: str = CO_SELECTED
-    co_selects: ClassVar[bool] = True
-
-
 BUILT_IN: dict[str, Policy] = {
     DEFAULT: FirstIsBest(),
     "fastest": Fastest(),
-    CO_SELECTED: CoSelected(),
     **{mode: Preset(mode, (mode,)) for mode in PLANNER_MODES},
 }
 

@@ -30,7 +30,8 @@ class PassContext:
     the program as it came in, so that no pass may make them less exact. `kernels` are the families
     that kernels may be taken from; None: all. `co_selected`: the bytes of
     kernels' constants are weighed with everything else, so that kernels with more of them are
-    offered in every mode. `detect_faults`: kernels check themselves where they can. `folding` is
+    offered in every mode. `own_constants`: no kernel is offered that reads constants in a form
+    larger than the model's. `detect_faults`: kernels check themselves where they can. `folding` is
     what all passes together may still compute of constants. `verifier`: checks what passes
     rewrite, a debug option.
     """
@@ -43,6 +44,7 @@ class PassContext:
     compares: bool = False
     kernels: tuple[str, ...] | None = None
     co_selected: bool = False
+    own_constants: bool = False
     detect_faults: bool = False
     folding: FoldWork = field(default_factory=FoldWork)
     verifier: "Verifier | None" = None

@@ -6,7 +6,6 @@ its inputs the value and the cuts of its dimensions (`match/offers.py`). A lone 
 group of one.
 """
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,12 +13,10 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
-from pyc_mlir.pipelines.target.cost_model import CostModel, totals
-from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.cost_model import totals
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 
 
@@ -121,18 +118,6 @@ def _feed(text: str) -> Feed:
     return Feed(int(value), tuple(map(int, cuts.split(","))) if cuts else ())
 
 
-def predicted_seconds(module: ir.Module, target: Target) -> float:
-    """Return the seconds of all groups in turn, each a dispatch, on one core of the target."""
-    model = CostModel(target).on(threads=1)
-    return math.fsum(
-        _seconds(members, model)
-        for function in functions_of(module)
-        for op in function.regions[0].blocks[0].operations
-        if op.operation.name.startswith("pyc.")
-        and (members := Members.of(op.operation)) is not None
-    )
-
-
 @dataclass(frozen=True)
 class FaultCoverage:
     """How much of a program's arithmetic is done by kernels with checksums.
@@ -163,17 +148,3 @@ def fault_coverage(module: ir.Module) -> FaultCoverage:
                 checked += 1
                 flops += totals(replace(work, nodes=work.nodes[: attached.covers]))[0]
     return FaultCoverage(checked, flops, of)
-
-
-def _seconds(members: Members, model: CostModel) -> float:
-    """Return a group's seconds: its kernel, and IREE's code for the rest, each a dispatch."""
-    work, attached = members.work(), AttachedKernel.read(members.whole)
-    if all(has(node.name, Trait.VIEW) for node in work.nodes):
-        return 0.0
-    if attached is None:
-        return model.dispatch_seconds + model.work(work).seconds
-    flops, traffic = totals(replace(work, nodes=work.nodes[: attached.covers]))
-    own = model.kernel(attached.family, flops, traffic).seconds + model.dispatch_seconds
-    if attached.covers == len(work.nodes):
-        return own
-    return own + model.work(work, attached.covers).seconds + model.dispatch_seconds

@@ -3,20 +3,23 @@
 Comes in: functions of pyc ops, fused into groups. Goes out: the same, with ``pyc.kernel`` on those
 groups and ops for which a generated kernel was chosen (`groups.py`). Every family says what it
 has for a group (`match`); the choice is between its kernels and IREE's code, ranked by predicted
-seconds, one decision for each group. Where no family has one, the decision says that too. A recipe
-or a policy may name a variant of an offer: a knob set of the family's `space`.
+seconds and by the price of constants that are larger than the model's (`constant_price.py`), one
+decision for each group. Where no family has one, the decision says that too. A recipe or a policy
+may name a variant of an offer: a knob set of the family's `space`.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
-from pyc_mlir.pipelines.choices.evidence import Computes, NotOffered
+from pyc_mlir.pipelines.choices.evidence import Computes, LargerConstant, NotOffered
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
 from pyc_mlir.pipelines.kernels.knobs import encode
@@ -24,15 +27,30 @@ from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED, SELEC
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import with_settings
+from pyc_mlir.pipelines.pyc.constant_price import (
+    RATES,
+    Constants,
+    ExchangeRate,
+    Forms,
+    PricedGroup,
+    Prices,
+    Way,
+    constant_of,
+    constants_of,
+    forms_of_kernel,
+    forms_of_model,
+    prices,
+)
 from pyc_mlir.pipelines.pyc.groups import AttachedKernel, Members
-from pyc_mlir.pipelines.pyc.rewriting import functions_of
+from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
-from pyc_mlir.pipelines.target.work import Work
+from pyc_mlir.pipelines.target.work import Work, nominal
 from pyc_mlir.pipelines.target.work_id import work_id
 
 IREE = "iree"
+MIB = 1 << 20
 # What no code is made for.
 _STORED = {"reshape"}
 
@@ -68,7 +86,86 @@ def select(module: ir.Module, context: PassContext, families: str = "") -> dict[
     A compile calls this with its own target: the host's registers and caches decide on knobs.
     """
     names = list(filter(None, families.split("+"))) or list(FAMILIES)
+    sites = list(_sites(module, context, names))
+    # Kernels that check themselves are not given up, and co-selection weighs bytes itself.
+    free = context.co_selected or context.detect_faults
+    rate = ExchangeRate() if free else RATES.get(context.mode, ExchangeRate())
+    found = prices([s.priced for s in sites], _bytes_beside_constants(module), rate)
     counts = {"groups with kernels": 0, "kernels": 0}
+    for number, site in enumerate(sites):
+        chosen = _choose(site, context, found, number)
+        counts["groups with kernels"] += bool(site.variants.offers)
+        counts["kernels"] += chosen is not None
+        if chosen is not None:
+            family, offer = chosen
+            kernel = AttachedKernel(family, encode(offer.knobs), offer.covers, offer.feeds)
+            kernel.attach(site.members.whole)
+    return counts
+
+
+@dataclass(frozen=True)
+class _KernelSite:
+    """A group or a lone op without a kernel: the ways to compute it, and its constants.
+
+    evidence: what the group computes, and what is not offered for it.
+    """
+
+    site: Site
+    members: Members
+    variants: "KernelVariants"
+    constants: Constants
+    evidence: tuple[Computes | NotOffered, ...]
+
+    @cached_property
+    def listed(self) -> list[Alternative]:
+        """The kernels that are offered, and IREE's code."""
+        offers = self.variants.offers
+        why = "IREE's own code generation" if offers else "no family has a kernel for it"
+        listed = [self.variants.priced(name, offer) for name, (_, offer) in offers.items()]
+        return [*listed, replace(self.variants.iree, reason=why)]
+
+    @property
+    def unasked(self) -> set[str]:
+        """The names of kernels that are taken on request only."""
+        return {name for name, (_, offer) in self.variants.offers.items() if not offer.worth}
+
+    @cached_property
+    def priced(self) -> PricedGroup:
+        """The group as the price of constants is asked for it."""
+        ways = {
+            a.name: Way(0.0 if a.cost is None else a.cost.seconds, self.forms(a.name))
+            for a in self.listed
+            if a.name not in self.unasked
+        }
+        return PricedGroup(ways, dict(self.constants.values()))
+
+    def with_own_constants(self) -> "_KernelSite":
+        """Return the site without kernels that read larger constants than the model's."""
+        offers = self.variants.offers
+        larger = [name for name in offers if self.is_larger(name)]
+        if not larger:
+            return self
+        kept = {name: offer for name, offer in offers.items() if name not in larger}
+        why = "their constants are larger than the model's, which memory_first may not exceed"
+        evidence = (*self.evidence, NotOffered(tuple(larger), why))
+        return replace(self, variants=replace(self.variants, offers=kept), evidence=evidence)
+
+    def is_larger(self, name: str) -> bool:
+        """Return whether an alternative reads constants in forms larger than the model's."""
+        forms = self.forms(name)
+        own = dict(self.constants.values())
+        return sum(forms.values()) > sum(own[c] for c in {constant_of(f) for f in forms})
+
+    def forms(self, name: str) -> Forms:
+        """Return the constants that an alternative, or a variant, reads."""
+        found, work = self.variants.found(name), self.variants.work
+        if found is None:
+            return forms_of_model(self.constants, range(len(work.inputs)))
+        return forms_of_kernel(found[1], self.constants, work)
+
+
+def _sites(module: ir.Module, context: PassContext, names: Sequence[str]) -> Iterator[_KernelSite]:
+    """Yield the groups and ops of a module that have no kernel, in order."""
     seen: Counter[str] = Counter()
     for function in functions_of(module):
         ids = OpIds(function, seen)
@@ -81,13 +178,37 @@ def select(module: ir.Module, context: PassContext, families: str = "") -> dict[
             if is_stored(work):
                 continue
             offers, evidence = legal_offers(work, context, names)
-            chosen = _choose(op, ids, members, offers, context, evidence)
-            counts["groups with kernels"] += bool(offers)
-            counts["kernels"] += chosen is not None
-            if chosen is not None:
-                family, offer = chosen
-                AttachedKernel(family, encode(offer.knobs), offer.covers, offer.feeds).attach(op)
-    return counts
+            site = Site(SelectKernels.name, ids[op], str(op.location), work_id(work))
+            computes = Computes(tuple(ids[o] for o in members.ops))
+            variants = KernelVariants(work, context.target, offers)
+            constants = constants_of(members, work, ids)
+            made = _KernelSite(site, members, variants, constants, (computes, *evidence))
+            yield made.with_own_constants() if context.own_constants else made
+
+
+def _bytes_beside_constants(module: ir.Module) -> int:
+    """Estimate what a call needs beside constants: arguments, results, and the largest group."""
+    outside, largest = 0, 0
+    for function in functions_of(module):
+        block = function.regions[0].blocks[0]
+        last = block.operations[len(block.operations) - 1]
+        outside += sum(map(_nbytes, (*block.arguments, *last.operands)))
+        for op in (o.operation for o in block.operations):
+            members = Members.of(op) if op.name.startswith("pyc.") else None
+            if members is not None:
+                read = [v for v in members.inputs if not _is_constant(v)]
+                largest = max(largest, sum(map(_nbytes, (*read, op.result))))
+    return outside + largest
+
+
+def _is_constant(value: ir.Value) -> bool:
+    maker = defining_op(value)
+    return maker is not None and maker.name == "pyc.constant"
+
+
+def _nbytes(value: ir.Value) -> int:
+    type_ = from_mlir(value.type)
+    return nominal(type_.shape) * type_.dtype.itemsize
 
 
 Found = tuple[str, KernelOffer]
@@ -143,25 +264,51 @@ def _against_indirect(context: PassContext) -> str:
     return ""
 
 
-def _choose(
-    op: ir.Operation,
-    ids: OpIds,
-    members: Members,
-    offers: dict[str, Found],
-    context: PassContext,
-    evidence: Sequence[NotOffered],
-) -> Found | None:
-    work = members.work()
-    variants = KernelVariants(work, context.target, offers)
-    listed = [variants.priced(name, offer) for name, (_, offer) in offers.items()]
-    why = "IREE's own code generation" if offers else "no family has a kernel for it"
-    iree = replace(variants.iree, reason=why)
-    unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
-    ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
-    site = Site(SelectKernels.name, ids[op], str(op.location), work_id(work))
-    computes = Computes(tuple(ids[o] for o in members.ops))
-    chosen = context.choices.choose(site, ranked, (computes, *evidence), variants).name
-    return variants.found(chosen)
+def _choose(site: _KernelSite, context: PassContext, found: Prices, number: int) -> Found | None:
+    """Choose the kernel of a site; what the prices of constants prefer is listed first."""
+    taken, added, unasked = found.taken[number], found.added[number], site.unasked
+
+    def rank(alternative: Alternative) -> tuple[Any, ...]:
+        cost, name = alternative.cost or Cost(), alternative.name
+        paid = cost.seconds + found.price * max(0.0, added.get(name, 0.0))
+        return name in unasked, name != taken, paid, cost
+
+    ranked = sorted(site.listed, key=rank)
+    evidence = (*site.evidence, *_larger_constants(site, found, number))
+    chosen = context.choices.choose(site.site, ranked, evidence, site.variants).name
+    if chosen != taken and (larger := _larger(site, found, number, chosen)) is not None:
+        named = [e for e in evidence if getattr(e, "alternative", "") != chosen]
+        context.choices.annotate(site.site, *named, larger)
+    return site.variants.found(chosen)
+
+
+def _larger_constants(site: _KernelSite, found: Prices, number: int) -> Iterator[LargerConstant]:
+    """Yield the larger constants of what is preferred, and of quicker kernels given up for them."""
+    taken, ways = found.taken[number], site.priced.ways
+    quicker = [n for n, way in ways.items() if way.seconds < ways[taken].seconds]
+    for name in (taken, *quicker):
+        if (larger := _larger(site, found, number, name)) is not None:
+            yield larger
+
+
+def _larger(site: _KernelSite, found: Prices, number: int, name: str) -> LargerConstant | None:
+    """Return what an alternative's constants take beside the model's, and the time they save.
+
+    It is compared with what is preferred or, itself preferred, with the quickest smaller one.
+    """
+    ways, taken, added = site.priced.ways, found.taken[number], found.added[number]
+    alternative = site.variants.alternative(name) if name != IREE else site.variants.iree
+    forms = site.forms(name)
+    model = {constant_of(f): site.priced.constants[constant_of(f)] for f in forms}
+    own, nbytes = sum(model.values()), sum(forms.values())
+    if alternative is None or nbytes <= own:
+        return None
+    smaller = [n for n in ways if added[n] < added.get(name, nbytes - own)]
+    over = min(smaller, key=lambda n: ways[n].seconds, default="") if name == taken else taken
+    seconds = 0.0 if alternative.cost is None else alternative.cost.seconds
+    saved = ways[over].seconds - seconds if over else 0.0
+    constants = tuple(sorted({constant_of(f) for f in forms if f not in model}))
+    return LargerConstant(name, constants, nbytes, own, saved, over, found.price * MIB)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file_by, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
@@ -110,6 +111,7 @@ class Artifact:
             "graph": manifest.graph_id or "none",
             "size": quantity(len(self.vmfb), "B"),
             "memory": self.memory_line,
+            **({} if self.prediction is None else {"time": str(self.prediction)}),
             "decisions": str(len(self.decisions)),
         }
 
@@ -160,6 +162,11 @@ class Artifact:
         return self.account.described(self.manifest.contract.max_concurrency)
 
     @property
+    def prediction(self) -> Prediction | None:
+        """The predicted time of a call; None where nothing is known of the program."""
+        return self.manifest.prediction
+
+    @property
     def reference(self) -> Account:
         """The memory of the same dispatches by IREE's own plan, weights as the model has them."""
         return self.manifest.memory_by_iree
@@ -177,7 +184,7 @@ def make_manifest(
     reference: Account | None = None,
     formulas: Mapping[str, Sequence[str]] | None = None,
     modes: Iterable[EntryPoint] = (),
-    seconds: float | None = None,
+    prediction: Prediction | None = None,
     calibration: Calibration | None = None,
     contract_report: ContractReport | None = None,
     options: ReplayOptions | None = None,
@@ -190,8 +197,8 @@ def make_manifest(
     `arena_entry` is the first one of them, the others' entries are ``main$arena.<mode>``. `account`
     defaults to what the signature says, `reference` (`Artifact.reference`) to `account`, `versions`
     to those of the installed packages. `formulas` say what a call allocates by each of both, where
-    that depends on its sizes: the largest of several sums. `seconds`
-    are predicted for a call on one core. A `calibration` that it was compiled with is named, with
+    that depends on its sizes: the largest of several sums. `prediction`
+    is that of a call's time. A `calibration` that it was compiled with is named, with
     the hash of its content. `contract_report` has the status of each clause. `options` are the
     other requested options, `imported` is how much of the program PyC compiles, `shape_plans` are
     functions for certain shapes.
@@ -212,7 +219,7 @@ def make_manifest(
         versions=dict(installed_versions() if versions is None else versions),
         graph_id=graph_id,
         entries=entries,
-        seconds=seconds,
+        prediction=prediction,
         options=options or ReplayOptions(),
         calibration=calibration_name(calibration),
         memory=needed,

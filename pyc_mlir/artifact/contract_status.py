@@ -12,9 +12,11 @@ from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK, Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note
+from pyc_mlir.util.units import quantity
 
 # Runs of one input that a strict contract compares: one thread, twice, and two threads, twice.
 STRICT_RUNS = 4
@@ -22,9 +24,10 @@ STRICT_RUNS = 4
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of a compile: the target, the memory of a call, the number of samples, the oracle.
+    """Facts of a compile: the target, memory and time of a call, number of samples, the oracle.
 
     measurements: files of measurements that the compile read, such as a calibration or wisdom.
+    without_budget: predicted seconds of a call of the program without the memory budget.
     """
 
     target: str
@@ -33,6 +36,8 @@ class Facts:
     oracle: str = ""
     measurements: tuple[str, ...] = ()
     faults: str = ""
+    prediction: Prediction | None = None
+    without_budget: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,10 @@ def _memory(contract: Contract, facts: Facts) -> ClauseReport:
     needed = facts.account.total(contract.max_concurrency)
     evidence = "a plan within it was made for every region" if needed is None else ""
     evidence = evidence or f"{needed} bytes: {facts.account.described(contract.max_concurrency)}"
-    return ClauseReport("memory_budget_bytes", requested, Status.PROVEN, (Note(evidence),))
+    notes = [evidence]
+    if facts.prediction is not None and facts.without_budget is not None:
+        notes += [f"{facts.prediction}, {quantity(facts.without_budget, 's')} without the budget"]
+    return ClauseReport("memory_budget_bytes", requested, Status.PROVEN, tuple(map(Note, notes)))
 
 
 def _concurrency(contract: Contract, facts: Facts) -> ClauseReport:
@@ -104,9 +112,13 @@ def _compile_seconds(contract: Contract, facts: Facts) -> ClauseReport:
 
 
 def _latency(contract: Contract, facts: Facts) -> ClauseReport:
-    binding = "refused when missed" if contract.latency_binding else "reported when missed"
+    notes = ["refused when missed" if contract.latency_binding else "reported when missed"]
+    notes += [] if facts.prediction is None else [str(facts.prediction)]
     return ClauseReport(
-        "latency_goal_seconds", contract.latency_goal_seconds, Status.SAMPLED, (Note(binding),)
+        "latency_goal_seconds",
+        contract.latency_goal_seconds,
+        Status.SAMPLED,
+        tuple(map(Note, notes)),
     )
 
 

@@ -16,6 +16,7 @@ from pyc_mlir.artifact.signature import Ranges, Signature, SignatureEntry, decod
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.dialects.util.codec import Form, from_data, to_data
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
 
@@ -122,7 +123,8 @@ class Manifest(Origin):
     """The facts of an artifact: how it was made, its entries, and the memory of a call.
 
     target: its name; device: the kind of devices that run it; features: of the CPU, that it needs.
-    seconds: predicted for a call on one core. contract_report: the status of each clause.
+    prediction: of a call's time, None where nothing is known of the program.
+    contract_report: the status of each clause.
     memory, memory_by_iree: of PyC's plan, and of the same dispatches by IREE's own.
     formulas: what a call allocates by both plans, and its outputs alone, where that depends on its
         sizes: the largest of several sums.
@@ -135,12 +137,18 @@ class Manifest(Origin):
     entries: Mapping[str, EntryPoint]
     memory: Account
     memory_by_iree: Account
-    seconds: float | None = None
+    prediction: Prediction | None = None
     contract_report: ContractReport = field(default_factory=ContractReport)
     formulas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     imported: ImportReport = field(default_factory=ImportReport)
     shape_plans: tuple[ShapeEntry, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float | None:
+        """The predicted seconds of a call on one core, by which a device is chosen."""
+        time = self.prediction
+        return None if time is None or time.threads > 1 else time.seconds
 
     @property
     def origin(self) -> Origin:
@@ -163,8 +171,9 @@ def read_manifest(data: Any) -> Manifest:
     for part in (made.memory, made.memory_by_iree):
         sizes = (getattr(part, f.name) for f in fields(part))
         _require(all(s is None or s >= 0 for s in sizes), MEMORY, "bytes from 0, or null")
-    known = made.seconds is None or (math.isfinite(made.seconds) and made.seconds >= 0)
-    _require(known, "seconds", "seconds or null")
+    time = made.prediction
+    known = time is None or (0 <= time.measured <= time.seconds < math.inf and time.threads > 0)
+    _require(known, "prediction", "seconds from 0, measured ones among them, or null")
     _require(set(made.formulas) in (set(), {MEMORY, BY_IREE, OUTPUTS}), "formulas", "all of them")
     _check_contract_report(made)
     return made

@@ -7,13 +7,15 @@ buffers.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
 
@@ -72,6 +74,29 @@ class RegionReport:
         """The layout that the program runs with."""
         return self.layouts.get(self.chosen)
 
+    @property
+    def in_order(self) -> tuple[TaskReport, ...]:
+        """The tasks in the order of the plan that runs, which may run one again."""
+        runs = self.after.runs if self.after is not None else ()
+        return tuple(self.tasks[r.task] for r in runs) if runs else self.tasks
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the tasks, one after the other."""
+        return math.fsum(task.seconds for task in self.in_order)
+
+    def scaled(self, factor: float) -> "RegionReport":
+        """Return the region with all seconds multiplied by `factor`."""
+        return replace(
+            self,
+            tasks=tuple(replace(t, seconds=t.seconds * factor) for t in self.tasks),
+            layouts={
+                name: replace(layout, seconds=layout.seconds * factor)
+                for name, layout in self.layouts.items()
+            },
+            frontier=tuple(replace(p, seconds=p.seconds * factor) for p in self.frontier),
+        )
+
 
 @dataclass(frozen=True)
 class MemoryReport:
@@ -85,6 +110,23 @@ class MemoryReport:
     complete: ClassVar[bool] = True
     regions: tuple[RegionReport, ...] = ()
     basis: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The sum of the seconds that the plans which run count with, one task after the other."""
+        return math.fsum(region.seconds for region in self.regions)
+
+    def of(self, prediction: Prediction | None) -> "MemoryReport":
+        """Return the report with seconds that add up to a call's prediction.
+
+        The planner compares plans by seconds of all cores and of nominal sizes; a report shows the
+        shares of those in the one prediction. Without one it stays as it is.
+        """
+        own = self.seconds
+        if prediction is None or not own:
+            return self
+        factor = prediction.seconds / own
+        return replace(self, regions=tuple(region.scaled(factor) for region in self.regions))
 
 
 def region_report(

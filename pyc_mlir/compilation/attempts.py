@@ -3,7 +3,7 @@
 The ways to keep a memory budget come first, each with all settings of IREE's fusion:
 
     balanced              the chosen setting, then the others
-    co-selected           for that policy: with kernels and parts chosen together
+    co-selected           with kernels and parts chosen together, for policies that allow it
     memory_first          the same, cut into the parts of that mode, with small kernels
     memory_first, IREE's code  the same, without weights in padded panels
 
@@ -11,7 +11,13 @@ The ways to keep a memory budget come first, each with all settings of IREE's fu
 tell whether a budget is kept. So the next way is for a program that does not keep it in the one
 before, and the other settings are for one that IREE has no code for under the chosen setting.
 What is chosen together is no slower by prediction than the ways behind it, or those are taken
-(`pipelines/memory/selection/rounds.py`). `first_artifact` goes through the list; what was left, and
+(`pipelines/memory/selection/rounds.py`).
+
+Without a budget, a program of `memory_first` may not need more than under IREE's own plan,
+constants included. One that does, since kernels read weights in larger forms than the model's, is
+compiled again without such kernels (`HELD_SITE`).
+
+`first_artifact` goes through the list; what was left, and
 why, stands in the log.
 """
 
@@ -34,13 +40,15 @@ from pyc_mlir.compilation.stages import record_stage, stage_of_recipe
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.choices.evidence import Reason
-from pyc_mlir.pipelines.choices.policies import CO_SELECTED
+from pyc_mlir.pipelines.choices.evidence import Evidence, Reason, WithoutBudget
 from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.temp_dir import require_room
 
 BUDGET_SITE = Site("budget", "module")
-SMALLEST = "memory_first"
+# In which forms constants may be held in the mode `memory_first`.
+HELD_SITE = Site("constant-forms", "module")
+AS_KERNELS_READ, AS_IN_MODEL = "as kernels read them", "as the model has them"
+SMALLEST, CO_SELECTED = "memory_first", "co-selected"
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,7 @@ def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
     choices = Choices(job.options.policy, job.options.recipe)
     failures: list[Failure] = []
     notes: list[str] = []
+    free: list[Evidence] = []
     for way, found in groupby(attempts_of(job.options, choices), attrgetter("way")):
         attempts = tuple(found)
         if not follows(attempts[0], failures):
@@ -100,10 +109,13 @@ def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
             tried = job.under(options)
             notes.append(note)
         if failures:
-            choices.record_fallback(BUDGET_SITE, way, retry_reasons(failures, notes))
+            reasons = [*retry_reasons(failures, notes), *free]
+            choices.record_fallback(BUDGET_SITE, way, reasons)
         with stage("PyC lowers to linalg"):
             # Under `max_error` the contract's own samples are compared.
             lowered = lower(tried, tried.options.check and not tried.options.contract.compares)
+        if not failures and lowered.prediction is not None:
+            free.append(WithoutBudget(lowered.prediction.seconds))
         whole = with_shape_plans(lowered, tried, stage)
         earlier = list(failures)
         prepared = prepare(whole, tried.options, choices.log)
@@ -114,9 +126,27 @@ def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
             failures = earlier
             prepared = prepare(alone, tried.options, choices.log)
             artifact = _first_of(prepared, attempts, failures, stage)
-        if artifact is not None:
+        if artifact is None:
+            continue
+        if way != AS_KERNELS_READ or (above := _above_reference(artifact)) is None:
             return artifact
+        choices.record_fallback(HELD_SITE, AS_IN_MODEL, [above])
     raise refusal(failures)
+
+
+def _above_reference(artifact: Artifact) -> Reason | None:
+    """Return why a program's memory is not proven to be within that of IREE's plan, or None.
+
+    Where sizes are open the transients are within IREE's, whatever the call, and constants decide.
+    """
+    account, reference = artifact.account, artifact.reference
+    ours, theirs = account.total(), reference.total()
+    if ours is None or theirs is None:
+        ours, theirs = account.constants, reference.constants
+    if ours is None or theirs is None or ours <= theirs:
+        return None
+    text = f"{ours} bytes with larger constants, {theirs} under IREE's plan"
+    return Reason("", text)
 
 
 def finish(lowered: Lowered, options: Options) -> Artifact:
@@ -153,11 +183,20 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
     """Return all attempts, the preferred one first.
 
     With a budget, `choices` answers in which way to begin: a recipe repeats the way that kept it
-    without those before. Kernels are chosen together only for the policy `co-selected` without a
-    recipe, or to repeat such a choice.
+    without those before. Kernels are chosen together where the policy allows it (`co_selects`) and
+    no recipe decides, or to repeat such a choice.
     """
     ways = _ways(options)
     names = list(ways)
+    if options.contract.memory_budget_bytes is None and _has_larger(options):
+        names = [AS_KERNELS_READ, AS_IN_MODEL]
+        requested = choices.choose(HELD_SITE, tuple(map(Alternative, names))).name
+        forms = [(name, name == AS_IN_MODEL) for name in names[names.index(requested) :]]
+        return tuple(
+            attempt
+            for name, own in forms
+            for attempt in attempts_under(replace(options, own_constants=own), name)
+        )
     if options.contract.memory_budget_bytes is None or len(names) == 1:
         return attempts_under(options)
     requested = choices.choose(BUDGET_SITE, tuple(map(Alternative, names))).name
@@ -169,6 +208,14 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
         why = ReasonCode.BUDGET_RETRY if found else None
         found += attempts_under(replace(options, **ways[name]), name, why)
     return tuple(found)
+
+
+def _has_larger(options: Options) -> bool:
+    """Return whether the mode bounds constants, and kernels may have larger ones."""
+    kernels = options.kernels != NO_KERNELS and options.target.device == "local"
+    # Kernels that check themselves are asked for by a clause, which goes first.
+    bound = options.planner_modes[:1] == (SMALLEST,) and not options.contract.detect_faults
+    return kernels and bound
 
 
 def attempts_under(

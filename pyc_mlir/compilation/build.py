@@ -34,16 +34,19 @@ from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
+from pyc_mlir.frontends.signatures import predicted_sizes
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry, EntryRequest
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
 from pyc_mlir.iree.memory.needs import account_of, formulas_of, reference_of, require_kept
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.evidence import Note, Reason
+from pyc_mlir.pipelines.choices.evidence import Note, Reason, WithoutBudget
 from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
 from pyc_mlir.pipelines.choices.wisdom import for_program
 from pyc_mlir.pipelines.memory.selection.rounds import Checked, CutProgram, co_select
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.runtime.arenas import read_facts
 
 # Who decides, in the log, at sites that were changed for the budget.
@@ -264,7 +267,7 @@ class _Rival:
 def _manifest(prepared: Prepared, made: Generated, entry: ArenaEntry, account: Account) -> Manifest:
     lowered, options, vmfb = prepared.lowered, prepared.options, made.vmfb
     by_iree = made.memory.reference.get(lowered.entry) or entry.main
-    facts = _facts(prepared, account)
+    facts = _facts(prepared, made, account)
     return make_manifest(
         options.target,
         lowered.signature,
@@ -277,7 +280,7 @@ def _manifest(prepared: Prepared, made: Generated, entry: ArenaEntry, account: A
         formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
         modes=_modes(vmfb, options, entry.request),
         shape_plans=tuple(_shape_entries(vmfb, lowered, entry.request)),
-        seconds=lowered.seconds,
+        prediction=_prediction(prepared, made),
         calibration=options.calibration,
         contract_report=compile_report(options.contract, facts),
         imported=lowered.imported,
@@ -291,7 +294,32 @@ def oracle_of(lowered: Lowered) -> Oracle:
     return ForeignOracle(lowered.reference, lowered.entry, lowered.signature)
 
 
-def _facts(prepared: Prepared, account: Account) -> Facts:
+def _prediction(prepared: Prepared, made: Generated) -> Prediction | None:
+    """Return the prediction with what the memory plan runs again, as a share of its seconds.
+
+    Of a program that enters at IREE it is that of the plan, one dispatch after the other.
+    """
+    found, added = prepared.lowered.prediction, made.memory.added_seconds
+    report = made.memory.report
+    if found is None and report.seconds:
+        cores, sizes = prepared.options.target.cores, predicted_sizes(prepared.lowered.signature)
+        nominal = dict.fromkeys(sizes, NOMINAL_DIMENSION)
+        return Prediction(report.seconds, nominal, threads=cores, basis=report.basis)
+    own = report.seconds - added
+    if found is None or not added or own <= 0:
+        return found
+    return replace(found, seconds=found.seconds * (1 + added / own))
+
+
+def _without_budget(prepared: Prepared) -> float | None:
+    """Return the predicted seconds of the program without the budget, None without a prediction."""
+    grounds = (g for d in prepared.choices.log for g in d.grounds)
+    known = next((g.seconds for g in grounds if isinstance(g, WithoutBudget)), None)
+    own = prepared.lowered.prediction
+    return known if known is not None or own is None else own.seconds
+
+
+def _facts(prepared: Prepared, made: Generated, account: Account) -> Facts:
     calibration, oracle = prepared.options.calibration, prepared.oracle
     used = [d.chosen for d in prepared.choices.log if d.site == WISDOM_SITE]
     if calibration is not None:
@@ -303,6 +331,8 @@ def _facts(prepared: Prepared, account: Account) -> Facts:
         "" if oracle is None else oracle.name,
         tuple(used),
         str(prepared.lowered.faults),
+        _prediction(prepared, made),
+        _without_budget(prepared),
     )
 
 

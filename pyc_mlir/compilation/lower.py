@@ -5,7 +5,7 @@ signature, decisions, graph id, and where each op came from.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import Any
@@ -27,14 +27,16 @@ from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.signatures import (
     RANGES,
     declare_ranges,
-    drop_settled_ranges,
+    predicted_sizes,
+    refine,
     refined,
     settle,
-    shapes_text,
+    shapes_at,
     signature_of,
 )
 from pyc_mlir.frontends.sources import Loaded, Source, copied
 from pyc_mlir.iree.entry import read_entry
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices.choices import (
     Alternative,
@@ -45,18 +47,20 @@ from pyc_mlir.pipelines.choices.choices import (
     TunableSite,
 )
 from pyc_mlir.pipelines.choices.contract import uncheckable
-from pyc_mlir.pipelines.choices.evidence import Reason
+from pyc_mlir.pipelines.choices.evidence import MeasuredRow, Reason
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, SELECT
 from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
+from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
-from pyc_mlir.pipelines.pyc.groups import FaultCoverage, fault_coverage, predicted_seconds
+from pyc_mlir.pipelines.pyc.groups import FaultCoverage, fault_coverage
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
+from pyc_mlir.pipelines.target.cost_model import CostModel
 
 # A lowered function has one block; regions with control flow are left to IREE, which looks again.
 TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
@@ -91,8 +95,8 @@ class Lowered:
     mixes_rows: bool = False
     # What could be computed of constants alone, in units of `OpDef.evaluation_work`.
     constant_work: int = 0
-    # Predicted for one core of the target; None where nothing is known of the program.
-    seconds: float | None = None
+    # Of a call; None where nothing is known of the program.
+    prediction: Prediction | None = None
     # The program as it came in, as bytecode: what an oracle is asked about. Only if one is needed.
     reference: bytes = b""
     # Of the program as it came in: how much of it PyC compiles.
@@ -137,6 +141,7 @@ def context_of(options: Options) -> PassContext:
         compares,
         kernels,
         together,
+        options.own_constants,
         options.contract.detect_faults,
     )
 
@@ -197,7 +202,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     entry = ir.StringAttr(function.attributes["sym_name"]).value
     given = signature_of(function)
     if inputs is not None:
-        _refine(module, inputs, context)
+        refine(module, inputs, context)
         given = refined(given, signature_of(function))
     settle(module, function, job.settled, context)
     declare_ranges(function, options.ranges)
@@ -219,9 +224,9 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     constants = constant_bytes(module, options.target.alignment)
     mixes = _mixes_rows(function)
     known = constant_work(module)
-    seconds = predicted_seconds(module, options.target)
     faults = _covered(fault_coverage(module), options)
     signature = refined(given, signature_of(function))
+    prediction = _predicted(module, signature, options, context.choices.log)
     expected = None if before is None else expectation(before, entry, signature)
     run_pipeline(module, TO_LINALG, context)
     _drop_argument_attributes(module)
@@ -237,13 +242,36 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
         pyc_text,
         mixes,
         known,
-        seconds,
+        prediction,
         reference,
         imported,
         structure_id,
         faults,
         expected,
     )
+
+
+def _predicted(
+    module: ir.Module, signature: Signature, options: Options, decisions: Sequence[Decision]
+) -> Prediction:
+    """Predict a call of one thread: at sizes within the declared ranges, with measured rows."""
+    sizes = predicted_sizes(signature)
+    undeclared = tuple(name for name in sizes if name not in signature.ranges)
+    rows = {
+        d.site.op_id: row.seconds
+        for d in decisions
+        for row in d.grounds
+        if d.site.pass_name == SELECT and isinstance(row, MeasuredRow)
+    }
+    at, basis = module, CostModel(options.target, options.calibration).basis
+    if sizes:
+        rows = {}
+        # Sizes that depend on each other may not admit these: each unknown one is nominal then.
+        with suppress(PycError):
+            refine(refined_module := copied(module), shapes_at(signature, sizes), PassContext())
+            at = refined_module
+    seconds, measured = predicted_seconds(at, options.target, rows)
+    return Prediction(seconds, sizes, undeclared, measured=measured, basis=basis)
 
 
 def _covered(found: FaultCoverage, options: Options) -> FaultCoverage:
@@ -307,7 +335,7 @@ def imported(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
             yield loaded, passes
             return
         with loaded.module.context, ir.Location.unknown():
-            _refine(loaded.module, job.shapes, passes)
+            refine(loaded.module, job.shapes, passes)
             function = entry_function(loaded.module)
             settle(loaded.module, function, job.settled, passes)
             declare_ranges(function, options.ranges)
@@ -402,7 +430,7 @@ def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportRep
             ops = read_entry(loaded.foreign, loaded.name).ops
             return ImportReport(ops, foreign=ops, unraised=loaded.unraised)
         with loaded.module.context, ir.Location.unknown():
-            _refine(loaded.module, None if source.takes_inputs else inputs, PassContext())
+            refine(loaded.module, None if source.takes_inputs else inputs, PassContext())
             return graph_report(entry_function(loaded.module))
 
 
@@ -418,21 +446,6 @@ def _foreign_text(source: Loaded, stage: str) -> str:
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"{source.name}: expected MLIR text to show, got bytecode"
         ) from None
-
-
-def _refine(module: ir.Module, inputs: Sequence[Any] | None, context: PassContext) -> None:
-    """Give the arguments the shapes of `inputs`. Raises PycError unless there is one for each."""
-    if inputs is None:
-        return
-    count = len(entry_function(module).regions[0].blocks[0].arguments)
-    if len(inputs) != count:
-        raise PycError(
-            ReasonCode.ARGUMENT_COUNT,
-            f"inputs: expected {count} shapes or arrays, one for each argument, got {len(inputs)}",
-        )
-    if inputs:
-        run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", context)
-        drop_settled_ranges(entry_function(module))
 
 
 def bytecode(module: ir.Module) -> bytes:

@@ -77,6 +77,8 @@ class Options(ReplayOptions):
     calibration: Calibration | None = None
     # Kernels and parts are chosen together under the budget (attempts.py).
     co_selected: bool = False
+    # No constant may be larger than the model's (attempts.py).
+    own_constants: bool = False
     # The sizes that calls have, for the choice of plans for shapes.
     demand: Demand = field(default_factory=Demand)
     # The program is compared with its references before it is returned (self_check.py).

@@ -24,7 +24,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ir.resources import as_resource, resource_key
 from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
-from pyc_mlir.pipelines.pyc.groups import predicted_seconds
+from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.shapes.choose import Chosen, choose_plans
 from pyc_mlir.pipelines.shapes.demand import Demand
@@ -213,7 +213,7 @@ class _Predicted:
                 return 0.0
             count = sum(len(f.regions[0].blocks[0].operations) for f in functions_of(made.module))
             self.ops = max(self.ops, count)
-            return predicted_seconds(made.module, self.job.options.target)
+            return predicted_seconds(made.module, self.job.options.target)[0]
 
 
 @dataclass

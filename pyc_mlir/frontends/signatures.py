@@ -12,10 +12,12 @@ import numpy as np
 from pyc_mlir.artifact.signature import RANGES, RESULTS, Ranges, Signature, SignatureEntry, decode
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 
 # On a function: by dimension, the smallest and the largest size.
 
@@ -162,3 +164,35 @@ def _shape_text(given: Any) -> str:
         )
     sizes = ["?" if d is None or isinstance(d, str) else str(int(d)) for d in entries]
     return "x".join(sizes) or "scalar"
+
+
+def predicted_sizes(signature: Signature) -> dict[str, int]:
+    """Return the size of each dynamic dimension: the nominal one, moved into its range."""
+    found = {}
+    for name in sorted({name for a in signature.inputs for name in a.dynamic.values()}):
+        low, high = signature.ranges.get(name, (0, NOMINAL_DIMENSION))
+        found[name] = min(max(NOMINAL_DIMENSION, low), high)
+    return found
+
+
+def shapes_at(signature: Signature, sizes: Mapping[str, int]) -> list[tuple[int | str | None, ...]]:
+    """Return the shapes of the inputs where dynamic dimensions have these sizes, by name."""
+    return [
+        tuple(sizes[a.dynamic[i]] if i in a.dynamic else d for i, d in enumerate(a.shape))
+        for a in signature.inputs
+    ]
+
+
+def refine(module: ir.Module, inputs: Sequence[Any] | None, context: PassContext) -> None:
+    """Give the arguments the shapes of `inputs`. Raises PycError unless there is one for each."""
+    if inputs is None:
+        return
+    count = len(entry_function(module).regions[0].blocks[0].arguments)
+    if len(inputs) != count:
+        raise PycError(
+            ReasonCode.ARGUMENT_COUNT,
+            f"inputs: expected {count} shapes or arrays, one for each argument, got {len(inputs)}",
+        )
+    if inputs:
+        run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", context)
+        drop_settled_ranges(entry_function(module))

@@ -9,7 +9,6 @@ covers is the last row.
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import fsum
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.dispatch_timer import TimedCall, TimerSettings, time_calls
 from pyc_mlir.measure.interleave import Spread
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -206,27 +206,26 @@ def roof_of(model: CostModel) -> str:
 
 
 def predict(artifact: Artifact, decisions: Sequence[Decision] | None = None) -> Profile | None:
-    """Predict the call by the cost model of its compile; None without a memory report.
+    """Predict the call: the seconds of the artifact's `Prediction`, shared out among dispatches.
 
-    decisions: a log of the same compile, whose locations the artifact does not keep.
+    The shares are those of the seconds that the memory plan counts with, which stand for a
+    prediction where there is none. None without a memory report. decisions: a log of the same
+    compile, whose locations the artifact does not keep.
     """
     report = report_of(artifact)
-    known = recorded(report)
+    made = artifact.prediction or Prediction(report.seconds, basis=report.basis)
+    known = recorded(report.of(made))
     if not any(k.seconds for k in known):
         return None
     groups = groups_of(artifact.decisions if decisions is None else decisions)
     rows = [_described(k.symbol, k.seconds, k, groups) for k in known if not k.is_command]
-    seconds = fsum(k.seconds for k in known)
     return Profile(
         program=artifact.manifest.graph_id or "",
         measured=False,
-        how=(
-            f"predicted by the cost model from {report.basis or 'unknown figures'}, for all cores, "
-            "one dispatch after the other; `pyc-run --profile` measures"
-        ),
+        how=f"predicted for {made.where}, {made.grounds}; `pyc-run --profile` measures",
         roof="",
-        seconds=seconds,
-        rows=with_rest(rows, seconds, _REST),
+        seconds=made.seconds,
+        rows=with_rest(rows, made.seconds, _REST),
     )
 
 

@@ -6,12 +6,12 @@ dispatches share a symbol and the order of a call is not the one that was record
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, TaskReport, from_bytes
+from pyc_mlir.artifact.memory_report import MemoryReport, TaskReport, from_bytes
 from pyc_mlir.dialects.names import kernel_family, op_name
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.evidence import Computes
@@ -72,13 +72,7 @@ def report_of(artifact: Artifact) -> MemoryReport:
 
 def recorded(report: MemoryReport) -> list[KnownDispatch]:
     """Return the dispatches and commands of a call, in the order of the plans that run."""
-    return [_known(task) for region in report.regions for task in _in_order(region)]
-
-
-def _in_order(region: RegionReport) -> Iterator[TaskReport]:
-    """Yield the tasks in the plan's order, which may differ and run a task again."""
-    runs = region.after.runs if region.after is not None else ()
-    return (region.tasks[r.task] for r in runs) if runs else iter(region.tasks)
+    return [_known(task) for region in report.regions for task in region.in_order]
 
 
 def _known(task: TaskReport) -> KnownDispatch:

@@ -308,7 +308,7 @@ class Program:
 
         def own() -> float:
             began = perf_counter()
-            self(*arrays)
+            self._answered(mode, mode.accepted.get(tuple(map(_spec_of, arrays)), accepted), arrays)
             return perf_counter() - began
 
         model = build.model_of(self.artifact, host_cpu(), how.threads, calibration)

@@ -185,6 +185,7 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
         ("inputs", _arguments(signature.inputs)),
         ("outputs", _arguments(signature.outputs)),
         ("memory", artifact.memory_line),
+        *([] if (time := artifact.prediction) is None else [("time", str(time))]),
         *([("cache", cache_line(artifact.cached))] if artifact.cached else []),
         *([("self-check", str(check))] if (check := check_of(artifact)) else []),
         ("decisions", f"{len(artifact.decisions)} (-v shows them, --log FILE writes them)"),

@@ -41,7 +41,9 @@ GOALS: Mapping[str, Goal] = {
     ),
     "demo": Goal("the demo models and an encoder block", ("demo-latency",)),
     "products": Goal("share of the FMA peak of products with an epilogue", ("gemm",)),
-    "memory": Goal("memory of a call against plain IREE and XLA", ("memory", "transients-jax")),
+    "memory": Goal(
+        "memory of a call against plain IREE and XLA", ("memory", "account", "transients-jax")
+    ),
     "packing": Goal("arenas and time of the packer", ("pack", "pack-made", "pack-orders")),
     "selection": Goal(
         "selections under a limit of memory, on a public contest's instances", ("iopddl",)

@@ -71,6 +71,7 @@ class ExplainedProgram:
         are no dynamic dimension and for a profile of another program.
         """
         report = from_bytes(artifact.memory, name) if artifact.memory else MemoryReport()
+        report = report.of(artifact.prediction)
         decisions = tuple(artifact.decisions if log is None else log)
         chosen = ChosenSizes.parse(sizes, artifact.signature)
         _require_own(measured, artifact, name)
@@ -95,11 +96,8 @@ class ExplainedProgram:
             ("graph id", manifest.graph_id or "none: not a pyc program"),
             ("compiled by", versions),
         ]
-        seconds = manifest.seconds
-        if self.profile is None and seconds is not None:
-            basis = f", by {self.report.basis}" if self.report.basis else ""
-            rows.append(("prediction", f"{quantity(seconds, 's')} a call (cost model{basis})"))
-        return rows
+        prediction = self.artifact.prediction
+        return rows if prediction is None else [*rows, ("time", str(prediction))]
 
     def account(self) -> list[tuple[str, int | None]]:
         """Return rows (part, bytes or None if only a call determines them) of one call."""

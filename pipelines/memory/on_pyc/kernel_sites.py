@@ -7,9 +7,7 @@ what lives at each, are those of the planner's own plan of the function: the ord
 place that it would choose.
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from math import prod
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,23 +16,26 @@ from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
-from pyc_mlir.pipelines.kernels.lang.carrier import Operand
-from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.memory.on_pyc.problem import PycFunction, read_function
 from pyc_mlir.pipelines.memory.planner.place import lifetimes
 from pyc_mlir.pipelines.memory.planner.planner import plan
 from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
 from pyc_mlir.pipelines.memory.selection.sites import Candidate, SiteCandidates, Sites
+from pyc_mlir.pipelines.pyc.constant_price import (
+    Constants,
+    constants_of,
+    forms_of_kernel,
+    forms_of_model,
+    size_of,
+)
 from pyc_mlir.pipelines.pyc.groups import Members
-from pyc_mlir.pipelines.pyc.rewriting import defining_op
 from pyc_mlir.pipelines.pyc.select_kernels import KernelVariants, is_stored, legal_offers
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.work import Work
 
 # What the planner may do for the steps: the plan that a compile makes in the end is another one.
 _WORK = 20_000
-_BYTES = {"f32": 4, "i64": 8}
 
 
 def read_sites(
@@ -62,7 +63,7 @@ def read_sites(
             continue
         offers, _ = legal_offers(work, context, names)
         variants = KernelVariants(work, context.target, offers)
-        constants = _constants(members, work, ids)
+        constants = constants_of(members, work, ids)
         candidates = list(_candidates(variants, constants, work, chosen[key]))
         now = next(i for i, candidate in enumerate(candidates) if candidate.name == chosen[key])
         sites.append(SiteCandidates(key, steps[task], tuple(candidates), now))
@@ -70,12 +71,14 @@ def read_sites(
 
 
 def _candidates(
-    variants: KernelVariants, constants: Mapping[int, tuple[str, int]], work: Work, now: str
+    variants: KernelVariants, constants: Constants, work: Work, now: str
 ) -> Iterator[Candidate]:
     """Yield IREE's code, and kernels; one that is taken on request only where it is chosen."""
     iree = variants.iree
     assert iree.cost is not None
-    yield Candidate(iree.name, iree.cost.seconds, 0, _raw(constants, range(len(work.inputs))))
+    yield Candidate(
+        iree.name, iree.cost.seconds, 0, forms_of_model(constants, range(len(work.inputs)))
+    )
     names = dict.fromkeys((*(n for n, (_, o) in variants.offers.items() if o.worth), now))
     for name in names:
         found = variants.found(name)
@@ -84,48 +87,8 @@ def _candidates(
         _, offer = found
         cost = variants.priced(name, offer).cost
         assert cost is not None
-        scratch, read = _taken(offer, constants, work)
-        yield Candidate(name, cost.seconds, scratch, read)
-
-
-def _taken(
-    offer: KernelOffer, constants: Mapping[int, tuple[str, int]], work: Work
-) -> tuple[int, Mapping[str, int]]:
-    """Return the bytes of scratch memory, and the constants in the forms that a kernel reads."""
-    kernel = offer.knobs.kernel("k")
-    scratch = sum(map(_size, kernel.results[1:]))
-    found: dict[str, int] = {}
-    packed = set()
-    for operand, feed in zip(kernel.inputs, offer.feeds, strict=True):
-        if operand.layout is not None and feed.value in constants:
-            packed.add(feed.value)
-            found[f"{constants[feed.value][0]} {_digest(repr(operand.layout))}"] = _size(operand)
-    later = {v for node in work.nodes[offer.covers :] for v in node.operands}
-    fed = {feed.value for feed in offer.feeds} - packed
-    return scratch, {**found, **_raw(constants, sorted(fed | later))}
-
-
-def _raw(constants: Mapping[int, tuple[str, int]], values: Sequence[int]) -> Mapping[str, int]:
-    return {constants[v][0]: constants[v][1] for v in values if v in constants}
-
-
-def _constants(members: Members, work: Work, ids: OpIds) -> dict[int, tuple[str, int]]:
-    """Return the constants among a group's inputs: their ids without repetition, and bytes."""
-    found = {}
-    for number, value in enumerate(members.inputs):
-        maker = defining_op(value)
-        if maker is not None and maker.name == "pyc.constant":
-            found[number] = (ids[maker].partition("#")[0], work.inputs[number].type.nbytes)
-    return found
-
-
-def _size(operand: Operand) -> int:
-    """Return the bytes of a kernel's operand; dynamic sizes are none here."""
-    return prod(d for d in operand.shape if isinstance(d, int)) * _BYTES[operand.dtype]
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+        scratch = sum(map(size_of, offer.knobs.kernel("k").results[1:]))
+        yield Candidate(name, cost.seconds, scratch, forms_of_kernel(offer, constants, work))
 
 
 def _live(region: PycFunction, found: SchedulePlan) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from pyc_mlir.pipelines.choices.evidence import Reason
 
 FAILED = ReasonCode.TARGET_COMPILE_FAILED
 RETRY, FALLBACK = ReasonCode.BUDGET_RETRY, ReasonCode.CODEGEN_FALLBACK
-BUDGET = make_options(contract=Contract(memory_budget_bytes=1 << 20), policy="co-selected")
+BUDGET = make_options(contract=Contract(memory_budget_bytes=1 << 20))
 TOGETHER, SMALLEST = "co-selected", "memory_first, IREE's code"
 
 
@@ -94,14 +94,14 @@ def test_a_recipe_begins_with_its_own_way():
 def test_who_chooses_kernels_is_not_overruled():
     """Nothing is chosen together beside a policy of one's own, or a recipe that says otherwise."""
 
-    def ways(recipe: Recipe | None = None, policy: str = "co-selected") -> list[str]:
+    def ways(recipe: Recipe | None = None, policy: str = "heuristic") -> list[str]:
         options = replace(make_options(contract=BUDGET.contract, policy=policy), recipe=recipe)
         return list(dict.fromkeys(a.way for a in attempts_of(options, Choices(recipe=recipe))))
 
-    assert TOGETHER in ways() and TOGETHER not in ways(policy="heuristic")
+    assert TOGETHER in ways() and TOGETHER not in ways(policy="balanced")
     assert TOGETHER not in ways(Recipe({"budget:module": "balanced"}))
     assert ways(Recipe({"budget:module": TOGETHER}))[0] == TOGETHER
-    gpu = make_options(contract=BUDGET.contract, target="cuda-sm_80", policy="co-selected")
+    gpu = make_options(contract=BUDGET.contract, target="cuda-sm_80")
     assert TOGETHER not in {a.way for a in attempts_of(gpu, Choices())}
 
 

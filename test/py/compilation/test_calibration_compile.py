@@ -93,8 +93,10 @@ def predicted(figures: Calibration) -> tuple[float, list[float]]:
     """Seconds of the program, and of each alternative that the kernels' choice had."""
     lowered = lower(Job.of(TEXT, None, make_options(calibration=figures)))
     chosen = [d for d in lowered.decisions if d.site.pass_name == "pyc-select-kernels"]
-    assert chosen and lowered.seconds is not None
-    return lowered.seconds, [a.cost.seconds for d in chosen for a in d.alternatives if a.cost]
+    assert chosen and lowered.prediction is not None
+    return lowered.prediction.seconds, [
+        a.cost.seconds for d in chosen for a in d.alternatives if a.cost
+    ]
 
 
 def test_predicted_costs_follow_the_figures():

@@ -1,9 +1,10 @@
 """Kernels and parts chosen together: within the budget, no slower than chosen alone, replayed."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.pipelines.choices.choices import Recipe
+from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -25,7 +26,15 @@ from pyc_mlir.runtime.program import Program
 
 KERNELS = "pyc-select-kernels"
 # Winograd's kernels need vectors of 8 numbers or more.
-TARGET, POLICY = "cpu-avx2", "co-selected"
+TARGET = "cpu-avx2"
+
+
+@dataclass(frozen=True)
+class Alone(FirstIsBest):
+    """As the default, with kernels chosen alone under a budget too."""
+
+    name: str = "alone"
+    co_selects: ClassVar[bool] = False
 
 
 @cache
@@ -49,7 +58,7 @@ def network() -> tuple[Callable[[Any], Any], np.ndarray]:
 def built(total: int | None = None, alone: bool = False, kernels: str = "all") -> Artifact:
     net, x = network()
     contract = Contract(memory_budget_bytes=total)
-    policy = "heuristic" if alone else POLICY
+    policy = Alone() if alone else None
     options = make_options(target=TARGET, contract=contract, policy=policy, kernels=kernels)
     return build(net, [x], options)
 
@@ -101,7 +110,7 @@ def test_the_device_never_holds_more():
     total = budgets()[1]
     device = Device("local-sync")
     contract = Contract(memory_budget_bytes=total)
-    made = {"target": TARGET, "contract": contract, "policy": POLICY}
+    made = {"target": TARGET, "contract": contract}
     program = compile(net, [x], device=device, cache=False, **made)
     given = to_device(x, device)
     for _ in range(2):
@@ -127,7 +136,7 @@ def test_equal_compiles_and_replays_have_equal_bytes(tmp_path):
     total, (net, x) = budgets()[1], network()
     kept = built(total)
     contract = Contract(memory_budget_bytes=total)
-    make = partial(make_options, target=TARGET, contract=contract, policy=POLICY)
+    make = partial(make_options, target=TARGET, contract=contract)
     assert to_bytes(build(net, [x], make())) == to_bytes(kept)
     again = build(net, [x], make(recipe=Recipe.from_log(kept.decisions)))
     assert to_bytes(again) == to_bytes(kept)
@@ -148,7 +157,7 @@ def test_a_contract_that_bounds_the_error_gets_no_other_sums():
     """Minimal filtering adds other numbers than the plain form."""
     net, x = network()
     contract = Contract(memory_budget_bytes=budgets()[2], max_error=1e-3)
-    kept = build(net, [x], make_options(target=TARGET, contract=contract, policy=POLICY))
+    kept = build(net, [x], make_options(target=TARGET, contract=contract))
     assert not any(d.chosen.startswith("winograd") for d in kept.decisions)
 
 
@@ -161,7 +170,6 @@ def test_dynamic_sizes_are_kept_by_the_other_ways():
         options = make_options(
             target=TARGET,
             contract=contract,
-            policy=POLICY,
             kernels=kernels,
             dims={"n": (1, 8)},
         )

@@ -80,6 +80,7 @@ CHANGES: dict[str, Any] = {
     "ranges": {"batch": (1, 64)},
     "calibration": calibration(),
     "co_selected": True,
+    "own_constants": True,
     "islands": True,
     "check": True,
     "plans": "auto",

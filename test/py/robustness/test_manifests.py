@@ -216,7 +216,7 @@ def test_every_field_has_its_turn() -> None:
         (("entries", "main$arena", "arena_bytes"), 1 << 20),
         (("memory", "transients"), 1 << 64),
         (("device",), "tpu"),
-        (("seconds",), float("nan")),
+        (("prediction", "seconds"), float("nan")),
         (("versions", "numpy"), 2),
         (("contract_report",), [{"clause": "max_error"}]),
         (("options", "ranges"), {"n": [1]}),

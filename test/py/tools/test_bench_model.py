@@ -102,6 +102,7 @@ def made(system: str, seconds: float, error: float = 1e-7):
         "first_call_bytes": 2048,
         "call_peak_bytes": 768 if system == "pyc" else None,
         "account": account if system == "pyc" else None,
+        "prediction": "",
     }
 
 

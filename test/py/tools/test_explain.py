@@ -13,6 +13,7 @@ from explain_programs import FUSE, explained, planned, ran, refused, saved
 from planner_problems import MIB, branches, chain, layered, skips
 
 from pyc_mlir.artifact.artifact import read
+from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Site
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import write_log
@@ -58,8 +59,7 @@ memory of one call, MiB
 
 time of a call, predicted
   A call takes 8 ms (predicted, not measured): 0% in generated kernels, 100% in IREE's code for what
-  no kernel covers (unknown 100%). Predicted by the cost model from unknown figures, for all cores,
-  one dispatch after the other; `pyc-run --profile` measures.
+  no kernel covers (unknown 100%). Predicted for 1 thread, modelled; `pyc-run --profile` measures.
 
   the operations that take most of it
   share   time  times  operations  nodes of the model  code
@@ -343,8 +343,9 @@ def test_explaining_needs_no_compiler(program):
 
 def test_a_prediction_says_that_it_is_one_and_on_what_it_rests():
     shown = subject(planned(chain(3)))
-    report = replace(shown.report, basis="published figures of `cpu`")
-    reported = replace(shown, artifact=shown.artifact.noted(seconds=2e-3), report=report)
-    assert dict(reported.facts()).get("prediction") is None, "the profile's is the only one"
-    (prediction,) = (t for n, t in replace(reported, profile=None).facts() if n == "prediction")
-    assert prediction == "2 ms a call (cost model, by published figures of `cpu`)"
+    made = Prediction(2e-3, basis="published figures of `cpu`")
+    reported = replace(shown, artifact=shown.artifact.noted(prediction=made))
+    (prediction,) = (t for n, t in reported.facts() if n == "time")
+    assert prediction == (
+        "2 ms a call predicted for 1 thread; modelled by published figures of `cpu`"
+    )

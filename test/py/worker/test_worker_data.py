@@ -159,6 +159,7 @@ def options() -> Options:
         parts_for="balanced",
         passes="cse",
         co_selected=True,
+        own_constants=True,
         check=True,
         demand=Demand.of_ranges({"n": (1, 8)}),
     )

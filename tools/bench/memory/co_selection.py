@@ -3,8 +3,8 @@
     pyc-bench co-selection                           the workloads below, three runs each
     pyc-bench co-selection --only u-net --shares 0.5
 
-Each workload is compiled twice under one byte budget: by the policy `co-selected`, and with kernels
-chosen alone by `heuristic`, on the same predictions, so that a budget which they exceed is left to
+Each workload is compiled twice under one byte budget: by the default policy, and by one that has
+kernels chosen alone, on the same predictions, so that a budget which they exceed is left to
 the other ways to keep it (parts of memory_first without kernels of large weights, IREE's code). A
 budget lies between two figures of the workload, at `shares` of the way: what kernels chosen alone
 need in their smallest way (0), and what the quickest kernels need (1).
@@ -22,6 +22,7 @@ and does not count what other processes take. Records of one workload and share:
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
@@ -29,8 +30,8 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.measure.interleave import Timing, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
+from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.policies import CO_SELECTED, DEFAULT
 from pyc_mlir.tools.bench.memory.latency import time_all
 from pyc_mlir.tools.bench.memory.measure import error_against
 from pyc_mlir.tools.bench.peers.footprint import footprint
@@ -101,8 +102,8 @@ class Sized:
         """Yield the records at one budget. Raises PycError if a program does not compile or run."""
         budget = int(self.small + share * (_needed(self.free) - self.small))
         made = {
-            ALONE: built(self.case, budget),
-            TOGETHER: built(self.case, budget, CO_SELECTED),
+            ALONE: built(self.case, budget, Alone()),
+            TOGETHER: built(self.case, budget),
             FREE: self.free,
         }
         yield from _records(self.case, share, budget, made, runs, rounds, min_seconds)
@@ -148,7 +149,15 @@ def _ratio(name: str, timings: Mapping[str, Timing], number: int, error: float) 
     )
 
 
-def built(case: SuiteCase, budget: int | None, policy: str = DEFAULT) -> Artifact:
+@dataclass(frozen=True)
+class Alone(FirstIsBest):
+    """As `heuristic`, with kernels chosen alone under a budget too."""
+
+    name: str = "alone"
+    co_selects: ClassVar[bool] = False
+
+
+def built(case: SuiteCase, budget: int | None, policy: Policy | None = None) -> Artifact:
     """Build the workload's artifact. Raises as `build`."""
     contract = Contract(memory_budget_bytes=budget)
     options = make_options(contract=contract, policy=policy)
@@ -158,7 +167,7 @@ def built(case: SuiteCase, budget: int | None, policy: str = DEFAULT) -> Artifac
 def smallest(case: SuiteCase) -> int:
     """Return the least bytes that kernels chosen alone need."""
     try:
-        return _needed(built(case, 1))
+        return _needed(built(case, 1, Alone()))
     except BudgetNotKept as refused:
         return refused.smallest
 

@@ -123,10 +123,12 @@ def _rate(per_second: float) -> str:
 
 
 def _lines(result: WorkloadFacts) -> Iterator[str]:
-    """Yield what the table does not say: PyC's account, and errors that are more than rounding."""
+    """Yield what the table lacks: PyC's account and prediction, and errors above rounding."""
     mine = result.systems.get(PYC)
     if mine is not None and mine["account"]:
         yield f"PyC's account: {_account(mine)}"
+    if mine is not None and mine["prediction"]:
+        yield f"PyC's prediction: {mine['prediction']}"
     wrong = [name for name, row in result.systems.items() if not row["max_error"] <= USUAL_ERROR]
     if wrong:
         yield (

@@ -214,7 +214,7 @@ def _measured(
     peaks = Peaks(max(before.flops, after.flops), max(before.bandwidth, after.bandwidth))
     records = records_of(case.workload, SUITE, threads, case.work, found, peaks)
     return [
-        {**row, "rows": case.rows, "account": ready.account}
+        {**row, "rows": case.rows, "account": ready.account, "prediction": ready.prediction}
         if (ready := found.ready.get(row["system"])) is not None
         else row
         for row in records

@@ -59,6 +59,7 @@ def _pyc(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
             lambda: footprint(artifact, inputs).peak_bytes,
             Spent(**json.loads((task.folder / _SPENT).read_text())),
             to_data(artifact.account),
+            str(artifact.prediction or ""),
         ),
     )
 

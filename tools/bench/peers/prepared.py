@@ -41,7 +41,7 @@ class PreparedWorkload:
     `peak_bytes` measures what a call needs beside inputs and constants, results included, by the
     system's own account; None where a system has none. `compiled` is what its compile took, where
     more than that is done until it is ready. `account` are the bytes that the program says it
-    needs, by purpose.
+    needs, by purpose, `prediction` is what it says of its time.
     """
 
     call: Callable[[], object]
@@ -49,6 +49,7 @@ class PreparedWorkload:
     peak_bytes: Callable[[], int] | None = None
     compiled: Spent | None = None
     account: Mapping[str, int | None] | None = None
+    prediction: str = ""
 
 
 Settings = Mapping[str, PreparedWorkload]

@@ -44,7 +44,8 @@ class Ready:
     the first results, what was resident before the cold start (the interpreter, the imports and a
     module's weights) and after it, and how much the first call raised the peak above what was
     resident (None where the system does not let the peak be reset). `call_peak_bytes` is the
-    system's own account of a call, `account` that of the whole program by purpose, if it has one.
+    system's own account of a call, `account` that of the whole program by purpose, if it has one,
+    `prediction` what the program says of its time.
     """
 
     setting: str
@@ -60,6 +61,7 @@ class Ready:
     first_call_bytes: int | None
     call_peak_bytes: int | None
     account: dict[str, int | None] | None = None
+    prediction: str = ""
 
 
 def main(arguments: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> int:
@@ -116,6 +118,7 @@ def prepare(
         calls=calls,
         call_peak_bytes=None if account is None else account(),
         account=None if chosen.prepared.account is None else dict(chosen.prepared.account),
+        prediction=chosen.prepared.prediction,
         **start,
     )
 

@@ -8,6 +8,7 @@ from pyc_mlir.tools.bench.report import memory_table, predict_table, table, zoo_
 from pyc_mlir.tools.tune import probe
 
 TABLES: Mapping[str, Callable[[Report], str]] = {
+    "account": memory_table.accounts,
     "memory": memory_table.markdown,
     "noise": probe.markdown,
     "latency": cpu_table.markdown,

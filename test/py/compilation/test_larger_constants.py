@@ -1,0 +1,77 @@
+"""Constants larger than the model's: named by decisions, and never above IREE's plan."""
+
+import numpy as np
+import pytest
+
+from pyc_mlir import nn
+from pyc_mlir.api import build
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.pipelines.choices.choices import Recipe
+from pyc_mlir.pipelines.choices.evidence import LargerConstant, NotOffered
+from pyc_mlir.pipelines.pyc import select_kernels
+from pyc_mlir.pipelines.pyc.constant_price import ExchangeRate
+
+RANDOM = np.random.default_rng(5)
+FILTERS = (RANDOM.normal(size=(64, 64, 3, 3)) / 24).astype(np.float32)
+W = RANDOM.normal(size=(784, 10)).astype(np.float32)
+
+
+def convolution(x):
+    return nn.conv2d(x, FILTERS, pads=(1, 1, 1, 1))
+
+
+IMAGE = TensorSpec("f32", 1, 64, 28, 28)
+
+
+def made(model, spec, mode, **options):
+    return build(model, [spec], make_options(target="cpu-avx2", planner_mode=mode, **options))
+
+
+def larger(artifact):
+    """The larger constants of what was chosen, by site."""
+    return {
+        d.site.key: e
+        for d in artifact.decisions
+        for e in d.evidence
+        if isinstance(e, LargerConstant) and e.alternative == d.chosen
+    }
+
+
+def test_balanced_names_each_larger_constant_with_its_bytes_and_what_it_saves():
+    artifact = made(convolution, IMAGE, "balanced")
+    (found,) = larger(artifact).values()
+    assert found.alternative.startswith("winograd:conv2d") and found.own_bytes == FILTERS.nbytes
+    assert found.nbytes in (FILTERS.nbytes * 16 // 9, FILTERS.nbytes * 4)
+    assert found.saves > 0 and found.over and found.worth > 0
+    beyond = artifact.account.constants - artifact.reference.constants
+    assert beyond == found.nbytes - found.own_bytes
+    assert larger(artifacts.from_bytes(artifacts.to_bytes(artifact))) == larger(artifact)
+
+
+def test_a_price_that_is_too_high_is_named_where_the_quicker_kernel_is_given_up(monkeypatch):
+    dear = {"balanced": ExchangeRate(worth=1e6, slack=1e6)}
+    monkeypatch.setattr(select_kernels, "RATES", dear)
+    artifact = made(convolution, IMAGE, "balanced")
+    assert not larger(artifact)
+    assert artifact.account.constants == artifact.reference.constants
+    left = [e for d in artifact.decisions for e in d.evidence if isinstance(e, LargerConstant)]
+    assert left and all(e.saves > 0 and e.alternative != e.over for e in left)
+
+
+@pytest.mark.parametrize("model, spec", [(convolution, IMAGE), (lambda x: x @ W, None)])
+def test_memory_first_is_never_above_the_plan_of_iree(model, spec):
+    spec = spec or TensorSpec("f32", 2, 784)
+    artifact = made(model, spec, "memory_first")
+    assert artifact.account.total() <= artifact.reference.total()
+    again = made(model, spec, "memory_first", recipe=Recipe.from_log(artifact.decisions))
+    assert again.vmfb == artifact.vmfb and again.decisions == artifact.decisions
+
+
+def test_memory_first_of_open_sizes_holds_no_larger_constant():
+    artifact = made(lambda x: x @ W, TensorSpec("f32", None, 784), "memory_first")
+    assert artifact.account.total() is None
+    assert artifact.account.constants <= artifact.reference.constants and not larger(artifact)
+    why = [e for d in artifact.decisions for e in d.evidence if isinstance(e, NotOffered)]
+    assert any("larger than the model's" in str(e) for e in why)
