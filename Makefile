@@ -10,7 +10,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-full lint lint-types lint-rest docs site bench-env lavapipe gpu clean postgres typing
+.PHONY: help demo test test-frameworks test-full lint lint-types lint-rest docs site bench-env lavapipe gpu clean live postgres typing
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,7 @@ test-frameworks: $(VENV)/stamp-dev $(VENV)/stamp-frameworks ## run the tests tha
 	PYC_FRAMEWORKS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations=20 test/py/frameworks
 
 test-full: $(VENV)/stamp-dev $(VENV)/stamp-frameworks ## run slices of all tests: SLICE="a b", LIST=1, CHANGED=1
+	$(if $(LIST)$(filter-out live,$(SLICE)),,@$(MAKE) --no-print-directory live || echo "no Prometheus or Chromium: their tests skip")
 	PYC_FRAMEWORKS=1 $(BIN)/python test/full.py $(if $(LIST),--list) $(if $(CHANGED),--changed) $(SLICE)
 
 lint: $(VENV)/stamp-dev typing ## check style, types, layers and that generated docs are current
@@ -53,6 +54,12 @@ bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with
 postgres: ## install Debian's PostgreSQL server, which tests start without root
 	dpkg -s postgresql >/dev/null 2>&1 || { $(SUDO) apt-get update && \
 	  $(SUDO) apt-get install --yes --no-install-recommends postgresql; }
+
+live: ## install Debian's Prometheus server and Chromium, which tests of pyc-serve start
+	@for name in prometheus chromium; do \
+	  command -v $$name >/dev/null || missing="$$missing $$name"; done; \
+	[ -z "$$missing" ] || { $(SUDO) apt-get update && \
+	  $(SUDO) apt-get install --yes --no-install-recommends $$missing; }
 
 lavapipe: ## install Debian's software Vulkan device
 	dpkg -s mesa-vulkan-drivers libvulkan1 >/dev/null 2>&1 || { $(SUDO) apt-get update && \

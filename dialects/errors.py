@@ -92,7 +92,7 @@ class VerificationError(PycError):
         return VerificationError(self.message, where=str(where))
 
 
-def internal_error(error: Exception) -> PycError:
+def internal_error(error: BaseException) -> PycError:
     """Return the refusal for an exception that is a fault of PyC."""
     return PycError(
         ReasonCode.INTERNAL_ERROR,

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from pyc_mlir.compilation.compile_options import CompileOptions
     from pyc_mlir.dialects.errors import PycError, ReasonCode
     from pyc_mlir.dialects.ir.interpreter import interpret
+    from pyc_mlir.equivalence import Counterexample, Proof, Relation, Unknown, equivalent
     from pyc_mlir.frontends.python.specs import Tensor, TensorSpec, spec
     from pyc_mlir.frontends.python.trace import trace
     from pyc_mlir.lab.simulation.simulator import simulate
+    from pyc_mlir.patterns import Pattern, pattern
     from pyc_mlir.pipelines.choices.choices import Recipe
     from pyc_mlir.pipelines.choices.contract import Contract
     from pyc_mlir.pipelines.target.target import Target
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pyc_mlir.service.service import Service
     from pyc_mlir.service.shadow import Shadow
     from pyc_mlir.service.targets import Targets
+    from pyc_mlir.util.logs import trace_spans
 
     __version__: str
 
@@ -38,11 +41,15 @@ __all__ = [
     "Array",
     "CompileOptions",
     "Contract",
+    "Counterexample",
     "Device",
+    "Pattern",
     "Program",
+    "Proof",
     "PycError",
     "ReasonCode",
     "Recipe",
+    "Relation",
     "Selector",
     "Service",
     "Shadow",
@@ -50,15 +57,19 @@ __all__ = [
     "Targets",
     "Tensor",
     "TensorSpec",
+    "Unknown",
     "__version__",
     "compile",
+    "equivalent",
     "interpret",
     "jit",
     "load",
     "nn",
+    "pattern",
     "simulate",
     "spec",
     "trace",
+    "trace_spans",
 ]
 
 # A checkout keeps the other three layers beside this folder; an installed package has them inside.
@@ -70,11 +81,15 @@ _HOMES = {
     "Array": "pyc_mlir.runtime.array",
     "CompileOptions": "pyc_mlir.compilation.compile_options",
     "Contract": "pyc_mlir.pipelines.choices.contract",
+    "Counterexample": "pyc_mlir.equivalence",
     "Device": "pyc_mlir.runtime.device",
     "Program": "pyc_mlir.runtime.program",
+    "Pattern": "pyc_mlir.patterns",
+    "Proof": "pyc_mlir.equivalence",
     "PycError": "pyc_mlir.dialects.errors",
     "ReasonCode": "pyc_mlir.dialects.errors",
     "Recipe": "pyc_mlir.pipelines.choices.choices",
+    "Relation": "pyc_mlir.equivalence",
     "Selector": "pyc_mlir.runtime.selection.selector",
     "Service": "pyc_mlir.service.service",
     "Shadow": "pyc_mlir.service.shadow",
@@ -82,13 +97,17 @@ _HOMES = {
     "Targets": "pyc_mlir.service.targets",
     "Tensor": "pyc_mlir.frontends.python.specs",
     "TensorSpec": "pyc_mlir.frontends.python.specs",
+    "Unknown": "pyc_mlir.equivalence",
     "compile": "pyc_mlir.api",
+    "equivalent": "pyc_mlir.equivalence",
     "interpret": "pyc_mlir.dialects.ir.interpreter",
     "jit": "pyc_mlir.api",
     "load": "pyc_mlir.runtime.load",
+    "pattern": "pyc_mlir.patterns",
     "simulate": "pyc_mlir.lab.simulation.simulator",
     "spec": "pyc_mlir.frontends.python.specs",
     "trace": "pyc_mlir.frontends.python.trace",
+    "trace_spans": "pyc_mlir.util.logs",
 }
 
 

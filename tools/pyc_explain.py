@@ -21,6 +21,7 @@ from pyc_mlir.lab.simulation.residuals import Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.profile.guards import fired_in, guards_of
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli.sizes import ChosenSizes
@@ -140,7 +141,9 @@ def _program(artifact: Artifact, recorded: CompileLog, flags: argparse.Namespace
         cli.write_text(flags.html, page(subject))
     if flags.json is not None:
         cli.write_text(flags.json, as_json(subject))
-    if "-" not in (flags.html, flags.json):
+    if flags.guards:
+        print(guards_of(artifact, fired_in(recorded.events)), end="")
+    elif "-" not in (flags.html, flags.json):
         short = flags.decisions or flags.op is not None
         text = explain_text.decisions if short else explain_text.overview
         print(text(subject, _levels()), end="")
@@ -224,6 +227,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="compare two programs or logs, and explain the differences",
     )
     parser.add_argument("--decisions", action="store_true", help="print all decisions")
+    parser.add_argument(
+        "--guards",
+        action="store_true",
+        help="print what calls are checked for, the cost on this machine, and how often the log of "
+        "a run has it (--log)",
+    )
     _add_beside(parser)
     _add_what_if(parser)
     _add_bisect(parser)

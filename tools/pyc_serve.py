@@ -64,6 +64,11 @@ def make_parser() -> argparse.ArgumentParser:
         "to listen anywhere but on this machine",
     )
     made.add_argument("--telemetry", type=Path, metavar="FILE", help="append numbers as JSON lines")
+    made.add_argument(
+        "--spans",
+        action="store_true",
+        help="write spans of OpenTelemetry for calls; start it by `opentelemetry-instrument`",
+    )
     return made
 
 
@@ -79,7 +84,10 @@ def _serve(args: argparse.Namespace) -> int:
     from pyc_mlir.serve.models import ModelSettings, load_models
     from pyc_mlir.service.targets import Targets
     from pyc_mlir.service.telemetry import JsonLines
+    from pyc_mlir.util.logs import trace_spans
 
+    if args.spans:
+        trace_spans()
     token = _token(args)
     limits = Limits(_bytes("--max-request-bytes", args.max_request_bytes), token=token)
     budget = args.memory_budget and _bytes("--memory-budget", args.memory_budget)

@@ -172,8 +172,8 @@ def check_unstretched(
 
 
 def flush_subnormals(array: np.ndarray) -> np.ndarray:
-    """Replace subnormal f32 and f64 values by zero, as the CPU drivers of IREE compute."""
+    """Replace subnormal f32 and f64 values by zero of their sign, as IREE's CPU drivers compute."""
     if not is_float(array.dtype) or array.dtype.itemsize < 4:
         return array
     tiny = np.finfo(array.dtype).tiny
-    return np.where(np.abs(array) < tiny, np.zeros((), array.dtype), array)
+    return np.where(np.abs(array) < tiny, np.copysign(np.zeros((), array.dtype), array), array)

@@ -5,6 +5,7 @@
 statistics; wherever it has a choice it asks `context.choices`.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -30,7 +31,8 @@ class PassContext:
     that kernels may be taken from; None: all. `co_selected`: the bytes of
     kernels' constants are weighed with everything else, so that kernels with more of them are
     offered in every mode. `detect_faults`: kernels check themselves where they can. `folding` is
-    what all passes together may still compute of constants.
+    what all passes together may still compute of constants. `verifier`: checks what passes
+    rewrite, a debug option.
     """
 
     choices: Choices = field(default_factory=Choices)
@@ -43,15 +45,28 @@ class PassContext:
     co_selected: bool = False
     detect_faults: bool = False
     folding: FoldWork = field(default_factory=FoldWork)
+    verifier: "Verifier | None" = None
 
     def takes(self, family: str) -> bool:
         """Return whether kernels of a family may be chosen, where the target has them."""
         return self.kernels is None or family in self.kernels
 
 
+class Verifier(Protocol):
+    """A checker of the rewrites of a pass (equivalence/rewrites.py)."""
+
+    def around(self, pass_: "Pass", module: ir.Module) -> AbstractContextManager[None]:
+        """Return the context that a pass runs in."""
+        ...
+
+
 @runtime_checkable
 class Pass(Protocol):
-    """The protocol of PyC passes. All are anchored on ``builtin.module``."""
+    """The protocol of PyC passes. All are anchored on ``builtin.module``.
+
+    A pass that rewrites otherwise than by `rewriting.replace` has a class attribute `relation`: the
+    equality of modules that it keeps.
+    """
 
     name: ClassVar[str]
 

@@ -10,6 +10,7 @@ the part of `printing`. Follows mlir-opt (MlirOptMain.cpp, Pass.cpp) in what a f
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -314,7 +315,9 @@ def _run_pyc(
 ) -> dict[str, int]:
     with printer.around(step.pass_, str(step), module.operation):
         try:
-            with module.context:
+            verifier = context.verifier
+            watched = nullcontext() if verifier is None else verifier.around(step.pass_, module)
+            with module.context, watched:
                 statistics = step.pass_.run(module, context)
         except ir.MLIRError as error:
             raise PycError(ReasonCode.PASS_FAILED, f"{step.name}: {_reason(error)}") from error

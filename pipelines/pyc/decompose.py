@@ -11,6 +11,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.rewriting import (
     definition_of,
     functions_of,
@@ -63,5 +64,5 @@ def decompose_op(op: ir.Operation) -> bool:
         out = definition.decompose(IRBuilder(), *op.operands, **params_of(definition, op))
     if out is None:
         return False
-    replace(op, out)
+    replace(op, out, Relation.REALS, "pyc-decompose")
     return True

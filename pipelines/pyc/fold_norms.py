@@ -24,6 +24,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.rewriting import (
     carry_marks,
     constant_array,
@@ -169,7 +170,8 @@ def _apply(fold: Fold) -> None:
             made = builder.add(made, fold.shift)
     old = [conv.operands[1], *(v for op in fold.ops for v in op.operands)]
     makers = [m for v in old if (m := defining_op(v)) is not None and m.name == "pyc.constant"]
-    replace(last, made)
+    # Weights are rounded again.
+    replace(last, made, Relation.ERROR, FoldNorms.name)
     for op in (*fold.ops[-2::-1], conv):
         op.erase()
     for maker in dict.fromkeys(makers):

@@ -16,6 +16,7 @@ from pyc_mlir.dialects.ir.pyc import compatible, infer_op
 from pyc_mlir.dialects.ops.shapes import merge
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, functions_of
 
 
@@ -24,6 +25,7 @@ class InferShapes:
     """Refine dynamic dimensions from the arguments and the ops' own rules."""
 
     name: ClassVar[str] = "pyc-infer-shapes"
+    relation: ClassVar[Relation] = Relation.BITS
     shapes: str = option("", "shapes of main's arguments, e.g. 2x784,?x10 (scalar for rank 0)")
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:

@@ -25,6 +25,7 @@ from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
+from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.graph import BlockGraph
@@ -58,6 +59,7 @@ class Layout:
     """Store regions around convolutions with channels last, where that is predicted to pay."""
 
     name: ClassVar[str] = "pyc-layout"
+    relation: ClassVar[Relation] = Relation.REALS
     target: str = option("", "the target that costs are for; empty: the compile's")
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """Small tools that the pyc passes share: walking functions, replacing ops, reading operands."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,11 @@ from pyc_mlir.dialects.ir.attributes import array_of, attributes_of, definition_
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.driver.relations import Relation
+
+# What sees each replacement before it is made; None but while rewrites are verified.
+replacements: ContextVar[Callable[[ir.Operation, ir.Value, Relation, str], None] | None]
+replacements = ContextVar("replacements", default=None)
 
 __all__ = [
     "as_type",
@@ -22,6 +28,7 @@ __all__ = [
     "params_of",
     "pyc_ops",
     "replace",
+    "replacements",
     "splat_of",
     "tensor_types",
     "values_read",
@@ -107,8 +114,13 @@ def carry_marks(op: ir.Operation, made: ir.Operation) -> None:
             made.attributes[name] = attribute
 
 
-def replace(op: ir.Operation, value: ir.Value) -> None:
-    """Give every use of the op's result to `value`, cast to the same type, and erase the op."""
+def replace(op: ir.Operation, value: ir.Value, keeps: Relation, by: str) -> None:
+    """Give every use of the op's result to `value`, cast to the same type, and erase the op.
+
+    keeps: the equality that the rewrite `by` keeps, which a verifier checks.
+    """
+    if (checks := replacements.get()) is not None:
+        checks(op, value, keeps, by)
     with ir.InsertionPoint(op), op.location:
         settled = as_type(value, from_mlir(op.result.type))
     op.result.replace_all_uses_with(settled)

@@ -32,6 +32,8 @@ PLAIN = (bool, int, float, list, tuple, dict)
 _NUMBERS = (bool, int, float, np.generic)
 # A size, the name of a dynamic dimension, or a dynamic dimension without a name.
 Dim = int | str | None
+# Shape and element type of each argument of a call.
+Given = Sequence[tuple[tuple[int, ...], np.dtype]]
 # The attribute of a function that holds its declared ranges.
 RANGES = "pyc.ranges"
 # Sizes of dimensions are below it: programs count in 64 bits.
@@ -151,20 +153,30 @@ class Signature:
             ranges[name] = checked_range(name, value)
         return replace(self, ranges=ranges)
 
-    def check(self, given: Sequence[tuple[tuple[int, ...], np.dtype]]) -> dict[str, int]:
+    def check(self, given: Given) -> dict[str, int]:
         """Raise PycError unless arrays of these (shape, dtype) fit; return the named sizes.
 
         Codes: ARGUMENT_COUNT, ARGUMENT_DTYPE, ARGUMENT_SHAPE, DIMENSION_MISMATCH,
         DIMENSION_OUT_OF_RANGE; the message names the argument.
         """
+        self.check_arguments(given)
+        sizes = self.check_sizes(given)
+        self.check_ranges(given)
+        return sizes
+
+    def check_arguments(self, given: Given) -> None:
+        """Raise PycError for other arguments: ARGUMENT_COUNT, ARGUMENT_DTYPE, ARGUMENT_SHAPE."""
         if len(given) != len(self.inputs):
             raise self._miscounted(f"{len(self.inputs)} arrays", f"{len(given)}")
-        bound: dict[str, tuple[int, str]] = {}
         for expected, (shape, dtype) in zip(self.inputs, given, strict=True):
             _check_argument(expected, shape, dtype)
+
+    def check_sizes(self, given: Given) -> dict[str, int]:
+        """Return the named sizes. Raises PycError (DIMENSION_MISMATCH) where they disagree."""
+        bound: dict[str, tuple[int, str]] = {}
+        for expected, (shape, _) in zip(self.inputs, given, strict=True):
             _bind(expected, shape, bound)
-            _check_ranges(expected, shape, self.ranges)
-        for name, number, factors in self._products:
+        for name, number, factors in self.products:
             wanted, (size, where) = number * prod(bound[f][0] for f in factors), bound[name]
             if size != wanted:
                 raise PycError(
@@ -174,8 +186,13 @@ class Signature:
                 )
         return {name: size for name, (size, _) in bound.items()}
 
+    def check_ranges(self, given: Given) -> None:
+        """Raise PycError (DIMENSION_OUT_OF_RANGE) for sizes outside of the declared ranges."""
+        for expected, (shape, _) in zip(self.inputs, given, strict=True):
+            _check_ranges(expected, shape, self.ranges)
+
     @cached_property
-    def _products(self) -> list[tuple[str, int, list[str]]]:
+    def products(self) -> list[tuple[str, int, list[str]]]:
         """Dimensions whose name is a product of others, ``2*d``: name, number, other factors."""
         names = {d for a in self.inputs for d in a.shape if isinstance(d, str)}
         found = []

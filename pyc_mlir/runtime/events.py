@@ -4,7 +4,7 @@ A call that just answers leaves nothing here but a count.
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -66,6 +66,7 @@ class RunLog:
     def __init__(self, most: int = MOST_EVENTS) -> None:
         self._events: deque[Event] = deque(maxlen=most)
         self._dropped = 0
+        self._fired: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def add(
@@ -82,11 +83,18 @@ class RunLog:
     def refused(self, error: PycError) -> None:
         """Record a call that an error ended: by a guard before it ran, or by the runtime."""
         event = RUNTIME if error.code in _RAN else GUARD
+        with self._lock:
+            self._fired[error.code.name] += 1
         self.add(event, REFUSED, error.message, error.code, ANSWERED)
 
     def differs(self, why: str) -> None:
         """Record a load although the program was compiled for another release of the runtime."""
         self.add(RELEASE, LOADED, why, ReasonCode.RUNTIME_DIFFERS, REFUSED)
+
+    def fired(self) -> Counter[str]:
+        """Count the calls that an error ended, by the names of their codes."""
+        with self._lock:
+            return Counter(self._fired)
 
     def latest(self) -> tuple[Event, ...]:
         """List the latest events."""

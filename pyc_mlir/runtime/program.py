@@ -58,12 +58,11 @@ from pyc_mlir.util.html import facts_table
 
 if TYPE_CHECKING:
     from pyc_mlir.pipelines.target.calibration import Calibration
+    from pyc_mlir.profile.guards import GuardTable
     from pyc_mlir.profile.profile import Profile
 
-# The number of call times behind the median.
-_RECENT_CALLS = 1024
-# How many inputs and outputs a `repr` shows.
-_SHOWN = 4
+_RECENT_CALLS = 1024  # behind the median
+_SHOWN = 4  # inputs and outputs in a `repr`
 _KEEP_ALL: tuple[int, ...] = ()
 _NO_HOSTS: Mapping[int, Any] = MappingProxyType({})
 _spec_of = attrgetter("spec")  # in C, as is all that can be on the way of every call
@@ -278,6 +277,12 @@ class Program:
         """
         return self._log.events(self.stats())
 
+    def guards(self) -> "GuardTable":
+        """Return the guards: what each checks, its cost on this machine, how often it fired."""
+        from pyc_mlir.profile.guards import guards_of
+
+        return guards_of(self.artifact, self._log.fired())
+
     def profile(
         self,
         /,
@@ -319,10 +324,7 @@ class Program:
         compare_every(self._monitor, calls)
 
     def check_memory(self, every: float | None = None) -> None:
-        """Compare weights and code in memory with what was loaded: see `faults.check_memory`.
-
-        Raises PycError: FAULT_DETECTED, UNCHECKABLE_CLAUSE, BAD_ARGUMENT.
-        """
+        """Compare weights and code in memory with what was loaded: `faults.check_memory`."""
         check_memory(self._serving.faults, every)
 
     @property
@@ -368,8 +370,7 @@ class Program:
     def use_mode(self, name: str) -> None:
         """Let calls that begin from now on take the plan of another mode; ends a rule.
 
-        Arenas of the old mode are let go when no call works in them. Raises PycError
-        (BAD_ARGUMENT) for a mode that the artifact has no plan of.
+        Raises PycError (BAD_ARGUMENT) for a mode that the artifact has no plan of.
         """
         self._plans.take(name, "asked for", ReasonCode.MODE_SWITCHED)
 
@@ -378,10 +379,9 @@ class Program:
     ) -> None:
         """Take `mode` in calls that find fewer than `free_bytes` of device memory free.
 
-        Otherwise calls take the mode that is in use now, or that of the rule which this one
-        replaces. What the program's arenas hold counts as free. `free` tells the free bytes of
-        the device's memory; without it Linux is asked, on CPUs. `use_mode` ends the rule. Raises
-        PycError (BAD_ARGUMENT) for an unknown mode, and where nothing tells what is free.
+        Otherwise calls take the mode in use now, or that of the rule which this one replaces. What
+        arenas hold counts as free. `free` tells the free bytes; without it Linux is asked, on CPUs.
+        Raises PycError (BAD_ARGUMENT) for an unknown mode, and where nothing tells what is free.
         """
         self._plans.follow(free_bytes, mode, free, self.device)
 

@@ -157,7 +157,7 @@ class Batcher:
         except PycError as error:
             # One request's mistake is not the others': each alone.
             return [error] if len(together) == 1 else [self._alone(w) for w in together]
-        except Exception as error:  # noqa: BLE001  (a worker must answer)
+        except BaseException as error:  # noqa: BLE001  (a worker must answer, and live on)
             return [internal_error(error)] * len(together)
         ends = np.cumsum([w.rows for w in together])
         shares = [np.split(r, ends[:-1]) for r in results]

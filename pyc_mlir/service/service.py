@@ -14,7 +14,7 @@ shadow's reference answers), `refuse`.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -42,6 +42,7 @@ from pyc_mlir.service.targets import (
 )
 from pyc_mlir.service.telemetry import Histogram, Snapshot
 from pyc_mlir.service.watch import Watch
+from pyc_mlir.util import logs
 
 OK, DEGRADED, REFUSING = "ok", "degraded", "refusing"
 PLAN, REFERENCE = "plan", "reference"
@@ -52,6 +53,7 @@ FAULTS = frozenset(
         ReasonCode.RUNTIME_FAILED,
         ReasonCode.OUT_OF_MEMORY,
         ReasonCode.WRONG_RESULT,
+        ReasonCode.FAULT_DETECTED,
         ReasonCode.DEVICE_UNAVAILABLE,
         ReasonCode.ARENA_TOO_SMALL,
         ReasonCode.INTERNAL_ERROR,
@@ -148,6 +150,12 @@ class Service:
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
         """Call the build in place. Raises as the program does, and PycError (SERVICE_REFUSING)."""
+        if logs.tracer is None:
+            return self._called(args, named)
+        with logs.span("pyc.call", **{"pyc.model": self.name, "pyc.build": self._build.number}):
+            return self._called(args, named)
+
+    def _called(self, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         build = self._build
         if self._refusal is not None:
             self._require_open()

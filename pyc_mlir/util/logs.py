@@ -4,6 +4,7 @@
     PYC_LOG=debug                   also each decision
     PYC_LOG=warning,cache=debug     a level for all, and one for a child
 
+`trace_spans` writes the same steps, and calls of services, as spans of OpenTelemetry.
 Records of steps have the attributes ``stage`` (what is done) and ``seconds`` (None where it begins,
 else how long it took). Without the variable nothing is set up: handlers and levels are the user's.
 """
@@ -13,8 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 
@@ -29,6 +31,8 @@ LEVELS = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
+# OpenTelemetry's tracer; None: no spans.
+tracer: Any = None
 # A context manager around each step of some work, called with what the step does.
 Stage = Callable[[str], AbstractContextManager[None]]
 
@@ -50,10 +54,48 @@ def logged(title: str) -> Iterator[None]:
     log.info("%s ...", title, extra={"stage": title, "seconds": None})
     began = time.perf_counter()
     try:
-        yield
+        with span(title):
+            yield
     finally:
         seconds = time.perf_counter() - began
         log.info("%s: %.3f s", title, seconds, extra={"stage": title, "seconds": seconds})
+
+
+def trace_spans(provider: Any = None, *, on: bool = True) -> None:
+    """Write spans of OpenTelemetry from now on: steps of compiles, and calls of services.
+
+    provider: a tracer provider; None is the process's own, as `opentelemetry-instrument` sets it.
+    on: False writes none any more. Raises PycError (MISSING_DEPENDENCY) without its API.
+    """
+    global tracer
+    if not on:
+        tracer = None
+        return
+    try:
+        from opentelemetry.trace import get_tracer  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError:
+        raise PycError(
+            ReasonCode.MISSING_DEPENDENCY,
+            where="spans",
+            expected="the package opentelemetry-api",
+            got="none installed",
+            remedy=install("otel"),
+        ) from None
+    tracer = get_tracer(ROOT, tracer_provider=provider)
+
+
+@contextmanager
+def span(name: str, **attributes: str | int) -> Iterator[None]:
+    """Surround a step with a span, if they are on; one that fails has the error's code."""
+    if tracer is None:
+        yield
+        return
+    with tracer.start_as_current_span(name, attributes=attributes) as current:
+        try:
+            yield
+        except PycError as error:
+            current.set_attribute("pyc.code", error.code.name)
+            raise
 
 
 def configure(environment: Mapping[str, str]) -> None:

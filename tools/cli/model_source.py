@@ -100,7 +100,7 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     UNTRACEABLE, with its place.
     """
     read_file(path, "a Python file")
-    module = _import_file(path)
+    module = import_file(path)
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -114,7 +114,9 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     return _with_code(found, ReasonCode.UNTRACEABLE, f"`{name}` to run on traced arrays")
 
 
-def _import_file(path: Path) -> Any:
+def import_file(path: Path) -> Any:
+    """Return the module of a Python file. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
+    read_file(path, "a Python file")
     # Not the file's own name, which may be that of a package.
     name = f"pyc_model_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -38,6 +38,7 @@ from pyc_mlir.pipelines.driver.pipeline_text import (
 )
 from pyc_mlir.pipelines.driver.printing import IrPrinter
 from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
+from pyc_mlir.pipelines.pyc.equivalence.rewrites import RewriteChecker
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.text import diagnostics
@@ -258,9 +259,13 @@ class _Part:
     def _run_passes(self, module: "ir.Module | ir.OpView") -> bool:
         """Run the pipeline; report what fails, and write the requested reproducer."""
         steps = self.driver._resolve(self._rooted(module), module.context)
+        checker = RewriteChecker() if self.driver.flags.verify_rewrites else None
+        self.context = replace(self.context, verifier=checker)
         with collected(module.context, self.driver.name, self._report):
             try:
                 report = self._run_steps(module, steps)
+                if checker is not None and not self._checked(checker):
+                    return False
             except PycError as error:
                 if not any(d.kind == "error" for d in self.reported):
                     self._report(_located(error, self.driver.name))
@@ -271,6 +276,16 @@ class _Part:
         if self.driver.flags.mlir_pass_statistics:
             self.driver._say(opt_reports.statistics(report))
         return True
+
+    def _checked(self, checker: RewriteChecker) -> bool:
+        """Report the rewrites that are wrong or not proved; False for a wrong one."""
+        for check in checker.checks:
+            if not check.is_proved:
+                kind = "error" if check.is_wrong else "remark"
+                self._report(Diagnostic(kind, str(check), Position(self.driver.name, 1, 1)))
+        proved = sum(check.is_proved for check in checker.checks)
+        self.driver._say(f"{proved} of {len(checker.checks)} rewrites are proved")
+        return not any(check.is_wrong for check in checker.checks)
 
     def _rooted(self, module: "ir.Module | ir.OpView") -> Pipeline:
         """Return the pipeline as it applies to the op that was read."""

@@ -48,6 +48,9 @@ class OptFlags:
         "flag), or only-expected", "LEVEL", bare="all",
     )  # fmt: skip
     verify_each: bool = _flag(True, "verify the module after each pass")
+    verify_rewrites: bool = _flag(
+        False, "prove what PyC's passes rewrite; report what differs or is not proved"
+    )
     verify_roundtrip: bool = _flag(False, "check that text and bytecode read back the same module")
     allow_unregistered_dialect: bool = _flag(False, "accept ops of unknown dialects")
     no_implicit_module: bool = _flag(False, "do not wrap the input in a module")

@@ -7,7 +7,19 @@ from dataclasses import Field, fields
 
 from pyc_mlir.tools.cli.opt_flags import OptFlags
 
-_TOOLS = ("compile", "run", "explain", "opt", "reduce", "cache", "doctor", "tune", "bench")
+_TOOLS = (
+    "compile",
+    "run",
+    "explain",
+    "opt",
+    "reduce",
+    "equiv",
+    "find",
+    "cache",
+    "doctor",
+    "tune",
+    "bench",
+)
 _HEAD = f"""\
 # Command lines
 

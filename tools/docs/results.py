@@ -79,12 +79,17 @@ GOALS: Mapping[str, Goal] = {
         ("serve", "soak", "faults"),
     ),
     "exactness": Goal("errors of the elementwise functions", ("functions",)),
+    "equivalence": Goal(
+        "what `equivalent` answers on published rules, damaged ones and mutants", ("equivalence",)
+    ),
     "campaign": Goal("what was attacked, how often, and with what result", ("campaign",)),
     "onnx-nodes": Goal(
         "every node case of the onnx wheel: right, refused and why", ("onnx-nodes",)
     ),
 }
 
+# Goals whose pages the tests write (test/py/support/pages.py).
+_WRITTEN_ELSEWHERE = frozenset({"equivalence"})
 _HOW = """\
 Values are medians, with the 10th to 90th percentile in parentheses where a measurement was
 repeated. A column `a / b` is the value of a divided by that of b.
@@ -111,7 +116,8 @@ def pages_of(folder: Path) -> dict[str, str]:
     index = [_index_row(name, goal, reports) for name, goal in goals.items()]
     pages = {"results.md": _INDEX + "\n".join(index or ["| no results are stored yet | | | |"])}
     pages["results.md"] += "\n"
-    return pages | {f"results/{n}.md": _page(g, reports) for n, g in goals.items()}
+    own = {n: goal for n, goal in goals.items() if n not in _WRITTEN_ELSEWHERE}
+    return pages | {f"results/{n}.md": _page(g, reports) for n, g in own.items()}
 
 
 def _goals_of(reports: Mapping[str, Report]) -> dict[str, Goal]:

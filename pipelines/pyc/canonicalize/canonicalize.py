@@ -14,7 +14,7 @@ from pyc_mlir.dialects.ir.pyc import compatible
 from pyc_mlir.dialects.ops.quantized import widens_weights
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.canonicalize.identities import can_fold, fold
-from pyc_mlir.pipelines.pyc.canonicalize.normal_forms import REWRITES
+from pyc_mlir.pipelines.pyc.canonicalize.normal_forms import KEEPS, REWRITES
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, pyc_ops, replace
 
 
@@ -56,14 +56,15 @@ class Canonicalize:
         if not rewrites:
             return False
         with ir.InsertionPoint(op), op.location:
-            value = next((v for rewrite in rewrites if (v := rewrite(op)) is not None), None)
-        if value is None:
+            done = next(((r, v) for r in rewrites if (v := r(op)) is not None), None)
+        if done is None:
             return False
+        rewrite, value = done
         if not compatible(from_mlir(op.result.type), from_mlir(value.type)):
             _erase_unused(value)
             return False
         counts["folded constants" if folds else "identities"] += 1
-        replace(op, value)
+        replace(op, value, KEEPS[rewrite], rewrite.__name__)
         return True
 
 

@@ -18,6 +18,7 @@ from pyc_mlir.dialects.ir.pyc import infer_op
 from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.types import FLOATS, is_float
+from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.canonicalize.dequantized import dequantizes_weights
 from pyc_mlir.pipelines.pyc.orders import moves
 from pyc_mlir.pipelines.pyc.rewriting import (
@@ -30,6 +31,7 @@ from pyc_mlir.pipelines.pyc.rewriting import (
 
 Rewrite = Callable[[ir.Operation], ir.Value | None]
 REWRITES: dict[str, list[Rewrite]] = {}
+KEEPS: dict[Rewrite, Relation] = {}
 # Operands beyond this are not folded: the compiler would spend more than the program.
 _MAX_WORK_BYTES = 1 << 28
 
@@ -39,10 +41,11 @@ def with_trait(trait: Trait, arity: int) -> list[str]:
     return [n for n, op in OPS.items() if op.has(trait) and len(op.operands) == arity]
 
 
-def rewrites(*names: str) -> Callable[[Rewrite], Rewrite]:
-    """Register a rewrite for ops by name."""
+def rewrites(keeps: Relation, *names: str) -> Callable[[Rewrite], Rewrite]:
+    """Register a rewrite for ops by name, with the equality that it keeps."""
 
     def register(rewrite: Rewrite) -> Rewrite:
+        KEEPS[rewrite] = keeps
         for name in names:
             REWRITES.setdefault(name, []).append(rewrite)
         return rewrite
@@ -76,7 +79,7 @@ def _is(value: Any, wanted: Any) -> bool:
     return bool(value == wanted) and bool(np.signbit(value) == np.signbit(wanted))
 
 
-@rewrites(*(name for name, op in OPS.items() if op.neutral is not None))
+@rewrites(Relation.BITS, *(name for name, op in OPS.items() if op.neutral is not None))
 def neutral_operand(op: ir.Operation) -> ir.Value | None:
     """``x + -0 = x - 0 = x * 1 = x / 1 = x ** 1 = x | 0 = x & -1 = max(x, lowest) = x``."""
     x, other = op.operands
@@ -90,7 +93,7 @@ def neutral_operand(op: ir.Operation) -> ir.Value | None:
     return x if same else None
 
 
-@rewrites(*with_trait(Trait.COMMUTATIVE, 2))
+@rewrites(Relation.BITS, *with_trait(Trait.COMMUTATIVE, 2))
 def constant_to_the_right(op: ir.Operation) -> ir.Value | None:
     """``c + x = x + c``: the other rewrites look at the right operand only."""
     lhs, rhs = op.operands
@@ -100,21 +103,21 @@ def constant_to_the_right(op: ir.Operation) -> ir.Value | None:
     return getattr(IRBuilder(), name + "_")(rhs, lhs)
 
 
-@rewrites(*with_trait(Trait.IDEMPOTENT, 2))
+@rewrites(Relation.BITS, *with_trait(Trait.IDEMPOTENT, 2))
 def same_operands(op: ir.Operation) -> ir.Value | None:
     """``max(x, x) = min(x, x) = x & x = x | x = x``."""
     lhs, rhs = op.operands
     return lhs if lhs == rhs and _is_same_type(op, lhs) else None
 
 
-@rewrites(*with_trait(Trait.IDEMPOTENT, 1))
+@rewrites(Relation.BITS, *with_trait(Trait.IDEMPOTENT, 1))
 def idempotent(op: ir.Operation) -> ir.Value | None:
     """``f(f(x)) = f(x)``."""
     (x,) = op.operands
     return x if _made_by(x, op.name[4:]) is not None and _is_same_type(op, x) else None
 
 
-@rewrites(*with_trait(Trait.INVOLUTION, 1))
+@rewrites(Relation.BITS, *with_trait(Trait.INVOLUTION, 1))
 def involution(op: ir.Operation) -> ir.Value | None:
     """``f(f(x)) = x``."""
     inner = _made_by(op.operands[0], op.name[4:])
@@ -123,7 +126,7 @@ def involution(op: ir.Operation) -> ir.Value | None:
     return inner.operands[0]
 
 
-@rewrites("select")
+@rewrites(Relation.BITS, "select")
 def known_condition(op: ir.Operation) -> ir.Value | None:
     """``select(true, a, b) = a``; ``select(c, a, a) = a``."""
     condition, a, b = op.operands
@@ -134,7 +137,7 @@ def known_condition(op: ir.Operation) -> ir.Value | None:
     return chosen if _is_whole(op, chosen) else None
 
 
-@rewrites("cast")
+@rewrites(Relation.BITS, "cast")
 def redundant_cast(op: ir.Operation) -> ir.Value | None:
     """``cast(x, own dtype) = x``; ``cast(cast(x, wider float), own dtype) = x``."""
     (x,) = op.operands
@@ -148,7 +151,7 @@ def redundant_cast(op: ir.Operation) -> ir.Value | None:
     return inner.operands[0] if exact else None
 
 
-@rewrites("transpose")
+@rewrites(Relation.BITS, "transpose")
 def composed_transpose(op: ir.Operation) -> ir.Value | None:
     """``transpose(transpose(x, p), q) = transpose(x, p[q])``; the identity is x."""
     (x,) = op.operands
@@ -162,7 +165,7 @@ def composed_transpose(op: ir.Operation) -> ir.Value | None:
     return IRBuilder().transpose(inner.operands[0], permutation=tuple(first[q] for q in order))
 
 
-@rewrites("transpose")
+@rewrites(Relation.BITS, "transpose")
 def unmoved(op: ir.Operation) -> ir.Value | None:
     """``transpose(x, p) = reshape(x)`` where only dimensions of size 1 change places."""
     (x,) = op.operands
@@ -173,7 +176,7 @@ def unmoved(op: ir.Operation) -> ir.Value | None:
     return IRBuilder().reshape(x, shape=tuple(entries))
 
 
-@rewrites("reshape")
+@rewrites(Relation.BITS, "reshape")
 def composed_reshape(op: ir.Operation) -> ir.Value | None:
     """``reshape(x, own shape) = x``; ``reshape(reshape(x), s) = reshape(x, s)`` for a known s."""
     (x,) = op.operands
@@ -186,7 +189,7 @@ def composed_reshape(op: ir.Operation) -> ir.Value | None:
     return IRBuilder().reshape(inner.operands[0], shape=tuple(d or 0 for d in out.shape))
 
 
-@rewrites("broadcast_to", "slice", "pad")
+@rewrites(Relation.BITS, "broadcast_to", "slice", "pad")
 def same_shape(op: ir.Operation) -> ir.Value | None:
     """Drop a broadcast, a slice with steps of 1, or a pad that keeps a known shape."""
     x = op.operands[0]
@@ -197,7 +200,7 @@ def same_shape(op: ir.Operation) -> ir.Value | None:
     return x
 
 
-@rewrites("gather")
+@rewrites(Relation.BITS, "gather")
 def even_indices(op: ir.Operation) -> ir.Value | None:
     """``gather(x, [a, a + s, ...]) = x[a::s]`` for constant indices within a known size."""
     x, given = op.operands
@@ -224,7 +227,7 @@ def even_indices(op: ir.Operation) -> ir.Value | None:
     return b.reshape(out, shape=(*shape[:axis], *indices.shape, *shape[axis + 1 :]))
 
 
-@rewrites("concat")
+@rewrites(Relation.BITS, "concat")
 def empty_part(op: ir.Operation) -> ir.Value | None:
     """``concat(x, empty) = x``."""
     lhs, rhs = op.operands
@@ -235,7 +238,7 @@ def empty_part(op: ir.Operation) -> ir.Value | None:
     return None
 
 
-@rewrites("size")
+@rewrites(Relation.BITS, "size")
 def known_size(op: ir.Operation) -> ir.Value | None:
     """``size(x)`` of known dimensions is a constant."""
     shape = from_mlir(op.operands[0].type).shape
@@ -245,7 +248,7 @@ def known_size(op: ir.Operation) -> ir.Value | None:
     return IRBuilder().constant(np.array(np.prod(np.array(sizes, np.int64)), np.int64))
 
 
-@rewrites("mul")
+@rewrites(Relation.BITS, "mul")
 def integer_zero(op: ir.Operation) -> ir.Value | None:
     """``x * 0 = 0`` for integers of a known shape."""
     out = from_mlir(op.result.type)
@@ -281,7 +284,8 @@ def can_fold(op: ir.Operation, max_bytes: int, work: FoldWork) -> bool:
     return work.takes(found, given, out, **_params(op))
 
 
-def fold(op: ir.Operation) -> ir.Value:
+@rewrites(Relation.BITS)
+def fold(op: ir.Operation) -> ir.Value | None:
     """``f(c, ...)`` of constants is a constant."""
     found = definition_of(op)
     assert found is not None

@@ -22,7 +22,8 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS, Param, Trait
 from pyc_mlir.dialects.ops.reduction import reduced_axes, reduced_shape
 from pyc_mlir.dialects.types import DTYPES, TensorType, accumulator, is_float
-from pyc_mlir.pipelines.pyc.canonicalize.identities import REWRITES, rewrites
+from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.pyc.canonicalize.identities import KEEPS, REWRITES, rewrites
 from pyc_mlir.pipelines.pyc.rewriting import (
     constant_array,
     defining_op,
@@ -31,7 +32,7 @@ from pyc_mlir.pipelines.pyc.rewriting import (
     splat_of,
 )
 
-__all__ = ["REWRITES"]
+__all__ = ["KEEPS", "REWRITES"]
 
 _SPELLED = tuple(
     name for name, op in OPS.items() if {p.name for p in op.params} & {"axis", "axes", "epsilon"}
@@ -47,7 +48,7 @@ def _bound(op: ir.Operation) -> tuple[Any, dict[str, Any]]:
     return definition, params_of(definition, op)
 
 
-@rewrites(*_SPELLED, "attention")
+@rewrites(Relation.REALS, *_SPELLED, "attention")
 def spelled_parameters(op: ir.Operation) -> ir.Value | None:
     """Return axes and small numbers as the module says."""
     definition, given = _bound(op)
@@ -72,7 +73,7 @@ def _spelled(param: Param, value: Any, rank: int, is_f32: bool) -> Any:
     return value
 
 
-@rewrites(*_BROADCAST)
+@rewrites(Relation.BITS, *_BROADCAST)
 def repeated_constant(op: ir.Operation) -> ir.Value | None:
     """``x + c = x + c[:1]`` for a constant that repeats itself along a dimension which x has."""
     builder = IRBuilder()
@@ -120,7 +121,7 @@ def _is_repeated(first: np.ndarray, rest: np.ndarray) -> bool:
     return bool((rest.view(bits) == first.view(bits)).all())
 
 
-@rewrites("div", "mul")
+@rewrites(Relation.REALS, "div", "mul")
 def mean_of_sum(op: ir.Operation) -> ir.Value | None:
     """``reduce_sum(x) / n = reduce_mean(x)``; times 1/n only for powers of two, in every bit."""
     total, count = op.operands
@@ -140,7 +141,7 @@ def mean_of_sum(op: ir.Operation) -> ir.Value | None:
     return IRBuilder().reduce_mean(sums.operands[0], **given)
 
 
-@rewrites("reshape")
+@rewrites(Relation.BITS, "reshape")
 def kept_dimensions(op: ir.Operation) -> ir.Value | None:
     """Return a reshape that only drops, or adds, the dimensions of size 1 that a reduction made."""
     made, out = defining_op(op.operands[0]), from_mlir(op.result.type)

@@ -21,6 +21,7 @@ from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
+from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.chunk.dims import Rows, operand_rows, part_params
 from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, Region, is_static
 from pyc_mlir.pipelines.pyc.chunk.plan import ChunkOffer, ChunkRegion, plan
@@ -39,6 +40,7 @@ class Chunk:
     """Compute regions with large intermediates in equal parts, where that lowers the peak."""
 
     name: ClassVar[str] = "pyc-chunk"
+    relation: ClassVar[Relation] = Relation.REALS
     mode: Literal["latency_first", "balanced", "memory_first"] | None = option(
         None, "what to prefer: latency_first, balanced or memory_first; none: the compile's mode"
     )

@@ -20,6 +20,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
 from pyc_mlir.pipelines.pyc.fuse.graph import FusionGraph
@@ -47,6 +48,7 @@ class Fuse:
     """Group anchors with their elementwise epilogues, and clusters of elementwise ops."""
 
     name: ClassVar[str] = "pyc-fuse"
+    relation: ClassVar[Relation] = Relation.BITS
     max_ops: int = option(32, "ops in a group at most")
 
     def __post_init__(self) -> None:

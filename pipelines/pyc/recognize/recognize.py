@@ -19,6 +19,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.evidence import NotOffered
 from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.recognize.activations import activations
 from pyc_mlir.pipelines.pyc.recognize.attention import attentions
 from pyc_mlir.pipelines.pyc.recognize.batch_norms import batch_norms
@@ -87,7 +88,7 @@ def _integers(function: ir.Operation, seen: Counter[str], context: PassContext) 
         if context.choices.choose(site, offers, evidence).name == match.name:
             makers = [defining_op(v) for v in match.root.operands]
             with ir.InsertionPoint(match.root), match.root.location:
-                replace(match.root, match.build())
+                replace(match.root, match.build(), Relation.ERROR, match.name)
             _erase_unused(makers)
             made.append(match.name)
     return made
@@ -164,7 +165,8 @@ def _apply(match: Match, replaced: Mapping[TermNode, ir.Value]) -> ir.Value:
     leaves = [replaced.get(leaf, leaf.value) for leaf in match.candidate.leaves]
     with ir.InsertionPoint(root), ir.Location.fused(makers, context=root.context):
         out = as_type(match.make(IRBuilder(), leaves), from_mlir(root.result.type))
-    replace(root, out)
+    # Constants of activations are what a model's are rounded from.
+    replace(root, out, Relation.ROUNDED, match.candidate.name)
     # What is left behind would count as a reader of what the next round may find.
     for node in reversed(match.ops[:-1]):
         if not any(True for _ in node.value.uses):

@@ -35,7 +35,8 @@ FOLDERS = (
     *under("pipelines", "target", "choices", "shapes", "text", "driver", "streams"),
     *under("pipelines/kernels", "lang", "shared", "match", ""),
     *under("pipelines/kernels/families", "", "conv", "int8", "movement", "packed"),
-    *under("pipelines/pyc", "", "canonicalize", "terms", "recognize", "fuse", "chunk"),
+    *under("pipelines/pyc", "", "canonicalize", "terms", "equivalence/fields", "equivalence"),
+    *under("pipelines/pyc", "recognize", "fuse", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
     *under(
@@ -82,7 +83,7 @@ MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12
 # Files of nothing but the rows of one table, which is one place on purpose.
 MAX_TABLE, TABLES = 700, ("dialects/reasons.py",)
 # Lines of dialects/, pipelines/, pyc_mlir/ and tools/ together.
-MAX_PRODUCT = 121_200
+MAX_PRODUCT = 131_500
 
 
 @dataclass

@@ -12,13 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+import equivalence_campaign
 import function_errors_page
 import scenarios_page
 import slices_page
 
 from pyc_mlir.tools.docs import gen_docs
 
-PAGES = {**scenarios_page.PAGES, **function_errors_page.PAGES, **slices_page.PAGES}
+PAGES = {
+    **scenarios_page.PAGES,
+    **function_errors_page.PAGES,
+    **slices_page.PAGES,
+    **equivalence_campaign.PAGES,
+}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -49,6 +49,7 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_cache
+from pyc_mlir.tools.cli.common import BROKEN
 
 # Calls
 
@@ -288,7 +289,7 @@ def _(here: Here) -> Codes:
     here.patch.setattr(pyc_cache, "listing", lambda store: 1 / 0)
     output_text = io.StringIO()
     with contextlib.redirect_stderr(output_text):
-        assert pyc_cache.main(["--dir", str(here.folder), "ls"]) == 70
+        assert pyc_cache.main(["--dir", str(here.folder), "ls"]) == BROKEN
     return _codes_in(output_text.getvalue())
 
 

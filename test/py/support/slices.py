@@ -75,6 +75,12 @@ SLICES: tuple[Slice, ...] = (
     Slice("signals", (f"{_ROBUST}/test_signals.py",), ("tools", "pyc_mlir/worker")),
     Slice("leaks", (f"{_ROBUST}/test_compile_memory.py",), ("pyc_mlir", "pipelines"), dist="load"),
     Slice("frameworks", ("frameworks",), ("pyc_mlir",)),
+    Slice("service", ("service", "serve"), ("pyc_mlir/service", "pyc_mlir/serve", "tools/bench")),
+    Slice(
+        "live",
+        ("frameworks/test_live_page_and_metrics.py",),
+        ("pyc_mlir/service", "pyc_mlir/serve"),
+    ),
     Slice("opinfo", ("frameworks/test_opinfo_torch.py",), ("pyc_mlir/frontends",), dist="load"),
     LIT,
     FIRST_HOUR,

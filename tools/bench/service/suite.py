@@ -1,9 +1,9 @@
 """The suite `serve`: `pyc-serve` beside onnxruntime behind the same HTTP stack, under load.
 
-Both servers and the load share the machine. For each model, by turns: requests a second and their
-p50 and p99 at as many connections as the queue holds; then twice the connections, where the rest
-is refused: p99 of those that are admitted, and of the refusals. `batched` puts requests together,
-`one by one` does not.
+Servers and load share the machine. For each model, in rounds whose order is drawn anew: requests a
+second and their p50 and p99 at as many connections as the queue and the workers hold; then at twice
+as many, where the rest is refused: p99 of those that are admitted, and of the refusals. `batched`
+puts requests together, `one by one` does not.
 """
 
 import argparse
@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import median
 from time import monotonic, sleep
+from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
@@ -45,14 +47,15 @@ from pyc_mlir.tools.cli.common import Parser
 from pyc_mlir.util.children import Child
 
 SUITE = "serve"
-ROUNDS = 5
+ROUNDS = 8
 PYC, PEER = "pyc", "onnxruntime"
 WORKERS, QUEUE = 2, 8
-_SECONDS, _QUICK_SECONDS = 2.5, 0.3
+_SECONDS, _QUICK_SECONDS = 1.5, 0.3
 _START = 60.0
 _CALL, _CALL_ROUNDS = "a call of 4 elements", 51
 # By system, whether requests are put together, and connections.
-Found = dict[tuple[str, bool, int], list[Answers]]
+Turn = tuple[str, bool, int]
+Found = dict[Turn, list[Answers]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,16 +147,16 @@ def measured(model: Served, rounds: int, seconds: float) -> Iterator[Record]:
         candidates += [(PYC, False), (PEER, False)]
     limit, over = WORKERS + QUEUE, 2 * (WORKERS + QUEUE)
     found: Found = {}
-    for _ in range(rounds):
-        for system, batched in candidates:
-            with server(model, system, batched) as port:
-                for connections in (limit, over):
-                    path = f"/v2/models/{model.onnx.stem}/infer"
-                    body = str(model.body), model.json_length
-                    load = Load("127.0.0.1", port, path, *body, connections, seconds)
-                    answers = under_load(load)
-                    found.setdefault((system, batched, connections), []).append(answers)
-                    note(f"{model.name}: {system}, batched {batched}, {connections}: {answers}")
+    path, body = f"/v2/models/{model.onnx.stem}/infer", (str(model.body), model.json_length)
+    with ExitStack() as servers:
+        ports = {c: servers.enter_context(server(model, *c)) for c in candidates}
+        turns = [(*c, n) for c in candidates for n in (limit, over)]
+        for number in range(rounds):
+            # Machines drift: within a round all are loaded, in another order each time.
+            for turn in Random(number).sample(turns, len(turns)):
+                load = Load("127.0.0.1", ports[turn[:2]], path, *body, turn[2], seconds)
+                found.setdefault(turn, []).append(under_load(load))
+                note(f"{model.name}: {turn}: {found[turn][-1]}")
     for (system, batched, connections), answers in found.items():
         how = "batched" if batched and model.batches else "one by one"
         workload = f"{model.name}; {connections} connections, {how}"
@@ -178,29 +181,34 @@ def measured(model: Served, rounds: int, seconds: float) -> Iterator[Record]:
 
 
 def _goals(name: str, found: Found, limit: int, over: int) -> Iterator[Record]:
-    """Yield what the goals are about, as shares of medians."""
+    """Yield what the goals are about, as medians of shares within a round."""
 
-    def middle(system: str, batched: bool, connections: int, what: str = "a_second") -> float:
-        return median(getattr(a, what) for a in found[system, batched, connections])
+    def share(what: str, of: Turn, to: Turn) -> tuple[float, dict[str, float]]:
+        pairs = zip(found[of], found[to], strict=True)
+        shares = [100 * getattr(a, what) / getattr(b, what) for a, b in pairs]
+        low, middle, high = map(float, np.percentile(shares, (10, 50, 90)))
+        return middle, {"p10": low, "p90": high, "n": len(shares)}
 
     ways = {batched for _, batched, _ in found}
     for batched in ways:
         how = f"{name}; {'batched' if batched and len(ways) > 1 else 'one by one'}"
-        share = middle(PYC, batched, limit) / middle(PEER, batched, limit)
-        yield record(how, PYC, "answers, of onnxruntime's", "%", 100 * share)
+        value, spread = share("a_second", (PYC, batched, limit), (PEER, batched, limit))
+        yield record(how, PYC, "answers, of onnxruntime's", "%", value, **spread)
         for system in (PYC, PEER):
-            late = middle(system, batched, over, "p99") / middle(system, batched, limit, "p99")
-            yield record(
-                how, system, "p99 at twice the load, of that at the limit", "%", 100 * late
-            )
-    if len(ways) > 1:
-        for system in (PYC, PEER):
-            gain = middle(system, True, limit) / middle(system, False, limit)
-            yield record(name, system, "answers in batches, of those one by one", "%", 100 * gain)
+            value, spread = share("p99", (system, batched, over), (system, batched, limit))
+            what = "p99 at twice the load, of that at the limit"
+            yield record(how, system, what, "%", value, **spread)
+    for system in (PYC, PEER) if len(ways) > 1 else ():
+        value, spread = share("a_second", (system, True, limit), (system, False, limit))
+        what = "answers in batches, of those one by one"
+        yield record(name, system, what, "%", value, **spread)
 
 
 def call_cost(rounds: int) -> Iterator[Record]:
-    """Yield what a call of a service costs above that of its program, which computes little."""
+    """Yield what a call of a service costs above that of its program, which computes little.
+
+    The least samples are compared: the cost is the same in each call, what others do is not.
+    """
     device = Device("local-sync")
     x = to_device(np.zeros(4, np.float32), device)
     program = pyc_mlir.compile(lambda a: a + 1, [TensorSpec("f32", 4)], device=device)
@@ -208,7 +216,7 @@ def call_cost(rounds: int) -> Iterator[Record]:
         calls = {"program": lambda: program(x), "service": lambda: service(x)}
         timings = interleave(calls, rounds=rounds, min_seconds=0.005)
     yield from timing_records(_CALL, timings)
-    above = timings["service"].median - timings["program"].median
+    above = timings["service"].spread.min - timings["program"].spread.min
     yield record(_CALL, "service", "above the program's call", "s", above)
 
 
@@ -216,12 +224,23 @@ def call_cost(rounds: int) -> Iterator[Record]:
 def server(model: Served, system: str, batched: bool) -> Iterator[int]:
     """Start a server in a process of its own; yield its port."""
     if system == PYC:
-        options = ["--workers", str(WORKERS), "--queue", str(QUEUE), "--port", "0"]
+        options = ["--workers", str(WORKERS), "--queue", str(QUEUE)]
         options += [] if batched else ["--no-batching"]
-        command = ["-m", "pyc_mlir.tools.pyc_serve", str(model.program), *options]
-    else:
-        given = [str(model.onnx), str(WORKERS), str(int(batched)), str(model.signature)]
-        command = ["-m", "pyc_mlir.tools.bench.service.peer", *given, str(QUEUE)]
+        with served(str(model.program), *options) as (_, port):
+            yield port
+        return
+    given = [str(model.onnx), str(WORKERS), str(int(batched)), str(model.signature), str(QUEUE)]
+    with _started("-m", "pyc_mlir.tools.bench.service.peer", *given) as (_, port):
+        yield port
+
+
+def served(program: str, *options: str) -> AbstractContextManager[tuple[Any, int]]:
+    """Start `pyc-serve` on any port; yield its process and the port. Raises as it ends."""
+    return _started("-m", "pyc_mlir.tools.pyc_serve", program, "--port", "0", *options)
+
+
+@contextmanager
+def _started(*command: str) -> Iterator[tuple[Any, int]]:
     child = Child([sys.executable, *command], stdout=subprocess.PIPE)
     process = child.process
     try:
@@ -230,10 +249,13 @@ def server(model: Served, system: str, batched: bool) -> Iterator[int]:
         port = re.search(r"http://127\.0\.0\.1:(\d+)", line)
         if port is None:
             raise PycError(
-                ReasonCode.RUNTIME_FAILED, where=system, expected="an address", got=repr(line)
+                ReasonCode.RUNTIME_FAILED,
+                where=" ".join(command[:2]),
+                expected="an address",
+                got=repr(line),
             )
         _await(f"http://127.0.0.1:{port[1]}/v2/health/ready")
-        yield int(port[1])
+        yield process, int(port[1])
     finally:
         process.terminate()
         child.wait(30)

@@ -1,0 +1,1 @@
+"""Deciding whether two programs compute the same: proofs, counterexamples, or no answer."""

@@ -1,0 +1,1 @@
+"""Programs to compare, and how they run on names of elements and over finite fields."""

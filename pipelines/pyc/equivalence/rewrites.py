@@ -1,0 +1,198 @@
+"""Checking what passes rewrite: replacements and whole passes, against what they declare.
+
+    checker = RewriteChecker()
+    run_pipeline(module, HIGH_LEVEL, PassContext(verifier=checker))
+    checker.checks                     # a `Check` for each replacement, and for each whole pass
+
+A replacement is compared as two cones: what the op computed, and what takes its place, over the
+values that both read. A pass that declares a relation of its own is compared as a whole. Nothing
+here runs unless a context has a verifier.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.ir.attributes import definition_of, params_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.pyc.equivalence import floats
+from pyc_mlir.pipelines.pyc.equivalence.answers import Answer, Counterexample, Proof, Unknown
+from pyc_mlir.pipelines.pyc.equivalence.decide import decide
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
+    Graph,
+    NotComparable,
+    Program,
+    decomposed,
+    program,
+)
+from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, replacements
+from pyc_mlir.pipelines.pyc.terms.nodes import TermNode
+
+# Ops of a cone; what lies behind is an argument. One more try looks farther.
+_REACH = (12, 64)
+_MOST = 512
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rewrite: its name, place and declared relation, and the answer to it.
+
+    before: the op that was replaced, or the pass.
+    """
+
+    rewrite: str
+    place: str
+    relation: Relation
+    before: str
+    answer: Answer
+
+    @property
+    def is_proved(self) -> bool:
+        """True for a proof of the declared relation."""
+        return isinstance(self.answer, Proof) and self.answer.relation <= self.relation
+
+    @property
+    def is_wrong(self) -> bool:
+        """True for a counterexample to the declared relation."""
+        return isinstance(self.answer, Counterexample)
+
+    def __str__(self) -> str:
+        head = f"{self.rewrite} at {self.place}: declared {self.relation.text}\n  {self.before}"
+        return f"{head}\n  {str(self.answer).replace(chr(10), chr(10) + '  ')}"
+
+
+@dataclass
+class RewriteChecker:
+    """A verifier for `PassContext`: it collects a check for each rewrite."""
+
+    checks: list[Check] = field(default_factory=list)
+
+    @contextmanager
+    def around(self, pass_: Any, module: ir.Module) -> Iterator[None]:
+        """Check a pass as it runs: whole if it declares a relation, else each replacement."""
+        relation = getattr(pass_, "relation", None)
+        if relation is None:
+            token = replacements.set(self._replaced)
+            try:
+                yield
+            finally:
+                replacements.reset(token)
+            return
+        graph = Graph()
+        before = [_read(graph, f) for f in functions_of(module)]
+        yield
+        after = [_read(graph, f) for f in functions_of(module)]
+        for first, second in zip(before, after, strict=False):
+            answer = _answer(first, second, graph, relation)
+            self.checks.append(Check(pass_.name, "the function", relation, pass_.name, answer))
+
+    def _replaced(self, op: ir.Operation, value: ir.Value, relation: Relation, by: str) -> None:
+        answer: Answer = Unknown("not read")
+        for reach in _REACH:
+            graph = Graph()
+            try:
+                first, second = cones(graph, op.result, value, reach)
+            except (NotComparable, PycError) as error:
+                answer = Unknown(str(error))
+                continue
+            answer = _answer(first, second, graph, relation)
+            if isinstance(answer, Proof):
+                break
+        text = op.name if op.name == "pyc.constant" else str(op)[:200]
+        self.checks.append(Check(by, str(op.location), relation, text, answer))
+
+
+def _read(graph: Graph, function: ir.Operation) -> Program | Unknown:
+    try:
+        return graph.read(function)
+    except NotComparable as error:
+        return Unknown(str(error))
+
+
+def _answer(first: Any, second: Any, graph: Graph, relation: Relation) -> Answer:
+    """Decide; a declared error is compared in f64, a declared equality of bits may be weaker."""
+    for side in (first, second):
+        if isinstance(side, Unknown):
+            return side
+    if relation is Relation.ERROR:
+        found = decide(first, second, graph, explains=False)
+        if isinstance(found, Proof):
+            return found
+        plain = decomposed(first, graph), decomposed(second, graph)
+        if first.output_types == second.output_types and floats.agree(*plain, 0, True):
+            return Unknown("within the error in f64, which proves nothing")
+        return found
+    found = decide(first, second, graph, relation=relation, explains=False)
+    if relation is Relation.BITS and isinstance(found, Unknown):
+        weaker = decide(first, second, graph, explains=False)
+        return weaker if isinstance(weaker, Proof | Counterexample) else found
+    return found
+
+
+def cones(graph: Graph, before: ir.Value, after: ir.Value, reach: int) -> tuple[Program, Program]:
+    """Return what two values are computed from: `reach` ops of the first, then arguments.
+
+    Raises NotComparable where sizes vary or the second reads more than `_MOST` ops.
+    """
+    inside: set[ir.Operation] = set()
+    level = [before]
+    while level and len(inside) < reach:
+        makers = [m for v in level if (m := defining_op(v)) is not None and _is_plain(m)]
+        inside.update(makers)
+        level = [o for m in makers for o in m.operands]
+    borders = {v for op in inside for v in op.operands if defining_op(v) not in inside}
+    borders = {v for v in borders if not _is_constant(v)}
+    values: dict[ir.Value, TermNode] = {}
+    inputs: list[TermNode] = []
+    count = [0]
+    nodes = [_node(v, borders, values, inputs, graph, count) for v in (before, after)]
+    return program(inputs, nodes[:1]), program(inputs, nodes[1:])
+
+
+def _is_constant(value: ir.Value) -> bool:
+    maker = defining_op(value)
+    return maker is not None and maker.name == "pyc.constant"
+
+
+def _is_plain(op: ir.Operation) -> bool:
+    return op.name == "tensor.cast" or definition_of(op) is not None
+
+
+def _node(
+    root: ir.Value,
+    borders: set[ir.Value],
+    values: dict[ir.Value, TermNode],
+    inputs: list[TermNode],
+    graph: Graph,
+    count: list[int],
+) -> TermNode:
+    stack = [root]
+    while stack:
+        value = stack[-1]
+        maker = defining_op(value)
+        if value in values:
+            stack.pop()
+        elif value in borders or maker is None or not _is_plain(maker):
+            type_ = from_mlir(value.type)
+            if not type_.is_static:
+                raise NotComparable("the sizes of its operands vary")
+            values[value] = graph.input(len(inputs), type_)
+            inputs.append(values[value])
+        elif missing := [o for o in maker.operands if o not in values]:
+            stack.extend(missing)
+        else:
+            count[0] += 1
+            if count[0] > _MOST:
+                raise NotComparable(f"the cone has more than {_MOST} ops")
+            operands = [values[o] for o in maker.operands]
+            definition = definition_of(maker)
+            if definition is None:
+                values[value] = operands[0]
+            else:
+                values[value] = graph.node(definition, operands, params_of(definition, maker))
+            graph.places.setdefault(values[value], str(maker.location))
+    return values[root]

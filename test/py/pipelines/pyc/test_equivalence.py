@@ -1,0 +1,181 @@
+"""Programs that are equal, that differ, and those that no engine may call equal."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from equivalence_campaign import SPELLINGS, encoder, mutants
+from equivalence_mutants import PROGRAMS, read, takes
+
+from pyc_mlir import PycError, Relation, Tensor, equivalent, nn
+from pyc_mlir.equivalence import Counterexample, Proof, Unknown, replay
+from pyc_mlir.pipelines.pyc.equivalence.balls import is_available
+from pyc_mlir.pipelines.pyc.equivalence.decide import decide
+from pyc_mlir.pipelines.pyc.equivalence.fields import towers
+from pyc_mlir.pipelines.pyc.equivalence.fields.constants import meant
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph
+
+X = Tensor["f32", 2, 3]
+ROWS = Tensor["f32", "n", 3]
+I8, I32 = Tensor["i8", 3], Tensor["i32", 3]
+
+
+def typed(function: Any, kind: Any) -> Any:
+    return takes(kind)(function)
+
+
+EQUAL = {
+    "softmax": (lambda x: nn.softmax(x), lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True), X),
+    "tanh": (lambda x: np.tanh(x), lambda x: 2 * nn.sigmoid(2 * x) - 1, X),
+    "exp": (lambda x, y: np.exp(x) * np.exp(y), lambda x, y: np.exp(x + y), X),
+    "roots": (lambda x: np.sqrt(36 * (x * x + 1)), lambda x: 6 * np.sqrt(x * x + 1), X),
+    "sums": (lambda x: x.sum(0), lambda x: x.T.sum(1), X),
+    "powers": (lambda x: x**3, lambda x: x * x * x, X),
+    "moves": (lambda x, y: np.concatenate([x, y], -1)[:, :3], lambda x, y: x.T.T, X),
+    "bytes": (lambda x, y: (x + y) - y, lambda x, y: x, I8),
+    "shifts": (lambda x: x // 8, lambda x: x >> np.int8(3), I8),
+    "nothing": (lambda x: x[:0], lambda x: x[:0] * 2, X),
+}
+DIFFERENT = {
+    "axis": (lambda x: nn.softmax(x), lambda x: np.exp(x) / np.exp(x).sum(0, keepdims=True), X),
+    "sign of a root": (lambda x: np.sqrt(x * x), lambda x: x, X),
+    "sign of a constant": (
+        lambda x: np.sqrt(36 * (x * x + 1)), lambda x: -6 * np.sqrt(x * x + 1), X,
+    ),
+    "floors": (lambda x: np.floor(-x), lambda x: -np.floor(x), X),
+    "maxima": (lambda x, y: np.maximum(x, y).max(-1), lambda x, y: x.max(-1) + y.max(-1), X),
+    "wrapped sums": (
+        lambda x, y: (x + y).astype(np.int32),
+        lambda x, y: x.astype(np.int32) + y.astype(np.int32), I8,
+    ),
+    "division": (lambda x: x - x % 8, lambda x: x, I32),
+    "one ulp": (
+        lambda x: x * np.float32(12**-0.5),
+        lambda x: x * np.nextafter(np.float32(12**-0.5), np.float32(1)), X,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_programs_are_proved(name):
+    a, b, kind = EQUAL[name]
+    a, b = typed(a, kind), typed(b, kind)
+    proof = equivalent(a, b)
+    assert isinstance(proof, Proof), proof
+    assert replay(proof, a, b)
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_different_programs_are_refuted(name):
+    a, b, kind = DIFFERENT[name]
+    answer = equivalent(typed(a, kind), typed(b, kind))
+    assert not isinstance(answer, Proof)
+    if is_available():
+        assert isinstance(answer, Counterexample), answer
+
+
+def test_a_proof_names_its_relation_and_its_kind():
+    @takes(X)
+    def direct(x):
+        return x / np.float32(12**0.5)
+
+    @takes(X)
+    def scaled(x):
+        return x * np.float32(12**-0.5)
+
+    proof = equivalent(direct, scaled)
+    assert isinstance(proof, Proof)
+    assert proof.relation is Relation.ROUNDED
+    assert not isinstance(equivalent(direct, scaled, relation=Relation.REALS), Proof)
+    answer = equivalent(direct, scaled, relation=Relation.BITS)
+    assert isinstance(answer, Counterexample)
+    same = equivalent(direct, direct)
+    assert isinstance(same, Proof)
+    assert (same.relation, same.kind) == (Relation.BITS, "structural")
+
+
+def test_the_clause_of_floats_shows_what_overflows():
+    a, b, _ = EQUAL["softmax"]
+    proof = equivalent(typed(a, X), typed(b, X))
+    assert isinstance(proof, Proof)
+    assert not proof.is_safe_in_floats
+    assert any(c.name == "large mean" and c.second is None for c in proof.floats)
+    assert "not finite" in str(proof)
+
+
+def test_replay_refuses_other_programs_and_changed_proofs():
+    a, b, _ = EQUAL["softmax"]
+    a, b = typed(a, X), typed(b, X)
+    proof = equivalent(a, b)
+    assert isinstance(proof, Proof)
+    with pytest.raises(PycError, match="BAD_ARGUMENT"):
+        replay(proof, b, a)
+    assert not replay(replace(proof, steps=()), a, b)
+
+
+@pytest.mark.parametrize("wrong", [{"relation": "reals"}, {"seed": -1}, {"trials": 0}])
+def test_other_arguments_are_refused(wrong):
+    a = typed(EQUAL["softmax"][0], X)
+    with pytest.raises(PycError, match="BAD_ARGUMENT"):
+        equivalent(a, a, **wrong)
+
+
+def test_what_cannot_be_compared_is_unknown():
+    @takes(ROWS)
+    def rows(x):
+        return nn.softmax(x)
+
+    @takes(ROWS)
+    def longer(x):
+        return nn.softmax(x * 1.0)
+
+    assert isinstance(equivalent(rows, rows), Proof)
+    assert isinstance(equivalent(rows, longer), Unknown)
+    assert isinstance(equivalent(rows, longer, inputs=[(2, 3)]), Proof)
+    assert isinstance(equivalent(rows, typed(EQUAL["powers"][0], X)), Unknown)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_an_encoder_equals_its_spellings(spelling):
+    graph = Graph()
+    base, other = (read(encoder(2, name), graph) for name in ("", spelling))
+    answer = decide(base, other, graph, explains=False)
+    assert isinstance(answer, Proof)
+    assert answer.relation is Relation.REALS
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(40))
+def test_no_mutant_is_proved_that_differs(seed):
+    counts = mutants(4 * len(PROGRAMS), seed)
+    assert counts["mutants"] >= 3 * len(PROGRAMS)
+    assert not [name for name in counts if "wrong" in name], counts
+
+
+def test_one_ulp_is_another_constant():
+    value = np.float32(12**-0.5)
+    assert meant(float(value), "f32") is not None
+    for side in (0, 1):
+        assert meant(float(np.nextafter(value, np.float32(side))), "f32") is None
+
+
+@pytest.mark.parametrize("height", towers.CHAINS)
+def test_the_primes_are_a_tower(height):
+    for trial in range(len(towers.CHAINS[height])):
+        primes = towers.tower(height, trial)
+        assert all(pow(2, q - 1, q) == pow(3, q - 1, q) == 1 and q % 4 == 3 for q in primes)
+        assert all(b == 2 * a + 1 for a, b in pairwise(primes))
+        assert primes[-1] < 1 << 31
+
+
+def test_arithmetic_of_the_fields():
+    q = towers.tower(1, 0)[0]
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, q, s, dtype=np.uint64) for s in ((3, 50), (50, 4)))
+    exact = (a.astype(object) @ b.astype(object)) % q
+    assert np.array_equal(towers.matmul(a, b, q), exact.astype(np.uint64))
+    assert (towers.product(a, towers.inverse(a, q), q) == 1).all()
+    halves = towers.of_floats(np.array([0.5, -0.75, 3.0, 0.0]), q)
+    assert [int(h) * 4 % q for h in halves] == [2, q - 3, 12, 0]
