@@ -3,8 +3,8 @@
 Calls have the shapes of a public trace (`--trace`, a column of sizes; else sizes drawn from a
 log-normal distribution with a fixed seed), scaled to each program's range. Both programs are called
 in turn on the same inputs; each size's time is the median of its rounds, in seconds of the calling
-thread, which computes alone on `local-sync`. `choice` is what the guard
-costs: a call of a program with plans whose plan is its general code, above one without.
+thread, which computes alone on `local-sync`. `choice` is what the guard costs: a call of a program
+with plans whose plan is its general code, above one without.
 """
 
 import argparse
