@@ -139,6 +139,9 @@ def test_a_frozen_choice_is_repeated(tmp_path):
         for _ in range(100):
             again(X)
         assert again.stats().served == {"balanced": 0, "memory_first": 100}
+    (tmp_path / "later.json").write_text(json.dumps({"schema": 99, "recipe": recipe}))
+    code = refused(lambda: Selector(recipe=tmp_path / "later.json")).code
+    assert code is ReasonCode.BAD_ARGUMENT
     unknown = fresh()
     unknown.adapt(Selector(recipe={"elsewhere": "fast"}, load=lambda: 0.0))
     unknown(X)

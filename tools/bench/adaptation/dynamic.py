@@ -132,7 +132,7 @@ def _measure(case: Case, sizes: np.ndarray, rounds: int, folder: Path) -> list[R
         *made,
         record(case.name, "plans", "p95 gain", "x", p95["one plan"] / p95["plans"]),
         record(case.name, "plans", "least gain of a size", "x", min(each)),
-        record(case.name, "plans", "plans", "", float(len(kept))),
+        record(case.name, "plans", "made", "plans", float(len(kept))),
     ]
 
 
