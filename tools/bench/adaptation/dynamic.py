@@ -105,7 +105,7 @@ def _measure(case: Case, sizes: np.ndarray, rounds: int, folder: Path) -> list[R
     drawn = np.random.default_rng(1).choice(calls, _SIZES)
     times: dict[str, list[list[float]]] = {name: [] for name in programs}
     for size in drawn:
-        shape = [int(size) if d == "n" else d for d in case.spec.dims]
+        shape = [d if isinstance(d, int) else int(size) for d in case.spec.dims]
         x = to_device(np.random.default_rng(0).normal(size=shape).astype(np.float32), device)
         found: dict[str, list[float]] = {name: [] for name in programs}
         for program in programs.values():
