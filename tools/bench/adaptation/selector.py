@@ -176,6 +176,7 @@ def run(arguments: Sequence[str]) -> int:
     """Compare the selector's policies on public plans and measured noise."""
     parser = Parser(SUITE)
     parser.add_argument("--data", type=Path, required=True, help="the folder with noise/, plans/")
+    parser.add_argument("--calls", type=int, default=1_000_000, help="calls of the soak")
     bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
     try:
         noises = {
@@ -212,6 +213,6 @@ def run(arguments: Sequence[str]) -> int:
                 found.append(record(f"{space}, {name}", policy.name, metric, unit, value))
         note(f"{space}, {name}")
     with TemporaryDirectory() as folder:
-        found += _soak(10_000 if bench.quick else 1_000_000, Path(folder))
+        found += _soak(10_000 if bench.quick else known.calls, Path(folder))
     bench.store([*found, _overhead()], arms=_ARMS, calls=CALLS)
     return 0
