@@ -325,6 +325,13 @@ class ReasonCode(Enum):
         "none needed: IREE's code computes them; `pyc-explain` lists them",
         "a large matrix product in f64",
     )
+    LOOP_UNROLLED = ReasonRow(
+        "loops of a program were written out as many operations, step by step",
+        "PyC has no loop: a `scan` of many steps becomes as many copies of its body",
+        "compile one step and call it in a loop, or take fewer steps; `max_compile_seconds` bounds "
+        "the compile time",
+        "`jax.lax.scan` over 512 steps",
+    )
     DATABASE_UNUSABLE = ReasonRow(
         "a benchmark database cannot be used",
         "a missing package, a network file system, a server that is away, a newer schema",

@@ -40,6 +40,7 @@ from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import env_overrides
+from pyc_mlir.util.logs import COMPILE, warn
 
 HIGH_LEVEL = (
     "pyc-canonicalize{keep-bytes=true},pyc-infer-shapes,pyc-recognize,"
@@ -254,6 +255,13 @@ def _resolved_policy(given: CompileOptions) -> Policy:
         )
     if isinstance(wisdom, str | Path):
         wisdom = Wisdom.load(wisdom)
+    if wisdom is not None and not wisdom.rows:
+        warn(
+            COMPILE,
+            ReasonCode.NO_EVIDENCE.name,
+            "wisdom: expected rows, got a file without any; all choices are predicted: measure the "
+            "program with `pyc-tune`, and export again",
+        )
     hardware, toolchain = current_hashes()
     return policy.informed(wisdom or policy.wisdom, hardware, toolchain, given.require_evidence)
 

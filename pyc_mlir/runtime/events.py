@@ -5,7 +5,7 @@ A call that just answers leaves nothing here but a count.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,8 @@ LOAD, RELEASE, GUARD, MODE, FALLBACK, RUNTIME, CALLS, FAULT = (
 )
 # Codes of calls that had begun to run.
 _RAN = (ReasonCode.RUNTIME_FAILED, ReasonCode.OUT_OF_MEMORY, ReasonCode.FAULT_DETECTED)
+# How many inputs and outputs a program's `repr` shows.
+_SHOWN = 4
 REFUSED, ANSWERED, LOADED = "refused", "answered", "loaded"
 COUNTED = (
     "calls",
@@ -195,3 +197,9 @@ class ProgramStats:
             shown["wrong results"] = str(self.wrong_results)
             shown["fallbacks"] = "; ".join(map(str, self.fallbacks)) or "none"
         return shown
+
+
+def few(texts: Sequence[str]) -> str:
+    """Name the first of them, and how many more there are."""
+    more = [f"{len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
+    return ", ".join([*texts[:_SHOWN], *more])

@@ -40,7 +40,7 @@ from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime import load_check as placement
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
-from pyc_mlir.runtime.events import LOAD, ProgramStats
+from pyc_mlir.runtime.events import LOAD, ProgramStats, few
 from pyc_mlir.runtime.faults import check_memory
 from pyc_mlir.runtime.monitor import Code, Monitor, compare_every
 from pyc_mlir.runtime.outputs import (
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from pyc_mlir.profile.guards import GuardTable
     from pyc_mlir.profile.profile import Profile
 
-_RECENT_CALLS = 1024  # behind the median
-_SHOWN = 4  # inputs and outputs in a `repr`
+# The number of call times behind the median.
+_RECENT_CALLS = 1024
 _KEEP_ALL: tuple[int, ...] = ()
 _NO_HOSTS: Mapping[int, Any] = MappingProxyType({})
 _spec_of = attrgetter("spec")  # in C, as is all that can be on the way of every call
@@ -386,16 +386,16 @@ class Program:
         self._plans.follow(free_bytes, mode, free, self.device)
 
     def __repr__(self) -> str:
-        inputs = _few([f"{a.name}: {a}" for a in self.signature.inputs])
-        outputs = _few([str(a) for a in self.signature.outputs])
+        inputs = few([f"{a.name}: {a}" for a in self.signature.inputs])
+        outputs = few([str(a) for a in self.signature.outputs])
         return f"Program({inputs}) -> ({outputs}) on {self.device!r}"
 
     def _repr_html_(self) -> str:
         """Return the HTML for notebooks."""
         stats = self.stats()
         rows = {
-            "inputs": _few([f"{a.name}: {a}" for a in self.signature.inputs]),
-            "outputs": _few([f"{a.name}: {a}" for a in self.signature.outputs]),
+            "inputs": few([f"{a.name}: {a}" for a in self.signature.inputs]),
+            "outputs": few([f"{a.name}: {a}" for a in self.signature.outputs]),
             "device": repr(self.device),
             "mode": self.mode or "none",
             "memory": self.artifact.memory_line,
@@ -483,12 +483,6 @@ def structured(program: Program, values: Sequence[Any]) -> Any:
     if program._results is not None:
         return filled(program._results, list(values))
     return values[0] if len(values) == 1 else tuple(values)
-
-
-def _few(texts: Sequence[str]) -> str:
-    """Name the first of them, and how many more there are."""
-    more = [f"{len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
-    return ", ".join([*texts[:_SHOWN], *more])
 
 
 def _unpickled(data: bytes) -> Program:

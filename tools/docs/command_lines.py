@@ -18,6 +18,7 @@ _TOOLS = (
     "cache",
     "doctor",
     "tune",
+    "serve",
     "bench",
 )
 _HEAD = f"""\

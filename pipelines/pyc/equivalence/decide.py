@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.equivalence import floats
 from pyc_mlir.pipelines.pyc.equivalence.answers import (
@@ -37,7 +38,7 @@ from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
     evaluated,
 )
 from pyc_mlir.pipelines.pyc.equivalence.integers import tried
-from pyc_mlir.pipelines.pyc.equivalence.local import sweep
+from pyc_mlir.pipelines.pyc.equivalence.local import same_integers, sweep
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 TRIALS = 3
@@ -111,9 +112,12 @@ class _Engines:
             if isinstance(found, Counterexample):
                 return found
             return self.proof(Relation.BITS, "exhaustive")
+        plain = decomposed(first, self.graph), decomposed(second, self.graph)
+        floating = any(is_float(n.type.dtype) for p in plain for n in (*p.inputs, *p.nodes))
+        if not floating and same_integers(*plain):
+            return self.proof(Relation.BITS, "algebraic")
         if self.relation is Relation.BITS:
             return Unknown(reason or "the programs do different operations")
-        plain = decomposed(first, self.graph), decomposed(second, self.graph)
         if _same(*self._run(plain, ElementNames())):
             return self.proof(Relation.REALS, "index")
         return self._by_fields(plain, explains)

@@ -109,6 +109,21 @@ def _proved(
     return None
 
 
+def same_integers(first: Program, second: Program) -> bool:
+    """Return whether programs of integers are equal as polynomials of their arguments."""
+    leaves = {node: i for i, node in enumerate(first.inputs)}
+    terms = ExactTerms()
+    try:
+        for a, b in zip(first.outputs, second.outputs, strict=True):
+            shape = a.type.shape
+            sides = [ProofAlgebra(terms, leaves).whole(node, shape) for node in (a, b)]
+            if sides[0] != sides[1]:
+                return False
+    except (TooManyProducts, RecursionError):
+        return False
+    return True
+
+
 def _same_operation(a: TermNode, b: TermNode, classes: Mapping[TermNode, int]) -> bool:
     """Return whether both are one operation on operands that are proved equal."""
     return (

@@ -12,7 +12,7 @@ from math import isqrt
 from typing import Any
 
 from pyc_mlir.dialects.opdef import Trait
-from pyc_mlir.dialects.types import dtype_name, is_float
+from pyc_mlir.dialects.types import dtype_name, is_float, is_integer
 from pyc_mlir.pipelines.pyc.equivalence.fields.constants import meant
 from pyc_mlir.pipelines.pyc.terms.algebra import RealAlgebra
 from pyc_mlir.pipelines.pyc.terms.nodes import TermNode
@@ -26,6 +26,7 @@ from pyc_mlir.pipelines.pyc.terms.terms import (
     TooManyProducts,
 )
 
+_RING = frozenset({"add", "sub", "mul", "neg"})
 # Exponentials that one splits into, at most.
 _MOST_FACTORS = 8
 
@@ -102,8 +103,15 @@ class ProofAlgebra(RealAlgebra):
         return None
 
     def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
-        """Read floats as numbers; integers and conditions as operations."""
+        """Read floats as numbers, and sums and products of integers of one type.
+
+        What is equal over the integers is equal modulo a power of two. Other operations on integers
+        and conditions stay operations.
+        """
         t = self.terms
+        types = {o.type.dtype for o in (node, *node.operands)}
+        if len(types) == 1 and is_integer(node.type.dtype) and node.name in _RING:
+            return super().apply(node, parts)
         own = is_float(node.type.dtype) and all(is_float(o.type.dtype) for o in node.operands)
         if node.name in ("select", "compare", "log") or not own:
             return self._opaque(node, parts)

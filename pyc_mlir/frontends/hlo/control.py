@@ -9,25 +9,41 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.util.logs import COMPILE, warn
 
-# Operations that all unrolled loops of a program may make.
-MAX_UNROLLED = 20_000
+# Operations that all unrolled loops of a program may make, and how many are told.
+MAX_UNROLLED, MANY_UNROLLED = 20_000, 1_000
 
 
 class Loops:
-    """The number of operations that unrolling may still write out."""
+    """The loops of a program: how many operations unrolling has written out so far."""
 
     def __init__(self) -> None:
-        self._left = MAX_UNROLLED
+        self._steps = self._written = 0
 
     def step(self, operations: int) -> None:
         """Take one step of a loop. Raises PycError (UNSUPPORTED_ATTRIBUTE) beyond the bound."""
-        self._left -= max(operations, 1)
-        if self._left < 0:
+        self._steps += 1
+        self._written += max(operations, 1)
+        if self._written > MAX_UNROLLED:
             raise unsupported(
-                f"loops of more than {MAX_UNROLLED} operations when unrolled: expected fewer steps"
+                f"loops of more than {MAX_UNROLLED} operations when unrolled, after {self._steps} "
+                "steps: expected fewer steps; compile one step and call it in a loop"
+            )
+
+    def tell(self) -> None:
+        """Warn of many operations (LOOP_UNROLLED), once the program is imported."""
+        if self._written > MANY_UNROLLED:
+            warn(
+                COMPILE,
+                ReasonCode.LOOP_UNROLLED.name,
+                f"loops: expected at most {MANY_UNROLLED} operations, got {self._written} in "
+                f"{self._steps} steps, since each step is written out; compile time and code grow "
+                "with them: compile one step and call it in a loop, take fewer steps, or bound the "
+                "time by `max_compile_seconds`",
             )
 
     def goes_on(self, condition: Any) -> bool:

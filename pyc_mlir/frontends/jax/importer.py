@@ -147,7 +147,9 @@ class _JaxprImporter:
                 raise self._refused()
             return list(zip(results, map(self.importer.emitted, out), strict=True))
 
-        return self.importer.function(name, declared, body)
+        made = self.importer.function(name, declared, body)
+        self.loops.tell()
+        return made
 
     def _refused(self) -> UnsupportedModel:
         breaks, untried = tuple(self.importer.findings), len(self.importer.untried)

@@ -75,7 +75,9 @@ class StableHloImporter:
                 raise self._refused()
             return [(f"result{i}", self.importer.emitted(v)) for i, v in enumerate(out)]
 
-        return self.importer.function(name, arguments, body)
+        made = self.importer.function(name, arguments, body)
+        self.loops.tell()
+        return made
 
     def _refused(self) -> UnsupportedModel:
         found = tuple(self.importer.findings)

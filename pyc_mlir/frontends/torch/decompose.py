@@ -1,5 +1,6 @@
 """Which operators torch decomposes before the import: all that have no handler, if it can."""
 
+import warnings
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,8 @@ def decomposed(program: Any) -> Any:
     """
     if all(_is_importable(module) for module in program.graph_module.modules()):
         return program
+    # torch copies specs of trees by a class that it deprecates itself: nothing that users may mend.
+    warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning, "copyreg")
     return program.run_decompositions(decompositions().copy())
 
 

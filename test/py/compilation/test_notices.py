@@ -13,6 +13,7 @@ from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.notices import notices
 from pyc_mlir.pipelines.choices.log import Event, events_of, read_log
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.tools import pyc_compile
 
 X = np.ones((8, 64), np.float32)
@@ -44,6 +45,13 @@ def test_wisdom_without_a_row_that_fits():
         (event,) = left_out(source, [X], options)
         assert (event.name, event.before) == ("wisdom", wisdom.label)
         assert event.reasons[0].code == ReasonCode.NO_EVIDENCE.name
+
+
+def test_wisdom_without_rows(caplog):
+    with caplog.at_level(logging.WARNING, "pyc_mlir"):
+        make_options(policy="fastest", wisdom=Wisdom())
+    (told,) = caplog.records
+    assert "got a file without any" in told.getMessage() and "NO_EVIDENCE" in told.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,8 @@ def test_every_plan_keeps_the_budget():
     assert program.shape_plans == planned().shape_plans
     for count in (1, 8, 64):
         assert np.allclose(program(images(count)), general()(images(count)), atol=1e-6)
-        assert program.stats().arena_bytes <= program.artifact.account.transients
+        transients = program.artifact.account.transients
+        assert transients is not None and program.stats().arena_bytes <= transients
 
 
 def test_determinism_holds_over_plans():

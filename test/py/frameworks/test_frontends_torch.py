@@ -143,6 +143,7 @@ def test_a_named_dimension_that_the_model_fixes_is_an_error(function):
     assert caught.value.code is ReasonCode.UNTRACEABLE
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
 def test_written_buffers_are_state():
     model = pyc_torch.compile(Counter(), (torch.ones(3),), cache=False)
     assert [a.name for a in model.program.signature.inputs] == ["x", "total"]

@@ -199,25 +199,27 @@ def test_other_plans_stand_in_bit_by_bit(monkeypatch):
     artifact = build(TEXT, None, make_options(contract=contract, also_modes=["memory_first"]))
     own = Serving.ways
 
-    def ways(self: Serving, right: str = "memory_first") -> Ways:
+    def ways(self: Serving, inputs: Any, right: str = "memory_first") -> Ways:
         def one_more(run: Callable[[Any], list[np.ndarray]]) -> Callable[[Any], list[np.ndarray]]:
             return lambda inputs: [found + 1 for found in run(inputs)]
 
-        return {key: run if key[0] == right else one_more(run) for key, run in own(self).items()}
+        return {
+            key: run if key[0] == right else one_more(run) for key, run in own(self, inputs).items()
+        }
 
     monkeypatch.setattr(Serving, "ways", ways)
     program = Program(replace(artifact, checks=None))
     assert program.mode == "memory_first" and program.stats().mode_switches == 1
     assert program.stats().switches[0].code is ReasonCode.FALLBACK_TAKEN
     assert list(program.modes) == ["memory_first"], "a wrong plan is not taken again"
-    monkeypatch.setattr(Serving, "ways", lambda self: ways(self, "none"))
+    monkeypatch.setattr(Serving, "ways", lambda self, inputs: ways(self, inputs, "none"))
     refused(
         ReasonCode.WRONG_RESULT,
         lambda: Program(replace(artifact, checks=None)),
         "tried: modes: memory_first",
     )
     # A plan that is not in use yet counts too.
-    monkeypatch.setattr(Serving, "ways", lambda self: ways(self, "balanced"))
+    monkeypatch.setattr(Serving, "ways", lambda self, inputs: ways(self, inputs, "balanced"))
     program = Program(replace(artifact, checks=None))
     assert list(program.modes) == ["balanced"] and program.stats().mode_switches == 0
     assert program.stats().contract["fallbacks"].code == ReasonCode.FALLBACK_TAKEN.name

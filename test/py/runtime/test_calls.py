@@ -158,9 +158,8 @@ def test_a_program_shows_what_users_may_call():
     public = {name for name in dir(Program) if not name.startswith("_")}
     assert public == {
         "adapt", "artifact", "check_memory", "compare_every", "device", "donatable", "guards",
-        "log", "mode",
-        "modes", "profile", "save", "shape_plans", "signature", "stats", "switch_below",
-        "use_mode", "verification",
+        "log", "mode", "modes", "profile", "save", "shape_plans", "signature", "stats",
+        "switch_below", "use_mode", "verification",
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import json
 import threading
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,7 +199,7 @@ def test_an_arm_that_fails_is_put_in_quarantine():
 
         call = fail
 
-    program._plans.modes["memory_first"].arena = Failing(arena)
+    program._plans.modes["memory_first"].arena = Failing(arena)  # pyright: ignore
     for _ in range(300):
         assert program(X)[0].tobytes() == want[0].tobytes()
     assert [e.kind for e in selector.events()] == ["quarantined"]
@@ -247,10 +248,12 @@ def test_what_cannot_adapt_is_refused():
     used = Selector()
     fresh().adapt(used)
     assert "of its own" in str(refused(lambda: fresh().adapt(used)))
-    for share in (0, -1, 2, True, "x", float("nan")):
+    shares: list[Any] = [0, -1, 2, True, "x", float("nan")]
+    for share in shares:
         assert refused(lambda s=share: Selector(s)).code is ReasonCode.BAD_ARGUMENT
     assert refused(lambda: Selector(policy="luck")).code is ReasonCode.BAD_ARGUMENT
-    assert refused(lambda: Selector(recipe={"a": 1})).code is ReasonCode.BAD_ARGUMENT
+    recipe: Any = {"a": 1}
+    assert refused(lambda: Selector(recipe=recipe)).code is ReasonCode.BAD_ARGUMENT
     assert refused(lambda: Selector(recipe="/none/here")).code is ReasonCode.FILE_ACCESS
 
 

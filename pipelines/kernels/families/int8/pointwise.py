@@ -228,6 +228,8 @@ class _Floats:
 
     def take(self, number: int, node: WorkOp) -> bool:
         """Add the op that makes a value; False for one that f32 does not compute alike."""
+        if not node.operands:
+            return False
         x = node.operands[0]
         if node.name == "cast" and x in self.whole:
             if node.type.dtype == DTYPES["i32"]:

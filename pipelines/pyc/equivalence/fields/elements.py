@@ -8,6 +8,7 @@ What is computed from constants alone is computed.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -25,9 +26,12 @@ from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 # What is computed of constants, at most, in the units of `OpDef.evaluation_work` (0.1 ns).
 MOST_WORK = 1 << 31
 # Elements of a value, at most: two lanes of 8 bytes each.
-MOST_ELEMENTS = 1 << 26
+MOST_ELEMENTS = 1 << 23
 _PLAIN = frozenset({"transpose", "reshape", "broadcast_to", "concat", "slice"})
 _ROWS = frozenset({"softmax", "log_softmax", "layernorm", "rmsnorm"})
+# Ops that a constant may make do nothing, and the constants that may.
+_SIMPLE = frozenset({"add", "sub", "mul", "div", "maximum", "minimum", "and", "or", "xor"})
+_NUMBERS = (0.0, 1.0, -1.0, np.inf, -np.inf)
 _SETS = frozenset({"reduce_max", "reduce_min"})
 
 
@@ -88,6 +92,8 @@ class ElementNames:
         moved = self.moved(node, operands)
         if moved is not None:
             return replace(operands[0], type=node.type, lanes=moved, array=None)
+        if (kept := _unchanged(node)) is not None:
+            return Elements(node.type, stretched(operands[kept].lanes, node.type))
         return Elements(node.type, self.hashed(node, [o.lanes for o in operands]))
 
     def moved(self, node: TermNode, operands: Sequence[Any]) -> Lanes | None:
@@ -183,6 +189,41 @@ def mover(
         indices = operands[1].array
         return lambda arrays, fill: definition.reference(arrays[0], indices, **params)
     return None
+
+
+def _unchanged(node: TermNode) -> int | None:
+    """Return the operand that an op with a constant gives as it is, in every bit."""
+    if node.name not in _SIMPLE or len(node.operands) != 2:
+        return None
+    for kept, other in ((0, 1), (1, 0)):
+        number = node.operands[other].number
+        plain = number is not None and number in _NUMBERS
+        if plain and _is_identity(node.name, is_float(node.type.dtype), repr(number), kept):
+            return kept
+    return None
+
+
+@cache
+def _is_identity(name: str, floats: bool, number: str, kept: int) -> bool:
+    """Return whether ``op(x, number)``, or ``op(number, x)``, is x: tried for all f16, or all i8.
+
+    The numbers are exact in every type, and the ops the same in every width.
+    """
+    if floats:
+        x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    else:
+        x = np.arange(1 << 8, dtype=np.uint8).view(np.int8)
+    constant = np.array(float(number)).astype(x.dtype)
+    pair = (x, constant) if kept == 0 else (constant, x)
+    out = evaluate(OPS[name], pair)
+    same = out.view(f"u{x.itemsize}") == x.view(f"u{x.itemsize}")
+    return bool((same | ((out != out) & (x != x))).all())
+
+
+def stretched(lanes: Lanes, type_: TensorType) -> Lanes:
+    """Return lanes broadcast to the shape of a type."""
+    shape, own = _shape(type_), lanes.shape[1:]
+    return np.broadcast_to(lanes.reshape(2, *(1,) * (len(shape) - len(own)), *own), (2, *shape))
 
 
 def _named(text: str, type_: TensorType) -> Lanes:

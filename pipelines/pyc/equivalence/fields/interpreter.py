@@ -19,7 +19,12 @@ from pyc_mlir.dialects.types import TensorType, dtype_name, is_float, is_integer
 from pyc_mlir.pipelines.pyc.equivalence.fields import lanes as hashes
 from pyc_mlir.pipelines.pyc.equivalence.fields import towers
 from pyc_mlir.pipelines.pyc.equivalence.fields.constants import meant
-from pyc_mlir.pipelines.pyc.equivalence.fields.elements import ElementNames, Elements, mover
+from pyc_mlir.pipelines.pyc.equivalence.fields.elements import (
+    ElementNames,
+    Elements,
+    mover,
+    stretched,
+)
 from pyc_mlir.pipelines.pyc.equivalence.fields.lanes import Lanes
 from pyc_mlir.pipelines.pyc.equivalence.fields.programs import NotComparable
 from pyc_mlir.pipelines.pyc.terms.nodes import TermNode
@@ -301,13 +306,6 @@ def flags_of(x: Residues) -> np.ndarray:
 def _like(x: Any) -> np.ndarray:
     """Return an array of the shape of a value."""
     return np.broadcast_to(EMPTY, [d or 0 for d in x.type.shape])
-
-
-def stretched(lanes: Lanes, type_: TensorType) -> Lanes:
-    """Return lanes broadcast to the shape of a type."""
-    shape = tuple(d or 0 for d in type_.shape)
-    own = lanes.shape[1:]
-    return np.broadcast_to(lanes.reshape(2, *(1,) * (len(shape) - len(own)), *own), (2, *shape))
 
 
 def require_finite(node: TermNode, parts: Sequence[Residues]) -> None:

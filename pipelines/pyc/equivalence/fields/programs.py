@@ -73,6 +73,7 @@ class Graph:
         ordered: Iterable[int] = map(id, operands)
         # The sign of a zero that maximum and minimum give depends on the order.
         arithmetic = op.has(Trait.ARITHMETIC) or not is_float(type_.dtype)
+        arithmetic |= any(o.number is not None and o.number != 0 for o in operands)
         if op.has(Trait.COMMUTATIVE) and arithmetic:
             ordered = sorted(ordered)
         key = (op.name, tuple(ordered), content, type_)

@@ -12,6 +12,7 @@ from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.pyc.equivalence.fields import lanes as hashes
 from pyc_mlir.pipelines.pyc.equivalence.fields import towers
 from pyc_mlir.pipelines.pyc.equivalence.fields.arithmetic import negated
+from pyc_mlir.pipelines.pyc.equivalence.fields.elements import stretched
 from pyc_mlir.pipelines.pyc.equivalence.fields.interpreter import (
     EMPTY,
     Field,
@@ -19,7 +20,6 @@ from pyc_mlir.pipelines.pyc.equivalence.fields.interpreter import (
     flags_of,
     require_finite,
     rule,
-    stretched,
 )
 from pyc_mlir.pipelines.pyc.equivalence.fields.lanes import Lanes
 from pyc_mlir.pipelines.pyc.equivalence.fields.programs import NotComparable

@@ -36,6 +36,7 @@ EQUAL = {
     "moves": (lambda x, y: np.concatenate([x, y], -1)[:, :3], lambda x, y: x.T.T, X),
     "bytes": (lambda x, y: (x + y) - y, lambda x, y: x, I8),
     "shifts": (lambda x: x // 8, lambda x: x >> np.int8(3), I8),
+    "wrapped": (lambda x, y: (x + y) * 3 - y, lambda x, y: x + 2 * y + x + x, I32),
     "nothing": (lambda x: x[:0], lambda x: x[:0] * 2, X),
 }
 DIFFERENT = {
@@ -49,6 +50,10 @@ DIFFERENT = {
     "wrapped sums": (
         lambda x, y: (x + y).astype(np.int32),
         lambda x, y: x.astype(np.int32) + y.astype(np.int32), I8,
+    ),
+    "widened": (
+        lambda x, y: (x * y).astype(np.int64),
+        lambda x, y: x.astype(np.int64) * y.astype(np.int64), I32,
     ),
     "division": (lambda x: x - x % 8, lambda x: x, I32),
     "one ulp": (

@@ -18,7 +18,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ops.movement import copied
-from pyc_mlir.dialects.types import TensorType, tensor
+from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
@@ -319,7 +319,7 @@ def decided(
     target: Target, dtype: str = "f32", kernels: tuple[str, ...] | None = None
 ) -> list[tuple[str, str]]:
     """What is chosen by default for two convolutions, and the alternatives."""
-    weights = WEIGHTS.astype(np.float16 if dtype == "f16" else np.float32)
+    weights = WEIGHTS.astype(DTYPES[dtype])
     image = replace(IMAGE, dtype=weights.dtype)
     module = module_of(lambda b, x: b.conv2d(b.conv2d(x, weights), weights), image)
     choices = Choices()
@@ -333,7 +333,8 @@ def test_channels_are_last_where_there_are_kernels():
     narrow = replace(Target.named("cpu"), vector_bytes=16)
     for target in (Target.named("cuda"), Target.named("vulkan"), narrow):
         assert decided(target) == [(KEEP, "keep+NHWC")]
-    assert decided(Target.named("cpu"), "f16") == [(KEEP, "keep+NHWC")]
+    assert decided(Target.named("cpu"), "f16") == [(CHANNELS_LAST, "NHWC+keep")]
+    assert decided(Target.named("cpu"), "f64") == [(KEEP, "keep+NHWC")]
     for families in ((), ("gemm",)):
         assert decided(Target.named("cpu"), kernels=families) == [(KEEP, "keep+NHWC")]
     assert decided(Target.named("cpu"), kernels=("conv",)) == [(CHANNELS_LAST, "NHWC+keep")]
