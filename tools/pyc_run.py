@@ -134,6 +134,7 @@ def _profile(flags: argparse.Namespace, program: "Program", arrays: Sequence[np.
     """Print where the time of a call goes; write it as a trace if a file is named."""
     profile = program.profile(*arrays, calls=flags.repeat, calibration=flags.calibration)
     print(profile, end="")
+    print("".join(f"{name:<14} {text}\n" for name, text in _served(program.stats())), end="")
     if flags.profile:
         profile.trace(flags.profile)
 
@@ -274,6 +275,19 @@ def _allocated(stats: "ProgramStats", program: "Program") -> list[tuple[str, str
     return [("on the device", f"{peak} at the peak, {live} now, without mapped constants")]
 
 
+def _served(stats: "ProgramStats") -> list[tuple[str, str]]:
+    """Return which plan served how many calls, where there are several, and what a selector did."""
+    rows = []
+    if len(stats.served) > 1:
+        counts = ", ".join(f"{name}: {calls}" for name, calls in stats.served.items())
+        rows.append(("calls by plan", counts))
+    for route in stats.routes:
+        serving = ", ".join(f"{context}: {arm}" for context, arm in route.serving.items())
+        tried = f"{route.tries} tries lost {route.lost_seconds:.3g} s"
+        rows.append(("selector", f"{route.route}: {serving}; {tried}"))
+    return rows
+
+
 def statistics(stats: "ProgramStats", program: "Program") -> str:
     """Write the program's statistics, a fact a line."""
     from pyc_mlir.util.units import quantity
@@ -287,6 +301,7 @@ def statistics(stats: "ProgramStats", program: "Program") -> str:
         *([] if (time := program.artifact.prediction) is None else [("prediction", str(time))]),
         *_allocated(stats, program),
     ]
+    rows += _served(stats)
     rows += [("runtime", stats.other_runtime)] if stats.other_runtime else []
     rows += [("contract", str(clause)) for clause in stats.contract.clauses]
     return "".join(f"{name:<14} {value}\n" for name, value in rows)

@@ -95,4 +95,5 @@ def plans_text(plans: Sequence[ShapePlan]) -> str:
 
 def parse_plans(text: str) -> tuple[ShapePlan, ...]:
     """Read `plans_text`. Raises PycError (BAD_ARGUMENT)."""
-    return tuple(ShapePlan.parse(part) for part in text.split(";") if part.strip())
+    found = (ShapePlan.parse(part) for part in text.split(";") if part.strip())
+    return tuple({str(plan): plan for plan in found}.values())

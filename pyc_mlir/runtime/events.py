@@ -110,6 +110,11 @@ class RunLog:
         cached = () if stats.cache is None else (stats.cache.event,)
         counts = {name: getattr(stats, name) for name in COUNTED}
         measured = {**counts, "events_dropped": dropped}
+        if len(stats.served) > 1:
+            measured |= {f"served by {name}": calls for name, calls in stats.served.items()}
+        for route in stats.routes:
+            measured[f"tries of {route.route}"] = route.tries
+            measured[f"seconds lost by tries of {route.route}"] = route.lost_seconds
         last = Event(RUN, CALLS, ANSWERED, measured=measured, broken=stats.contract.broken)
         return (*cached, *events, last)
 

@@ -67,17 +67,15 @@ class PlannedMode:
 
     def serving(self, arrays: Sequence[Any]) -> "PlannedMode":
         """Return the plan that serves calls with these arrays: the first that covers them."""
+        shapes = [a.shape for a in arrays] if self.of_shapes else []
         for plan in self.of_shapes:
-            if all(low <= arrays[i].shape[axis] <= high for i, axis, low, high in plan.places):
+            if all([low <= shapes[i][axis] <= high for i, axis, low, high in plan.places]):
                 return plan
         return self
 
     def accept(self, arrays: Sequence[Array], specs: tuple[Spec, ...] | None = None) -> "Accepted":
-        """Return the plan that serves arrays which passed the guards, and what the call needs.
-
-        specs: those of the arrays, to remember it by.
-        """
-        plan = self.serving(arrays) if self.of_shapes else self
+        """Return what serves arrays that passed the guards; remember it by `specs` if given."""
+        plan = self.serving(arrays)
         accepted = plan, _NOTHING if plan.arena is None else plan.arena.needs(arrays)
         if specs is not None:
             if len(self.accepted) >= _MAX_ACCEPTED:

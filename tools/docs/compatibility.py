@@ -8,6 +8,7 @@ from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
 from pyc_mlir.pipelines.choices.wisdom import SCHEMA_VERSION as WISDOM
 from pyc_mlir.pipelines.target.calibration import SCHEMA_VERSION as CALIBRATION
 from pyc_mlir.profile.profile import Profile
+from pyc_mlir.runtime.selection.selector import SCHEMA_VERSION as SELECTOR
 from pyc_mlir.service.capsule import SCHEMA_VERSION as CAPSULE
 
 _AGAIN = "compile the program again"
@@ -20,6 +21,8 @@ _FILES = (
     ("calibration", CALIBRATION, "refused, BAD_ARGUMENT", "`pyc-doctor --calibrate`"),
     ("profile", Profile.schema, "refused, BAD_ARGUMENT", "`pyc-run --profile` again"),
     ("capsule of a service", CAPSULE, "refused, BAD_ARTIFACT", "replay it with its own PyC"),
+    ("state of a selector", SELECTOR, "left alone, an event says so", "nothing"),
+    ("recipe and log of a selector", SELECTOR, "refused, BAD_ARGUMENT", "freeze, export again"),
     ("report of a benchmark", Report.schema, "refused, BAD_ARGUMENT", "measure again"),
     ("entry of the compile cache", CACHE, "not found, compiled again", "nothing"),
 )

@@ -18,6 +18,7 @@ from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
+from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.profile.build import placed, predict
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.cli.sizes import ChosenSizes
@@ -96,6 +97,9 @@ class ExplainedProgram:
             ("graph id", manifest.graph_id or "none: not a pyc program"),
             ("compiled by", versions),
         ]
+        if manifest.shape_plans:
+            plans = "; ".join(str(ShapePlan(plan.ranges)) for plan in manifest.shape_plans)
+            rows.append(("plans", f"for shapes {plans}; the general one for all others"))
         prediction = self.artifact.prediction
         return rows if prediction is None else [*rows, ("time", str(prediction))]
 

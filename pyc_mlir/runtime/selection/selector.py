@@ -402,7 +402,10 @@ def _recipe_of(given: Mapping[str, str] | str | Path | None) -> dict[str, str] |
     """Return a recipe. Raises PycError (BAD_ARGUMENT, FILE_ACCESS)."""
     if given is None:
         return None
-    found: Any = given if isinstance(given, Mapping) else _read(given, "a recipe").get("recipe")
+    found: Any = given
+    if not isinstance(given, Mapping):
+        data = _read(given, "a recipe of a selector")
+        found = data.get("recipe") if data.get("schema") == SCHEMA_VERSION else None
     texts = isinstance(found, Mapping) and all(
         isinstance(k, str) and isinstance(v, str) for k, v in found.items()
     )

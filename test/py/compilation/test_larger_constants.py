@@ -1,5 +1,7 @@
 """Constants larger than the model's: named by decisions, and never above IREE's plan."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,7 @@ def convolution(x):
 IMAGE = TensorSpec("f32", 1, 64, 28, 28)
 
 
-def made(model, spec, mode, **options):
+def made(model, spec, mode, **options) -> Any:
     return build(model, [spec], make_options(target="cpu-avx2", planner_mode=mode, **options))
 
 

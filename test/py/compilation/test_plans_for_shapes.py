@@ -19,6 +19,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools.explain.facts import ExplainedProgram
 
 SYNC = Device("local-sync")
 RNG = np.random.default_rng(0)
@@ -103,6 +104,8 @@ def test_the_manifest_names_plans_and_they_travel():
     assert again.shape_plans == planned().shape_plans
     assert again(images(1)).tobytes() == planned()(images(1)).tobytes()
     assert decision(planned()).chosen == PLANS
+    facts = dict(ExplainedProgram.of("p", planned().artifact, planned().artifact.decisions).facts())
+    assert facts["plans"].startswith(f"for shapes {PLANS.replace(';', '; ')}")
     assert "3 of 3 plans for shapes agree" in str(planned().stats().check)
 
 

@@ -15,6 +15,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.runtime.selection.paired import Paired
 from pyc_mlir.runtime.selection.selector import replay
+from pyc_mlir.tools import pyc_run
 
 SYNC = Device("local-sync")
 X = np.ones((8, 64), np.float32)
@@ -66,6 +67,11 @@ def test_the_faster_mode_comes_to_serve():
     (event,) = [e for e in program.log() if e.name == "arm"]
     assert event.reasons[0].code == "ARM_CHANGED" and "promoted" in event.reasons[0].message
     assert "balanced -> memory_first" in str(selector.events()[0])
+    counted = program.log()[-1].measured
+    assert counted["served by memory_first"] == program.stats().served["memory_first"]
+    assert counted["tries of balanced, 2^10"] == count.tries
+    shown = pyc_run.statistics(program.stats(), program)
+    assert "calls by plan  balanced: " in shown and "quiet: memory_first; " in shown
     program.adapt(None)
     program(X)
     assert program.stats().routes == ()
@@ -134,6 +140,9 @@ def test_a_frozen_choice_is_repeated(tmp_path):
         for _ in range(100):
             again(X)
         assert again.stats().served == {"balanced": 0, "memory_first": 100}
+    (tmp_path / "later.json").write_text(json.dumps({"schema": 99, "recipe": recipe}))
+    code = refused(lambda: Selector(recipe=tmp_path / "later.json")).code
+    assert code is ReasonCode.BAD_ARGUMENT
     unknown = fresh()
     unknown.adapt(Selector(recipe={"elsewhere": "fast"}, load=lambda: 0.0))
     unknown(X)

@@ -1,6 +1,7 @@
 """One prediction of a call's time: every tool and report shows the same record."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.profile.build import predict
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_run
 from pyc_mlir.tools.cli.compile_driver import summary
 from pyc_mlir.tools.explain.facts import ExplainedProgram
@@ -28,8 +30,14 @@ def layers(x):
     return np.maximum(np.maximum(x @ W, 0) @ W, 0)
 
 
-def program(rows="batch", **options):
+def program(rows: Any = "batch", **options):
     return compile(layers, [TensorSpec("f32", rows, 256)], device=SYNC, **options)
+
+
+def prediction(made: Program) -> Prediction:
+    found = made.artifact.prediction
+    assert found is not None
+    return found
 
 
 def test_every_tool_shows_one_prediction():
@@ -47,7 +55,7 @@ def test_every_tool_shows_one_prediction():
         page(explained),
     ):
         assert line in shown.replace("&#x27;", "'")
-    seconds = made.artifact.prediction.seconds
+    seconds = prediction(made).seconds
     profile = predict(artifact)
     assert profile.seconds == seconds
     assert sum(r.seconds for r in profile.rows) == pytest.approx(seconds)
@@ -56,24 +64,24 @@ def test_every_tool_shows_one_prediction():
 
 def test_an_unknown_size_lies_in_its_declared_range_and_is_named():
     """64 rows were counted although one or two were declared."""
-    few, many = (program(dims={"batch": r}).artifact.prediction for r in ((1, 2), (100, 200)))
+    few, many = (prediction(program(dims={"batch": r})) for r in ((1, 2), (100, 200)))
     assert few.sizes == {"batch": 2} and "1 thread, batch=2;" in str(few)
     assert many.sizes == {"batch": 100} and many.seconds > few.seconds
-    assert few.seconds == pytest.approx(program(2).artifact.prediction.seconds)
-    silent = program().artifact.prediction
+    assert few.seconds == pytest.approx(prediction(program(2)).seconds)
+    silent = prediction(program())
     assert silent.undeclared == ("batch",) and "batch=64 (no range is declared)" in str(silent)
 
 
 def test_sizes_of_no_name_go_by_their_place():
     made = program(None)
     assert predicted_sizes(made.signature) == {"x[0]": 64}
-    assert dict(made.artifact.prediction.sizes) == {"x[0]": 64}
+    assert dict(prediction(made).sizes) == {"x[0]": 64}
 
 
 def test_sizes_that_the_program_does_not_admit_end_no_compile():
     """64 numbers are no rows of 10."""
     made = compile(lambda x: x.reshape(-1, 10) * 2, [TensorSpec("f32", "n")], device=SYNC)
-    assert dict(made.artifact.prediction.sizes) == {"n": 64}
+    assert dict(prediction(made).sizes) == {"n": 64}
 
 
 def test_a_profile_counts_none_of_its_own_calls():

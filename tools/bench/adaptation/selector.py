@@ -8,19 +8,25 @@ Each row is the mean over problems; nothing is measured but the cost of a call o
 
 import gzip
 import json
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
+from tempfile import TemporaryDirectory
+from time import thread_time
 
 import numpy as np
 
+from pyc_mlir.api import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, record
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
 from pyc_mlir.runtime.selection.classic import Thompson, Ucb
 from pyc_mlir.runtime.selection.paired import Paired
 from pyc_mlir.runtime.selection.policy import Policy, Pull
-from pyc_mlir.runtime.selection.selector import Selector
+from pyc_mlir.runtime.selection.selector import Selector, replay
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
 
@@ -111,20 +117,66 @@ def _overhead() -> Record:
     """Measure what a call pays: mostly a count, now and then a pull and what it is told."""
     selector = Selector(load=lambda: 0.0, clock=lambda: 0.0)
     route = selector.route("bench", ["a", "b", "c"])
-    began = perf_counter()
+    began = thread_time()
     for _ in range(_TIMED):
         pull = route.next()
         if pull.timed:
             selector.observe(route, pull, 1e-3 * (1 + 0.1 * pull.arm))
-    seconds = (perf_counter() - began) / _TIMED
+    seconds = (thread_time() - began) / _TIMED
     note(f"{seconds * 1e6:.3f} us a call")
     return record("a call of the selector", "paired", "time", "s", seconds)
+
+
+def _soak(calls: int, folder: Path) -> list[Record]:
+    """Call a program with two plans under a selector; count wrong answers, measure its memory.
+
+    The log of a second program with a tenth of the calls is replayed.
+    """
+    device, weight = Device("local-sync"), np.ones((64, 48), np.float32) / 8
+    x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
+    program = compile(
+        lambda a: np.tanh(a @ weight) @ weight.T,
+        [x],
+        device=device,
+        also_modes=["memory_first"],
+        cache=False,
+    )
+    want, placed = program(x).tobytes(), to_device(x, device)
+    program.adapt(Selector(share=0.05))
+    wrong, warm = 0, 0
+    for number in range(calls):
+        answer = program(placed)
+        if number % 100 == 0:
+            wrong += answer.numpy().tobytes() != want
+        if number == calls // 5:
+            warm = _resident()
+    grown = _resident() / warm
+    short, learning = Program(program.artifact, device), Selector(most_rows=calls)
+    short.adapt(learning)
+    for _ in range(calls // 10):
+        short(placed)
+    learning.export(folder / "log.jsonl")
+    same = replay(folder / "log.jsonl") == learning.events()
+    note(f"{calls} calls: {wrong} wrong, memory {grown:.4f} of that after warm-up, replayed {same}")
+    title = f"{calls} calls of a program with two plans"
+    return [
+        record(title, "paired", "resident memory, end / after a fifth", "x", grown),
+        record(title, "paired", "wrong answers of those compared (1 in 100)", "answers", wrong),
+        record(title, "paired", "logs replayed with the same events", "logs", float(same)),
+    ]
+
+
+def _resident() -> int:
+    """Return the bytes of this process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Compare the selector's policies on public plans and measured noise."""
     parser = Parser(SUITE)
     parser.add_argument("--data", type=Path, required=True, help="the folder with noise/, plans/")
+    parser.add_argument("--calls", type=int, default=1_000_000, help="calls of the soak")
     bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
     try:
         noises = {
@@ -160,5 +212,7 @@ def run(arguments: Sequence[str]) -> int:
                 value = 100 * mean if unit == "%" else mean
                 found.append(record(f"{space}, {name}", policy.name, metric, unit, value))
         note(f"{space}, {name}")
+    with TemporaryDirectory() as folder:
+        found += _soak(10_000 if bench.quick else known.calls, Path(folder))
     bench.store([*found, _overhead()], arms=_ARMS, calls=CALLS)
     return 0

@@ -127,6 +127,7 @@ def test_plans_are_written_and_read():
     for text in ("batch=1", "batch=1;batch=2:8,x[0]=4", "", "a%3Bb=1:2"):
         assert plans_text(parse_plans(text)) == text
     assert parse_plans("a%3Bb=1:2")[0].ranges == {"a;b": (1, 2)}
+    assert len(parse_plans("batch=1;batch=2;batch=1:1")) == 2, "each once"
     assert parse_plans(" batch = 1 ; batch=2:8")[1] == ShapePlan({"batch": (2, 8)})
     for text in ("batch", "batch=", "=1", "batch=2:1", "batch=1:", "batch=-1", "batch=x", ","):
         assert "expected `auto`" in refused(lambda t=text: parse_plans(t))
