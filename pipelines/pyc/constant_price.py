@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from math import prod
 
 from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.lang.carrier import Operand
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.rewriting import defining_op
 from pyc_mlir.pipelines.target.work import Work
 
-_BYTES = {"f32": 4, "i8": 1, "i32": 4, "i64": 8}
 # Of each constant among a group's inputs, by the input's number: its id, and bytes in the model.
 Constants = Mapping[int, tuple[str, int]]
 # Bytes by form.
@@ -203,7 +203,8 @@ def forms_of_kernel(offer: KernelOffer, constants: Constants, work: Work) -> For
         return {}
     found: dict[str, int] = {}
     packed = set()
-    for operand, feed in zip(offer.knobs.kernel("k").inputs, offer.feeds, strict=True):
+    # What counts faults comes last and is fed by nobody.
+    for operand, feed in zip(offer.knobs.kernel("k").inputs, offer.feeds, strict=False):
         if operand.layout is not None and feed.value in constants:
             packed.add(feed.value)
             found[f"{constants[feed.value][0]} {_digest(repr(operand.layout))}"] = size_of(operand)
@@ -219,7 +220,7 @@ def constant_of(form: str) -> str:
 
 def size_of(operand: Operand) -> int:
     """Return the bytes of a kernel's operand; dynamic sizes are none here."""
-    return prod(d for d in operand.shape if isinstance(d, int)) * _BYTES[operand.dtype]
+    return prod(d for d in operand.shape if isinstance(d, int)) * DTYPES[operand.dtype].itemsize
 
 
 def _digest(text: str) -> str:

@@ -17,7 +17,9 @@ from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import ANSWERED, COUNTED, MODE, REFUSED, RunLog
 from pyc_mlir.tools import pyc_run
 
-NO_STATS = SimpleNamespace(cache=None, contract=ContractReport(), **dict.fromkeys(COUNTED, 0))
+NO_STATS = SimpleNamespace(
+    cache=None, contract=ContractReport(), served={}, routes={}, **dict.fromkeys(COUNTED, 0)
+)
 SOFTMAX = """func.func @main(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
   %0 = "pyc.softmax"(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>
   %1 = "pyc.matmul"(%0, %x) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>

@@ -58,6 +58,8 @@ def test_other_schemas_are_refused_as_the_page_says(program, tmp_path):
     found["profile"] = refused(lambda: Profile.load(path))
     path.write_text('{"kind": "pyc-recipe", "schema": 99}')
     found["recipe"] = refused(lambda: pyc_mlir.compile(lambda x: x, [X], recipe=str(path)))
+    path.write_text('{"schema": 99, "recipe": {}}')
+    found["recipe and log of a selector"] = refused(lambda: pyc_mlir.Selector(recipe=path))
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("capsule.json", '{"schema": 99}')
     found["capsule of a service"] = refused(lambda: Capsule.load(path))

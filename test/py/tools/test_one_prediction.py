@@ -57,6 +57,7 @@ def test_every_tool_shows_one_prediction():
         assert line in shown.replace("&#x27;", "'")
     seconds = prediction(made).seconds
     profile = predict(artifact)
+    assert profile is not None
     assert profile.seconds == seconds
     assert sum(r.seconds for r in profile.rows) == pytest.approx(seconds)
     assert explained.report.seconds == pytest.approx(seconds)
