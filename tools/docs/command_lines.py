@@ -73,7 +73,7 @@ def _tables(parser: argparse.ArgumentParser) -> Iterator[str]:
 def _rows(group: argparse._ArgumentGroup) -> list[str]:
     """Write the flags of a group, without those that all commands have."""
     return [
-        _row(_shown(action), action.help or "")
+        _row(_shown(action), (action.help or "").replace("%(default)s", str(action.default)))
         for action in group._group_actions
         if not {"-h", "--version"}.intersection(action.option_strings)
         and action.help != argparse.SUPPRESS
