@@ -30,7 +30,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.lab.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
@@ -269,7 +269,8 @@ def _report(store: "EvidenceStore", flags: argparse.Namespace) -> int:
 
     study = named(store, flags.id)
     if not isinstance(study, Study):
-        raise cli.usage_error(TOOL, f"expected the id of a study, got an id of table {study.table}")
+        message = f"report: expected the id of a study, got an id of table {study.table}"
+        raise PycError(ReasonCode.BAD_ARGUMENT, message)
     facts = facts_of(store, study)
     model = machine_model(facts, flags.calibration)
     write_file(flags.output, page(facts, model).encode())
