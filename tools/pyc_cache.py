@@ -54,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Command)
     commands.add_parser("ls", help="list the entries")
     why = commands.add_parser("why", help="show why a program was not found: compare two keys")
-    why.add_argument("entries", nargs="*", metavar="ENTRY")
+    why.add_argument("entries", nargs="*", metavar="ENTRY", help="the beginnings of two keys")
     verify = commands.add_parser("verify", help="check every byte of every entry")
     verify.add_argument("--drop", action="store_true", help="remove damaged entries")
     gc = commands.add_parser("gc", help="remove the least recently used entries")

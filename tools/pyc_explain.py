@@ -185,7 +185,7 @@ def make_parser() -> argparse.ArgumentParser:
         "program",
         nargs="?",
         metavar="PROGRAM",
-        help="a .vmfb that pyc-compile wrote, a log, or a model (as of pyc-compile)",
+        help="a .vmfb that pyc-compile wrote, a log, or a model as pyc-compile takes it",
     )
     parser.add_argument(
         "--input",
@@ -197,7 +197,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--islands",
         action="store_true",
-        help="of a model: nodes that PyC cannot import may be islands, as of pyc-compile",
+        help="for a model: lower nodes that PyC cannot import by torch-mlir, as pyc-compile does",
     )
     parser.add_argument(
         "--size",

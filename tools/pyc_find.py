@@ -74,9 +74,9 @@ def _run(argv: list[str]) -> int:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
                 where=flags.model,
-                expected="a program of known sizes",
+                expected="a program that can be compared at known sizes",
                 got=str(error),
-                remedy="give the shapes of its arguments by --input",
+                remedy="where sizes vary, give the shapes of the arguments by --input",
             ) from None
         places = [place for one in PATTERNS.values() for place in find(one, program, graph)]
     for place in places:

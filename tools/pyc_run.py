@@ -174,7 +174,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device",
         metavar="KIND",
-        help="local-sync, local-task, cuda, vulkan or hip; default: the program's",
+        help="the device: local-sync, local-task, cuda, vulkan or hip; default: the program's",
     )
     parser.add_argument(
         "--threads",
@@ -183,7 +183,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="threads of local-task; default: one per core",
     )
     parser.add_argument(
-        "--allocator", metavar="NAME", help="caching: keep freed memory for the next call"
+        "--allocator",
+        metavar="NAME",
+        help="the allocator: caching keeps freed memory for the next call",
     )
     return parser
 

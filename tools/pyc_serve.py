@@ -26,9 +26,15 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument(
         "models", nargs="+", metavar="[NAME=]MODEL.vmfb", help="a program; its name in addresses"
     )
-    made.add_argument("--host", default="127.0.0.1", help="the address to listen at (%(default)s)")
-    made.add_argument("--port", type=int, default=8000, help="the port, 0 for any (%(default)s)")
-    made.add_argument("--workers", type=positive, metavar="N", help="calls of a model at once")
+    made.add_argument(
+        "--host", default="127.0.0.1", help="the address to listen at; default: %(default)s"
+    )
+    made.add_argument(
+        "--port", type=int, default=8000, help="the port, 0 for any; default: %(default)s"
+    )
+    made.add_argument(
+        "--workers", type=positive, metavar="N", help="calls of a model that run at once"
+    )
     made.add_argument(
         "--queue", type=positive, metavar="N", help="requests of a model that may wait"
     )
@@ -36,16 +42,27 @@ def make_parser() -> argparse.ArgumentParser:
         "--no-batching", action="store_true", help="call the program for each request alone"
     )
     made.add_argument(
-        "--memory-budget", metavar="BYTES", help="of all models together: 512MiB; refused if less"
+        "--memory-budget", metavar="BYTES", help="the most of all models together, as 512MiB"
     )
     made.add_argument(
-        "--max-request-bytes", default="64MiB", metavar="BYTES", help="of a body (%(default)s)"
+        "--max-request-bytes",
+        default="64MiB",
+        metavar="BYTES",
+        help="the largest body of a request; default: %(default)s",
     )
     made.add_argument(
-        "--max-connections", type=positive, default=1024, metavar="N", help="at once (%(default)s)"
+        "--max-connections",
+        type=positive,
+        default=1024,
+        metavar="N",
+        help="connections at once; default: %(default)s",
     )
     made.add_argument(
-        "--drain-seconds", type=positive, default=30, metavar="S", help="to end calls (%(default)s)"
+        "--drain-seconds",
+        type=positive,
+        default=30,
+        metavar="S",
+        help="the time that requests which have begun get after SIGTERM; default: %(default)s",
     )
     made.add_argument(
         "--p99",

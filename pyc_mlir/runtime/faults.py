@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.contract import uncheckable
 from pyc_mlir.runtime.array import Array
 from pyc_mlir.runtime.events import FAULT, REFUSED, RunLog
 
@@ -122,7 +121,13 @@ def check_memory(faults: Faults | None, every: float | None = None) -> None:
     in the contract (no `faults`); BAD_ARGUMENT for no number above 0.
     """
     if faults is None:
-        raise uncheckable("detect_faults", "a contract with it", "one without it")
+        raise PycError(
+            ReasonCode.UNCHECKABLE_CLAUSE,
+            where="check_memory",
+            expected="a program compiled under the clause `detect_faults`",
+            got="one without it, so that there is nothing to compare with",
+            remedy="compile it with Contract(detect_faults=True) or --detect-faults true",
+        )
     valid = isinstance(every, int | float) and 0 < every < threading.TIMEOUT_MAX
     if every is not None and not valid:
         message = f"check_memory: expected seconds above 0, got {every!r}"

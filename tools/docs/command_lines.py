@@ -26,7 +26,8 @@ _HEAD = f"""\
 
 Each command with its flags, as `--help` prints them. All have `--help` and `--version`. The exit
 status is 0 where all is done, 1 where something was refused (the message ends in its reason code),
-2 where the command line cannot be read, 70 where PyC is at fault, and 130 after an interrupt.
+2 where the command line cannot be read, 70 where PyC is at fault, and 130 after an interrupt. A
+command with other states of its own (`pyc-equiv`) lists them.
 
 {" · ".join(f"[pyc-{name}](#pyc-{name})" for name in _TOOLS)}
 """
@@ -46,7 +47,7 @@ def _tool(name: str) -> Iterator[str]:
     yield parser.description
     yield from _tables(parser)
     if parser.epilog:
-        yield f"```\n{parser.epilog.strip()}\n```"
+        yield f"```\n{parser.epilog.strip(chr(10)).rstrip()}\n```"
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             summaries = {c.dest: c.help for c in action._choices_actions}
@@ -73,7 +74,7 @@ def _tables(parser: argparse.ArgumentParser) -> Iterator[str]:
 def _rows(group: argparse._ArgumentGroup) -> list[str]:
     """Write the flags of a group, without those that all commands have."""
     return [
-        _row(_shown(action), action.help or "")
+        _row(_shown(action), (action.help or "").replace("%(default)s", str(action.default)))
         for action in group._group_actions
         if not {"-h", "--version"}.intersection(action.option_strings)
         and action.help != argparse.SUPPRESS

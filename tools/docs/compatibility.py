@@ -20,11 +20,21 @@ _FILES = (
     ("wisdom", WISDOM, "refused, BAD_WISDOM", "`pyc-tune export` from the database"),
     ("calibration", CALIBRATION, "refused, BAD_ARGUMENT", "`pyc-doctor --calibrate`"),
     ("profile", Profile.schema, "refused, BAD_ARGUMENT", "`pyc-run --profile` again"),
-    ("capsule of a service", CAPSULE, "refused, BAD_ARTIFACT", "replay it with its own PyC"),
-    ("state of a selector", SELECTOR, "left alone, an event says so", "nothing"),
+    (
+        "capsule of a service",
+        CAPSULE,
+        "refused, BAD_ARTIFACT",
+        "replay it with the PyC that wrote it",
+    ),
+    (
+        "state of a selector",
+        SELECTOR,
+        "not read; an event of the selector says so",
+        "none: it learns anew",
+    ),
     ("recipe and log of a selector", SELECTOR, "refused, BAD_ARGUMENT", "freeze, export again"),
     ("report of a benchmark", Report.schema, "refused, BAD_ARGUMENT", "measure again"),
-    ("entry of the compile cache", CACHE, "not found, compiled again", "nothing"),
+    ("entry of the compile cache", CACHE, "not found; the program is compiled again", "none"),
 )
 _TEXT = """\
 # Compatibility
@@ -55,17 +65,17 @@ loads with a warning (RUNTIME_DIFFERS) where that runtime accepts it.
 
 ## Deprecation
 
-Public are the names of `pyc_mlir.__all__` and what their docstrings describe, the command lines,
-the reason codes, the names of the [metrics](service.md#health-log-and-numbers), and the files
-above.
+The public interface is the names of `pyc_mlir.__all__` and what their docstrings describe, the
+command lines, the reason codes, the names of the [metrics](service.md#health-log-and-numbers), and
+the files above.
 
-- Before 1.0 a minor version may change any of them. [CHANGELOG](../CHANGELOG.md) says what, and how
-  to follow, under `Changed` or `Removed`.
-- From 1.0 on a public name that goes warns (`DeprecationWarning`, with what takes its place) for
-  one minor version, and goes with the next major one. Reason codes and metrics are never used again
-  with another meaning.
+- Before 1.0 a minor version may change any of them. [CHANGELOG](../CHANGELOG.md) says what has
+  changed, and how to follow, under `Changed` or `Removed`.
+- From 1.0 on a public name that is to be removed warns (`DeprecationWarning`, with what takes its
+  place) for at least one minor version, and is removed in the next major one. Reason codes and
+  metrics are never used again with another meaning.
 - Files follow their schema, not the version: what cannot be read is refused, and can be made again.
-- There are no shims: what is deprecated works as before until it goes.
+- There are no shims: what is deprecated works as before until it is removed.
 """
 
 

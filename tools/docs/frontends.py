@@ -165,11 +165,12 @@ unsupported nodes is refused with a list of all of them.
 
 ### What is refused
 
-Of the {total} node cases of the onnx wheel, {equal} are imported with correct results, {others}
-use sequences or optional values, and {refused} are refused for the reasons below; none gives a
-wrong result. With every input size dynamic, {dynamic} cases are correct and the others are
-refused. The last column counts the cases that plain IREE 3.13 imports, compiles and computes
-correctly (cases with element types that PyC lacks were not run there). [The stored
+Of the {total} node cases of the onnx wheel, {equal} are imported with correct results, {peer} give
+the results of onnxruntime where those of the case differ, {others} use sequences or optional
+values, and {refused} are refused for the reasons below; none gives a wrong result. With every input
+size dynamic, {dynamic} cases are correct and the others are refused. The last column counts the
+cases that plain IREE 3.13 imports, compiles and computes correctly (cases with element types that
+PyC lacks were not run there). [The stored
 run](results/onnx-nodes.json) names each case.
 
 | code | because of | cases | plain IREE |
@@ -267,7 +268,8 @@ def _refusals() -> dict[str, Any]:
     """Write the counts of the stored run of all node cases, and a row for each refusal's reason."""
     records = Report.load(_NODES).records
     counts = {(r["workload"], r["metric"]): r["value"] for r in records}
-    plain = {kind: counts["as they are", kind] for kind in ("equal", "refused", "not tensors")}
+    kinds = ("equal", "refused", "not tensors", "read as onnxruntime does")
+    plain = {kind: counts["as they are", kind] for kind in kinds}
     peer = {r["workload"]: r for r in records if r["candidate"] == "plain IREE"}
     rows = []
     for row in records:
@@ -281,6 +283,7 @@ def _refusals() -> dict[str, Any]:
         "equal": plain["equal"],
         "refused": plain["refused"],
         "others": plain["not tensors"],
+        "peer": plain["read as onnxruntime does"],
         "dynamic": counts["with dynamic sizes", "equal"],
         "refusals": "\n".join(rows),
         "bounded": " ".join((inspect.getdoc(bounded) or "").partition("\n\n")[2].split()),
