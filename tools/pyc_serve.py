@@ -44,6 +44,18 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--memory-budget", metavar="BYTES", help="the most of all models together, as 512MiB"
     )
+    _add_limits(made)
+    made.add_argument("--telemetry", type=Path, metavar="FILE", help="append numbers as JSON lines")
+    made.add_argument(
+        "--spans",
+        action="store_true",
+        help="write spans of OpenTelemetry for calls; start it by `opentelemetry-instrument`",
+    )
+    return made
+
+
+def _add_limits(made: argparse.ArgumentParser) -> None:
+    """Add what bounds requests, clients and calls."""
     made.add_argument(
         "--max-request-bytes",
         default="64MiB",
@@ -80,13 +92,6 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"holds the token that clients must send (or the variable {TOKEN}); required "
         "to listen anywhere but on this machine",
     )
-    made.add_argument("--telemetry", type=Path, metavar="FILE", help="append numbers as JSON lines")
-    made.add_argument(
-        "--spans",
-        action="store_true",
-        help="write spans of OpenTelemetry for calls; start it by `opentelemetry-instrument`",
-    )
-    return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
