@@ -287,7 +287,7 @@ def measured(paths: Sequence[Path], rounds: int, before: Report | None = None) -
             out = Path(folder) / "report.json"
             command = [sys.executable, "-m", "pyc_mlir.tools.pyc_bench", "model", str(path)]
             command += ["--json", str(out), "--rounds", str(rounds), "--reference", kind]
-            done = run_child([*command, "--against", ",".join(peers)])
+            done = run_child([*command, *(["--against", ",".join(peers)] if peers else [])])
             if done.returncode != 0:
                 raise PycError(
                     ReasonCode.RUNTIME_FAILED,
