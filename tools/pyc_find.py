@@ -20,7 +20,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
+    """Run the tool; return the exit status (0 done, 1 refused, 2 misused, 70 a fault of ours)."""
     return cli.run_tool(TOOL, lambda: _run(list(sys.argv[1:] if argv is None else argv)))
 
 

@@ -23,7 +23,7 @@ from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.kernels.shared.checksums import FAULTS
+from pyc_mlir.pipelines.kernels.shared.checksums import FAULTS, fed_inputs
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering
 from pyc_mlir.pipelines.linalg.base.structured import reshape
@@ -57,7 +57,7 @@ class KernelCalls:
         kernel = self._kernel(attached.family, attached.knobs)
         # What follows the first result is scratch memory, or counts of faults.
         out, *_ = kernel.results
-        inputs = [o for o in kernel.inputs if o != FAULTS]
+        inputs = fed_inputs(kernel)
         names = ", ".join(map(_text, inputs))
         fed = len(attached.feeds) == len(inputs)
         _require(fed, f"{len(inputs)} feeds for {names}", len(attached.feeds))

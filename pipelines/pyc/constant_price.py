@@ -23,6 +23,7 @@ from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.lang.carrier import Operand
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
+from pyc_mlir.pipelines.kernels.shared.checksums import fed_inputs
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.rewriting import defining_op
 from pyc_mlir.pipelines.target.work import Work
@@ -203,8 +204,7 @@ def forms_of_kernel(offer: KernelOffer, constants: Constants, work: Work) -> For
         return {}
     found: dict[str, int] = {}
     packed = set()
-    # What counts faults comes last and is fed by nobody.
-    for operand, feed in zip(offer.knobs.kernel("k").inputs, offer.feeds, strict=False):
+    for operand, feed in zip(fed_inputs(offer.knobs.kernel("k")), offer.feeds, strict=True):
         if operand.layout is not None and feed.value in constants:
             packed.add(feed.value)
             found[f"{constants[feed.value][0]} {_digest(repr(operand.layout))}"] = size_of(operand)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.kernels.lang.carrier import Operand
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import (
     LARGEST,
@@ -62,6 +62,11 @@ FLIP = Operand("flip", (3,))
 # Multiply-adds that must not wait for each other: latency times the units of current cores.
 _CHAINS = 8
 _TINY = 2.0**-100  # what numbers below the smallest normal one may add
+
+
+def fed_inputs(kernel: Kernel) -> list[Operand]:
+    """Return the inputs that take values of a group; the program itself hands on the counts."""
+    return [o for o in kernel.inputs if o != FAULTS]
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Proof:
             )
         if self.steps:
             normal = sum(s.rule == "normal form" for s in self.steps)
-            lines.append(f"  {len(self.steps)} steps, {normal} by normal forms")
+            lines.append(f"  steps: {len(self.steps)}, by normal forms: {normal}")
         for case in self.floats:
             errors = [_shown(e) for e in (case.first, case.second)]
             more = f", {case.lost} elements are not finite in the second alone" if case.lost else ""

@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.pyc.equivalence.answers import (
     Trial,
     Unknown,
 )
-from pyc_mlir.pipelines.pyc.equivalence.balls import refuted
+from pyc_mlir.pipelines.pyc.equivalence.balls import is_available, refuted
 from pyc_mlir.pipelines.pyc.equivalence.fields import arithmetic, reductions, towers  # noqa: F401  (two of them fill the table of rules)
 from pyc_mlir.pipelines.pyc.equivalence.fields import lanes as hashes
 from pyc_mlir.pipelines.pyc.equivalence.fields.elements import ElementNames
@@ -161,7 +161,10 @@ class _Engines:
             return refutation
         swept = self._swept(plain, levels, False) if explains else None
         pair = "" if swept is None else swept.missing
-        return Unknown("the fields do not agree, and no arguments are known that differ", pair)
+        why = "the fields do not agree, and no arguments are known that differ"
+        if not is_available():
+            why += "; install python-flint (the extra `prove`), which looks for a counterexample"
+        return Unknown(why, pair)
 
     def _trials(
         self, plain: tuple[Program, Program], levels: int, count: int, rounded: bool

@@ -28,7 +28,7 @@ CALLS = 7
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """Where a server listens that has answered `CALLS` calls and refused one."""
+    """The address of a server that has answered `CALLS` calls and refused one."""
     from pyc_mlir.tools.bench.service.suite import served
 
     folder = tmp_path_factory.mktemp("model")

@@ -248,7 +248,7 @@ def test_a_full_queue_drops_comparisons_and_delays_no_call(artifacts):
 
 
 def test_calls_by_name_and_with_out_are_compared(artifacts):
-    """What was overwritten or given away cannot be: it is counted."""
+    """Arguments that were overwritten or given away cannot be: they are counted."""
     out, same, gone = np.empty_like(X), X.copy(), to_device(X, Program(artifacts[1]).device)
     with Service(artifacts[1], shadow=Shadow(lambda x: x + 1, share=1)) as service:
         assert (service(x=X) == X + 1).all()

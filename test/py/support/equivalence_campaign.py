@@ -1,4 +1,4 @@
-"""What the engines of equivalence answer on published pairs, spellings and mutants, as a report.
+"""Answers of the engines of equivalence on published pairs, spellings and mutants, as a report.
 
     python test/py/support/equivalence_campaign.py [--mutants 10000]
 
