@@ -82,19 +82,19 @@ class Tiles:
         for n, rows in later:
             one = vector.broadcast(ir.VectorType.get([1], i8), arith.index_cast(i8, rows.value))
             self._held.store_as(one, Index.of(_HEIGHTS + n))
-        self._call("ldtilecfg", [_pointer(self._held, [0])])
+        self._call("ldtilecfg", [_pointer(self._held.address(0))])
 
     def zero(self, tile: int) -> None:
         """Set a tile to zeros."""
         self._call("tilezero", [_number(tile)])
 
-    def load(self, tile: int, memory: Memory, *place: IndexLike, pitch: IndexLike) -> None:
-        """Load the rows of a tile, the first at a place, `pitch` bytes apart."""
-        self._call("tileloadd64", [_number(tile), _pointer(memory, place), _bytes(pitch)])
+    def load(self, tile: int, address: IndexLike, pitch: IndexLike) -> None:
+        """Load the rows of a tile, the first from an address (`Memory.address`), `pitch` apart."""
+        self._call("tileloadd64", [_number(tile), _pointer(address), _bytes(pitch)])
 
-    def store(self, tile: int, memory: Memory, *place: IndexLike, pitch: IndexLike) -> None:
-        """Store the rows of a tile, the first at a place, `pitch` bytes apart."""
-        self._call("tilestored64", [_number(tile), _pointer(memory, place), _bytes(pitch)])
+    def store(self, tile: int, address: IndexLike, pitch: IndexLike) -> None:
+        """Store the rows of a tile, the first at an address, `pitch` bytes apart."""
+        self._call("tilestored64", [_number(tile), _pointer(address), _bytes(pitch)])
 
     def add_product(
         self, total: int, left: int, right: int, dtypes: tuple[str, str] = ("ui8", "i8")
@@ -117,8 +117,8 @@ def local_memory(k: Build, size: int, dtype: str) -> Memory:
     return Memory(held, [Index.of(size)], k.lanes, dtype)
 
 
-def _pointer(memory: Memory, place: Sequence[IndexLike]) -> Any:
-    return llvm.inttoptr(llvm.PointerType.get(), _bytes(memory.address(*place)))
+def _pointer(address: IndexLike) -> Any:
+    return llvm.inttoptr(llvm.PointerType.get(), _bytes(address))
 
 
 def _number(tile: int) -> Any:

@@ -39,10 +39,10 @@ def product(name, dtypes, row_bytes):
             tiles.configure([own, TileShape(own.rows, row_bytes), TileShape(groups)])
             tiles.zero(0)
             with k.range(STEPS) as step:
-                tiles.load(1, a, row, step * (row_bytes // size), pitch=depth * size)
-                tiles.load(2, b, step * groups, 0, pitch=64)
+                tiles.load(1, a.address(row, step * (row_bytes // size)), depth * size)
+                tiles.load(2, b.address(step * groups, 0), 64)
                 tiles.add_product(0, 1, 2, dtypes)
-            tiles.store(0, y, row, 0, pitch=64)
+            tiles.store(0, y.address(row, 0), 64)
         tiles.release()
 
     operands = (
