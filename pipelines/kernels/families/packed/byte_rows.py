@@ -38,9 +38,9 @@ from pyc_mlir.pipelines.kernels.shared.tile import bottom
 from pyc_mlir.pipelines.streams.ir import ir
 
 # Rows that are rounded at a time, and those of a register tile: sums as integers and as f32.
-ROWS, HEIGHT = 96, 12
+ROWS, HEIGHT = 88, 11
 _STEPS = 127
-_AHEAD = 3  # blocks
+_AHEAD = 5  # blocks
 _NIBBLES = 0x0F0F0F0F
 
 
@@ -172,14 +172,17 @@ class ByteRows:
         scales = column * blocks.scales.depth + v * k.lanes
         packed = column * words.depth + v * k.lanes
         tile = self._tile_at(row)
+        # Lower tiles at the bottom may begin within one.
+        inner = Index.of(0) if height == HEIGHT else row % HEIGHT
 
         def block(number: Index, *kept: Vector) -> list[Vector]:
-            facts = (tile * blocks.count + number) * HEIGHT
+            facts = (tile * blocks.count + number) * HEIGHT + inner
             begin = [self._start(starts, facts + r) for r in range(height)]
 
             def word(n: Index, *sums: IntVector) -> list[IntVector]:
                 first = tile * blocks.depth + number * blocks.block + n * blocks.per_word
-                return self._word(packed + (number * length + n) * width, first * HEIGHT, sums)
+                numbers = first * HEIGHT + inner * QUAD
+                return self._word(packed + (number * length + n) * width, numbers, sums)
 
             for n in range(length):  # Lines far apart, which the hardware does not foresee.
                 self.w.prefetch(packed + ((number + _AHEAD) * length + n) * width)

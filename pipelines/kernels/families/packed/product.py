@@ -100,6 +100,15 @@ class PackedProduct:
         shares = max(1, min(cores, blocks.words.full))
         return replace(made, **{"workgroups": shares, **others})
 
+    def rounding(self) -> "PackedProduct":
+        """Return the knobs of the same product with rounded rows.
+
+        Their tiles are a line wide: where no other way reads the weights, so are the panels.
+        """
+        narrow = self.many and isinstance(self.rows, int)
+        blocks = replace(self.blocks, panel=LINE) if narrow else self.blocks
+        return replace(self, blocks=blocks, rounds=True)
+
     @property
     def flops(self) -> float:
         """Operations of the product."""
