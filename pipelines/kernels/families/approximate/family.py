@@ -41,7 +41,7 @@ from pyc_mlir.pipelines.kernels.shared.counts import (
     MOST_WORKGROUPS,
     Counter,
 )
-from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
 from pyc_mlir.pipelines.kernels.shared.unpacked import row_block
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
@@ -49,6 +49,7 @@ from pyc_mlir.pipelines.target.target import Target
 # Rows below which rounding them takes what the products gain.
 _LEAST_ROWS = 8
 _MOST_DEPTH = 1 << 16
+_ALLOWED = (3e-1, 1e-1, 3e-2, 1e-2, 1e-3)  # to draw from
 # Products of a form in the time of one of f32.
 _FASTER = {"bytes": 3.0, "pairs": 1.7, "madd": 1.4, "plain": 0.5, "bf16": 1.6}
 
@@ -189,28 +190,36 @@ def _greatest(value: np.ndarray, panel: int) -> np.ndarray:
 
 
 def sample(random: Random, target: Target) -> tuple[ApproximateGemm, list[Arrays]]:
-    """Draw a product of `gemm` in any form of the target, and calls of many kinds of numbers."""
-    product, calls = gemm.sample(random, target)
-    ways = [(w, f) for w in WAYS for f in FORMS[w] if has_form(target, f)]
-    way, form = random.choice(ways)
-    allowed = random.choice((3e-1, 1e-1, 3e-2, 1e-2, 1e-3))
-    knobs = ApproximateGemm.on(target, product, way, allowed, form)
+    """Draw a product of `gemm` in any form of the target, and three calls.
+
+    Of epilogues only those of layers: most other programs turn a large error into any number.
+    """
+    product, _ = gemm.sample(random, target)
+    epilogue = layer(
+        bias=random.random() < 0.5,
+        activation=random.choice(("", "relu", "gelu", "tanh")),
+        residual=random.random() < 0.3,
+    )
+    product = replace(product, epilogue=epilogue)
+    way, form = random.choice([(w, f) for w in WAYS for f in FORMS[w] if has_form(target, f)])
+    knobs = ApproximateGemm.on(target, product, way, random.choice(_ALLOWED), form)
     if random.random() < 0.5:
         knobs = replace(knobs, block=random.choice((1, 7, 24)))
-    values = np.random.default_rng(random.randrange(1 << 30))
-    return knobs, [_arrays(knobs, arrays, values) for arrays in calls]
+    return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
-def _arrays(knobs: ApproximateGemm, arrays: Arrays, values: np.random.Generator) -> Arrays:
+def _arrays(knobs: ApproximateGemm, random: Random) -> Arrays:
     """Return a call with outliers, rows and columns of zeros, and numbers that repeat."""
-    a, packed, *reads = arrays
-    b = knobs.product.panels.unpack(packed)
-    a = _uneven(a, values)
-    b = _uneven(b.T, values).T
-    return _call(knobs, a, b, *reads)
+    product = knobs.product
+    rows = random.choice(gemm.SIZES) if isinstance(product.rows, str) else product.rows
+    values = np.random.default_rng(random.randrange(1 << 30))
+    a = uneven(values.normal(size=(rows, product.depth)), values)
+    b = uneven(values.normal(size=(product.columns, product.depth)), values).T
+    reads = gemm.contents(product.epilogue, rows, product.columns, values)
+    return arguments(knobs, a, b, *reads)
 
 
-def _uneven(x: np.ndarray, values: np.random.Generator) -> np.ndarray:
+def uneven(x: np.ndarray, values: np.random.Generator) -> np.ndarray:
     """Return the rows with outliers, zeros, equal numbers or other scales in some of them."""
     x = x.copy()
     for row in values.choice(len(x), size=len(x) // 2, replace=False):
@@ -230,12 +239,13 @@ def _uneven(x: np.ndarray, values: np.random.Generator) -> np.ndarray:
     return x
 
 
-def _call(knobs: ApproximateGemm, a: np.ndarray, b: np.ndarray, *reads: np.ndarray) -> Arrays:
+def arguments(knobs: ApproximateGemm, a: np.ndarray, b: np.ndarray, *reads: np.ndarray) -> Arrays:
     """Return the arguments of a call for A and B."""
     counts = np.zeros(MOST_WORKGROUPS * COUNTS, np.float32)
     b = b.astype(np.float32)
     layouts = (knobs.product.panels, knobs.words, knobs.facts)
-    return [a.astype(np.float32), *(layout.pack(b) for layout in layouts), *reads, counts]
+    packed = (layout.pack(b) for layout in layouts)
+    return [a.astype(np.float32), *packed, *(x.astype(np.float32) for x in reads), counts]
 
 
 def approximated(

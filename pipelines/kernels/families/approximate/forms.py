@@ -18,6 +18,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
     Vector,
     arith,
+    bits,
     f32_vector,
     int_vector,
     vector,
@@ -133,11 +134,11 @@ class FormCode:
         """Return sums of nothing."""
         return self.k.vector(0.0) if self.form.is_bf16 else IntVector.of(0, self.k.lanes)
 
-    def sums(self, bits: Vector) -> Any:
+    def sums(self, held: Vector) -> Any:
         """Return what sums begin with, from its bits as f32."""
         if self.form.is_bf16:
-            return bits
-        return IntVector(arith.bitcast(int_vector(self.k.lanes), bits.value))
+            return held
+        return IntVector(bits(held))
 
     def load(self, memory: Memory, place: Index) -> Any:
         """Load a vector of words."""
@@ -147,7 +148,7 @@ class FormCode:
         """Return the total and the products of the words of x, as bits, and of w."""
         lanes, name = self.k.lanes, self.form.name
         kind = self._numbers(lanes)
-        own, other = vector.bitcast(kind, x.value), vector.bitcast(kind, w)
+        own, other = vector.bitcast(kind, bits(x)), vector.bitcast(kind, w)
         if name == PLAIN:
             return total + IntVector(_pairs(own, other, lanes))
         operands = [own, other] if name == MADD else [total.value, own, other]
