@@ -105,6 +105,8 @@ class Lowered:
     structure_id: str = ""
     # What detects faults of hardware, where the contract asks for it.
     faults: FaultCoverage = field(default_factory=FaultCoverage)
+    # What its functions return the counts of.
+    counts: tuple[str, ...] = ()
     # What the references expect of it, for the self-check; None where that was not asked for.
     expected: Expectation | None = None
     # Functions beside the entry that are compiled for certain sizes, and the sizes.
@@ -143,7 +145,19 @@ def context_of(options: Options) -> PassContext:
         together,
         options.own_constants,
         options.contract.detect_faults,
+        counts_of(options),
     )
+
+
+def counts_of(options: Options) -> tuple[str, ...]:
+    """Return what the functions of a program that PyC lowers return the counts of.
+
+    The contract says it alone, so that plans for certain sizes agree with the general one.
+    """
+    if options.contract.detect_faults:
+        return ("faults",)
+    approximates = isinstance(options.contract.max_error, int | float)
+    return ("approximations",) if approximates and options.kernels != "iree" else ()
 
 
 def lower(job: Job, expect: bool = False) -> Lowered:
@@ -247,6 +261,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
         imported,
         structure_id,
         faults,
+        context.counts,
         expected,
     )
 

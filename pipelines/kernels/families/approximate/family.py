@@ -1,8 +1,8 @@
 """The kernel family ``approximate_gemm``: products of f32 in fewer bits, with checks.
 
 C = epilogue(A B) with constant weights, as `gemm`, where an error of `allowed` of the greatest
-element of a row of a tile, before the epilogue, may be spent. Each tile is checked in each call; one
-that fails is computed exactly (see `product.py`). A contract that bounds the error offers these
+element of a row of a tile, before the epilogue, may be spent. Each tile is checked in each call;
+one that fails is computed exactly (see `product.py`). A contract that bounds the error offers these
 kernels (`approximated`) where it leaves room for them.
 """
 
@@ -15,9 +15,7 @@ import numpy as np
 from pyc_mlir.pipelines.kernels.families import gemm
 from pyc_mlir.pipelines.kernels.families.approximate.facts import ApproximateWords, Facts
 from pyc_mlir.pipelines.kernels.families.approximate.forms import (
-    BF16,
     FORMS,
-    PLAIN,
     WAYS,
     Form,
     best_form,
@@ -82,9 +80,7 @@ class ApproximateGemm:
             raise no_kernel("approximate_gemm", f"a depth of at most {_MOST_DEPTH}", self)
 
     @staticmethod
-    def on(
-        target: Target, product: Gemm, way: str, allowed: float, form: str
-    ) -> "ApproximateGemm":
+    def on(target: Target, product: Gemm, way: str, allowed: float, form: str) -> "ApproximateGemm":
         """Return the knobs for a target's caches."""
         made = Form(form, product.depth)
         panel = 4 * made.groups * product.panel
@@ -114,7 +110,9 @@ class ApproximateGemm:
         return RowScratch(self.of_form, most, self.facts.count)
 
     def kernel(self, name: str) -> Kernel:
-        """Return the kernel `name`: a, b (packed), words, facts, the epilogue's, c, scratch, counts.
+        """Return the kernel `name`.
+
+        Operands: a, b (packed), words, facts, the epilogue's, c, scratch, approximations.
         """
         plain = self.product.kernel(name)
         a, b, *reads, c = plain.operands

@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.kernels.families.approximate.facts import (
 from pyc_mlir.pipelines.kernels.families.approximate.forms import Form, FormCode
 from pyc_mlir.pipelines.kernels.families.approximate.rows import RoundedRows
 from pyc_mlir.pipelines.kernels.families.gemm import Depth, Product, Strip
-from pyc_mlir.pipelines.kernels.lang.language import Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.language import Memory
 from pyc_mlir.pipelines.kernels.lang.values import (
     Condition,
     Index,
@@ -114,7 +114,7 @@ class ApproximateProduct(Product):
         row_blocks(k, knobs.rows, knobs.workgroups[0], own.block, block)
 
     def _panels(self) -> tuple[Index, Index]:
-        """Return this workgroup's panels, the narrower last one included: one too many in others."""
+        """Return this workgroup's panels and the next one, which may be the narrower last one."""
         panels, parts = self.knobs.panels, self.knobs.workgroups[1]
         start, end = share(self.k, 1, parts, Index.of(panels.full))
         return start, least(end + 1, self._own.fact_layout.count) if panels.last_width else end
@@ -143,9 +143,7 @@ class ApproximateProduct(Product):
         facts = number * own.fact_layout.each + own.fact_layout.first
 
         def tile(row: Index, rows: int) -> None:
-            self._approximate(
-                Spot(first + row, row, rows, strip, panel, number, words, facts)
-            )
+            self._approximate(Spot(first + row, row, rows, strip, panel, number, words, facts))
 
         full = count // height
         if full.number != 0:
