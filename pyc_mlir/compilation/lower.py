@@ -107,6 +107,8 @@ class Lowered:
     # The kernels that detect faults of hardware, and those that approximate, where the contract asks.
     faults: KernelCoverage = field(default_factory=KernelCoverage)
     approximate: KernelCoverage = field(default_factory=KernelCoverage)
+    # What its functions return the counts of.
+    counts: tuple[str, ...] = ()
     # What the references expect of it, for the self-check; None where that was not asked for.
     expected: Expectation | None = None
     # Functions beside the entry that are compiled for certain sizes, and the sizes.
@@ -145,7 +147,19 @@ def context_of(options: Options) -> PassContext:
         together,
         options.own_constants,
         options.contract.detect_faults,
+        counts_of(options),
     )
+
+
+def counts_of(options: Options) -> tuple[str, ...]:
+    """Return what the functions of a program that PyC lowers return the counts of.
+
+    The contract says it alone, so that plans for certain sizes agree with the general one.
+    """
+    if options.contract.detect_faults:
+        return ("faults",)
+    approximates = isinstance(options.contract.max_error, int | float)
+    return ("approximations",) if approximates and options.kernels != "iree" else ()
 
 
 def lower(job: Job, expect: bool = False) -> Lowered:
@@ -252,6 +266,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
         structure_id,
         faults,
         approximated,
+        context.counts,
         expected,
     )
 

@@ -442,6 +442,11 @@ class Program:
             routes=() if self._adaptive is None else self._adaptive.selector.counts(),
             other_runtime=self._other_runtime,
             faults=None if self._serving.faults is None else self._serving.faults.counts,
+            approximations=(
+                None
+                if self._serving.approximations is None
+                else self._serving.approximations.counts
+            ),
         )
 
     def save(self, path: str | Path) -> None:
