@@ -4,7 +4,7 @@ Load makes neighbouring calls slow together, so only the logarithm of a pair's r
 time that tries lose is a bounded share of all time. An arm takes the incumbent's place when the
 upper bound of its mean ratio is below 1; one whose lower bound is above 1 rests. Two windows of the
 incumbent's calls above 1.2 times its own baseline are drift: the last good arm serves again
-(`lab/lanes/service.py` has the same rule for recipes).
+(`lab/lanes/service.py` follows the same rule for recipes).
 """
 
 import math
@@ -37,11 +37,18 @@ _MOST_RATIO = 2.5
 _UNKNOWN = 0.5
 # In the first calls less may be lost.
 _FIRST_CALLS, _FIRST_SHARE = 200, 0.02
-# A window above this share of the baseline is drift, if so many in a row are (as in lanes).
-_DRIFT, _IN_A_ROW = 1.2, 2
-_LOW_QUANTILE = 0.1
+# A window above this share of the baseline is drift, if so many in a row are; recipes of lanes
+# follow the same rule. Windows are judged by a low quantile, since load makes calls slower, never
+# faster.
+DRIFT, IN_A_ROW = 1.2, 2
+LOW_QUANTILE = 0.1
 # The incumbent's mean seconds, as a share of its baseline, from which the last good arm is tried.
 _SUSPECT = 1.5
+
+
+def low_quantile(seconds: Sequence[float]) -> float:
+    """Return the low quantile that windows are judged by."""
+    return sorted(seconds)[max(math.ceil(LOW_QUANTILE * len(seconds)) - 1, 0)]
 
 
 @dataclass
@@ -216,17 +223,17 @@ class PairedBandit:
 
     def _windowed(self) -> Sequence[Change]:
         """Judge a window of the incumbent's calls by its own baseline."""
-        low = sorted(self.low)[max(math.ceil(_LOW_QUANTILE * len(self.low)) - 1, 0)]
+        low = low_quantile(self.low)
         self.low = []
         arm = self.arms[self.incumbent]
         if not arm.baseline:
             arm.baseline = low
             return ()
         ratio = low / arm.baseline
-        self.strikes = self.strikes + 1 if ratio > _DRIFT else 0
-        if self.strikes < _IN_A_ROW:
+        self.strikes = self.strikes + 1 if ratio > DRIFT else 0
+        if self.strikes < IN_A_ROW:
             return ()
-        why = f"{_IN_A_ROW} windows in a row at {ratio:.2f} of its own baseline"
+        why = f"{IN_A_ROW} windows in a row at {ratio:.2f} of its own baseline"
         return self._left(DRIFTED, why, {"ratio": ratio})
 
     def _left(self, kind: str, why: str, numbers: Mapping[str, float]) -> Sequence[Change]:

@@ -6,6 +6,7 @@
     selector.events()                       # what changed, and why
     recipe = selector.freeze()              # no more tries; `Selector(recipe=recipe)` repeats it
     selector.export("log.jsonl"); replay("log.jsonl")      # the same decisions
+    Selector(observer=...)                  # what is measured and changed is told to a database
 
 A *route* is what calls of one cluster of shapes may take: arms by name, the owner's first. Each
 route has a bandit for each context of load and memory pressure. Most calls only count down; the
@@ -22,7 +23,7 @@ from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file, write_file
@@ -72,6 +73,33 @@ class RouteCount:
     serving: Mapping[str, str]
 
 
+class Observer(Protocol):
+    """Hears what a selector measures and changes; `lab/lanes/observer.py` keeps it in a database.
+
+    Methods run on the thread of a call, under the selector's lock: none of them may wait.
+    """
+
+    def begin(self, selector: "Selector", program: str) -> Mapping[str, Any]:
+        """Return what was learned of the program before, as `Selector.learned` gave it."""
+        ...
+
+    def refused(self, arm: str) -> str:
+        """Return why an arm may not be taken; empty if it may."""
+        ...
+
+    def timed(self, route: str, context: str, arm: str, seconds: float) -> None:
+        """Take the seconds of a call of the arm that serves."""
+        ...
+
+    def failed(self, route: str, arm: str, why: str) -> None:
+        """Take note of an arm that failed or answered wrongly."""
+        ...
+
+    def changed(self, event: SelectorEvent) -> None:
+        """Take note of a change."""
+        ...
+
+
 class Route:
     """The arms of one cluster of shapes, and which of them calls take."""
 
@@ -105,6 +133,7 @@ class Selector:
         seed: int = 0,
         path: str | Path | None = None,
         recipe: Mapping[str, str] | str | Path | None = None,
+        observer: Observer | None = None,
         load: Callable[[], float] | None = None,
         pressure: Callable[[], bool] | None = None,
         clock: Callable[[], float] = monotonic,
@@ -114,7 +143,8 @@ class Selector:
 
         share: of all time that tries may lose. policy: `paired`, `thompson`, `ucb` or one of your
         own. path: a file that keeps what was learned over restarts. recipe: what `freeze` returned,
-        or its file; then nothing is tried. load: runnable processes for each processor; pressure:
+        or its file; then nothing is tried. observer: is told what is measured and changed, and
+        knows what was learned before and which arms may not be taken. load: runnable processes for each processor; pressure:
         whether memory is short; both make the context. clock: seconds, for which a context holds.
         most_rows: of the log that are kept for a replay.
 
@@ -131,6 +161,7 @@ class Selector:
         self._seed, self._clock = seed, clock
         self._path = None if path is None else Path(path)
         self._recipe = _recipe_of(recipe)
+        self._observer = observer
         self._load, self._pressure = load or _machine_load, pressure
         self._lock = threading.RLock()
         self._routes: dict[str, Route] = {}
@@ -158,6 +189,8 @@ class Selector:
                     self._known = dict(found.get("routes", {}))
                 else:
                     self._told("", "ignored", "", "", f"{self._path} is of another program")
+            if self._observer is not None:
+                self._known = {**self._observer.begin(self, program), **self._known}
 
     def route(self, name: str, arms: Sequence[str]) -> Route:
         """Return the route of a cluster of shapes; the first arm is the owner's."""
@@ -211,6 +244,10 @@ class Selector:
                     made = self.policy.start(len(route.arms), self._draws(route.name, context))
                     self._told(route.name, "ignored", "", "", f"{self._path}: {error}")
             route.bandits[context] = made
+            for arm, name in enumerate(route.arms if self._observer is not None else ()):
+                assert self._observer is not None
+                if why := self._observer.refused(name):
+                    self._removed(route, context, arm, why)
         return route.bandits[context]
 
     def _draws(self, route: str, context: str) -> random.Random:
@@ -225,14 +262,29 @@ class Selector:
             if bandit is None or self._recipe is not None:
                 return
             self._note((_TOLD, route.name, context, pull.arm, pull.why, seconds))
+            # The changes come first: a new baseline begins with this call.
             self._changed(route, context, bandit.observe(pull, seconds))
+            if self._observer is not None and pull.why != EXPLORE:
+                self._observer.timed(route.name, context, route.arms[pull.arm], seconds)
 
     def remove(self, route: Route, arm: int, why: str) -> None:
         """Put an arm that failed in quarantine, in all contexts of the route."""
         with self._lock:
-            for context, bandit in route.bandits.items():
-                self._note((_REMOVED, route.name, context, arm, why, 0.0))
-                self._changed(route, context, bandit.remove(arm, why))
+            for context in route.bandits:
+                self._removed(route, context, arm, why)
+            if self._observer is not None:
+                self._observer.failed(route.name, route.arms[arm], why)
+
+    def withdraw(self, arm: str, why: str) -> None:
+        """Take an arm out of all routes, by its name, for a reason from outside."""
+        with self._lock:
+            for route in self._routes.values():
+                for context in route.bandits if arm in route.arms else ():
+                    self._removed(route, context, route.arms.index(arm), why)
+
+    def _removed(self, route: Route, context: str, arm: int, why: str) -> None:
+        self._note((_REMOVED, route.name, context, arm, why, 0.0))
+        self._changed(route, context, route.bandits[context].remove(arm, why))
 
     def _changed(self, route: Route, context: str, changes: Sequence[Change]) -> None:
         for c in changes:
@@ -256,6 +308,8 @@ class Selector:
         self._events.append(event)
         if self._report is not None:
             self._report(event)
+        if self._observer is not None:
+            self._observer.changed(event)
 
     def _note(self, row: tuple[Any, ...]) -> None:
         self._lost_rows += len(self._rows) == self._rows.maxlen
@@ -299,8 +353,8 @@ class Selector:
             _write(path, {"schema": SCHEMA_VERSION, "program": self._program, "recipe": recipe})
         return recipe
 
-    def save(self, path: str | Path) -> None:
-        """Write what was learned. Raises PycError (FILE_ACCESS)."""
+    def learned(self) -> dict[str, Any]:
+        """Return all that was learned, by route, as JSON data."""
         with self._lock:
             routes = {
                 route.name: {
@@ -309,14 +363,17 @@ class Selector:
                 }
                 for route in self._routes.values()
             }
-            known = {**self._known, **routes}
+            return {**self._known, **routes}
+
+    def save(self, path: str | Path) -> None:
+        """Write what was learned. Raises PycError (FILE_ACCESS)."""
         _write(
             path,
             {
                 "schema": SCHEMA_VERSION,
                 "program": self._program,
                 "policy": self.policy.name,
-                "routes": known,
+                "routes": self.learned(),
             },
         )
 
