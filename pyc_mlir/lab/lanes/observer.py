@@ -44,7 +44,8 @@ from pyc_mlir.measure.environment import current_place
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.runtime.selection.paired import low_quantile
 from pyc_mlir.runtime.selection.policy import DRIFTED, REBASED
-from pyc_mlir.runtime.selection.selector import Selector, SelectorEvent
+from pyc_mlir.runtime.selection.routes import SelectorEvent
+from pyc_mlir.runtime.selection.selector import Selector
 
 SERVICE = "service"
 _OUT_OF_USE = (SUSPENDED, RETIRED, QUARANTINED)
@@ -104,7 +105,7 @@ class ServiceLanes:
 
     def refused(self, arm: str) -> str:
         """Return why the lanes do not let an arm be taken; empty if they do."""
-        for state in self._known.get(arm, ()):
+        for state in self._known.get(self._given(arm), ()):
             if state.state in _OUT_OF_USE:
                 return f"recipe {state.impl_id[:12]} is {state.state}: {state.reason}"
         return ""
@@ -210,7 +211,7 @@ class ServiceLanes:
             step = step_in(state)
             if step is not None:
                 self._store.transition(impl, scope, lane, step.state, SERVICE, step.reason)
-                self._known[arm] = self._states(impl)
+                self._known[self._given(arm)] = self._states(impl)
                 if self._selector is not None:
                     self._selector.withdraw(arm, f"{step.state}: {step.reason}")
 
@@ -222,13 +223,18 @@ class ServiceLanes:
         here = {"hardware": self._place.hardware, "toolchain": self._place.toolchain}
         return self._store.states(impl_id=impl, **here)
 
+    def _given(self, arm: str) -> str:
+        """Return the name by which `recipes` has an arm: of a build, without its hash."""
+        name = arm.partition("@")[0]
+        return name if name in self._recipes else arm
+
     def _impl(self, arm: str) -> str:
         """Return the implementation of an arm; one that has no recipe is added.
 
         Raises PycError (EVIDENCE_CONFLICT) for a recipe that the database does not have.
         """
-        if arm in self._recipes:
-            return self._recipes[arm]
+        if (given := self._given(arm)) in self._recipes:
+            return self._recipes[given]
         if arm not in self._impls:
             recipe = {"arm": arm, "artifact": self._program}
             made = Implementation(

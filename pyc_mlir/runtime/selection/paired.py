@@ -29,12 +29,13 @@ from pyc_mlir.runtime.selection.policy import (
 # The spread of log ratios that is assumed before any was seen, and for how many pairs it counts.
 _SPREAD, _STRENGTH = 0.1, 2.0
 # Standard errors of a bound, and pairs that a promotion needs.
-_ERRORS, _LEAST_PAIRS = 2.0, 3
+_ERRORS, _LEAST_PAIRS = 2.0, 4
 # A pair this many times slower is bad; so many of them drop an arm.
 _BAD, _MOST_BAD = 2.0, 3
-_MOST_RATIO = 2.5
-# An arm that was not tried is assumed to lose this share of a call.
-_UNKNOWN = 0.5
+_MOST_RATIO = 1.6
+# The calls that a try is assumed to lose before there was one: of an arm of which nothing is
+# known, and beyond what is expected of another one.
+_UNKNOWN, _UNSURE = 4.0, 0.5
 # In the first calls less may be lost.
 _FIRST_CALLS, _FIRST_SHARE = 200, 0.02
 # A window above this share of the baseline is drift, if so many in a row are; recipes of lanes
@@ -57,9 +58,11 @@ class _Arm:
 
     baseline: the arm's own low quantile of seconds when it came to serve; 0 if not known. loss: the
     share of a call that a try has lost in the mean. Ratios count up to `_MOST_RATIO`, since load
-    makes single calls many times slower.
+    makes single calls many times slower. expected: seconds by those of the owner's arm, 0 if not
+    known.
     """
 
+    expected: float = 0.0
     pairs: int = 0
     mean: float = 0.0
     squares: float = 0.0
@@ -85,7 +88,9 @@ class _Arm:
         return math.sqrt(variance / max(self.pairs, 1))
 
     def forget(self) -> None:
-        """Forget all pairs."""
+        """Forget all pairs, but for what they let expect."""
+        if self.pairs:
+            self.expected = math.exp(self.mean)
         self.pairs, self.mean, self.squares, self.bad, self.rested = 0, 0.0, 0.0, 0, 0
         self.loss = 0.0
 
@@ -144,18 +149,21 @@ class PairedBandit:
         """Return the arm to try, or -1 where none is worth it or the budget is spent."""
         self.turns += 1
         self._suspect()
-        best, found = math.inf, -1
-        for number, arm in enumerate(self.arms):
-            if number == self.incumbent or arm.dropped or not self._affords(arm):
-                continue
-            if not arm.pairs:
-                return number
-            score = arm.mean - _ERRORS * arm.error
-            if score > 0 and self.turns - arm.rested < self.rest:
-                continue
-            if score < best:
-                best, found = score, number
-        return found
+        others = [
+            (number, arm)
+            for number, arm in enumerate(self.arms)
+            if number != self.incumbent and not arm.dropped and self._affords(arm)
+        ]
+        untried = [(arm.expected or math.inf, number) for number, arm in others if not arm.pairs]
+        if untried:
+            return min(untried)[1]
+        low = [(arm.mean - _ERRORS * arm.error, number) for number, arm in others]
+        rested = [
+            (score, number)
+            for score, number in low
+            if score <= 0 or self.turns - self.arms[number].rested >= self.rest
+        ]
+        return min(rested, default=(0.0, -1))[1]
 
     def _suspect(self) -> None:
         """Begin anew with the last good arm, once, where the one that serves became slow."""
@@ -165,7 +173,8 @@ class PairedBandit:
             self.woken = True
 
     def _affords(self, arm: _Arm) -> bool:
-        expected = arm.loss if arm.pairs else _UNKNOWN
+        expected = max(arm.expected - 1, 0.0) + _UNSURE if arm.expected else _UNKNOWN
+        expected = arm.loss if arm.pairs else expected
         share = min(self.share, _FIRST_SHARE) if self.calls <= _FIRST_CALLS else self.share
         return self.lost + expected * self.typical <= share * self.spent
 
@@ -298,7 +307,9 @@ class Paired:
     rest: int = 200
     name: str = "paired"
 
-    def start(self, arms: int, draws: random.Random) -> PairedBandit:
+    def start(
+        self, arms: int, draws: random.Random, expected: Sequence[float] = ()
+    ) -> PairedBandit:
         """Return the bandit of a context with so many arms."""
-        made = [_Arm() for _ in range(arms)]
+        made = [_Arm(e) for e in expected or [0.0] * arms]
         return PairedBandit(self.share, self.every, self.sample, self.window, self.rest, made)

@@ -36,13 +36,20 @@ CALLS, SOON, FIRST = 4000, 600, 200
 _ARMS, _TIMED = 5, 200_000
 POLICIES: tuple[Policy, ...] = (Paired(), Thompson(), Ucb())
 Noise = Callable[[int], float]
+# Seconds of the arms, and what is expected of them.
+Problem = tuple[np.ndarray, tuple[float, ...]]
 
 
 def simulate(
-    policy: Policy, arms: Sequence[float], calls: int, noise: Noise, seed: int = 0
+    policy: Policy,
+    arms: Sequence[float],
+    calls: int,
+    noise: Noise,
+    seed: int = 0,
+    expected: Sequence[float] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the arm and the incumbent of each call."""
-    bandit = policy.start(len(arms), random.Random(seed))
+    bandit = policy.start(len(arms), random.Random(seed), expected)
     pulls, incumbents = [], []
     pull, left = Pull(0), 0
     for number in range(calls):
@@ -77,26 +84,32 @@ def loaded(folder: Path, clock: int) -> Callable[[np.random.Generator], Noise]:
     return start
 
 
-def queries(folder: Path, count: int) -> Iterator[np.ndarray]:
-    """Yield the seconds of plans of a query, the default's first."""
+def queries(folder: Path, count: int, predicted: bool) -> Iterator[Problem]:
+    """Yield the seconds of plans of a query, the default's first.
+
+    predicted: with the mean ratio to the default's that the same hints have on all other queries.
+    """
     with np.load(folder / "plans/job.npz", allow_pickle=False) as file:
         table = file["seconds"]
+    known = np.isfinite(table) & (table > 0)
+    logs = np.log(np.where(known & known[:, :1], table, np.nan) / table[:, :1])
     draws = np.random.default_rng(1)
     for _ in range(count):
-        row = table[draws.integers(len(table))]
-        row = row[np.isfinite(row) & (row > 0)]
-        picked = [0, *(1 + draws.choice(len(row) - 1, _ARMS - 1, replace=False))]
-        yield row[picked]
+        query = draws.integers(len(table))
+        plans = np.flatnonzero(known[query])
+        picked = plans[[0, *(1 + draws.choice(len(plans) - 1, _ARMS - 1, replace=False))]]
+        others = np.nanmean(np.delete(logs, query, axis=0)[:, picked], axis=0)
+        yield table[query][picked], tuple(np.exp(others)) if predicted else ()
 
 
-def kernels(folder: Path, count: int) -> Iterator[np.ndarray]:
+def kernels(folder: Path, count: int) -> Iterator[Problem]:
     """Yield the seconds of a kernel under the shipped knobs and under others."""
     text = gzip.decompress((folder / "autotuning/pyc_knobs.json.gz").read_bytes())
     found = [np.array([np.median(s) for s in k["samples"]]) for k in json.loads(text)]
     draws = np.random.default_rng(2)
     for _ in range(count):
         row = found[int(draws.integers(len(found)))]
-        yield row[[0, *(1 + draws.choice(len(row) - 1, _ARMS - 1, replace=False))]]
+        yield row[[0, *(1 + draws.choice(len(row) - 1, _ARMS - 1, replace=False))]], (1.0,) * _ARMS
 
 
 def _scored(arms: np.ndarray, pulls: np.ndarray, incumbents: np.ndarray) -> dict[str, float]:
@@ -185,7 +198,8 @@ def run(arguments: Sequence[str]) -> int:
             "loaded, wall": loaded(known.data, 0),
         }
         spaces = {
-            "plans of queries": list(queries(known.data, bench.rounds)),
+            "plans of queries": list(queries(known.data, bench.rounds, False)),
+            "plans of queries, predicted": list(queries(known.data, bench.rounds, True)),
             "knobs of kernels": list(kernels(known.data, bench.rounds)),
         }
     except (OSError, KeyError, ValueError) as error:
@@ -202,8 +216,8 @@ def run(arguments: Sequence[str]) -> int:
         for policy in POLICIES:
             draws = np.random.default_rng(3)
             scores = [
-                _scored(arms, *simulate(policy, list(arms), CALLS, noise(draws), seed))
-                for seed, arms in enumerate(problems)
+                _scored(arms, *simulate(policy, list(arms), CALLS, noise(draws), seed, expected))
+                for seed, (arms, expected) in enumerate(problems)
             ]
             for metric in scores[0]:
                 values = [s[metric] for s in scores]

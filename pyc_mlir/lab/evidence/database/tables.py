@@ -1,8 +1,8 @@
 """The tables, their indexes, triggers and views, for SQLite and PostgreSQL alike.
 
-All but `trials` and `learned` are append-only: triggers refuse updates and deletes, save while a transaction of
-`Store.collect` has a row in `maintenance`. JSON is stored as canonical text, so that equal data are
-equal texts in both engines.
+All but `trials` and `learned` are append-only: triggers refuse updates and deletes, save while a
+transaction of `Store.collect` has a row in `maintenance`. JSON is stored as canonical text, so that
+equal data are equal texts in both engines.
 """
 
 from sqlalchemy import (
