@@ -19,6 +19,8 @@ import numpy as np
 
 from pyc_mlir.api import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.lanes.observer import ServiceLanes
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -141,41 +143,48 @@ def _overhead() -> Record:
 
 
 def _soak(calls: int, folder: Path) -> list[Record]:
-    """Call a program with two plans under a selector; count wrong answers, measure its memory.
+    """Call a program with two plans and a second build under a selector, with a database.
 
-    The log of a second program with a tenth of the calls is replayed.
+    Every answer is compared. Resident memory is that of the run whose log is bounded; a second run
+    keeps its whole log, which is replayed.
     """
     device, weight = Device("local-sync"), np.ones((64, 48), np.float32) / 8
     x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
-    program = compile(
+    source = compile(
         lambda a: np.tanh(a @ weight) @ weight.T,
         [x],
         device=device,
         also_modes=["memory_first"],
         cache=False,
     )
-    want, placed = program(x).tobytes(), to_device(x, device)
-    program.adapt(Selector(share=0.05))
-    wrong, warm = 0, 0
-    for number in range(calls):
-        answer = program(placed)
-        if number % 100 == 0:
-            wrong += answer.numpy().tobytes() != want
-        if number == calls // 5:
-            warm = _resident()
-    grown = _resident() / warm
-    short, learning = Program(program.artifact, device), Selector(most_rows=calls)
-    short.adapt(learning)
-    for _ in range(calls // 10):
-        short(placed)
+    want, placed = source(x).tobytes(), to_device(x, device)
+    wrong, warm, grown = 0, 0, 0.0
+    for log in ("", "log.jsonl"):
+        program = Program(source.artifact, device)
+        with EvidenceStore.open(f"sqlite:///{folder}/pyc{log}.db") as store:
+            lanes = ServiceLanes(store, program)
+            learning = Selector(observer=lanes, **({"most_rows": calls} if log else {}))
+            second = Program(source.artifact, Device("local-sync"))
+            program.adapt(learning, builds={"second": second})
+            for number in range(calls):
+                wrong += program(placed).numpy().tobytes() != want
+                if number == calls // 5:
+                    warm = _resident()
+            grown = grown or _resident() / warm
+            lanes.close()
+            rows, problems = store.counts()["feedback"], len(lanes.problems)
     learning.export(folder / "log.jsonl")
     same = replay(folder / "log.jsonl") == learning.events()
-    note(f"{calls} calls: {wrong} wrong, memory {grown:.4f} of that after warm-up, replayed {same}")
-    title = f"{calls} calls of a program with two plans"
+    events = len(learning.events())
+    note(f"{calls} calls: {wrong} wrong, memory {grown:.4f} of that after warm-up")
+    note(f"{events} events, replayed {same}; {rows} windows, {problems} refused by the database")
+    title = f"{calls} calls of a program with two plans and two builds"
     return [
         record(title, "paired", "resident memory, end / after a fifth", "x", grown),
-        record(title, "paired", "wrong answers of those compared (1 in 100)", "answers", wrong),
-        record(title, "paired", "logs replayed with the same events", "logs", float(same)),
+        record(title, "paired", "wrong answers of all, two runs", "answers", wrong),
+        record(title, "paired", "whole logs replayed with the same events", "logs", float(same)),
+        record(title, "paired", "events in the log", "events", float(events)),
+        record(title, "paired", "windows in the database", "rows", float(rows)),
     ]
 
 
