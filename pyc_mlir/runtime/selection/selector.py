@@ -47,7 +47,7 @@ BUSY, TIGHT = "busy", "tight"
 _BUSY_LOAD = 1.5
 # Seconds for which a context is not read again.
 _CONTEXT_SECONDS = 1.0
-_MOST_ROWS, _MOST_EVENTS, _MOST_ROUTES = 20_000, 256, 256
+MOST_ROWS, _MOST_EVENTS, _MOST_ROUTES = 20_000, 256, 256
 # Kinds of rows: a bandit was asked, was told seconds, lost an arm.
 _CHOSE, _TOLD, _REMOVED = "chose", "told", "removed"
 
@@ -67,7 +67,7 @@ class Selector:
         load: Callable[[], float] | None = None,
         pressure: Callable[[], bool] | None = None,
         clock: Callable[[], float] = monotonic,
-        most_rows: int = _MOST_ROWS,
+        most_rows: int = MOST_ROWS,
     ) -> None:
         """Make a selector for one program.
 

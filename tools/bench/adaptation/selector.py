@@ -28,7 +28,7 @@ from pyc_mlir.runtime.program import Program
 from pyc_mlir.runtime.selection.classic import Thompson, Ucb
 from pyc_mlir.runtime.selection.paired import Paired
 from pyc_mlir.runtime.selection.policy import Policy, Pull
-from pyc_mlir.runtime.selection.selector import Selector, replay
+from pyc_mlir.runtime.selection.selector import MOST_ROWS, Selector, replay
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
 
@@ -163,7 +163,7 @@ def _soak(calls: int, folder: Path) -> list[Record]:
         program = Program(source.artifact, device)
         with EvidenceStore.open(f"sqlite:///{folder}/pyc{log}.db") as store:
             lanes = ServiceLanes(store, program)
-            learning = Selector(observer=lanes, **({"most_rows": calls} if log else {}))
+            learning = Selector(observer=lanes, most_rows=calls if log else MOST_ROWS)
             second = Program(source.artifact, Device("local-sync"))
             program.adapt(learning, builds={"second": second})
             for number in range(calls):
