@@ -1,4 +1,4 @@
-"""What a selector keeps for each cluster of shapes, and what it tells of it.
+"""The route of a cluster of shapes, and what a selector tells of it.
 
 A `Route` is what calls of one cluster may take. `SelectorEvent` is a change, `RouteCount` the
 counts of a route, and `Observer` the protocol of what hears of both.
