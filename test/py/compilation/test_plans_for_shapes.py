@@ -299,5 +299,5 @@ def test_jit_compiles_one_program_with_plans():
     fast = jit(dims=DIMS, plans="batch=1", device=SYNC, cache=False)(product)
     for count in (1, 5, 1):
         assert np.allclose(fast(images(count)), general()(images(count)), atol=1e-6)
-    (program,) = fast.programs
+    ((program, *_),) = fast._programs.values()
     assert program.stats().served == {"balanced": 1, "batch=1": 2}
