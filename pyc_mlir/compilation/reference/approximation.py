@@ -36,6 +36,7 @@ from pyc_mlir.dialects.numerics.approximation import (
 )
 from pyc_mlir.dialects.numerics.rounding import Uncertain
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
+from pyc_mlir.dialects.ops.contraction import any_order
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import AllowedError, Evidence, NotOffered
@@ -67,6 +68,15 @@ class _Layer:
         """The ways from the quickest to the exact one."""
         return tuple(sorted(self.costs, key=lambda way: self.costs[way].seconds))
 
+    def without_dominated(self, needs: Mapping[str, float]) -> "_Layer":
+        """Return the layer with those ways alone that are more exact than each quicker one."""
+        kept, least = {}, math.inf
+        for way in self.ways:
+            need = needs.get(way, 0.0)
+            if way == EXACT or need < least:
+                kept[way], least = self.costs[way], need
+        return replace(self, costs=kept)
+
 
 # For each layer the way that is taken, and what is allowed then.
 _Plan = tuple[tuple[str, float], ...]
@@ -94,6 +104,7 @@ def approximate(
     errors = _Errors.sampled(module, layers, signature, options.target) if layers else None
     if errors is None:
         return
+    layers = errors.layers
     limit = options.contract.max_error
     assert isinstance(limit, int | float), "approximates says so"
     plan = errors.within(limit)
@@ -120,7 +131,7 @@ def _evidence(
     found: list[Evidence] = [
         AllowedError(way, allowed, needs[way]) for way, allowed in legal.items() if way != EXACT
     ]
-    left_out = tuple(way for way in needs if way not in legal)
+    left_out = tuple(way for way in needs if way not in legal and way in layer.costs)
     if left_out:
         shares = ", ".join(f"{needs[way]:.2g} for {way}" for way in left_out)
         why = f"max_error is {limit:g}; this product alone needs {shares} of its greatest element"
@@ -198,11 +209,13 @@ class _Errors:
         for sizes in candidate_sizes(signature):
             try:
                 inputs = make_inputs(signature, 0, sizes)
-                results = interpret_uncertain(module, inputs, observe=observe)
+                with any_order():
+                    results = interpret_uncertain(module, inputs, observe=observe)
             except (PycError, ValueError, IndexError, MemoryError):
                 continue
+            useful = [layer.without_dominated(needs[layer.op]) for layer in layers]
             found = [needs[layer.op] for layer in layers]
-            return _Errors(module, layers, inputs, found, _undecided(results))
+            return _Errors(module, useful, inputs, found, _undecided(results))
         return None
 
     def within(self, limit: float) -> _Plan:
@@ -260,7 +273,8 @@ class _Errors:
             if way != EXACT:
                 Approximation(way, allowed).mark(layer.op)
         try:
-            results = interpret_uncertain(self.module, self.inputs)
+            with any_order():
+                results = interpret_uncertain(self.module, self.inputs)
         finally:
             for layer in self.layers:
                 if ATTRIBUTE in layer.op.attributes:
