@@ -1,7 +1,7 @@
-"""Products that a program may compute approximately: the mark on an op, and how far each may be off.
+"""Products that a program may compute approximately: the mark, and how far each may be off.
 
-``pyc.approximate = {way = "int8", allowed = 0.02 : f64}`` on a ``pyc.matmul`` says that a kernel may
-round its operands, and that no element of the result may be off by more than ``allowed`` of the
+``pyc.approximate = {way = "int8", allowed = 0.02 : f64}`` on a ``pyc.matmul`` says that a kernel
+may round its operands, and that no element of the result may be off by more than ``allowed`` of the
 greatest one of its tile. The kernel checks each tile and computes exactly what it cannot promise.
 """
 
@@ -24,7 +24,7 @@ _HEIGHT, _PANEL = 16, 64
 
 @dataclass(frozen=True)
 class Approximation:
-    """How a product is approximated, and the share of a tile's greatest element that it may be off."""
+    """How a product is approximated: the share of a tile's greatest element that it may be off."""
 
     way: str
     allowed: float

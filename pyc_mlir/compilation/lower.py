@@ -104,7 +104,7 @@ class Lowered:
     imported: ImportReport = field(default_factory=ImportReport)
     # The graph's id blind to the contents of constants, for evidence and recipes of other programs.
     structure_id: str = ""
-    # The kernels that detect faults of hardware, and those that approximate, where the contract asks.
+    # The kernels that detect faults of hardware, and those that approximate.
     faults: KernelCoverage = field(default_factory=KernelCoverage)
     approximate: KernelCoverage = field(default_factory=KernelCoverage)
     # What its functions return the counts of.

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyc_mlir.dialects.numerics.approximation import DEVIATIONS
 from pyc_mlir.pipelines.kernels.families.approximate.forms import Form
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.lang.language import LINE
