@@ -18,7 +18,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.counts import TakeCounts
-from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.device import Device, may_use_tiles
 from pyc_mlir.util.pages import in_own_memory
 from pyc_mlir.util.threads import waiting
 
@@ -51,6 +51,8 @@ class Executable:
         Raises PycError: BAD_ARTIFACT for bytes that IREE cannot load here, OUT_OF_MEMORY.
         """
         self.device = device
+        if device.is_cpu:
+            may_use_tiles()
         instance = rt.VmInstance()
         try:
             # The module keeps it alive: constants stay where it has them.
