@@ -3,24 +3,21 @@
 Rounding is dithered, so that its errors do not depend on the numbers: a fixed pseudo-random number
 is added before an integer is rounded, and taken off the sums again (Schuchman, 1964, "Dither
 Signals and Their Effect on Quantization Noise"). The error of each number is then uniform over a
-step, whatever the data, and that of a sum of products is below `DEVIATIONS` standard deviations
-but for a share of 2 exp(-DEVIATIONS^2 / 2) of all draws. bf16 rounds up or down with a probability
-by how near a number is, which keeps the mean.
+step, whatever the data, and that of a sum of products is below `DEVIATIONS` standard deviations,
+but for a share of 2 exp(-DEVIATIONS^2 / 2) of all draws at most. bf16 rounds up or down with a
+probability by how near a number is, which keeps the mean.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from pyc_mlir.dialects.numerics.approximation import BF16_DEVIATION
 from pyc_mlir.pipelines.kernels.families.approximate.forms import Form
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.lang.language import LINE
 from pyc_mlir.pipelines.kernels.shared.checksums import signs
 
-DEVIATIONS = 6.0
-# Of the error of one number rounded to bf16 as a share of it: half a step of the last bit at
-# most; 0.6 of this where leading digits are spread as those of most data.
-_BF16_DEVIATION = 0.8 * 2.0**-8
 # The rounding of sums in f32, as a share of the norms of what is multiplied.
 _SUM_ROUNDING = 2.0**-20
 # Norms beyond which squares leave the range of f32.
@@ -221,4 +218,4 @@ def _bf16_variance(b: np.ndarray) -> float:
 
     By Cauchy and Schwarz: the squares of a row times those of a column.
     """
-    return 2 * _BF16_DEVIATION**2 * np.sqrt((b**4).sum(axis=0)).max()
+    return 2 * BF16_DEVIATION**2 * np.sqrt((b**4).sum(axis=0)).max()

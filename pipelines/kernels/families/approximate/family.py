@@ -12,11 +12,11 @@ from random import Random
 
 import numpy as np
 
+from pyc_mlir.dialects.numerics.approximation import WAYS
 from pyc_mlir.pipelines.kernels.families import gemm
 from pyc_mlir.pipelines.kernels.families.approximate.facts import ApproximateWords, Facts
 from pyc_mlir.pipelines.kernels.families.approximate.forms import (
     FORMS,
-    WAYS,
     Form,
     best_form,
     has_form,

@@ -7,11 +7,11 @@ those of 16 bits use as many levels as the depth leaves room for. ``bf16`` (vdpb
 """
 
 from dataclasses import dataclass
-from math import isqrt
 from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.numerics.approximation import BF16, INT8, INT16, steps
 from pyc_mlir.pipelines.kernels.families.int8.dot import MADD, PLAIN, VNNI, IntVector, has_dot
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Memory, llvm
 from pyc_mlir.pipelines.kernels.lang.values import (
@@ -26,8 +26,6 @@ from pyc_mlir.pipelines.kernels.lang.values import (
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
 
-INT8, INT16, BF16 = "int8", "int16", "bf16"
-WAYS = (INT8, INT16, BF16)
 BYTES, PAIRS = "bytes", "pairs"
 # The forms of each way, the fastest first. Integers of 16 bits also stand in for bytes.
 FORMS = {
@@ -35,9 +33,7 @@ FORMS = {
     INT16: (PAIRS, MADD, PLAIN),
     BF16: (BF16,),
 }
-_SUMS = 1 << 31  # what sums in 32 bits stay below
-_MOST_LEVELS = 4095
-_BYTE_LEVELS, _BYTE_OFFSET = 126, 128
+_BYTE_OFFSET = 128
 _INTRINSICS = {
     (BYTES, 16): "llvm.x86.avx512.vpdpbusd.512",
     (BYTES, 8): "llvm.x86.avx512.vpdpbusd.256",
@@ -92,9 +88,7 @@ class Form:
     @property
     def levels(self) -> int:
         """The integer of the greatest number: no sum of products exceeds 32 bits."""
-        if self.name == BYTES:
-            return _BYTE_LEVELS
-        return min(_MOST_LEVELS, isqrt(_SUMS // self.depth) - 4)
+        return steps(INT8 if self.name == BYTES else INT16, self.depth)
 
     @property
     def offset(self) -> int:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from pyc_mlir.dialects.numerics.approximation import DEVIATIONS
 from pyc_mlir.pipelines.kernels.families.approximate.facts import (
     BOUND_A,
     BOUND_B,
-    DEVIATIONS,
     SUMS_A,
     SUMS_B,
     ApproximateWords,

@@ -202,13 +202,9 @@ class ByteRows:
     def _start(self, starts: Memory, place: Index) -> IntVector:
         """Return what the sums of a block begin with, in each lane."""
         one = starts.load_as(ir.VectorType.get([1], ir.IntegerType.get_signless(32)), place)
-        return IntVector(
-            vector.broadcast(int_vector(self.k.lanes), vector.extract(one, [], [0]))
-        )
+        return IntVector(vector.broadcast(int_vector(self.k.lanes), vector.extract(one, [], [0])))
 
-    def _word(
-        self, place: Index, first: Index, sums: Sequence[IntVector]
-    ) -> list[IntVector]:
+    def _word(self, place: Index, first: Index, sums: Sequence[IntVector]) -> list[IntVector]:
         """Add the products of the numbers in a word of each column; x has them from `first` on."""
         k, blocks, held = self.k, self.blocks, self.scratch[0]
         dot, made = Dot(k, VNNI, signed=False), list(sums)
@@ -218,7 +214,9 @@ class ByteRows:
         parts = [whole]
         if blocks.per_word > QUAD:
             low = int_constant(_NIBBLES, k.lanes)
-            parts = [arith.andi(p, low) for p in (whole, arith.shrui(whole, int_constant(4, k.lanes)))]
+            parts = [
+                arith.andi(p, low) for p in (whole, arith.shrui(whole, int_constant(4, k.lanes)))
+            ]
         for i, part in enumerate(parts):
             for r in range(len(made)):
                 (own,) = dot.load(held, first + (i * HEIGHT + r) * QUAD)
