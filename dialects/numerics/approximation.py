@@ -6,8 +6,6 @@ result's greatest one. The kernel checks each tile and computes exactly what it 
 """
 
 from dataclasses import dataclass
-from functools import partial
-from math import isqrt
 
 import numpy as np
 
@@ -18,19 +16,8 @@ ATTRIBUTE = "pyc.approximate"
 # Both operands as integers of 8 or 16 bits with scales by row and column, or as bf16.
 INT8, INT16, BF16 = "int8", "int16", "bf16"
 WAYS = (INT8, INT16, BF16)
-# The greatest error among the elements of a result, in deviations of one: P(|e| > 5 s) = 6e-7, and
-# deviations are estimated too large.
-SPREAD = 5.0
-# The deviations that a kernel keeps within what is allowed: P(|e| > 6 s) = 2e-9. Rounding is
-# dithered, so that this holds for whatever data.
+# The greatest error that kernels count with, in standard deviations of one element's.
 DEVIATIONS = 6.0
-# Rows and columns that a kernel checks together, about.
-HEIGHT, PANEL = 8, 64
-_BYTE_STEPS = 126  # from zero to the greatest element
-_MOST_STEPS, _SUMS = 4095, 1 << 31
-# The deviation of a number over the number, rounded to bf16 up or down with a probability by how
-# near it is: half a step of the last bit at most, 0.6 of that on average over a binade.
-BF16_DEVIATION = 2.0**-8 * 0.8
 
 
 @dataclass(frozen=True)
@@ -74,47 +61,4 @@ class Approximation:
         """Return the deviation of each element, from the exact result."""
         sizes = np.abs(value.astype(np.float64))
         greatest = sizes.max(initial=0.0, where=np.isfinite(sizes))
-        return np.full(value.shape, self.allowed / SPREAD * greatest)
-
-
-def needed_share(way: str, a: np.ndarray, b: np.ndarray, value: np.ndarray) -> float:
-    """Return the `allowed` under which nine of ten tiles of A[..., k] B[k, n] keep their promise.
-
-    Errors of roundings are independent: those of bytes are uniform in a step, those of bf16 in a
-    share of each number. As in the kernels, a panel has the norms of its largest column.
-    """
-    rows = a.reshape(-1, a.shape[-1]).astype(np.float64)
-    columns = b.astype(np.float64)
-    result = np.abs(value.astype(np.float64)).reshape(-1, columns.shape[1])
-    deviations = _bf16 if way == BF16 else partial(_integers, steps(way, len(columns)))
-    shares = []
-    tiles = range(0, len(rows), HEIGHT)
-    for start in range(0, columns.shape[1], PANEL):
-        with np.errstate(all="ignore"):
-            deviation = deviations(rows, columns[:, start : start + PANEL])
-            largest = np.maximum.reduceat(deviation, tiles)
-            greatest = np.maximum.reduceat(result[:, start : start + PANEL].max(axis=1), tiles)
-            share = DEVIATIONS * largest / greatest
-        shares.append(share[np.isfinite(share)])
-    found = np.concatenate(shares)
-    return float(np.quantile(found, 0.9)) if found.size else 0.0
-
-
-def steps(way: str, depth: int) -> int:
-    """Return the integer of the greatest element: no sum of `depth` products exceeds 32 bits."""
-    if way == INT8:
-        return _BYTE_STEPS
-    return min(_MOST_STEPS, isqrt(_SUMS // max(1, depth)) - 4)
-
-
-def _integers(most: int, rows: np.ndarray, panel: np.ndarray) -> np.ndarray:
-    step_of_rows = np.abs(rows).max(axis=1, initial=0.0) / most
-    step_of_panel = np.abs(panel).max(initial=0.0) / most
-    norm = np.sqrt((panel**2).sum(axis=0).max())
-    return np.hypot(step_of_rows * norm, np.linalg.norm(rows, axis=1) * step_of_panel) / np.sqrt(12)
-
-
-def _bf16(rows: np.ndarray, panel: np.ndarray) -> np.ndarray:
-    """Return the same by Cauchy and Schwarz: sum a^2 b^2 is at most the root of both fourth powers."""
-    fourth = (rows**4).sum(axis=1) * (panel**4).sum(axis=0).max()
-    return np.sqrt(2) * BF16_DEVIATION * fourth**0.25
+        return np.full(value.shape, self.allowed / DEVIATIONS * greatest)

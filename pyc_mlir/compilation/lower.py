@@ -18,7 +18,7 @@ from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, famil
 from pyc_mlir.compilation.reference.approximation import approximate
 from pyc_mlir.compilation.reference.self_check import expectation
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.attributes import array_of, definition_of
+from pyc_mlir.dialects.ir.attributes import definition_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -57,7 +57,7 @@ from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
-from pyc_mlir.pipelines.pyc.constant_work import constant_work
+from pyc_mlir.pipelines.pyc.constant_work import constant_bytes, constant_work
 from pyc_mlir.pipelines.pyc.groups import KernelCoverage, coverage
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
@@ -497,15 +497,6 @@ def _mixes_rows(function: ir.Operation) -> bool:
     definitions = map(definition_of, pyc_ops(function.regions[0].blocks[0]))
     kinds = {definition.anchor for definition in definitions if definition is not None}
     return "attention" in kinds or {"contraction", "row"} <= kinds
-
-
-def constant_bytes(module: ir.Module, alignment: int) -> int:
-    """Return the bytes of all constants of a pyc module that have to be stored, each aligned."""
-    ops = [op for f in functions_of(module) for op in pyc_ops(f.regions[0].blocks[0])]
-    arrays = (array_of(op.attributes["value"]) for op in ops if op.name == "pyc.constant")
-    # A repeated element, whose view has no strides, is computed in place.
-    stored = (a.nbytes for a in arrays if any(a.strides))
-    return sum(-(-size // alignment) * alignment for size in stored)
 
 
 def _readable(location: ir.Location) -> str:

@@ -1,21 +1,20 @@
 """Choose the products that may be approximate under a contract's `max_error`, and how exact each.
 
-    matmuls by constants  ->  ways (int8, bf16) that a kernel has and that are predicted quicker
+    matmuls by constants  ->  ways (int8, int16, bf16) that a kernel has and that are predicted quicker
     a sample, by the references  ->  what each way needs to be `allowed`, and how the shares that are
                                      allowed compose to the errors of the program's results
     the quickest ways whose composed error is within the clause  ->  marks on the ops
 
 The composition is that of rounding errors (`dialects/numerics/rounding.py`): a product that may be
-off by a share of its greatest element has a deviation of that share over `SPREAD`, and the results'
-tolerances that follow from all of them may be `max_error` at most. Kernels check in each call that no
+off by a share of its greatest element has a deviation of that share over `DEVIATIONS`, and as many
+deviations of the results, which follow from all of them, may be `max_error` at most. Kernels check in each call that no
 product exceeds its share; how errors grow from there to the results is sampled.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,7 +27,12 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.numerics.approximation import ATTRIBUTE, WAYS, Approximation, needed_share
+from pyc_mlir.dialects.numerics.approximation import (
+    ATTRIBUTE,
+    DEVIATIONS,
+    WAYS,
+    Approximation,
+)
 from pyc_mlir.dialects.numerics.rounding import Uncertain
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
@@ -46,7 +50,7 @@ _MARGIN = 1.25
 # What is allowed at most, over the same: more would let errors pass that no sample has.
 _MOST_MARGIN = 4.0
 # A share of the greatest element above which nothing is left of a result.
-_LARGEST = 0.5
+_MOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def approximate(
     if not approximates(options.contract) or not local or not all(map(context.takes, families)):
         return
     layers = list(_layers(module, options.target))
-    errors = None if not layers else _Errors.sampled(module, layers, signature)
+    errors = _Errors.sampled(module, layers, signature, options.target) if layers else None
     if errors is None:
         return
     limit = options.contract.max_error
@@ -153,10 +157,10 @@ def _costs(op: ir.Operation, target: Target) -> dict[str, Cost]:
     for family, other in APPROXIMATED.items():
         for offer in FAMILIES[family].match(work, target)[:1]:
             found[EXACT] = offer.cost
-            for way in WAYS:
-                made = FAMILIES[other].approximated(offer, target, way, _LARGEST / 2)
-                if made is not None and made.cost.seconds < offer.cost.seconds:
-                    found[way] = made.cost
+            made = [(w, FAMILIES[other].approximated(offer, target, w, _MOST / 2)) for w in WAYS]
+            # Of two ways that come to the same instruction the one with more bits is named.
+            forms = {o.knobs.form: (w, o.cost) for w, o in made if o is not None}
+            found |= {w: c for w, c in forms.values() if c.seconds < offer.cost.seconds}
     return found
 
 
@@ -176,9 +180,11 @@ class _Errors:
 
     @staticmethod
     def sampled(
-        module: ir.Module, layers: Sequence[_Layer], signature: Signature
+        module: ir.Module, layers: Sequence[_Layer], signature: Signature, target: Target
     ) -> "_Errors | None":
         """Run the references once; None where no sizes fit, or they lack an op."""
+        from pyc_mlir.pipelines.kernels.families.approximate.needs import needed_share
+
         needs: dict[ir.Operation, dict[str, float]] = {}
         wanted = {layer.op: layer for layer in layers}
 
@@ -186,7 +192,7 @@ class _Errors:
             if op in wanted:
                 a, b = (o.value for o in operands)
                 ways = [way for way in wanted[op].ways if way != EXACT]
-                needs[op] = {way: needed_share(way, a, b, out.value) for way in ways}
+                needs[op] = {way: needed_share(way, target, a, b, out.value) for way in ways}
 
         for sizes in candidate_sizes(signature):
             try:
@@ -199,7 +205,7 @@ class _Errors:
         return None
 
     def within(self, limit: float) -> _Plan:
-        """Return the quickest plan whose results' tolerances are at most `limit` of the greatest.
+        """Return the quickest plan whose results' errors are at most `limit` of the greatest.
 
         Plans are ordered from the quickest to the exact one, and the first that fits is found by
         bisection; then all that is allowed grows to what the clause leaves.
@@ -216,7 +222,7 @@ class _Errors:
         if number == len(plans) - 1:
             return plan
         factor = min(_MOST_MARGIN / _MARGIN, 0.98 * limit / max(errors[number], limit / 100))
-        wider = tuple((way, min(allowed * factor, _LARGEST)) for way, allowed in plan)
+        wider = tuple((way, min(allowed * factor, _MOST)) for way, allowed in plan)
         return wider if factor > 1 and self._error(wider) <= limit else plan
 
     def more_exact(self, number: int, way: str) -> dict[str, float]:
@@ -225,7 +231,7 @@ class _Errors:
         return {w: self._allowed(number, w) for w in ways[ways.index(way) + 1 :]}
 
     def _allowed(self, number: int, way: str) -> float:
-        return 0.0 if way == EXACT else min(_MARGIN * self.needs[number][way], _LARGEST)
+        return 0.0 if way == EXACT else min(_MARGIN * self.needs[number][way], _MOST)
 
     def _ladder(self) -> Iterator[_Plan]:
         """Yield plans, each with one layer more exact than in the one before.
@@ -248,7 +254,7 @@ class _Errors:
         return saved / max(self.needs[number].get(first, 0.0), 1e-30) ** 2
 
     def _error(self, plan: _Plan) -> float:
-        """Return the greatest tolerance of a result, as a share of its greatest element."""
+        """Return the greatest error of a result, as a share of its greatest element."""
         for layer, (way, allowed) in zip(self.layers, plan, strict=True):
             if way != EXACT:
                 Approximation(way, allowed).mark(layer.op)
@@ -268,7 +274,7 @@ def _undecided(results: Sequence[Uncertain]) -> int:
 
 
 def _share(result: Uncertain) -> float:
-    sizes, tolerance = np.abs(result.value.astype(np.float64)), result.tolerance
-    greatest = sizes.max(initial=0.0, where=np.isfinite(sizes))
-    largest = tolerance.max(initial=0.0, where=np.isfinite(tolerance))
+    sizes, deviation = np.abs(result.value.astype(np.float64)), result.deviation
+    greatest = float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
+    largest = DEVIATIONS * float(deviation.max(initial=0.0, where=np.isfinite(deviation)))
     return largest / greatest if greatest else math.inf if largest else 0.0

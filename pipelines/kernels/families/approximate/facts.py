@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyc_mlir.dialects.numerics.approximation import BF16_DEVIATION
 from pyc_mlir.pipelines.kernels.families.approximate.forms import Form
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.lang.language import LINE
 from pyc_mlir.pipelines.kernels.shared.checksums import signs
 
+# Of the error of one number rounded to bf16 as a share of it: half a step of the last bit at
+# most; 0.6 of this where leading digits are spread as those of most data.
+_BF16_DEVIATION = 0.8 * 2.0**-8
 # The rounding of sums in f32, as a share of the norms of what is multiplied.
 _SUM_ROUNDING = 2.0**-20
 # Norms beyond which squares leave the range of f32.
@@ -189,12 +191,12 @@ class Facts:
             sums = b @ signs(self.panel)
             made[: form.depth] = sums
             if form.is_bf16:
-                bounds = np.array([0.0, _bf16_variance(b)])
+                bounds = np.array([0.0, bf16_variance(b)])
             else:
                 u = dither_of_a(form).astype(np.float64)
                 starts = -np.rint(u @ rounded.numbers).astype(np.int32)
                 made[self.starts : self.scales] = starts.view(np.float32)
-                bounds = _integer_variance(b, rounded.scales, form.depth)
+                bounds = integer_variance(b, rounded.scales, form.depth)
             made[self.scales : self.bounds] = rounded.scales
             of_sums = bounds * self.panel + [0.0, (_SUM_ROUNDING * np.linalg.norm(sums)) ** 2]
             norm = np.linalg.norm(b, axis=0).max()
@@ -204,7 +206,7 @@ class Facts:
         return made
 
 
-def _integer_variance(b: np.ndarray, scales: np.ndarray, depth: int) -> np.ndarray:
+def integer_variance(b: np.ndarray, scales: np.ndarray, depth: int) -> np.ndarray:
     """Return the variance of an element's error in the panel: A's part, and B's for a norm of 1.
 
     Both errors are uniform over a step; those of B also meet those of A.
@@ -213,9 +215,9 @@ def _integer_variance(b: np.ndarray, scales: np.ndarray, depth: int) -> np.ndarr
     return np.array([((b**2).sum(axis=0) / 12 + depth * steps / 12).max(), steps.max()])
 
 
-def _bf16_variance(b: np.ndarray) -> float:
+def bf16_variance(b: np.ndarray) -> float:
     """Return the variance of an element's error for a row whose fourth powers sum up to 1.
 
     By Cauchy and Schwarz: the squares of a row times those of a column.
     """
-    return 2 * BF16_DEVIATION**2 * np.sqrt((b**4).sum(axis=0)).max()
+    return 2 * _BF16_DEVIATION**2 * np.sqrt((b**4).sum(axis=0)).max()

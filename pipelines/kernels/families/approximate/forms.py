@@ -7,11 +7,12 @@ those of 16 bits use as many levels as the depth leaves room for. ``bf16`` (vdpb
 """
 
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.numerics.approximation import BF16, INT8, INT16, steps
+from pyc_mlir.dialects.numerics.approximation import BF16, INT8, INT16
 from pyc_mlir.pipelines.kernels.families.int8.dot import MADD, PLAIN, VNNI, IntVector, has_dot
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Memory, llvm
 from pyc_mlir.pipelines.kernels.lang.values import (
@@ -33,7 +34,9 @@ FORMS = {
     INT16: (PAIRS, MADD, PLAIN),
     BF16: (BF16,),
 }
-_BYTE_OFFSET = 128
+_SUMS = 1 << 31  # what sums in 32 bits stay below
+_MOST_LEVELS = 4095
+_BYTE_LEVELS, _BYTE_OFFSET = 126, 128
 _INTRINSICS = {
     (BYTES, 16): "llvm.x86.avx512.vpdpbusd.512",
     (BYTES, 8): "llvm.x86.avx512.vpdpbusd.256",
@@ -88,7 +91,9 @@ class Form:
     @property
     def levels(self) -> int:
         """The integer of the greatest number: no sum of products exceeds 32 bits."""
-        return steps(INT8 if self.name == BYTES else INT16, self.depth)
+        if self.name == BYTES:
+            return _BYTE_LEVELS
+        return min(_MOST_LEVELS, isqrt(_SUMS // self.depth) - 4)
 
     @property
     def offset(self) -> int:
