@@ -26,6 +26,7 @@ from pyc_mlir.pipelines.kernels.families.approximate.rows import RoundedRows
 from pyc_mlir.pipelines.kernels.families.gemm import Depth, Product, Strip
 from pyc_mlir.pipelines.kernels.lang.language import Memory
 from pyc_mlir.pipelines.kernels.lang.values import (
+    LARGEST,
     Condition,
     Index,
     Scalar,
@@ -38,9 +39,11 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     tree,
 )
 from pyc_mlir.pipelines.kernels.lang.words import (
+    above,
     all_lanes,
     chosen,
     lanes_of_sums,
+    picked_by,
     size_of,
     sums_of,
 )
@@ -245,7 +248,9 @@ class ApproximateProduct(Product):
         # What is allowed of the exact greatest element is a little less of the computed one.
         share_of = DEVIATIONS * (1 + own.allowed) / own.allowed
         greatest = across_lanes(larger, _greatest(values))
-        within = deviation(BOUND_B, BOUND_A, share_of).at_most(greatest.across(lanes))
+        # Beside infinities nothing is small.
+        finite = picked_by(above(greatest, Scalar.of(LARGEST)), Scalar.of(0.0), greatest)
+        within = deviation(BOUND_B, BOUND_A, share_of).at_most(finite.across(lanes))
         products = rows.several(rows.places.products + spot.number * rows.places.each, spot.row)
         apart = sums_of([signed_by_lines(row, lanes) for row in cut]) - products.part(order)
         sound = size_of(apart).at_most(deviation(SUMS_B, SUMS_A, DEVIATIONS))
