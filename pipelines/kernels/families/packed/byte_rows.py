@@ -205,11 +205,7 @@ class ByteRows:
         return IntVector(vector.broadcast(int_vector(self.k.lanes), vector.extract(one, [], [0])))
 
     def _word(self, place: Index, first: Index, sums: Sequence[IntVector]) -> list[IntVector]:
-<<<<<<< HEAD
         """Add the products of the numbers in a word of each column, with those from `first` on."""
-=======
-        """Add the products of the numbers in a word of each column; x has them from `first` on."""
->>>>>>> c0a077b42660fe3919488101c677f221689011cf
         k, blocks, held = self.k, self.blocks, self.scratch[0]
         dot, made = Dot(k, VNNI, signed=False), list(sums)
         kind = int_vector(k.lanes)
