@@ -27,6 +27,7 @@ from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel
+from pyc_mlir.pipelines.kernels.lang.tiles import COLUMNS
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for
 from pyc_mlir.pipelines.target.target import Target
 
@@ -98,7 +99,7 @@ class ByteConv(DirectConv):
     @property
     def panels(self) -> Panels:
         """How the words of the weights are cut."""
-        return self.filters_layout.panels
+        return replace(self.filters_layout.panels, panel=self.panel)
 
     @property
     def filters_layout(self) -> ByteFilters:
@@ -106,7 +107,7 @@ class ByteConv(DirectConv):
         if self.form != AMX:
             return ByteFilters(self.taps, self.channels, self.filters, self.panel, self.form)
         runs, depth = self.window.runs
-        return ByteFilters(runs, depth, self.filters, self.panel, self.form, self.window.chunk)
+        return ByteFilters(runs, depth, self.filters, COLUMNS, self.form, self.window.chunk)
 
     @property
     def window(self) -> TileWindow:

@@ -170,12 +170,11 @@ class TiledBytes:
         k, high = self.loops.k, self._high
         shifted = self._write_offsets(panel)
         count = run.end - run.first
-        blocks = count // high
+        blocks, rest = count // high, count % high
         if blocks.number != 0:
             with k.range(blocks) as block:
                 first = run.first + block * high
                 self._block(panel, [run.place(first + i) for i in range(high)], shifted)
-        rest = count % high
         if rest.number != 0:
             with k.range(count - rest, count) as tile:
                 self._block(panel, [run.place(run.first + tile)], shifted)
@@ -215,20 +214,17 @@ class TiledBytes:
     def _add_runs(self, panel: FilterPanel, places: Sequence[TilePlace]) -> None:
         """Add the products under all taps."""
         k, knobs, window = self.loops.k, self.loops.knobs, self.window
-        count, _ = window.runs
-        along = count // knobs.rows.kernel
-        starts = window.starts
-        step = window.chunk // _WORD * panel.width * _WORD
-        weights = self.loops.w.address(panel.weights)
+        starts, words = window.starts, window.chunk // _WORD * COLUMNS
+        along = window.runs[0] // knobs.rows.kernel
         even = starts[-1] == (len(starts) - 1) * window.chunk
         with k.range(knobs.rows.kernel) as down, k.range(along) as tap:
             source = down * (knobs.rows.dilation * window.pitch)
             source = source + tap * (knobs.columns.dilation * knobs.channels)
-            own = weights + (down * along + tap) * (len(starts) * step)
+            own = panel.weights + (down * along + tap) * (len(starts) * words)
             with k.range(len(starts) if even else len(starts) - 1) as n:
-                self._add(panel, places, source + n * window.chunk, own + n * step)
+                self._add(panel, places, source + n * window.chunk, own + n * words)
             if not even:
-                self._add(panel, places, source + starts[-1], own + (len(starts) - 1) * step)
+                self._add(panel, places, source + starts[-1], own + (len(starts) - 1) * words)
 
     def _add(
         self, panel: FilterPanel, places: Sequence[TilePlace], source: Index, weights: Index
@@ -244,7 +240,8 @@ class TiledBytes:
             for v in range(wide):
                 right = sums + self._high + v
                 if i == 0:
-                    tiles.load(right, weights + v * ROW_BYTES, panel.width * _WORD)
+                    words = weights + v * (knobs.panels.depth * COLUMNS)
+                    tiles.load(right, self.loops.w.address(words), ROW_BYTES)
                 tiles.add_product(self._sum(i, v), left, right, dtypes)
 
     def _finish(self, panel: FilterPanel, place: TilePlace, held: int) -> None:

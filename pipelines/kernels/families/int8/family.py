@@ -20,6 +20,7 @@ from pyc_mlir.pipelines.kernels.families.int8.chain import after_sums, bias_of
 from pyc_mlir.pipelines.kernels.families.int8.dot import AMX, VNNI, best_dot, has_dot
 from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, evaluate
+from pyc_mlir.pipelines.kernels.lang.tiles import COLUMNS, ROW_BYTES, ROWS
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView
@@ -27,10 +28,15 @@ from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.kernels.shared.grid import known
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, sizes
 
+# Rows of a product of tiles that take as long as the load of a tile.
+_LOADING_ROWS = 8
+# Operations of f32 in whose time a sum is converted, and one of a tile stored and loaded before.
+_FINISHING_FLOPS = {AMX: 30, VNNI: 15}
 _I32 = DTYPES["i32"]
 _BYTES = (DTYPES["i8"], DTYPES["ui8"])
 
@@ -62,8 +68,26 @@ def cost(knobs: ByteConv, target: Target, sizes: Mapping[str, int]) -> Cost:
     read = images * rows.size * columns.size * knobs.channels + 4 * knobs.panels.size
     traffic = read + out * pixels * knobs.filters
     traffic += knobs.epilogue.read_bytes(pixels, knobs.filters)
-    made = CostModel(target).kernel(f"int8.{knobs.form}", flops, traffic)
-    return replace(made, constant_bytes=4 * knobs.panels.size)
+    done = tile_flops(knobs, pixels) if knobs.form == AMX else flops
+    share = constant(f"kernel.int8.{knobs.form}")
+    done += share * _FINISHING_FLOPS.get(knobs.form, 0) * pixels * knobs.filters
+    made = CostModel(target).kernel(f"int8.{knobs.form}", done, traffic)
+    return replace(made, flops=flops, constant_bytes=4 * knobs.panels.size)
+
+
+def tile_flops(knobs: ByteConv, pixels: int) -> float:
+    """Return the operations of whole tiles that take as long as a call.
+
+    A product of tiles takes a cycle for each row, at least those of loading one. The epilogue is
+    counted at the speed of f32.
+    """
+    window = knobs.window
+    wide = pixels if window.is_product else knobs.columns.outputs
+    height = -(-wide // -(-wide // ROWS))
+    tiles = pixels // wide * -(-wide // ROWS) * -(-knobs.filters // COLUMNS)
+    products = 2.0 * COLUMNS * ROW_BYTES * max(height, _LOADING_ROWS) * tiles * window.steps
+    after = constant("kernel.int8.amx") * knobs.epilogue.flops
+    return products + after * pixels * knobs.filters
 
 
 def reference(knobs: ByteConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
@@ -212,7 +236,7 @@ def _best(
     held: the zero point fits a byte, so that a copy's border can hold it.
     """
     made = []
-    for form in (AMX, best_dot(target)):
+    for form in (best_dot(target), AMX):
         try:
             knobs = ByteConv.for_bytes(target, *sizes, form=form, **common)
         except PycError:
