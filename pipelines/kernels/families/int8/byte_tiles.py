@@ -252,7 +252,7 @@ class TiledBytes:
         with k.range(self.height) as p:
             pixel, first = place.pixel + p, p * panel.width + held
             head = (none, none, pixel)
-            sums = [
+            sums: list[Any] = [
                 IntVector(self.sums.load_as(kind, first + v * k.lanes)) for v in range(len(places))
             ]
             if knobs.result == "i32":

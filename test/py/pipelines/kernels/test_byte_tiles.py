@@ -1,6 +1,7 @@
 """Products of bytes on this machine's own instructions, which no named level has."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ TILES = Target.named("cpu").on(
     )
 )
 SAME = ConvAxis(14, 3, 1, 1, 1)
+FIRST = ConvAxis(224, 7, 2, 3, 3)
+APART = replace(SAME, low=2, high=2, dilation=2)
 
 
 def host(form):
@@ -40,7 +43,7 @@ def host(form):
 @pytest.mark.parametrize("form", [AMX, VNNI])
 def test_random_kernels_equal_sums_of_integers(form):
     target = host(form)
-    drawn = cases(FAMILY, 3, target, 4 * KERNELS)
+    drawn: list[Any] = cases(FAMILY, 3, target, 4 * KERNELS)
     check(FAMILY, target, [case for case in drawn if case[0].form == form][:KERNELS])
 
 
@@ -60,8 +63,8 @@ def test_the_code_is_that_of_tiles(tmp_path):
         ((ConvAxis(1), ConvAxis(49)), 11, (1, 11), 8, [0, 3]),
         ((SAME, SAME), 64, (3, 192), 64, [0, 64, 128]),
         # A copy has bytes to spare.
-        ((ConvAxis(224, 7, 2, 3, 3),) * 2, 3, (7, 21), 24, [0]),
-        ((replace(SAME, low=2, high=2, dilation=2),) * 2, 32, (9, 32), 32, [0]),
+        ((FIRST, FIRST), 3, (7, 21), 24, [0]),
+        ((APART, APART), 32, (9, 32), 32, [0]),
     ],
 )
 def test_bytes_under_taps_fill_rows_of_tiles(axes, channels, runs, chunk, starts):
@@ -104,5 +107,6 @@ def test_a_process_that_may_not_use_tiles_has_none(monkeypatch):
         pytest.skip("no tiles here")
     monkeypatch.setattr(device, "may_use_tiles", lambda: False)
     refused = device.host_cpu.__wrapped__()
+    assert refused is not None
     assert cpu.features - refused.features == {f for f in cpu.features if f.startswith("amx_")}
     assert not has_dot(Target.named("cpu").on(refused), AMX)
