@@ -68,7 +68,8 @@ def test_the_code_is_that_of_tiles(tmp_path):
     ],
 )
 def test_bytes_under_taps_fill_rows_of_tiles(axes, channels, runs, chunk, starts):
-    window = TileWindow(*axes, channels)
+    rows, columns = axes
+    window = TileWindow(rows, columns, channels)
     assert (window.runs, window.chunk, window.starts) == (runs, chunk, starts)
 
 
