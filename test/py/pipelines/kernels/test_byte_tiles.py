@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 from conftest import FULL
 from family_checks import cases, check
-from kernel_runs import assembly
+from kernel_runs import DTYPES, assembly
 
 from pyc_mlir.compilation.options import make_options
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.measure.dispatch_timer import TimerSettings, time_calls
 from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis
 from pyc_mlir.pipelines.kernels.families.int8.byte_conv import ByteConv
 from pyc_mlir.pipelines.kernels.families.int8.dot import AMX, VNNI, has_dot
 from pyc_mlir.pipelines.kernels.families.int8.tile_window import TileWindow
 from pyc_mlir.pipelines.kernels.families.int8.weights import ByteFilters
+from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.target.target import CpuInfo, Target
 from pyc_mlir.runtime import device
@@ -111,3 +114,16 @@ def test_a_process_that_may_not_use_tiles_has_none(monkeypatch):
     assert refused is not None
     assert cpu.features - refused.features == {f for f in cpu.features if f.startswith("amx_")}
     assert not has_dot(Target.named("cpu").on(refused), AMX)
+
+
+def test_a_profile_times_tiles():
+    """IREE's tools, which do not ask for tiles, run programs that need them."""
+    target = host(AMX)
+    knobs = ByteConv.for_bytes(target, 1, (SAME, SAME), 64, 64, form=AMX, result="i32")
+    carrier, kernel = Carrier(target), knobs.kernel("main")
+    carrier.add(kernel)
+    carrier.call(kernel)
+    code = compile_module(carrier.bytecode(), target)
+    arrays = [np.ones(o.shape, DTYPES[o.dtype]) for o in kernel.inputs]
+    calls = time_calls(code, "main", arrays, TimerSettings(calls=2))
+    assert [len(call.spans) for call in calls] == [1, 1]
