@@ -29,6 +29,7 @@ from pyc_mlir.pipelines.pyc.equivalence.fields import arithmetic, reductions, to
 from pyc_mlir.pipelines.pyc.equivalence.fields import lanes as hashes
 from pyc_mlir.pipelines.pyc.equivalence.fields.elements import ElementNames
 from pyc_mlir.pipelines.pyc.equivalence.fields.interpreter import Field, Residues, height
+from pyc_mlir.pipelines.pyc.equivalence.fields.kept import kept_of
 from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
     Graph,
     NotComparable,
@@ -104,7 +105,7 @@ class _Engines:
             return self.proof(Relation.BITS, "structural")
         reason = ""
         try:
-            if _same(*self._run(self.given, ElementNames())):
+            if _same(*self._run(self.given, ElementNames(), "names")):
                 return self.proof(Relation.BITS, "index")
         except NotComparable as error:
             reason = str(error)
@@ -118,7 +119,7 @@ class _Engines:
             return self.proof(Relation.BITS, "algebraic")
         if self.relation is Relation.BITS:
             return Unknown(reason or "the programs do different operations")
-        if _same(*self._run(plain, ElementNames())):
+        if _same(*self._run(plain, ElementNames(), "names")):
             return self.proof(Relation.REALS, "index")
         return self._by_fields(plain, explains)
 
@@ -129,9 +130,10 @@ class _Engines:
         return Proof(relation, kind, types, (digest(first), digest(second)), **more)
 
     def _run(
-        self, programs: Sequence[Program], engine: ElementNames
+        self, programs: Sequence[Program], engine: ElementNames, *key: Any
     ) -> tuple[list[Any], list[Any]]:
-        values = [evaluated(p, engine.step) for p in programs]
+        kept = kept_of(self.graph, *key)
+        values = [kept.evaluated(p, engine.step) for p in programs]
         a, b = ([v[o] for o in p.outputs] for v, p in zip(values, programs, strict=True))
         return a, b
 
@@ -151,7 +153,7 @@ class _Engines:
             done = self._trials(plain, levels, count, rounded)
             if done is None:
                 continue
-            if not floats.agree(*plain, self.seed, rounded):
+            if not floats.agree(*plain, self.graph, self.seed, rounded):
                 return Unknown("the fields agree, and f64 does not: the sign of a root may differ")
             bound = max(_HASHES, float(np.prod([1.0 / t.primes[-1] for t in done])))
             found = self.proof(relation, "probabilistic", trials=done, bound=bound)
@@ -185,7 +187,7 @@ class _Engines:
         for attempt in range(_ATTEMPTS):
             trial = Trial(towers.tower(levels, number), 1000 * self.seed + 10 * number + attempt)
             try:
-                sides = self._run(plain, Field(trial.primes, trial.seed, rounded))
+                sides = self._run(plain, Field(trial.primes, trial.seed, rounded), trial, rounded)
             except NotComparable as error:
                 last = error
                 continue
@@ -228,6 +230,8 @@ def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
     if a.type != b.type:
         return False
     if not isinstance(a, Residues) or not isinstance(b, Residues):

@@ -123,7 +123,7 @@ def _answer(first: Any, second: Any, graph: Graph, relation: Relation) -> Answer
         if isinstance(found, Proof):
             return found
         plain = decomposed(first, graph), decomposed(second, graph)
-        if first.output_types == second.output_types and floats.agree(*plain, 0, True):
+        if first.output_types == second.output_types and floats.agree(*plain, graph, 0, True):
             return Unknown("within the error in f64, which proves nothing")
         return found
     found = decide(first, second, graph, relation=relation, explains=False)

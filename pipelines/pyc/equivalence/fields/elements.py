@@ -73,7 +73,7 @@ class ElementNames:
 
     def kind(self, type_: TensorType) -> str:
         """Return what an op's result type adds to its name."""
-        return str(type_.dtype)
+        return _name(type_.dtype)
 
     def _folded(self, node: TermNode, operands: Sequence[Any]) -> np.ndarray | None:
         definition = OPS[node.name]
@@ -223,6 +223,8 @@ def _is_identity(name: str, floats: bool, number: str, kept: int) -> bool:
 def stretched(lanes: Lanes, type_: TensorType) -> Lanes:
     """Return lanes broadcast to the shape of a type."""
     shape, own = _shape(type_), lanes.shape[1:]
+    if shape == own:
+        return lanes
     return np.broadcast_to(lanes.reshape(2, *(1,) * (len(shape) - len(own)), *own), (2, *shape))
 
 
@@ -236,7 +238,13 @@ def _shape(type_: TensorType) -> tuple[int, ...]:
 
 
 def _to(lanes: Lanes, type_: TensorType) -> Lanes:
-    return np.broadcast_to(lanes, (2, *_shape(type_)))
+    shape = (2, *_shape(type_))
+    return lanes if lanes.shape == shape else np.broadcast_to(lanes, shape)
+
+
+@cache
+def _name(dtype: np.dtype) -> str:
+    return str(dtype)
 
 
 def _text(node: TermNode) -> str:
