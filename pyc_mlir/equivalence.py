@@ -99,7 +99,7 @@ def equivalent_all(
 def _answer(pair: _Pair, relation: Relation, seed: int, trials: int) -> Answer:
     if isinstance(pair, Unknown | Proof):
         return pair
-    return decide(*pair, relation=relation, seed=seed, trials=trials)
+    return decide(*pair, relation=relation, seed=seed, trials=trials, solves=True)
 
 
 def replay(
@@ -136,6 +136,7 @@ def _holds(proof: Proof, pair: _Pair) -> bool:
     again = decide(
         first, second, graph, relation=proof.relation, seed=seed,
         trials=max(1, len(proof.trials)), explains=proof.kind == "algebraic",
+        solves=proof.kind == "solver",
     )  # fmt: skip
     if not isinstance(again, Proof) or again.relation > proof.relation:
         return False

@@ -3,8 +3,9 @@
 1. Equal nodes of one graph: ``structural``. 2. Names of elements (fields/elements.py): ``index``.
 3. Integers tried in all values, or refuted by some (integers.py). 4. Towers of finite fields
 (fields/interpreter.py): ``probabilistic``, and by steps between paired nodes (local.py):
-``algebraic``. 5. Balls (balls.py) refute; what they do not refute is unknown. A result of the
-fields alone never refutes: a hash, the sign of a root or a rounded constant may be the cause.
+``algebraic``. 5. Balls (balls.py) refute. 6. z3 (solver.py) is asked for what is left: ``solver``.
+A result of the fields alone never refutes: a hash, the sign of a root or a rounded constant may be
+the cause.
 """
 
 import hashlib
@@ -40,6 +41,7 @@ from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
 )
 from pyc_mlir.pipelines.pyc.equivalence.integers import tried
 from pyc_mlir.pipelines.pyc.equivalence.local import same_integers, sweep
+from pyc_mlir.pipelines.pyc.equivalence.solver import solved
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 TRIALS = 3
@@ -62,10 +64,12 @@ def decide(
     seed: int = 0,
     trials: int = TRIALS,
     explains: bool = True,
+    solves: bool = False,
 ) -> Answer:
     """Return whether both programs are equal, by `relation` or a stronger equality.
 
-    seed, trials: of the fields. explains: measure safety in floats, and look for steps.
+    seed, trials: of the fields. explains: measure safety in floats, and look for steps. solves: ask
+    z3 where the other engines have no answer, which takes up to seconds.
     """
     if first.input_types != second.input_types or first.output_types != second.output_types:
         sides = [f"({describe(p.input_types)}) to ({describe(p.output_types)})"
@@ -80,6 +84,8 @@ def decide(
         found = Unknown(str(error))
     except (MemoryError, RecursionError) as error:
         found = Unknown(f"too large: {type(error).__name__}")
+    if isinstance(found, Unknown) and solves:
+        found = engines.by_solver() or found
     if isinstance(found, Proof) and explains and found.relation > Relation.BITS:
         return replace(found, floats=floats.cases(first, second, seed))
     return found
@@ -122,6 +128,19 @@ class _Engines:
         if _same(*self._run(plain, ElementNames(), "names")):
             return self.proof(Relation.REALS, "index")
         return self._by_fields(plain, explains)
+
+    def by_solver(self) -> Answer | None:
+        """Ask z3 whether all bits are equal; only integers refute a weaker equality.
+
+        Composites of floats stand for their references, whose bits may be others than those of the
+        ops that they decompose to.
+        """
+        sides, nodes = self.given, [n for p in self.given for n in (*p.inputs, *p.nodes)]
+        floating = any(is_float(n.type.dtype) for n in nodes)
+        if not floating:
+            sides = decomposed(sides[0], self.graph), decomposed(sides[1], self.graph)
+        found = solved(*sides, not floating or self.relation is Relation.BITS)
+        return self.proof(Relation.BITS, "solver") if found is True else found or None
 
     def proof(self, relation: Relation, kind: str, **more: Any) -> Proof:
         """Return a proof of the given programs."""

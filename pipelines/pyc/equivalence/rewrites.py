@@ -126,7 +126,8 @@ def _answer(first: Any, second: Any, graph: Graph, relation: Relation) -> Answer
         if first.output_types == second.output_types and floats.agree(*plain, graph, 0, True):
             return Unknown("within the error in f64, which proves nothing")
         return found
-    found = decide(first, second, graph, relation=relation, explains=False)
+    solves = relation is Relation.BITS
+    found = decide(first, second, graph, relation=relation, explains=False, solves=solves)
     if relation is Relation.BITS and isinstance(found, Unknown):
         weaker = decide(first, second, graph, explains=False)
         return weaker if isinstance(weaker, Proof | Counterexample) else found

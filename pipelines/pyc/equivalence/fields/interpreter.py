@@ -129,7 +129,9 @@ class Field(ElementNames):
         few = self.rounded and finite.size <= _FEW
         known, place = np.unique(finite, return_inverse=True) if few else (finite, finite)
         if few:
-            numbers = [[self._meant(x, type_.dtype, q) for x in known.tolist()] for q in self.primes]
+            numbers = [
+                [self._meant(x, type_.dtype, q) for x in known.tolist()] for q in self.primes
+            ]
             levels = [np.array(n, _U64)[place].reshape(finite.shape) for n in numbers]
         else:
             levels = towers.of_floats(finite, self.primes)
