@@ -130,7 +130,7 @@ def _error(results: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> float 
 
 
 def agree(first: Program, second: Program, graph: Graph, seed: int, rounded: bool) -> bool:
-    """Return whether both programs of a graph give the same numbers in f64 on ordinary arguments."""
+    """Return whether programs of one graph agree in f64 on ordinary arguments."""
     units = work(first) + work(second)
     if units > MOST_WORK:
         return True

@@ -130,7 +130,7 @@ class Terms:
             kept = f"{node.name} {sorted(node.params.items())}"
             sorts = [self.sort(n.type.dtype) for n in (*node.operands, node)]
             return self.z3.Function(kept, *sorts)(*operands)
-        # f32 has more than twice the digits of f16: rounding twice is rounding once (Figueroa, 1995).
+        # f32 has more than twice the digits of f16: rounding twice rounds once (Figueroa, 1995).
         # It has no more exponents than bf16, so that its smallest numbers have few digits.
         exact = node.name in _EXACT or dtype != DTYPES["bf16"]
         wide = dtype if exact else accumulator(dtype)

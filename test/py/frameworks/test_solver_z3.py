@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from equivalence_mutants import takes
 
-from pyc_mlir import Relation, Tensor, equivalent, nn
+from pyc_mlir import Relation, Tensor, equivalent
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import BOOL, DTYPES, TensorType, is_float
 from pyc_mlir.equivalence import Counterexample, Proof, Unknown, replay
@@ -29,7 +29,9 @@ PROVED = {
     "unknown functions": (lambda x, y: np.exp(x + -y), lambda x, y: np.exp(x - y), F32),
 }
 REFUTED = {
-    "division rounds to zero": (lambda x: (x // 8 + (x % 8 != 0) * (x < 0)), lambda x: x >> np.int32(3), I32),
+    "division rounds to zero": (
+        lambda x: x // 8 + (x % 8 != 0) * (x < 0), lambda x: x >> np.int32(3), I32,
+    ),
     "one number": (
         lambda x: (x == 123456789).astype(np.int32), lambda x: x - x, I32,
     ),
