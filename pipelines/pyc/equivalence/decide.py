@@ -32,6 +32,7 @@ from pyc_mlir.pipelines.pyc.equivalence.fields.elements import ElementNames
 from pyc_mlir.pipelines.pyc.equivalence.fields.interpreter import Field, Residues, height
 from pyc_mlir.pipelines.pyc.equivalence.fields.kept import kept_of
 from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
+    EXACT,
     Graph,
     NotComparable,
     Program,
@@ -282,6 +283,8 @@ def digest(given: Program) -> str:
         if node.name == "constant":
             array = np.asarray(node.params["value"])
             kept, content = [("shape", array.shape)], np.ascontiguousarray(array).tobytes()
+        if node.name == EXACT:
+            kept = [("fractions", node.type.shape), *map(str, node.params["fractions"].flat)]
         state.update(f"{node.name} {operands} {kept} {node.type}".encode() + content)
     state.update(str([numbers[o] for o in given.outputs]).encode())
     return state.hexdigest()

@@ -15,7 +15,7 @@ from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import TensorType, is_float
 from pyc_mlir.pipelines.pyc.equivalence.answers import FloatCase
 from pyc_mlir.pipelines.pyc.equivalence.fields.kept import Kept, kept_of
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph, Program, evaluated
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import EXACT, Graph, Program, evaluated
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 # Units of `OpDef.evaluation_work` (0.1 ns) that one run may take.
@@ -31,7 +31,7 @@ def work(given: Program) -> int:
     """Return about how long a run takes, in units of 0.1 ns."""
     total = 0
     for node in given.nodes:
-        if node.name != VALUE:
+        if node.name not in (VALUE, EXACT):
             types = [o.type for o in node.operands]
             total += OPS[node.name].evaluation_work(types, node.type, **node.params)
     return total
@@ -76,6 +76,8 @@ def run(
         if node.name == VALUE:
             x = inputs[node.params["number"]]
             return x.astype(np.float64) if wide and is_float(x.dtype) else x
+        if node.name == EXACT:
+            return node.params["value"].astype(np.float64 if wide else node.type.dtype)
         params = dict(node.params)
         if wide and node.name == "constant" and is_float(node.type.dtype):
             return np.asarray(params["value"]).astype(np.float64)

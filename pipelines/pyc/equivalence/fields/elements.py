@@ -6,6 +6,7 @@ operations on the same elements, however they are arranged: equal in every bit, 
 What is computed from constants alone is computed.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,7 +21,7 @@ from pyc_mlir.dialects.ops.shapes import normalize_axes
 from pyc_mlir.dialects.types import TensorType, is_float
 from pyc_mlir.pipelines.pyc.equivalence.fields import lanes as hashes
 from pyc_mlir.pipelines.pyc.equivalence.fields.lanes import Lanes
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import NotComparable
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import EXACT, NotComparable
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 # What is computed of constants, at most, in the units of `OpDef.evaluation_work` (0.1 ns).
@@ -55,6 +56,8 @@ class ElementNames:
             return self.argument(node)
         if node.name == "constant":
             return self.constant(node.type, np.asarray(node.params["value"]))
+        if node.name == EXACT:
+            return self.exact(node.type, node.params["fractions"])
         if (known := self._folded(node, operands)) is not None:
             return self.constant(node.type, known)
         return self.operation(node, operands)
@@ -66,6 +69,12 @@ class ElementNames:
     def constant(self, type_: TensorType, array: np.ndarray) -> Elements:
         """Return a constant: its elements are named by their bits."""
         return Elements(type_, hashes.of_array(array), array)
+
+    def exact(self, type_: TensorType, fractions: np.ndarray) -> Elements:
+        """Return a constant of fractions: its elements are named by their digits."""
+        digests = (hashlib.blake2b(str(f).encode(), digest_size=8) for f in fractions.ravel())
+        numbers = np.array([int.from_bytes(d.digest(), "big") for d in digests], np.uint64)
+        return Elements(type_, hashes.of_integers("fraction", numbers.reshape(fractions.shape)))
 
     def folds(self, node: TermNode) -> bool:
         """Return whether a node of known operands is computed."""

@@ -140,6 +140,14 @@ class Field(ElementNames):
         flag = np.broadcast_to(minus, array.shape) if minus.any() else None
         return Residues(type_, tuple(levels), 0, flag, array)
 
+    def exact(self, type_: TensorType, fractions: np.ndarray) -> Any:
+        """Return a constant of fractions."""
+        levels = [
+            np.array([f.numerator * pow(f.denominator, -1, q) % q for f in fractions.flat], _U64)
+            for q in self.primes
+        ]
+        return Residues(type_, tuple(level.reshape(fractions.shape) for level in levels))
+
     def _meant(self, value: float, dtype: np.dtype, q: int) -> int:
         read = meant(value, dtype_name(dtype))
         if read is None:

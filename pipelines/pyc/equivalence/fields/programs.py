@@ -25,6 +25,10 @@ from pyc_mlir.dialects.types import TensorType, dtype_name, is_float
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 
+# The name of a constant of fractions, which no type of floats holds.
+EXACT = "exact"
+
+
 class NotComparable(Exception):
     """A program or a pair that the engines cannot read; the message says why."""
 
@@ -68,6 +72,13 @@ class Graph:
     def input(self, number: int, type_: TensorType) -> TermNode:
         """Return the node of an argument."""
         return self._made((VALUE, number, type_), VALUE, (), {"number": number}, type_)
+
+    def exact(self, fractions: np.ndarray, dtype: np.dtype) -> TermNode:
+        """Return the node of a constant of `Fraction`s; `value` has them rounded to f64."""
+        type_ = TensorType(fractions.shape, dtype)
+        params = {"fractions": fractions, "value": fractions.astype(np.float64)}
+        content = tuple(map(str, fractions.ravel()))
+        return self._made((EXACT, (), content, type_), EXACT, (), params, type_)
 
     def node(
         self, op: type[OpDef], operands: Sequence[TermNode], params: Mapping[str, Any]
@@ -221,7 +232,7 @@ def _spelled(
     node: TermNode, operands: Sequence[TermNode], builder: GraphBuilder
 ) -> TermNode | None:
     """Return what a node becomes, with its operands in primitive ops; None for an argument."""
-    if node.name == VALUE:
+    if node.name in (VALUE, EXACT):
         return None
     definition = OPS[node.name]
     spelled = None
