@@ -217,6 +217,9 @@ class Field(ElementNames):
             predicate, sides = node.params["predicate"], list(operands)
             if predicate in ("gt", "ge"):
                 predicate, sides = {"gt": "lt", "ge": "le"}[predicate], sides[::-1]
+            if _alike(*sides):  # as in the guards against NaN of exporters
+                known = np.full([d or 0 for d in node.type.shape], predicate in ("eq", "le"))
+                return super().constant(node.type, known)
             text = f"compare {predicate}"
             named = hashes.combined(text, [o.lanes for o in sides], predicate not in ("eq", "ne"))
             return Elements(node.type, stretched(named, node.type))
@@ -310,6 +313,11 @@ def flags_of(x: Residues) -> np.ndarray:
     """Return where a value is -inf."""
     shape = tuple(d or 0 for d in x.type.shape)
     return np.zeros(shape, bool) if x.minus is None else x.minus
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Return whether two values have the same elements."""
+    return a is b or (a.type == b.type and np.array_equal(a.lanes, b.lanes))
 
 
 def _like(x: Any) -> np.ndarray:

@@ -101,9 +101,9 @@ def of_floats(values: np.ndarray, primes: Sequence[int]) -> list[np.ndarray]:
     """Return finite f64 numbers modulo each prime, exactly: they are binary fractions."""
     mantissa, exponent = np.frexp(values)
     whole = (mantissa * 2.0**53).astype(np.int64)
-    known, place = np.unique(exponent, return_inverse=True)
-    place = place.reshape(whole.shape)
-    powers = ([pow(2, e - 53, q) for e in known.tolist()] for q in primes)
+    least, most = (int(exponent.min()), int(exponent.max())) if values.size else (0, 0)
+    place = exponent - least
+    powers = ([pow(2, e - 53, q) for e in range(least, most + 1)] for q in primes)
     return [
         product(np.mod(whole, q).astype(_U64), np.array(power, _U64)[place], q)
         for q, power in zip(primes, powers, strict=True)
