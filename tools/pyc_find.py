@@ -11,8 +11,8 @@ from pyc_mlir.tools.cli import common as cli
 TOOL = "pyc-find"
 _EPILOG = """\
 PATTERNS is a file with functions under `@pyc_mlir.pattern`, or composites of PyC by name, joined by
-commas: softmax, log_softmax, layernorm, rmsnorm, gelu, silu, sigmoid. MODEL is an .onnx or .mlir file or
-file.py:function. Each line is a pattern, the place of its result, and the result's type.
+commas: softmax, log_softmax, layernorm, rmsnorm, gelu, silu, sigmoid. MODEL is an .onnx or .mlir
+file or file.py:function. Each line is a pattern, the place of its result, and the result's type.
 
 examples:
   pyc-find patterns.py model.onnx

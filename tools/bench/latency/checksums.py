@@ -3,8 +3,8 @@
 Cost: one product with and without checks, in turn, on one core. Faults: single bits are flipped in
 sums of accumulators, in the packed weights, and in what one product leaves in memory for the next
 one; a flip counts as noticeable if it moves a number of the result by more than a thousandth of its
-row's root mean square. Rows whose sums nearly cancel are counted apart. Alarms: products of many sizes without any fault, of which none may be reported
-as wrong.
+row's root mean square. Rows whose sums nearly cancel are counted apart. Alarms: products of many
+sizes without any fault, of which none may be reported as wrong.
 
     pyc-bench checksums --alarms 1000000
 """

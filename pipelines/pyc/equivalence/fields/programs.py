@@ -24,7 +24,6 @@ from pyc_mlir.dialects.opdef import OPS, OpDef, Trait
 from pyc_mlir.dialects.types import TensorType, dtype_name, is_float
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
-
 # The name of a constant of fractions, which no type of floats holds.
 EXACT = "exact"
 
