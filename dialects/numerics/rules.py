@@ -13,6 +13,7 @@ import numpy as np
 
 from pyc_mlir.dialects.numerics.rounding import LAMBDA, Rule, Uncertain, rounded, roundoff, summed
 from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.ops.quantized import block_weights
 from pyc_mlir.dialects.types import accumulator, dtype_name, is_float
 
 RULES: dict[str, Rule] = {}
@@ -160,7 +161,27 @@ def _gelu(value: np.ndarray, x: Uncertain, *, approximate: str) -> np.ndarray:
     return u * np.where(np.isfinite(size), size, 0.0) + _silu(value, x)
 
 
-KERNELS.update(silu=_silu, gelu=_gelu)
+def _block_matmul(
+    value: np.ndarray,
+    x: Uncertain,
+    weight: Uncertain,
+    scale: Uncertain,
+    point: Uncertain,
+    *,
+    bits: int,
+    accuracy: str,
+) -> np.ndarray:
+    """Return the deviation of rounding x to bytes, which is uniform in a step of each block."""
+    if accuracy != "int8":
+        return np.zeros(value.shape)
+    w = block_weights(weight.value, scale.value, point.value, bits)[:, : x.value.shape[-1]]
+    starts = range(0, w.shape[1], 8 * weight.value.shape[2] // bits)
+    steps = np.maximum.reduceat(np.abs(_wide(x)), starts, axis=-1) / 127
+    squares = np.add.reduceat(w.astype(np.float64) ** 2, starts, axis=-1)
+    return np.sqrt(steps**2 / 12 @ squares.T)
+
+
+KERNELS.update(silu=_silu, gelu=_gelu, block_matmul=_block_matmul)
 
 
 @_rule("sin", "cos")

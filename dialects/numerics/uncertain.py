@@ -3,7 +3,7 @@
 The values are those of the numpy references; the deviations follow rounding.py, op by op.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import Builder
 from pyc_mlir.dialects.ir.interpreter import check_unstretched, op_definition, walk
+from pyc_mlir.dialects.numerics.approximation import Approximation
 from pyc_mlir.dialects.numerics.budget import ReferenceBudget
 from pyc_mlir.dialects.numerics.rounding import Uncertain
 from pyc_mlir.dialects.numerics.rules import KERNELS, RULES
@@ -62,8 +63,12 @@ def interpret_uncertain(
     *,
     function: str = "main",
     budget: ReferenceBudget | None = None,
+    observe: Callable[[ir.Operation, Sequence[Uncertain], Uncertain], None] | None = None,
 ) -> list[Uncertain]:
     """Run a pyc function on arrays, which are taken as exact.
+
+    A product that may be approximate has the deviation that it is allowed besides its own.
+    observe: gets each op with its operands and its result.
 
     Raises PycError: as `interpret`, and INVALID_IR for dynamic sizes that do not fit together;
     OverBudget if there is a budget.
@@ -74,6 +79,11 @@ def interpret_uncertain(
         definition = op_definition(op)
         out = builder.build(definition, *operands, **params_of(definition, op))
         check_unstretched(op, [o.value.shape for o in operands], out.value.shape)
+        if (approximation := Approximation.read(op)) is not None:
+            off = np.hypot(out.deviation, approximation.deviation(out.value))
+            out = Uncertain(out.value, off)
+        if observe is not None:
+            observe(op, operands, out)
         return out
 
     return walk(module, [Uncertain.exact(a) for a in inputs], step, function)

@@ -101,22 +101,35 @@ class IntegerConv2d(OpDef, name="integer_conv2d", operands="x weight zero"):
         return Conv2d.evaluation_work(inputs[:2], out, **params)
 
 
+ACCURACIES = ("f32", "int8")
+
+
 class BlockMatmul(OpDef, name="block_matmul", operands="x weight scale point"):
     """out[..., n] = sum_k x[..., k] * ((q[n, k] - point[n, b]) * scale[n, b]) with b = k / block.
 
     weight[n, blocks, bytes] holds the q of `bits` bits (4 or 8), the lowest bits first; a block has
     8 bytes / bits of them, the last one may have more than x. Each weight is rounded once to f32.
+    Under the accuracy ``int8`` x may be rounded, block by block, to multiples of its greatest size
+    over 127.
     """
 
     bits: int = 4
+    accuracy: str = "f32"
     anchor = "contraction"
 
     @staticmethod
     def infer(
-        x: TensorType, weight: TensorType, scale: TensorType, point: TensorType, *, bits: int
+        x: TensorType,
+        weight: TensorType,
+        scale: TensorType,
+        point: TensorType,
+        *,
+        bits: int,
+        accuracy: str,
     ) -> TensorType:
         """Return the type of x with n in the place of its last dimension."""
         require(bits in (4, 8), f"bits: expected 4 or 8, got {bits}")
+        require(accuracy in ACCURACIES, f"accuracy: expected one of {ACCURACIES}, got {accuracy!r}")
         require(x.rank > 0 and x.dtype == _F32, f"x: expected f32 of rank 1 or more, got {x}")
         require(scale.dtype == _F32, f"scale: expected f32, got {dtype_name(scale.dtype)}")
         names = dtype_name(weight.dtype), dtype_name(point.dtype)
@@ -133,15 +146,23 @@ class BlockMatmul(OpDef, name="block_matmul", operands="x weight scale point"):
 
     @staticmethod
     def reference(
-        x: np.ndarray, weight: np.ndarray, scale: np.ndarray, point: np.ndarray, *, bits: int
+        x: np.ndarray,
+        weight: np.ndarray,
+        scale: np.ndarray,
+        point: np.ndarray,
+        *,
+        bits: int,
+        accuracy: str,
     ) -> np.ndarray:
-        """Return the product with the weights, sums in f64."""
+        """Return the product with the weights, sums in f64; x is not rounded."""
         matrix = block_weights(weight, scale, point, bits)[:, : x.shape[-1]]
         return Matmul.reference(x, matrix.T)
 
     @staticmethod
-    def decompose(b: Any, x: Any, weight: Any, scale: Any, point: Any, *, bits: int) -> Any:
-        """Unpack the weights, and multiply."""
+    def decompose(
+        b: Any, x: Any, weight: Any, scale: Any, point: Any, *, bits: int, accuracy: str
+    ) -> Any:
+        """Unpack the weights, and multiply; x is not rounded."""
         rows, blocks, held = b.type_of(weight).shape
         block, depth = 8 * held // bits, b.type_of(x).shape[-1]
         if bits == 4:

@@ -108,6 +108,23 @@ class LargerConstant(Evidence):
 
 
 @dataclass(frozen=True)
+class AllowedError(Evidence):
+    """What an approximate product may be off, and what nine of ten of its tiles need on a sample.
+
+    Both are shares of the result's greatest element, by the bound that kernels check.
+    """
+
+    way: str
+    allowed: float
+    needed: float
+    kind: ClassVar[str] = "allowed-error"
+
+    def __str__(self) -> str:
+        need = f"nine of ten tiles of a sample need {self.needed:.2g}"
+        return f"{self.way} may be off by {self.allowed:.2g} of the greatest element; {need}"
+
+
+@dataclass(frozen=True)
 class WithoutBudget(Evidence):
     """The predicted seconds of a call of the program that no memory budget changed."""
 

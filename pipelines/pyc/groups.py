@@ -6,6 +6,7 @@ its inputs the value and the cuts of its dimensions (`match/offers.py`). A lone 
 group of one.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,7 +14,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
 from pyc_mlir.pipelines.target.cost_model import totals
@@ -119,24 +120,23 @@ def _feed(text: str) -> Feed:
 
 
 @dataclass(frozen=True)
-class FaultCoverage:
-    """How much of a program's arithmetic is done by kernels with checksums.
+class KernelCoverage:
+    """How much of a program's arithmetic is done by kernels of some families.
 
-    checked: such kernels; flops: their operations, of `of` in all, both with nominal sizes.
+    kernels: their number; flops: their operations, of `of` in all, both with nominal sizes.
     """
 
-    checked: int = 0
+    kernels: int = 0
     flops: int = 0
     of: int = 0
 
     def __str__(self) -> str:
-        share = 100 * self.flops / max(1, self.of)
-        return f"{self.checked} products carry checksums, {share:.1f} % of the arithmetic"
+        return f"{100 * self.flops / max(1, self.of):.1f} % of the arithmetic"
 
 
-def fault_coverage(module: ir.Module) -> FaultCoverage:
-    """Count the groups whose attached kernel checks itself."""
-    checked, flops, of = 0, 0, 0
+def coverage(module: ir.Module, families: Collection[str]) -> KernelCoverage:
+    """Count the groups with an attached kernel of a family."""
+    kernels, flops, of = 0, 0, 0
     for function in functions_of(module):
         for op in function.regions[0].blocks[0].operations:
             members = Members.of(op.operation) if op.operation.name.startswith("pyc.") else None
@@ -144,7 +144,7 @@ def fault_coverage(module: ir.Module) -> FaultCoverage:
                 continue
             work, attached = members.work(), AttachedKernel.read(members.whole)
             of += totals(work)[0]
-            if attached is not None and attached.family in CHECKED.values():
-                checked += 1
+            if attached is not None and attached.family in families:
+                kernels += 1
                 flops += totals(replace(work, nodes=work.nodes[: attached.covers]))[0]
-    return FaultCoverage(checked, flops, of)
+    return KernelCoverage(kernels, flops, of)

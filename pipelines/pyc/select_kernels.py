@@ -18,12 +18,13 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.numerics.approximation import Approximation
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.evidence import Computes, LargerConstant, NotOffered
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
 from pyc_mlir.pipelines.kernels.knobs import encode
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, CHECKED, SELECT
+from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, CHECKED, SELECT
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import with_settings
@@ -177,7 +178,7 @@ def _sites(module: ir.Module, context: PassContext, names: Sequence[str]) -> Ite
             work = members.work()
             if is_stored(work):
                 continue
-            offers, evidence = legal_offers(work, context, names)
+            offers, evidence = legal_offers(members, work, context, names)
             site = Site(SelectKernels.name, ids[op], str(op.location), work_id(work))
             computes = Computes(tuple(ids[o] for o in members.ops))
             variants = KernelVariants(work, context.target, offers)
@@ -220,12 +221,14 @@ def is_stored(work: Work) -> bool:
 
 
 def legal_offers(
-    work: Work, context: PassContext, families: Sequence[str]
+    members: Members, work: Work, context: PassContext, families: Sequence[str]
 ) -> tuple[dict[str, Found], list[NotOffered]]:
     """Return the allowed kernels by name, and evidence of those that are not."""
     found = _offers(work, context.target, families)
     if context.detect_faults:
         found = {name: _checked(*offer) for name, offer in found.items()}
+    elif (how := Approximation.read(members.ops[0])) is not None:
+        found |= dict(_approximated(found, how, context.target))
     why = _against_indirect(context)
     left_out = [n for n, (_, o) in found.items() if why and o.indirect]
     offers = {n: f for n, f in found.items() if n not in left_out}
@@ -253,6 +256,19 @@ def _checked(family: str, offer: KernelOffer) -> Found:
     if other is None or made is None or len(made.knobs.kernel("k").operands) > MOST_BINDINGS:
         return family, offer
     return other, made
+
+
+def _approximated(
+    found: Mapping[str, Found], how: Approximation, target: Target
+) -> Iterator[tuple[str, Found]]:
+    """Yield the kernels that compute the same as some of `found` as far as `how` asks for."""
+    for name, (family, offer) in found.items():
+        other = APPROXIMATED.get(family)
+        if other is None:
+            continue
+        made = FAMILIES[other].approximated(offer, target, how.way, how.allowed)
+        if made is not None and len(made.knobs.kernel("k").operands) <= MOST_BINDINGS:
+            yield name.replace(family, other, 1), (other, made)
 
 
 def _against_indirect(context: PassContext) -> str:

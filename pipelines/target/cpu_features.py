@@ -46,6 +46,8 @@ _ARM: Mapping[str, str] = {
     "rcpc-immo": "ilrcpc",
     "rdm": "asimdrdm",
 }
+# A process has to ask Linux before it may use these (runtime/device.py).
+TILE_FEATURES = frozenset(name for name in _X86.values() if name.startswith("amx_"))
 LINUX_NAMES: Mapping[str, str] = {**_X86, **_ARM}
 
 

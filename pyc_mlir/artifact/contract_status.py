@@ -36,6 +36,7 @@ class Facts:
     oracle: str = ""
     measurements: tuple[str, ...] = ()
     faults: str = ""
+    approximate: str = ""
     prediction: Prediction | None = None
     without_budget: float | None = None
 
@@ -99,9 +100,15 @@ def _determinism(contract: Contract, facts: Facts) -> ClauseReport:
 
 
 def _error(contract: Contract, facts: Facts) -> ClauseReport:
-    evidence = f"compared with {facts.oracle} before the first answer leaves"
+    notes = [f"compared with {facts.oracle} before the first answer leaves"]
+    if facts.approximate:
+        notes += [f"{facts.approximate}, and check each tile in each call"]
     return ClauseReport(
-        "max_error", contract.max_error, Status.SAMPLED, (Note(evidence),), of=facts.samples
+        "max_error",
+        contract.max_error,
+        Status.SAMPLED,
+        tuple(map(Note, notes)),
+        of=facts.samples,
     )
 
 

@@ -462,3 +462,33 @@ def _leaves(tree: Any) -> Iterator[Any]:
             yield from _leaves(entry)
     else:
         yield tree
+
+
+def require_same(
+    now: Signature,
+    after: Signature,
+    where: str = "swap",
+    remedy: str = "start another service for it",
+) -> None:
+    """Raise PycError (BAD_ARGUMENT) unless calls of both programs look the same."""
+
+    def form(entries: Sequence[SignatureEntry]) -> list[tuple[Any, ...]]:
+        return [
+            (e.name, e.dtype, tuple(d if isinstance(d, int) else None for d in e.shape))
+            for e in entries
+        ]
+
+    same = form(now.inputs) == form(after.inputs) and form(now.outputs) == form(after.outputs)
+    if not same or now.results != after.results:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            where=where,
+            expected=f"a program with the signature of the one in place, {_shown(now)}",
+            got=_shown(after),
+            remedy=remedy,
+        )
+
+
+def _shown(signature: Signature) -> str:
+    inputs = ", ".join(f"{e.name}: {e}" for e in signature.inputs)
+    return f"({inputs}) -> ({', '.join(map(str, signature.outputs))})"

@@ -46,6 +46,7 @@ from pyc_mlir.pipelines.choices.evidence import Note, Reason, WithoutBudget
 from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
 from pyc_mlir.pipelines.choices.wisdom import for_program
 from pyc_mlir.pipelines.memory.selection.rounds import Checked, CutProgram, co_select
+from pyc_mlir.pipelines.pyc.groups import KernelCoverage
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.runtime.arenas import read_facts
 
@@ -189,13 +190,13 @@ def plan_only(lowered: Lowered, options: Options) -> PlannedProgram:
 
 
 def with_choices(
-    options: Options, choices: Mapping[str, str], grounds: Mapping[str, str]
+    options: Options, choices: Mapping[str, str], grounds: Mapping[str, str], by: str = _SIGNED
 ) -> Options:
-    """Return the options with choices that were made together, which say so in the log."""
-    origins = {
-        site: (_SIGNED, (Note(grounds[site]),) if site in grounds else ()) for site in choices
-    }
-    return replace(options, recipe=Recipe(dict(choices), origins, tolerant=True))
+    """Return the options with further choices, which say in the log who made them together."""
+    made = {site: (by, (Note(grounds[site]),) if site in grounds else ()) for site in choices}
+    before = options.recipe or Recipe({})
+    answers, origins = {**before.choices, **choices}, {**before.origins, **made}
+    return replace(options, recipe=Recipe(answers, origins, tolerant=True))
 
 
 def together(job: Job, rivals: Sequence[Options]) -> tuple[Options, str]:
@@ -280,6 +281,7 @@ def _manifest(prepared: Prepared, made: Generated, entry: ArenaEntry, account: A
         formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
         modes=_modes(vmfb, options, entry.request),
         shape_plans=tuple(_shape_entries(vmfb, lowered, entry.request)),
+        counts=lowered.counts,
         prediction=_prediction(prepared, made),
         calibration=options.calibration,
         contract_report=compile_report(options.contract, facts),
@@ -330,10 +332,15 @@ def _facts(prepared: Prepared, made: Generated, account: Account) -> Facts:
         len(prepared.samples.samples),
         "" if oracle is None else oracle.name,
         tuple(used),
-        str(prepared.lowered.faults),
+        _of_kernels(prepared.lowered.faults, "products carry checksums"),
+        _of_kernels(prepared.lowered.approximate, "products are approximate"),
         _prediction(prepared, made),
         _without_budget(prepared),
     )
+
+
+def _of_kernels(found: KernelCoverage, what: str) -> str:
+    return f"{found.kernels} {what}, {found}" if found.kernels else ""
 
 
 def _modes(vmfb: bytes, options: Options, entry: EntryRequest) -> Iterator[EntryPoint]:

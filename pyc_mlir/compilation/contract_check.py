@@ -26,7 +26,9 @@ from pyc_mlir.artifact.verification import (
 )
 from pyc_mlir.compilation.blame import ORACLE as SITE
 from pyc_mlir.compilation.blame import WrongResult, blamed
+from pyc_mlir.compilation.build import with_choices
 from pyc_mlir.compilation.options import NO_KERNELS, Options
+from pyc_mlir.compilation.reference.approximation import APPROXIMATE, EXACT
 from pyc_mlir.compilation.reference.self_check import check_plans, self_check
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Decision, Site
@@ -58,7 +60,37 @@ def check_contract(
     Raises what `build` raises, and PycError: FALLBACK_REFUSED, WRONG_RESULT, NOT_DETERMINISTIC,
     LATENCY_MISSED, UNCHECKABLE_CLAUSE where a binding clause cannot be tried here.
     """
-    artifact, contract = _replay_stand_in(options, build) or build(options), options.contract
+    artifact = _replay_stand_in(options, build) or build(options)
+    try:
+        return _checked(artifact, options, build, records)
+    except PycError as error:
+        exact = _exact_instead(artifact, options, error)
+        if exact is None:
+            raise
+    return _checked(build(exact), exact, build, records)
+
+
+def _exact_instead(artifact: Artifact, options: Options, error: PycError) -> Options | None:
+    """Return options under which no product is approximate, where those may be what is wrong."""
+    sites = [
+        d.site.key
+        for d in artifact.decisions
+        if d.site.pass_name == APPROXIMATE and d.chosen != EXACT
+    ]
+    if error.code is not ReasonCode.WRONG_RESULT or options.recipe is not None or not sites:
+        return None
+    why = "the samples' errors are larger than those predicted of approximate products"
+    exact, grounds = dict.fromkeys(sites, EXACT), dict.fromkeys(sites, why)
+    return with_choices(options, exact, grounds, by="comparison")
+
+
+def _checked(
+    artifact: Artifact,
+    options: Options,
+    build: Callable[[Options], Artifact],
+    records: VerificationStore | None,
+) -> Artifact:
+    contract = options.contract
     _refuse_fallbacks(contract, artifact.decisions)
     expected = _expected(artifact)
     runs = needs_runs(contract)

@@ -15,9 +15,10 @@ from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.verification import Expectation, Unchecked
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
+from pyc_mlir.compilation.reference.approximation import approximate
 from pyc_mlir.compilation.reference.self_check import expectation
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.attributes import array_of, definition_of
+from pyc_mlir.dialects.ir.attributes import definition_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -51,13 +52,13 @@ from pyc_mlir.pipelines.choices.evidence import MeasuredRow, Reason
 from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, SELECT
+from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, CHECKED, SELECT
 from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
-from pyc_mlir.pipelines.pyc.constant_work import constant_work
-from pyc_mlir.pipelines.pyc.groups import FaultCoverage, fault_coverage
+from pyc_mlir.pipelines.pyc.constant_work import constant_bytes, constant_work
+from pyc_mlir.pipelines.pyc.groups import KernelCoverage, coverage
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -103,8 +104,11 @@ class Lowered:
     imported: ImportReport = field(default_factory=ImportReport)
     # The graph's id blind to the contents of constants, for evidence and recipes of other programs.
     structure_id: str = ""
-    # What detects faults of hardware, where the contract asks for it.
-    faults: FaultCoverage = field(default_factory=FaultCoverage)
+    # The kernels that detect faults of hardware, and those that approximate, where the contract asks.
+    faults: KernelCoverage = field(default_factory=KernelCoverage)
+    approximate: KernelCoverage = field(default_factory=KernelCoverage)
+    # What its functions return the counts of.
+    counts: tuple[str, ...] = ()
     # What the references expect of it, for the self-check; None where that was not asked for.
     expected: Expectation | None = None
     # Functions beside the entry that are compiled for certain sizes, and the sizes.
@@ -143,7 +147,19 @@ def context_of(options: Options) -> PassContext:
         together,
         options.own_constants,
         options.contract.detect_faults,
+        counts_of(options),
     )
+
+
+def counts_of(options: Options) -> tuple[str, ...]:
+    """Return what the functions of a program that PyC lowers return the counts of.
+
+    The contract says it alone, so that plans for certain sizes agree with the general one.
+    """
+    if options.contract.detect_faults:
+        return ("faults",)
+    approximates = isinstance(options.contract.max_error, int | float)
+    return ("approximations",) if approximates and options.kernels != "iree" else ()
 
 
 def lower(job: Job, expect: bool = False) -> Lowered:
@@ -155,7 +171,7 @@ def lower(job: Job, expect: bool = False) -> Lowered:
     with new_context() as context, ir.Location.unknown():
         loaded = job.load(context)
         if loaded.module is None or (loaded.foreign and not _is_raised(loaded, options)):
-            _covered(FaultCoverage(), options)
+            _covered(KernelCoverage(), options)
             return replace(_foreign(loaded, options), expected=_NO_REFERENCE if expect else None)
         with loaded.module.context, ir.Location.unknown():
             return _lower_pyc(loaded.module, job, loaded.foreign != b"", expect)
@@ -208,6 +224,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id, structure_id = _identified(function, options, context)
+    approximate(module, signature_of(function), options, context)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
     before = copied(module) if expect else None
@@ -224,7 +241,8 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     constants = constant_bytes(module, options.target.alignment)
     mixes = _mixes_rows(function)
     known = constant_work(module)
-    faults = _covered(fault_coverage(module), options)
+    faults = _covered(coverage(module, CHECKED.values()), options)
+    approximated = coverage(module, APPROXIMATED.values())
     signature = refined(given, signature_of(function))
     prediction = _predicted(module, signature, options, context.choices.log)
     expected = None if before is None else expectation(before, entry, signature)
@@ -247,6 +265,8 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
         imported,
         structure_id,
         faults,
+        approximated,
+        context.counts,
         expected,
     )
 
@@ -274,9 +294,9 @@ def _predicted(
     return Prediction(seconds, sizes, undeclared, measured=measured, basis=basis)
 
 
-def _covered(found: FaultCoverage, options: Options) -> FaultCoverage:
+def _covered(found: KernelCoverage, options: Options) -> KernelCoverage:
     """Return the coverage. Raises PycError (UNCHECKABLE_CLAUSE) where it is none, yet asked for."""
-    if options.contract.detect_faults and not found.checked:
+    if options.contract.detect_faults and not found.kernels:
         raise uncheckable(
             "detect_faults", "a product of f32 by constant weights that a kernel computes", "none"
         )
@@ -350,7 +370,9 @@ def optimized(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
     """
     with imported(job) as (made, passes):
         if made.module is not None:
-            _identified(entry_function(made.module), job.options, passes)
+            function = entry_function(made.module)
+            _identified(function, job.options, passes)
+            approximate(made.module, signature_of(function), job.options, passes)
             _optimize(made.module, job.options, passes)
         yield made, passes
 
@@ -475,15 +497,6 @@ def _mixes_rows(function: ir.Operation) -> bool:
     definitions = map(definition_of, pyc_ops(function.regions[0].blocks[0]))
     kinds = {definition.anchor for definition in definitions if definition is not None}
     return "attention" in kinds or {"contraction", "row"} <= kinds
-
-
-def constant_bytes(module: ir.Module, alignment: int) -> int:
-    """Return the bytes of all constants of a pyc module that have to be stored, each aligned."""
-    ops = [op for f in functions_of(module) for op in pyc_ops(f.regions[0].blocks[0])]
-    arrays = (array_of(op.attributes["value"]) for op in ops if op.name == "pyc.constant")
-    # A repeated element, whose view has no strides, is computed in place.
-    stored = (a.nbytes for a in arrays if any(a.strides))
-    return sum(-(-size // alignment) * alignment for size in stored)
 
 
 def _readable(location: ir.Location) -> str:

@@ -112,6 +112,16 @@ class Array:
             return self.device.download(self._buffer, self.dtype)
         return np.asarray(_HostMemory(self)).view(self.dtype)
 
+    def on(self, device: Device) -> "Array":
+        """Return the array on another device: its memory is shared between CPUs, else copied."""
+        if self.device is device:
+            return self
+        if not (self.nbytes and self.device.is_cpu and device.is_cpu):
+            return Array(device.upload(self.numpy()), (self.shape, self.dtype, device))
+        shared = import_dlpack(self, device)
+        shared.spec = (self.shape, self.dtype, device)
+        return shared
+
     def own(self) -> np.ndarray:
         """Return a fresh result as numpy: a small one copied, which costs less than sharing it."""
         size = self.nbytes

@@ -10,7 +10,9 @@ import ctypes
 import functools
 import hashlib
 import os
+import platform
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -26,6 +28,7 @@ from iree.runtime.dtypes import map_dtype_to_hal_element_type
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.target.cost_constants import constant
+from pyc_mlir.pipelines.target.cpu_features import TILE_FEATURES
 from pyc_mlir.pipelines.target.target import CpuInfo, Target, available_cores, read_host_cpu
 from pyc_mlir.util.pages import LARGE_BYTES, advise_large
 from pyc_mlir.util.threads import running, spread
@@ -48,6 +51,8 @@ _TOPOLOGY = threading.Lock()
 # What programs compute in; as plain numbers, since this is on the way of calls.
 _MEMORY = int(rt.MemoryType.DEVICE_LOCAL)
 _USAGE = int(rt.BufferUsage.DEFAULT)
+# Linux: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA); the libraries have no function for it.
+_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 # IREE's stubs leave out the one function that makes a driver which nobody shares.
 _new_driver: Callable[[str], rt.HalDriver] = vars(_binding)["create_hal_driver"]
 
@@ -261,10 +266,29 @@ def open_devices() -> list["Device"]:
 def host_cpu() -> CpuInfo | None:
     """Return this machine's CPU, with the cores that this process may use, read once.
 
-    None where the system does not tell.
+    It has tile registers only where this process may use them. None where the system does not tell.
     """
     cpu = read_host_cpu()
-    return None if cpu is None else replace(cpu, cores=min(cpu.cores, available_cores()))
+    if cpu is None:
+        return None
+    features = cpu.features
+    if features & TILE_FEATURES and not may_use_tiles():
+        features -= TILE_FEATURES
+    return replace(cpu, cores=min(cpu.cores, available_cores()), features=features)
+
+
+@functools.cache
+def may_use_tiles() -> bool:
+    """Ask Linux for tile registers (AMX), for this process and all of its threads, once.
+
+    Without the permission the system ends a process at its first instruction on tiles.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    try:
+        return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0
+    except (OSError, AttributeError):
+        return False
 
 
 def _default_device(kind: str, recycles: bool) -> Device:

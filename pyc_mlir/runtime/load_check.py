@@ -11,7 +11,8 @@ from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.runtime.device import Device, host_cpu
+from pyc_mlir.pipelines.target.cpu_features import TILE_FEATURES
+from pyc_mlir.runtime.device import Device, host_cpu, may_use_tiles
 from pyc_mlir.runtime.executable import Executable
 from pyc_mlir.util.versions import RUNTIME, runtime_version
 
@@ -63,9 +64,11 @@ def _check_cpu(features: Sequence[str]) -> None:
     cpu = host_cpu()
     lacking = sorted(set(features) - cpu.features) if cpu is not None else []
     if lacking:
+        refused = TILE_FEATURES.intersection(lacking) and not may_use_tiles()
+        where = " or a system that does not let this process use tiles" if refused else ""
         raise PycError(
             ReasonCode.DEVICE_UNAVAILABLE,
             "program: expected a CPU with all features that it was compiled for, got one without "
-            f"{', '.join(lacking)}; compile for target `cpu` on this machine, or for one that "
-            "needs less, as `cpu-avx2`",
+            f"{', '.join(lacking)}{where}; compile for target `cpu` on this machine, or for one "
+            "that needs less, as `cpu-avx2`",
         )

@@ -351,14 +351,22 @@ class Program:
         """The sizes of the plans for certain shapes, in the order in which the guard asks them."""
         return tuple(plan.name for mode in self._plans.modes.values() for plan in mode.of_shapes)
 
-    def adapt(self, selector: Selector | None, *, modes: bool = True) -> None:
+    def adapt(
+        self,
+        selector: Selector | None,
+        *,
+        modes: bool = True,
+        builds: "Mapping[str, Program] | None" = None,
+    ) -> None:
         """Let a selector choose in service among the plans of the program; None ends that.
 
         modes: other modes' plans may be taken too; all share arenas that hold the largest of them.
+        builds: by any names, other builds and the same on other threads, compared with it first.
         Results may differ in their last bits. Raises PycError: CONTRACT_CONFLICT under strict
-        determinism and `max_error`, BAD_ARGUMENT for a selector of another program.
+        determinism and `max_error`, BAD_ARGUMENT and WRONG_RESULT for what is of another program.
         """
-        self._adaptive = None if selector is None else Adaptive(selector, self._serving, modes)
+        others = {name: build._serving for name, build in (builds or {}).items()}
+        self._adaptive = selector and Adaptive(selector, self._serving, modes, others)
 
     def donatable(self, inputs: Sequence[int]) -> tuple[int, ...]:
         """Return the numbers of those `inputs` that a call may donate together, in every mode.
@@ -404,10 +412,7 @@ class Program:
         return facts_table("Program", rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the bytes of the artifact; loading takes the default device of its target.
-
-        The mode in use, counts and log stay behind.
-        """
+        """Pickle the bytes of the artifact alone; loading takes its target's default device."""
         return _unpickled, (artifacts.to_bytes(self.artifact),)
 
     def stats(self) -> ProgramStats:
@@ -417,6 +422,7 @@ class Program:
             calls, failures, total = self._calls, self._guard_failures, self._seconds
         switches, switch_count = self._plans.latest_switches()
         counts = Counts() if self._monitor is None else self._monitor.counts()
+        adaptive = self._adaptive
         return ProgramStats(
             calls=calls,
             guard_failures=failures,
@@ -438,10 +444,15 @@ class Program:
             imported=self.artifact.imported,
             cache=self.artifact.cached,
             check=None if self.artifact.checks is None else self.artifact.checks.check,
-            served=self._plans.served(),
-            routes=() if self._adaptive is None else self._adaptive.selector.counts(),
+            served={**self._plans.served(), **({} if adaptive is None else adaptive.served())},
+            routes=() if adaptive is None else adaptive.selector.counts(),
             other_runtime=self._other_runtime,
             faults=None if self._serving.faults is None else self._serving.faults.counts,
+            approximations=(
+                None
+                if self._serving.approximations is None
+                else self._serving.approximations.counts
+            ),
         )
 
     def save(self, path: str | Path) -> None:

@@ -25,7 +25,7 @@ from pyc_mlir.serve.limits import Limits
 from pyc_mlir.serve.models import Model, model_of
 from pyc_mlir.serve.page import PAGE, POLICY
 from pyc_mlir.serve.protocol import HEADER_LENGTH, metadata, read_request, write_response
-from pyc_mlir.service.service import FAULTS
+from pyc_mlir.service.builds import FAULTS
 from pyc_mlir.service.telemetry import collector
 from pyc_mlir.util.versions import installed_version
 

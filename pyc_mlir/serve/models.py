@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.artifact.signature import Signature, require_same
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.runtime.load import load
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.serve.batching import Batcher, Outcome, Waiting
 from pyc_mlir.serve.rows import most_rows
-from pyc_mlir.service.builds import require_same
 from pyc_mlir.service.service import REFUSING, Service
 from pyc_mlir.service.shadow import Shadow
 from pyc_mlir.service.targets import Targets

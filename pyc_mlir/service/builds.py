@@ -1,18 +1,28 @@
 """Builds of a program: loaded, compared with the one in place, and warm before they serve."""
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import make_inputs
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.runtime.load import load
 from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.selection.selector import Selector
 
+# Codes of calls that fail by a fault of the program or the machine, not of the caller.
+FAULTS = frozenset(
+    {
+        ReasonCode.RUNTIME_FAILED,
+        ReasonCode.OUT_OF_MEMORY,
+        ReasonCode.WRONG_RESULT,
+        ReasonCode.FAULT_DETECTED,
+        ReasonCode.DEVICE_UNAVAILABLE,
+        ReasonCode.ARENA_TOO_SMALL,
+        ReasonCode.INTERNAL_ERROR,
+    }
+)
 FAILED = -1.0
 _WARM_CALLS = 2
 
@@ -25,6 +35,7 @@ class Build:
     begun, on the clock of `perf_counter`. judged_at: the count of calls at which they are judged
     next. slowest: seconds that the p95 of the first window may have, or None.
     distrusted: why its answers are not given out any more. modes_left: plans not tried as fallback.
+    selector: chooses among its plans and other builds, if one was given.
     """
 
     number: int
@@ -35,8 +46,18 @@ class Build:
     distrusted: str = ""
     by_reference: bool = False
     modes_left: list[str] = field(default_factory=list)
+    selector: Selector | None = None
     calls: int = 0
     since: float = 0.0
+
+
+@dataclass
+class Refusal:
+    """Calls are refused until then; None: until another build is put in place."""
+
+    why: str
+    until: float | None
+    seconds: float
 
 
 def loaded(program: Program | Artifact | str | Path) -> Program:
@@ -44,31 +65,6 @@ def loaded(program: Program | Artifact | str | Path) -> Program:
     if isinstance(program, Program):
         return program
     return Program(program) if isinstance(program, Artifact) else load(program)
-
-
-def require_same(now: Signature, after: Signature) -> None:
-    """Raise PycError (BAD_ARGUMENT) unless calls of both look the same."""
-
-    def form(entries: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return [
-            (e.name, e.dtype, tuple(d if isinstance(d, int) else None for d in e.shape))
-            for e in entries
-        ]
-
-    same = form(now.inputs) == form(after.inputs) and form(now.outputs) == form(after.outputs)
-    if not same or now.results != after.results:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            where="swap",
-            expected=f"a program with the signature of the one in place, {_shown(now)}",
-            got=_shown(after),
-            remedy="start another service for it",
-        )
-
-
-def _shown(signature: Signature) -> str:
-    inputs = ", ".join(f"{e.name}: {e}" for e in signature.inputs)
-    return f"({inputs}) -> ({', '.join(map(str, signature.outputs))})"
 
 
 def warm(program: Program) -> None:

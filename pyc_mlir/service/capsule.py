@@ -116,6 +116,17 @@ def capsule_of(mismatch: Mismatch, program: Program, build: int, with_arrays: bo
     return Capsule(head, program.artifact, dict(zip(_ARRAYS, kept, strict=False)))
 
 
+def written(mismatch: Mismatch, path: Path, keep_inputs: bool) -> tuple[str, str, ReasonCode]:
+    """Write the capsule of a wrong answer; return where it is, or that it is nowhere, and why."""
+    build = mismatch.sampled.build
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        capsule_of(mismatch, build.program, build.number, keep_inputs).save(path)
+    except (OSError, PycError) as error:
+        return "not written", str(error), ReasonCode.FILE_ACCESS
+    return str(path), mismatch.why, ReasonCode.WRONG_RESULT
+
+
 def _packed(arrays: Sequence[np.ndarray]) -> bytes:
     out = io.BytesIO()
     views = [a.view(np.uint8) if a.dtype.kind == "V" else a for a in arrays]

@@ -23,13 +23,15 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.signature import require_same
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime.events import RunLog
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.service.builds import FAILED, Build, loaded, require_same, warm
-from pyc_mlir.service.capsule import capsule_of
+from pyc_mlir.runtime.selection.selector import Selector
+from pyc_mlir.service.builds import FAILED, FAULTS, Build, Refusal, loaded, warm
+from pyc_mlir.service.capsule import written
 from pyc_mlir.service.shadow import Comparisons, Mismatch, Shadow
 from pyc_mlir.service.targets import (
     JUDGED,
@@ -47,18 +49,6 @@ from pyc_mlir.util import logs
 OK, DEGRADED, REFUSING = "ok", "degraded", "refusing"
 PLAN, REFERENCE = "plan", "reference"
 FALLBACKS = (PLAN, PREVIOUS, REFERENCE, REFUSE)
-# Codes of calls that fail by a fault of the program or the machine, not of the caller.
-FAULTS = frozenset(
-    {
-        ReasonCode.RUNTIME_FAILED,
-        ReasonCode.OUT_OF_MEMORY,
-        ReasonCode.WRONG_RESULT,
-        ReasonCode.FAULT_DETECTED,
-        ReasonCode.DEVICE_UNAVAILABLE,
-        ReasonCode.ARENA_TOO_SMALL,
-        ReasonCode.INTERNAL_ERROR,
-    }
-)
 _MOST_BACKOFF = 16
 _WINDOW = 256
 
@@ -72,15 +62,6 @@ class Health:
 
     def __str__(self) -> str:
         return "; ".join([self.state, *map(str, self.reasons)])
-
-
-@dataclass
-class _Refusal:
-    """Calls are refused until then; None: until another build is put in place."""
-
-    why: str
-    until: float | None
-    seconds: float
 
 
 class Service:
@@ -123,7 +104,7 @@ class Service:
         self._before: Build | None = None
         self._actions = () if targets is None else tuple(targets.actions)
         self._missed = ""
-        self._refusal: _Refusal | None = None
+        self._refusal: Refusal | None = None
         self._trying = 0
         self._failures: Counter[str] = Counter()
         self._refusals: Counter[str] = Counter()
@@ -216,6 +197,24 @@ class Service:
             self._missed = ""
             self._refusal = None
         return after.number
+
+    def adapt(
+        self,
+        selector: Selector | None,
+        *,
+        modes: bool = True,
+        builds: Mapping[str, Program | Artifact | str | Path] | None = None,
+    ) -> None:
+        """Let a selector choose in the build in place, as `Program.adapt`, until another one is.
+
+        An arm that answers wrongly is taken no more. Raises PycError as `Program.adapt` and `load`.
+        """
+        with self._change:
+            build, others = self._build, {n: loaded(b) for n, b in (builds or {}).items()}
+            build.program.adapt(selector, modes=modes, builds=others)
+            build.selector = selector
+            if selector is not None and self._shadow is not None:
+                selector.latest = {}
 
     def health(self) -> Health:
         """Return the state now, with its reasons."""
@@ -417,7 +416,7 @@ class Service:
 
     def _refuse(self, why: str, seconds: float | None) -> None:
         until = None if seconds is None else monotonic() + seconds
-        self._refusal = _Refusal(why, until, seconds or 0.0)
+        self._refusal = Refusal(why, until, seconds or 0.0)
         self._log.add("service", REFUSING, why, ReasonCode.SERVICE_REFUSING)
         self._fresh(self._build)
 
@@ -449,6 +448,12 @@ class Service:
             self._log.add(
                 "comparison", f"build {build.number} {mode}".rstrip(), why, ReasonCode.WRONG_RESULT
             )
+            if mismatch.sampled.arm is not None and build.selector is not None:
+                arm, is_owners = mismatch.sampled.arm
+                build.selector.withdraw(arm, f"{ReasonCode.WRONG_RESULT.name}: {why}", fault=True)
+                if not is_owners:
+                    self._taken(f"{PLAN}: without arm {arm}", why)
+                    return
             if build is not self._build or build.by_reference:
                 build.distrusted = why
                 return
@@ -485,11 +490,4 @@ class Service:
             return
         self._capsules += 1
         path = shadow.capsules / f"{self.name}-{self._capsules}.capsule.zip"
-        build: Build = mismatch.sampled.build
-        try:
-            shadow.capsules.mkdir(parents=True, exist_ok=True)
-            capsule_of(mismatch, build.program, build.number, shadow.keep_inputs).save(path)
-        except (OSError, PycError) as error:
-            self._log.add("capsule", "not written", str(error), ReasonCode.FILE_ACCESS)
-        else:
-            self._log.add("capsule", str(path), mismatch.why, ReasonCode.WRONG_RESULT)
+        self._log.add("capsule", *written(mismatch, path, shadow.keep_inputs))

@@ -32,12 +32,16 @@ _LARGEST = float(np.finfo(np.float64).max)
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """A call to compare: by which build, its inputs and answers; expected comes later."""
+    """A call to compare: by which build, its inputs and answers; expected comes later.
+
+    arm: which arm of the build's selector answered, and whether that is the owner's plan.
+    """
 
     build: Any
     inputs: Sequence[np.ndarray]
     answers: Sequence[np.ndarray]
     nbytes: int
+    arm: tuple[str, bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -175,9 +179,11 @@ class Comparisons:
                 return
             self._bytes += size
         try:
-            device = build.program.device
+            device, latest = build.program.device, build.selector and build.selector.latest
+            arm = latest.get(threading.get_ident()) if latest else None
             mine = [np.array(host_of(v, device)) for v in inputs]
-            sampled = Sampled(build, mine, [np.array(host_of(v, device)) for v in answers], size)
+            copies = [np.array(host_of(v, device)) for v in answers]
+            sampled = Sampled(build, mine, copies, size, arm)
         except BaseException:
             with self._changed:
                 self._bytes -= size

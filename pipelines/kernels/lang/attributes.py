@@ -8,3 +8,5 @@ ATTRIBUTE = "pyc.kernel"
 HELD = "pyc.held"
 # By family, the one whose kernels are the same and detect faults of hardware.
 CHECKED = {"gemm": "checked_gemm"}
+# By family, the one whose kernels compute about the same in less time, with a check of each tile.
+APPROXIMATED = {"gemm": "approximate_gemm"}

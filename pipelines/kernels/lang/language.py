@@ -52,8 +52,8 @@ ELEMENTS: Mapping[str, Callable[[], Any]] = {
     "i32": lambda: ir.IntegerType.get_signless(32),
     "i64": lambda: ir.IntegerType.get_signless(64),
 }
-
-
+# Bytes of a number in memory.
+SIZES = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "ui8": 1, "i16": 2, "i32": 4, "i64": 8}
 LINE = 16  # f32 in a cache line
 # Vectors of AVX2 and AVX-512: kernels for others do without what x86 alone has.
 _X86_LANES = (8, 16)
@@ -122,8 +122,16 @@ class Memory:
 
         IREE places results into larger ones, at any number.
         """
-        address = Index(memref.extract_aligned_pointer_as_index(self._value))
-        return (address % (4 * self._lanes)).equals(0)
+        start = self.address(*[0] * len(self.shape))
+        return (start % (4 * self._lanes)).equals(0)
+
+    def address(self, *place: IndexLike) -> Index:
+        """Return the address of the number at a place, in bytes."""
+        offset = Index.of(0)
+        for at, size in zip(place, self.shape, strict=True):
+            offset = offset * size + at
+        start = Index(memref.extract_aligned_pointer_as_index(self._value))
+        return start + offset * SIZES[self.dtype]
 
     def load_as(self, kind: Any, *place: Place) -> Any:
         """Load the MLIR vector of a type at a place, 0 in lanes that the mask excludes."""

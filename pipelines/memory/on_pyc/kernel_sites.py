@@ -61,7 +61,7 @@ def read_sites(
         if key not in chosen:
             fixed += model.work(work).seconds
             continue
-        offers, _ = legal_offers(work, context, names)
+        offers, _ = legal_offers(members, work, context, names)
         variants = KernelVariants(work, context.target, offers)
         constants = constants_of(members, work, ids)
         candidates = list(_candidates(variants, constants, work, chosen[key]))

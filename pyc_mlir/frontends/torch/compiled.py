@@ -93,7 +93,17 @@ class _Import:
         sources += [source for _, source in added]
         body = partial(self._body, nodes, numbers)
         module = self.graph.importer.function("main", arguments, body)
+        # torch's guards keep calls within the bounds that it knows (`mark_dynamic(..., max=...)`).
+        self.graph.declare_ranges(module, arguments, self._bounds())
         return CompiledGraph(module, tuple(sources), tuple(self.results))
+
+    def _bounds(self) -> dict[Any, Any]:
+        """Return the bounds of the sizes' symbols."""
+        values = [n.meta.get("val") for n in self.placeholders]
+        sizes = [d for v in values for d in (v, *getattr(v, "shape", ())) if hasattr(d, "node")]
+        environments = {id(e := d.node.shape_env): e for d in sizes}.values()
+        used = _symbols(sizes)
+        return {s: e.var_to_range[s] for e in environments for s in used if s in e.var_to_range}
 
     def _lengths(self, sized: set[str]) -> list[_Added]:
         """Return arguments for the graph's sizes that no argument has."""

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pyc_mlir.artifact.import_report import NODES, GraphBreak, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.signature import RANGES
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.frontends.importing.builders import GraphBuilder
@@ -24,6 +25,7 @@ from pyc_mlir.frontends.torch.shared.dtypes import numpy_view, pyc_dtype
 from pyc_mlir.frontends.torch.shared.handler import HANDLERS, RANDOM, AtenCall, Draw, Ref
 from pyc_mlir.frontends.torch.shared.symbols import Symbols
 
+_MAX_SIZE = 1 << 62
 UNKNOWN_OP = "no handler and no decomposition"
 # An operand that keeps a node with dynamic sizes among its arguments from being computed now.
 _DYNAMIC = object()
@@ -61,6 +63,23 @@ class GraphImport:
         except PycError as error:
             where = f"{self.name}: input `{name}`"
             raise PycError(error.code, f"{where}: {error.message}") from error
+
+    def declare_ranges(
+        self, module: ir.Module, arguments: Sequence[Argument], bounds: Mapping[Any, Any]
+    ) -> None:
+        """Write the bounds that torch knows of named dimensions on the function."""
+        named = {d for a in arguments for d in a.dims if isinstance(d, SymbolicSize)}
+        found = {}
+        for symbol, ends in bounds.items():
+            name = self.symbols.name(symbol)
+            if not ends.upper.is_finite or ends.upper >= _MAX_SIZE:
+                continue
+            for dim in (d for d in named if d.atoms == (name,)):
+                sizes = [max(0, int(e)) * dim.factor for e in (ends.lower, ends.upper)]
+                found[str(dim)] = ir.DenseI64ArrayAttr.get(sizes)
+        if found:
+            function = module.body.operations[0]
+            function.attributes[RANGES] = ir.DictAttr.get(found)
 
     def graph(self, module: Any, values: dict[Any, Any]) -> Sequence[Any]:
         """Import the nodes of a graph whose placeholders have values; return its outputs."""

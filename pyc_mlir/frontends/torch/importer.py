@@ -14,17 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import RANGES
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.frontends.importing.importer import Argument
-from pyc_mlir.frontends.importing.sizes import SymbolicSize
 from pyc_mlir.frontends.torch.export import TorchModel
 from pyc_mlir.frontends.torch.graph import GraphImport, Symbolic
 from pyc_mlir.frontends.torch.shared.dtypes import numpy_view
-
-_MAX_SIZE = 1 << 62
 
 
 def import_torch(
@@ -55,7 +51,7 @@ class _Import:
         arguments, nodes = self._arguments(weights)
         body = partial(self._body, nodes)
         module = self.graph.importer.function(name, arguments, body)
-        self._declare_ranges(module, arguments)
+        self.graph.declare_ranges(module, arguments, self.program.range_constraints)
         return module
 
     def _weights(self) -> dict[str, np.ndarray]:
@@ -129,18 +125,3 @@ class _Import:
                     f"{self.model.name}: expected results and mutations, got a {kind}",
                 )
         return [*users, *written]
-
-    def _declare_ranges(self, module: ir.Module, arguments: Sequence[Argument]) -> None:
-        """Write the bounds that torch knows of named dimensions on the function."""
-        named = {d for a in arguments for d in a.dims if isinstance(d, SymbolicSize)}
-        found = {}
-        for symbol, bounds in self.program.range_constraints.items():
-            name = self.graph.symbols.name(symbol)
-            if not bounds.upper.is_finite or bounds.upper >= _MAX_SIZE:
-                continue
-            for dim in (d for d in named if d.atoms == (name,)):
-                ends = [max(0, int(e)) * dim.factor for e in (bounds.lower, bounds.upper)]
-                found[str(dim)] = ir.DenseI64ArrayAttr.get(ends)
-        if found:
-            function = module.body.operations[0]
-            function.attributes[RANGES] = ir.DictAttr.get(found)

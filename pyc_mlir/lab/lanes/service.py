@@ -15,12 +15,10 @@ from dataclasses import dataclass
 
 from pyc_mlir.lab.evidence.rows import Feedback
 from pyc_mlir.lab.evidence.states import PROMOTED, QUARANTINED, SHADOW, SUSPENDED, StateStep
+from pyc_mlir.runtime.selection.paired import DRIFT, IN_A_ROW, LOW_QUANTILE
 
-# A window this many times slower than the baseline is drift, if so many in a row are.
-DRIFT, IN_A_ROW = 1.2, 2
-# Calls that a window needs to be judged, and the low quantile that it is judged by: load makes
-# calls slower, never faster, so low quantiles move least.
-MIN_CALLS, QUANTILE = 50, "p10"
+# Calls that a window needs to be judged, and the low quantile that it is judged by.
+MIN_CALLS, QUANTILE = 50, f"p{round(100 * LOW_QUANTILE)}"
 
 
 @dataclass(frozen=True)

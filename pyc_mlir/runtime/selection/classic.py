@@ -105,8 +105,10 @@ class Thompson:
 
     name: str = "thompson"
 
-    def start(self, arms: int, draws: random.Random) -> ThompsonBandit:
-        """Return the bandit of a context with so many arms."""
+    def start(
+        self, arms: int, draws: random.Random, expected: Sequence[float] = ()
+    ) -> ThompsonBandit:
+        """Return the bandit of a context with so many arms; nothing is expected of them."""
         return ThompsonBandit(arms, draws)
 
 
@@ -116,6 +118,6 @@ class Ucb:
 
     name: str = "ucb"
 
-    def start(self, arms: int, draws: random.Random) -> UcbBandit:
-        """Return the bandit of a context with so many arms."""
+    def start(self, arms: int, draws: random.Random, expected: Sequence[float] = ()) -> UcbBandit:
+        """Return the bandit of a context with so many arms; nothing is expected of them."""
         return UcbBandit(arms, draws)

@@ -4,7 +4,7 @@ Load makes neighbouring calls slow together, so only the logarithm of a pair's r
 time that tries lose is a bounded share of all time. An arm takes the incumbent's place when the
 upper bound of its mean ratio is below 1; one whose lower bound is above 1 rests. Two windows of the
 incumbent's calls above 1.2 times its own baseline are drift: the last good arm serves again
-(`lab/lanes/service.py` has the same rule for recipes).
+(`lab/lanes/service.py` follows the same rule for recipes).
 """
 
 import math
@@ -29,19 +29,27 @@ from pyc_mlir.runtime.selection.policy import (
 # The spread of log ratios that is assumed before any was seen, and for how many pairs it counts.
 _SPREAD, _STRENGTH = 0.1, 2.0
 # Standard errors of a bound, and pairs that a promotion needs.
-_ERRORS, _LEAST_PAIRS = 2.0, 3
+_ERRORS, _LEAST_PAIRS = 2.0, 4
 # A pair this many times slower is bad; so many of them drop an arm.
 _BAD, _MOST_BAD = 2.0, 3
-_MOST_RATIO = 2.5
-# An arm that was not tried is assumed to lose this share of a call.
-_UNKNOWN = 0.5
+_MOST_RATIO = 1.6
+# The calls that a try is assumed to lose before there was one: of an arm of which nothing is
+# known, and beyond what is expected of another one.
+_UNKNOWN, _UNSURE = 4.0, 0.5
 # In the first calls less may be lost.
 _FIRST_CALLS, _FIRST_SHARE = 200, 0.02
-# A window above this share of the baseline is drift, if so many in a row are (as in lanes).
-_DRIFT, _IN_A_ROW = 1.2, 2
-_LOW_QUANTILE = 0.1
+# A window above this share of the baseline is drift, if so many in a row are; recipes of lanes
+# follow the same rule. Windows are judged by a low quantile, since load makes calls slower, never
+# faster.
+DRIFT, IN_A_ROW = 1.2, 2
+LOW_QUANTILE = 0.1
 # The incumbent's mean seconds, as a share of its baseline, from which the last good arm is tried.
 _SUSPECT = 1.5
+
+
+def low_quantile(seconds: Sequence[float]) -> float:
+    """Return the low quantile that windows are judged by."""
+    return sorted(seconds)[max(math.ceil(LOW_QUANTILE * len(seconds)) - 1, 0)]
 
 
 @dataclass
@@ -50,9 +58,11 @@ class _Arm:
 
     baseline: the arm's own low quantile of seconds when it came to serve; 0 if not known. loss: the
     share of a call that a try has lost in the mean. Ratios count up to `_MOST_RATIO`, since load
-    makes single calls many times slower.
+    makes single calls many times slower. expected: seconds by those of the owner's arm, 0 if not
+    known.
     """
 
+    expected: float = 0.0
     pairs: int = 0
     mean: float = 0.0
     squares: float = 0.0
@@ -78,7 +88,9 @@ class _Arm:
         return math.sqrt(variance / max(self.pairs, 1))
 
     def forget(self) -> None:
-        """Forget all pairs."""
+        """Forget all pairs, but for what they let expect."""
+        if self.pairs:
+            self.expected = math.exp(self.mean)
         self.pairs, self.mean, self.squares, self.bad, self.rested = 0, 0.0, 0.0, 0, 0
         self.loss = 0.0
 
@@ -137,18 +149,21 @@ class PairedBandit:
         """Return the arm to try, or -1 where none is worth it or the budget is spent."""
         self.turns += 1
         self._suspect()
-        best, found = math.inf, -1
-        for number, arm in enumerate(self.arms):
-            if number == self.incumbent or arm.dropped or not self._affords(arm):
-                continue
-            if not arm.pairs:
-                return number
-            score = arm.mean - _ERRORS * arm.error
-            if score > 0 and self.turns - arm.rested < self.rest:
-                continue
-            if score < best:
-                best, found = score, number
-        return found
+        others = [
+            (number, arm)
+            for number, arm in enumerate(self.arms)
+            if number != self.incumbent and not arm.dropped and self._affords(arm)
+        ]
+        untried = [(arm.expected or math.inf, number) for number, arm in others if not arm.pairs]
+        if untried:
+            return min(untried)[1]
+        low = [(arm.mean - _ERRORS * arm.error, number) for number, arm in others]
+        rested = [
+            (score, number)
+            for score, number in low
+            if score <= 0 or self.turns - self.arms[number].rested >= self.rest
+        ]
+        return min(rested, default=(0.0, -1))[1]
 
     def _suspect(self) -> None:
         """Begin anew with the last good arm, once, where the one that serves became slow."""
@@ -158,7 +173,8 @@ class PairedBandit:
             self.woken = True
 
     def _affords(self, arm: _Arm) -> bool:
-        expected = arm.loss if arm.pairs else _UNKNOWN
+        expected = max(arm.expected - 1, 0.0) + _UNSURE if arm.expected else _UNKNOWN
+        expected = arm.loss if arm.pairs else expected
         share = min(self.share, _FIRST_SHARE) if self.calls <= _FIRST_CALLS else self.share
         return self.lost + expected * self.typical <= share * self.spent
 
@@ -216,17 +232,17 @@ class PairedBandit:
 
     def _windowed(self) -> Sequence[Change]:
         """Judge a window of the incumbent's calls by its own baseline."""
-        low = sorted(self.low)[max(math.ceil(_LOW_QUANTILE * len(self.low)) - 1, 0)]
+        low = low_quantile(self.low)
         self.low = []
         arm = self.arms[self.incumbent]
         if not arm.baseline:
             arm.baseline = low
             return ()
         ratio = low / arm.baseline
-        self.strikes = self.strikes + 1 if ratio > _DRIFT else 0
-        if self.strikes < _IN_A_ROW:
+        self.strikes = self.strikes + 1 if ratio > DRIFT else 0
+        if self.strikes < IN_A_ROW:
             return ()
-        why = f"{_IN_A_ROW} windows in a row at {ratio:.2f} of its own baseline"
+        why = f"{IN_A_ROW} windows in a row at {ratio:.2f} of its own baseline"
         return self._left(DRIFTED, why, {"ratio": ratio})
 
     def _left(self, kind: str, why: str, numbers: Mapping[str, float]) -> Sequence[Change]:
@@ -291,7 +307,9 @@ class Paired:
     rest: int = 200
     name: str = "paired"
 
-    def start(self, arms: int, draws: random.Random) -> PairedBandit:
+    def start(
+        self, arms: int, draws: random.Random, expected: Sequence[float] = ()
+    ) -> PairedBandit:
         """Return the bandit of a context with so many arms."""
-        made = [_Arm() for _ in range(arms)]
+        made = [_Arm(e) for e in expected or [0.0] * arms]
         return PairedBandit(self.share, self.every, self.sample, self.window, self.rest, made)

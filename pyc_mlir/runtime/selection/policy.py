@@ -82,6 +82,9 @@ class Policy(Protocol):
         """The name of the policy."""
         ...
 
-    def start(self, arms: int, draws: random.Random) -> Bandit:
-        """Return the bandit of a context with so many arms."""
+    def start(self, arms: int, draws: random.Random, expected: Sequence[float] = ()) -> Bandit:
+        """Return the bandit of a context with so many arms.
+
+        expected: of each arm, its seconds by those of the first; 0 where nothing is known.
+        """
         ...

@@ -6,6 +6,7 @@
     selector.events()                       # what changed, and why
     recipe = selector.freeze()              # no more tries; `Selector(recipe=recipe)` repeats it
     selector.export("log.jsonl"); replay("log.jsonl")      # the same decisions
+    Selector(observer=...)                  # what is measured and changed is told to a database
 
 A *route* is what calls of one cluster of shapes may take: arms by name, the owner's first. Each
 route has a bandit for each context of load and memory pressure. Most calls only count down; the
@@ -18,7 +19,7 @@ import random
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
@@ -30,68 +31,25 @@ from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.runtime.selection.classic import Thompson, Ucb
 from pyc_mlir.runtime.selection.paired import Paired
 from pyc_mlir.runtime.selection.policy import EXPLORE, Bandit, Change, Policy, Pull
+from pyc_mlir.runtime.selection.routes import (
+    QUIET,
+    SERVED,
+    Observer,
+    Route,
+    RouteCount,
+    SelectorEvent,
+)
 
 SCHEMA_VERSION = 1
 POLICIES: dict[str, Callable[..., Policy]] = {"paired": Paired, "thompson": Thompson, "ucb": Ucb}
-QUIET, BUSY, TIGHT = "quiet", "busy", "tight"
+BUSY, TIGHT = "busy", "tight"
 # Runnable processes for each processor from which a machine is busy.
 _BUSY_LOAD = 1.5
 # Seconds for which a context is not read again.
 _CONTEXT_SECONDS = 1.0
-_MOST_ROWS, _MOST_EVENTS, _MOST_ROUTES = 20_000, 256, 256
+MOST_ROWS, _MOST_EVENTS, _MOST_ROUTES = 20_000, 256, 256
 # Kinds of rows: a bandit was asked, was told seconds, lost an arm.
 _CHOSE, _TOLD, _REMOVED = "chose", "told", "removed"
-_SERVED = Pull(0, timed=False)
-
-
-@dataclass(frozen=True)
-class SelectorEvent:
-    """A change in one route and context: the arms by name, and why."""
-
-    route: str
-    context: str
-    kind: str
-    before: str
-    after: str
-    why: str
-    numbers: Mapping[str, float]
-
-    def __str__(self) -> str:
-        arms = f"{self.before} -> {self.after}"
-        return f"{self.route} ({self.context}): {self.kind}, {arms}: {self.why}"
-
-
-@dataclass(frozen=True)
-class RouteCount:
-    """The calls of one route: by arm, those that were tries, and the seconds that these lost."""
-
-    route: str
-    calls: Mapping[str, int]
-    tries: int
-    lost_seconds: float
-    serving: Mapping[str, str]
-
-
-class Route:
-    """The arms of one cluster of shapes, and which of them calls take."""
-
-    __slots__ = ("_ask", "arms", "bandits", "calls", "context", "left", "name", "pull", "tries")
-
-    def __init__(self, name: str, arms: Sequence[str], ask: Callable[["Route"], Pull]) -> None:
-        self.name, self.arms = name, tuple(arms)
-        self.bandits: dict[str, Bandit] = {}
-        self.calls = [0] * len(arms)
-        self.tries = 0
-        self.context = QUIET
-        self.pull, self.left = _SERVED, 0
-        self._ask = ask
-
-    def next(self) -> Pull:
-        """Return the arm of the next call. Several threads may ask."""
-        if self.left > 0:
-            self.left -= 1
-            return self.pull
-        return self._ask(self)
 
 
 class Selector:
@@ -105,18 +63,20 @@ class Selector:
         seed: int = 0,
         path: str | Path | None = None,
         recipe: Mapping[str, str] | str | Path | None = None,
+        observer: Observer | None = None,
         load: Callable[[], float] | None = None,
         pressure: Callable[[], bool] | None = None,
         clock: Callable[[], float] = monotonic,
-        most_rows: int = _MOST_ROWS,
+        most_rows: int = MOST_ROWS,
     ) -> None:
         """Make a selector for one program.
 
         share: of all time that tries may lose. policy: `paired`, `thompson`, `ucb` or one of your
         own. path: a file that keeps what was learned over restarts. recipe: what `freeze` returned,
-        or its file; then nothing is tried. load: runnable processes for each processor; pressure:
-        whether memory is short; both make the context. clock: seconds, for which a context holds.
-        most_rows: of the log that are kept for a replay.
+        or its file; then nothing is tried. observer: is told what is measured and changed, and
+        knows what was learned before and which arms may not be taken. load: runnable processes for
+        each processor; pressure: whether memory is short; both make the context. clock: seconds,
+        for which a context holds. most_rows: of the log that are kept for a replay.
 
         Raises PycError (BAD_ARGUMENT, FILE_ACCESS).
         """
@@ -131,6 +91,10 @@ class Selector:
         self._seed, self._clock = seed, clock
         self._path = None if path is None else Path(path)
         self._recipe = _recipe_of(recipe)
+        self._observer = observer
+        self._withdrawn: dict[str, str] = {}
+        # By thread, the arm of its last call, and whether it is the owner's; None keeps none.
+        self.latest: dict[int, tuple[str, bool]] | None = None
         self._load, self._pressure = load or _machine_load, pressure
         self._lock = threading.RLock()
         self._routes: dict[str, Route] = {}
@@ -158,16 +122,21 @@ class Selector:
                     self._known = dict(found.get("routes", {}))
                 else:
                     self._told("", "ignored", "", "", f"{self._path} is of another program")
+            if self._observer is not None:
+                self._known = {**self._observer.begin(self, program), **self._known}
 
-    def route(self, name: str, arms: Sequence[str]) -> Route:
-        """Return the route of a cluster of shapes; the first arm is the owner's."""
+    def route(self, name: str, arms: Sequence[str], expected: Sequence[float] = ()) -> Route:
+        """Return the route of a cluster of shapes; the first arm is the owner's.
+
+        expected: of each arm, its seconds by those of the first; 0 where nothing is known.
+        """
         with self._lock:
             found = self._routes.get(name)
             if found is None and len(self._routes) >= _MOST_ROUTES:
                 # What is not known any more serves as the owner said.
-                return Route(name, arms[:1], lambda _: _SERVED)
+                return Route(name, arms[:1], lambda _: SERVED)
             if found is None:
-                found = self._routes[name] = Route(name, arms, self._ask)
+                found = self._routes[name] = Route(name, arms, self._ask, expected)
             return found
 
     def _ask(self, route: Route) -> Pull:
@@ -202,15 +171,22 @@ class Selector:
 
     def _bandit(self, route: Route, context: str) -> Bandit:
         if context not in route.bandits:
-            made = self.policy.start(len(route.arms), self._draws(route.name, context))
+            given = (len(route.arms), self._draws(route.name, context), route.expected)
+            made = self.policy.start(*given)
             known = self._known.get(route.name, {})
             if known.get("arms") == list(route.arms) and context in known.get("contexts", {}):
                 try:
                     made.restore(known["contexts"][context])
                 except (KeyError, TypeError, ValueError) as error:
-                    made = self.policy.start(len(route.arms), self._draws(route.name, context))
+                    made = self.policy.start(*given)
                     self._told(route.name, "ignored", "", "", f"{self._path}: {error}")
             route.bandits[context] = made
+            for arm, name in enumerate(route.arms):
+                why = self._withdrawn.get(name, "")
+                if not why and self._observer is not None:
+                    why = self._observer.refused(name)
+                if why:
+                    self._removed(route, context, arm, why)
         return route.bandits[context]
 
     def _draws(self, route: str, context: str) -> random.Random:
@@ -225,14 +201,35 @@ class Selector:
             if bandit is None or self._recipe is not None:
                 return
             self._note((_TOLD, route.name, context, pull.arm, pull.why, seconds))
+            # The changes come first: a new baseline begins with this call.
             self._changed(route, context, bandit.observe(pull, seconds))
+            if self._observer is not None and pull.why != EXPLORE:
+                self._observer.timed(route.name, context, route.arms[pull.arm], seconds)
 
     def remove(self, route: Route, arm: int, why: str) -> None:
         """Put an arm that failed in quarantine, in all contexts of the route."""
         with self._lock:
-            for context, bandit in route.bandits.items():
-                self._note((_REMOVED, route.name, context, arm, why, 0.0))
-                self._changed(route, context, bandit.remove(arm, why))
+            for context in route.bandits:
+                self._removed(route, context, arm, why)
+            if self._observer is not None:
+                self._observer.failed(route.name, route.arms[arm], why)
+
+    def withdraw(self, arm: str, why: str, fault: bool = False) -> None:
+        """Take an arm out of all routes, by its name, for a reason from outside.
+
+        fault: it answered wrongly, which the observer is told.
+        """
+        with self._lock:
+            self._withdrawn[arm] = why
+            for route in self._routes.values():
+                for context in route.bandits if arm in route.arms else ():
+                    self._removed(route, context, route.arms.index(arm), why)
+            if fault and self._observer is not None:
+                self._observer.failed("", arm, why)
+
+    def _removed(self, route: Route, context: str, arm: int, why: str) -> None:
+        self._note((_REMOVED, route.name, context, arm, why, 0.0))
+        self._changed(route, context, route.bandits[context].remove(arm, why))
 
     def _changed(self, route: Route, context: str, changes: Sequence[Change]) -> None:
         for c in changes:
@@ -256,6 +253,8 @@ class Selector:
         self._events.append(event)
         if self._report is not None:
             self._report(event)
+        if self._observer is not None:
+            self._observer.changed(event)
 
     def _note(self, row: tuple[Any, ...]) -> None:
         self._lost_rows += len(self._rows) == self._rows.maxlen
@@ -299,8 +298,8 @@ class Selector:
             _write(path, {"schema": SCHEMA_VERSION, "program": self._program, "recipe": recipe})
         return recipe
 
-    def save(self, path: str | Path) -> None:
-        """Write what was learned. Raises PycError (FILE_ACCESS)."""
+    def learned(self) -> dict[str, Any]:
+        """Return all that was learned, by route, as JSON data."""
         with self._lock:
             routes = {
                 route.name: {
@@ -309,14 +308,17 @@ class Selector:
                 }
                 for route in self._routes.values()
             }
-            known = {**self._known, **routes}
+            return {**self._known, **routes}
+
+    def save(self, path: str | Path) -> None:
+        """Write what was learned. Raises PycError (FILE_ACCESS)."""
         _write(
             path,
             {
                 "schema": SCHEMA_VERSION,
                 "program": self._program,
                 "policy": self.policy.name,
-                "routes": known,
+                "routes": self.learned(),
             },
         )
 
@@ -330,7 +332,7 @@ class Selector:
                 "options": _options(self.policy),
                 "seed": self._seed,
                 "lost_rows": self._lost_rows,
-                "routes": {r.name: list(r.arms) for r in self._routes.values()},
+                "routes": {r.name: [r.arms, r.expected] for r in self._routes.values()},
                 "known": self._known,
                 "events": [asdict(e) for e in self._events],
             }
@@ -354,7 +356,7 @@ def replay(path: str | Path) -> tuple[SelectorEvent, ...]:
         policy = POLICIES[head["policy"]](**head["options"])
         again = Selector(policy=policy, seed=head["seed"])
         again._known = head["known"]
-        routes = {name: again.route(name, arms) for name, arms in head["routes"].items()}
+        routes = {name: again.route(name, *given) for name, given in head["routes"].items()}
         timed: Counter[tuple[str, int, str]] = Counter()
         for number, (kind, name, context, arm, why, value) in enumerate(rows, 2):
             route, bandit = routes[name], again._bandit(routes[name], context)

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from pyc_mlir import Contract, Tensor, TensorSpec, compile, nn
+from pyc_mlir import Contract, Tensor, TensorSpec, compile, jit, nn
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.compilation.attempts import build_here
@@ -293,3 +293,11 @@ def test_two_dimensions_and_unnamed_ones():
     x = RNG.normal(size=(4, 8)).astype(np.float32)
     assert np.allclose(unnamed(x), nn.softmax(x), atol=1e-6)
     assert unnamed.stats().served["x[0]=4"] == 1
+
+
+def test_jit_compiles_one_program_with_plans():
+    fast = jit(dims=DIMS, plans="batch=1", device=SYNC, cache=False)(product)
+    for count in (1, 5, 1):
+        assert np.allclose(fast(images(count)), general()(images(count)), atol=1e-6)
+    ((program, *_),) = fast._programs.values()
+    assert program.stats().served == {"balanced": 1, "batch=1": 2}

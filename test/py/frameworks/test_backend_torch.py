@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch._dynamo.testing import CompileCounter  # noqa: E402  # pyright: ignore
 
+import pyc_mlir.api as api  # noqa: E402
 import pyc_mlir.torch as pyc_torch  # noqa: E402
 from pyc_mlir.dialects.errors import PycError  # noqa: E402
 from pyc_mlir.pipelines.choices.contract import Contract  # noqa: E402
@@ -241,3 +242,28 @@ def test_results_that_are_one_value_are_apart():
     for number, value in enumerate(got):
         value.fill_(number + 10)
     assert [v[0].item() for v in got] == list(range(10, 17)) and x[0] == 1
+
+
+def test_one_program_with_plans_takes_the_place_of_recompiles(monkeypatch):
+    made, original = [], api.compile
+
+    def keep(*args, **options):
+        made.append(original(*args, **options))
+        return made[-1]
+
+    def rows(x):
+        return torch.softmax(x, -1)
+
+    monkeypatch.setattr(api, "compile", keep)
+    fast = compiled(rows, plans=2)
+    with torch.no_grad():
+        for n in (64, 7, 512, 64, 300):
+            x = torch.randn(4, n)
+            torch._dynamo.mark_dynamic(x, 1, min=2, max=512)
+            torch.testing.assert_close(fast(x), rows(x))
+    assert pyc_torch.stats().recompiled == 0
+    (program,) = made
+    assert list(program.signature.ranges.values()) == [(2, 512)]
+    served = program.stats().served
+    assert len(program.shape_plans) == 2 and sum(served.values()) == 5
+    assert sum(served[p] for p in program.shape_plans) >= 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clocked import Clocked
 from reason_table import two_plans
 
 import pyc_mlir
@@ -32,19 +33,6 @@ def by_shapes() -> Program:
 
     spec = pyc_mlir.TensorSpec("f32", 4, "n")
     return pyc_mlir.compile(rows, [spec], plans="n=8;n=9:32", device=SYNC, cache=False)
-
-
-class Clocked(Selector):
-    """A selector whose calls take simulated seconds, by the name of their arm."""
-
-    def __init__(self, seconds, **more):
-        super().__init__(load=lambda: 0.0, clock=lambda: 0.0, **more)
-        self.seconds, self.count = seconds, 0
-
-    def observe(self, route, pull, seconds):
-        self.count += 1
-        taken = self.seconds[route.arms[pull.arm]] * (1 + 0.01 * (self.count % 3))
-        super().observe(route, pull, taken)
 
 
 def refused(call):

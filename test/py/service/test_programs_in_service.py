@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clocked import Clocked
 
 import pyc_mlir
 from pyc_mlir import Program, PycError, ReasonCode, Service, Shadow, Targets
@@ -388,3 +389,32 @@ def test_a_watchdog_needs_seconds(artifacts, seconds):
 def test_targets_that_are_none_are_refused(wrong, message):
     with pytest.raises(PycError, match=message):
         Targets(**wrong)
+
+
+def test_an_arm_that_answers_wrongly_is_taken_no_more(tmp_path):
+    """Two builds agree on the samples that they are compared on, and not on large inputs."""
+    spec = [pyc_mlir.TensorSpec("f32", 2, 3)]
+    right = pyc_mlir.compile(lambda x: x + 1, inputs=spec).artifact
+    wrong = pyc_mlir.compile(lambda x: x + 1 + np.maximum(x - 1000, 0), inputs=spec)
+    (tmp_path / "wrong.vmfb").write_bytes(b"")
+    wrong.save(tmp_path / "wrong.vmfb")
+    shadow = Shadow(lambda x: x + 1, share=1.0)
+    with Service(Program(right), shadow=shadow, fallbacks=["refuse"]) as service:
+        selector = Clocked({"plain": 1.0, "balanced": 1.0, "": 1.0, "other": 0.5})
+        service.adapt(selector, builds={"other": tmp_path / "wrong.vmfb"})
+        for _ in range(300):
+            service(X)
+        assert service.drain() and service.health().state == "ok"
+        (route,) = service.program.stats().routes
+        assert next(iter(route.serving.values())).startswith("other@")
+        service(X + 5000)
+        assert service.drain()
+        for _ in range(300):
+            assert (service(X + 5000) == X + 5001).all()
+        assert service.drain()
+        counted = service.snapshot()
+        assert counted.mismatches == 1 and counted.fallbacks == 1
+        assert {"WRONG_RESULT", "FALLBACK_TAKEN", "ARM_CHANGED"} <= set(codes(service))
+        assert [e.kind for e in selector.events()] == ["promoted", "quarantined"]
+        service.swap(Program(right))
+        assert service.program.stats().routes == (), "a selector stays with its build"

@@ -315,6 +315,7 @@ def _integer_products() -> Iterator[Case]:
         w, p = (Operand("ui8", s, "bytes") for s in ((5, blocks, held), (5, blocks)))
         x, scale = Operand("f32", (2, 3, depth)), Operand("f32", (5, blocks), "small")
         yield case("block_matmul", x, w, scale, p, dynamic=False, bits=count)
+    yield case("block_matmul", x, w, scale, p, dynamic=False, bits=count, accuracy="int8")
 
 
 POOLINGS: tuple[tuple[Shape, dict[str, Any]], ...] = (

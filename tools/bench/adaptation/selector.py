@@ -19,6 +19,8 @@ import numpy as np
 
 from pyc_mlir.api import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.lanes.observer import ServiceLanes
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -26,7 +28,7 @@ from pyc_mlir.runtime.program import Program
 from pyc_mlir.runtime.selection.classic import Thompson, Ucb
 from pyc_mlir.runtime.selection.paired import Paired
 from pyc_mlir.runtime.selection.policy import Policy, Pull
-from pyc_mlir.runtime.selection.selector import Selector, replay
+from pyc_mlir.runtime.selection.selector import MOST_ROWS, Selector, replay
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
 
@@ -36,13 +38,20 @@ CALLS, SOON, FIRST = 4000, 600, 200
 _ARMS, _TIMED = 5, 200_000
 POLICIES: tuple[Policy, ...] = (Paired(), Thompson(), Ucb())
 Noise = Callable[[int], float]
+# Seconds of the arms, and what is expected of them.
+Problem = tuple[np.ndarray, tuple[float, ...]]
 
 
 def simulate(
-    policy: Policy, arms: Sequence[float], calls: int, noise: Noise, seed: int = 0
+    policy: Policy,
+    arms: Sequence[float],
+    calls: int,
+    noise: Noise,
+    seed: int = 0,
+    expected: Sequence[float] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the arm and the incumbent of each call."""
-    bandit = policy.start(len(arms), random.Random(seed))
+    bandit = policy.start(len(arms), random.Random(seed), expected)
     pulls, incumbents = [], []
     pull, left = Pull(0), 0
     for number in range(calls):
@@ -77,26 +86,32 @@ def loaded(folder: Path, clock: int) -> Callable[[np.random.Generator], Noise]:
     return start
 
 
-def queries(folder: Path, count: int) -> Iterator[np.ndarray]:
-    """Yield the seconds of plans of a query, the default's first."""
+def queries(folder: Path, count: int, predicted: bool) -> Iterator[Problem]:
+    """Yield the seconds of plans of a query, the default's first.
+
+    predicted: with the mean ratio to the default's that the same hints have on all other queries.
+    """
     with np.load(folder / "plans/job.npz", allow_pickle=False) as file:
         table = file["seconds"]
+    known = np.isfinite(table) & (table > 0)
+    logs = np.log(np.where(known & known[:, :1], table, np.nan) / table[:, :1])
     draws = np.random.default_rng(1)
     for _ in range(count):
-        row = table[draws.integers(len(table))]
-        row = row[np.isfinite(row) & (row > 0)]
-        picked = [0, *(1 + draws.choice(len(row) - 1, _ARMS - 1, replace=False))]
-        yield row[picked]
+        query = draws.integers(len(table))
+        plans = np.flatnonzero(known[query])
+        picked = plans[[0, *(1 + draws.choice(len(plans) - 1, _ARMS - 1, replace=False))]]
+        others = np.nanmean(np.delete(logs, query, axis=0)[:, picked], axis=0)
+        yield table[query][picked], tuple(np.exp(others)) if predicted else ()
 
 
-def kernels(folder: Path, count: int) -> Iterator[np.ndarray]:
+def kernels(folder: Path, count: int) -> Iterator[Problem]:
     """Yield the seconds of a kernel under the shipped knobs and under others."""
     text = gzip.decompress((folder / "autotuning/pyc_knobs.json.gz").read_bytes())
     found = [np.array([np.median(s) for s in k["samples"]]) for k in json.loads(text)]
     draws = np.random.default_rng(2)
     for _ in range(count):
         row = found[int(draws.integers(len(found)))]
-        yield row[[0, *(1 + draws.choice(len(row) - 1, _ARMS - 1, replace=False))]]
+        yield row[[0, *(1 + draws.choice(len(row) - 1, _ARMS - 1, replace=False))]], (1.0,) * _ARMS
 
 
 def _scored(arms: np.ndarray, pulls: np.ndarray, incumbents: np.ndarray) -> dict[str, float]:
@@ -128,41 +143,48 @@ def _overhead() -> Record:
 
 
 def _soak(calls: int, folder: Path) -> list[Record]:
-    """Call a program with two plans under a selector; count wrong answers, measure its memory.
+    """Call a program with two plans and a second build under a selector, with a database.
 
-    The log of a second program with a tenth of the calls is replayed.
+    Every answer is compared. Resident memory is that of the run whose log is bounded; a second run
+    keeps its whole log, which is replayed.
     """
     device, weight = Device("local-sync"), np.ones((64, 48), np.float32) / 8
     x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
-    program = compile(
+    source = compile(
         lambda a: np.tanh(a @ weight) @ weight.T,
         [x],
         device=device,
         also_modes=["memory_first"],
         cache=False,
     )
-    want, placed = program(x).tobytes(), to_device(x, device)
-    program.adapt(Selector(share=0.05))
-    wrong, warm = 0, 0
-    for number in range(calls):
-        answer = program(placed)
-        if number % 100 == 0:
-            wrong += answer.numpy().tobytes() != want
-        if number == calls // 5:
-            warm = _resident()
-    grown = _resident() / warm
-    short, learning = Program(program.artifact, device), Selector(most_rows=calls)
-    short.adapt(learning)
-    for _ in range(calls // 10):
-        short(placed)
+    want, placed = source(x).tobytes(), to_device(x, device)
+    wrong, warm, grown = 0, 0, 0.0
+    for log in ("", "log.jsonl"):
+        program = Program(source.artifact, device)
+        with EvidenceStore.open(f"sqlite:///{folder}/pyc{log}.db") as store:
+            lanes = ServiceLanes(store, program)
+            learning = Selector(observer=lanes, most_rows=calls if log else MOST_ROWS)
+            second = Program(source.artifact, Device("local-sync"))
+            program.adapt(learning, builds={"second": second})
+            for number in range(calls):
+                wrong += program(placed).numpy().tobytes() != want
+                if number == calls // 5:
+                    warm = _resident()
+            grown = grown or _resident() / warm
+            lanes.close()
+            rows, problems = store.counts()["feedback"], len(lanes.problems)
     learning.export(folder / "log.jsonl")
     same = replay(folder / "log.jsonl") == learning.events()
-    note(f"{calls} calls: {wrong} wrong, memory {grown:.4f} of that after warm-up, replayed {same}")
-    title = f"{calls} calls of a program with two plans"
+    events = len(learning.events())
+    note(f"{calls} calls: {wrong} wrong, memory {grown:.4f} of that after warm-up")
+    note(f"{events} events, replayed {same}; {rows} windows, {problems} refused by the database")
+    title = f"{calls} calls of a program with two plans and two builds"
     return [
         record(title, "paired", "resident memory, end / after a fifth", "x", grown),
-        record(title, "paired", "wrong answers of those compared (1 in 100)", "answers", wrong),
-        record(title, "paired", "logs replayed with the same events", "logs", float(same)),
+        record(title, "paired", "wrong answers of all, two runs", "answers", wrong),
+        record(title, "paired", "whole logs replayed with the same events", "logs", float(same)),
+        record(title, "paired", "events in the log", "events", float(events)),
+        record(title, "paired", "windows in the database", "rows", float(rows)),
     ]
 
 
@@ -185,7 +207,8 @@ def run(arguments: Sequence[str]) -> int:
             "loaded, wall": loaded(known.data, 0),
         }
         spaces = {
-            "plans of queries": list(queries(known.data, bench.rounds)),
+            "plans of queries": list(queries(known.data, bench.rounds, False)),
+            "plans of queries, predicted": list(queries(known.data, bench.rounds, True)),
             "knobs of kernels": list(kernels(known.data, bench.rounds)),
         }
     except (OSError, KeyError, ValueError) as error:
@@ -202,8 +225,8 @@ def run(arguments: Sequence[str]) -> int:
         for policy in POLICIES:
             draws = np.random.default_rng(3)
             scores = [
-                _scored(arms, *simulate(policy, list(arms), CALLS, noise(draws), seed))
-                for seed, arms in enumerate(problems)
+                _scored(arms, *simulate(policy, list(arms), CALLS, noise(draws), seed, expected))
+                for seed, (arms, expected) in enumerate(problems)
             ]
             for metric in scores[0]:
                 values = [s[metric] for s in scores]

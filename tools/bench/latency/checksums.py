@@ -22,7 +22,7 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.kernels.families.checked_gemm import CheckedGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier, Kernel
-from pyc_mlir.pipelines.kernels.shared.checksums import COUNTS, MOST_WORKGROUPS
+from pyc_mlir.pipelines.kernels.shared.counts import COUNTS, MOST_WORKGROUPS
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device

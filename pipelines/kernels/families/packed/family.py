@@ -9,7 +9,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
-from pyc_mlir.pipelines.kernels.families.packed.product import PackedProduct, has_table
+from pyc_mlir.pipelines.kernels.families.packed.product import PackedProduct, can_round, has_table
 from pyc_mlir.pipelines.kernels.families.packed.weights import (
     BlockPoints,
     Blocks,
@@ -36,6 +36,8 @@ def refusal(knobs: PackedProduct, target: Target) -> str:
         return reason
     if knobs.table and not has_table(target):
         return f"packed: expected a target with a table of f32 in a register, got {target.name}"
+    if knobs.rounds and not can_round(knobs, target):
+        return f"packed: expected a target with sums of four products of bytes, got {target.name}"
     if knobs.many and (reason := refuse_tile("packed", knobs.tall, knobs.blocks.panel, target)):
         return reason
     needed = knobs.height * knobs.vectors + 2 * knobs.vectors
@@ -52,7 +54,8 @@ def cost(knobs: PackedProduct, target: Target, sizes: Mapping[str, int]) -> Cost
     held = 4 * blocks.words.size + (4 + knobs.shifted) * blocks.scales.size
     traffic = held + 4 * rows * (blocks.depth + blocks.columns)
     traffic += knobs.epilogue.read_bytes(rows, blocks.columns)
-    return CostModel(target).kernel("packed", flops, traffic)
+    kind = "packed.rounded" if knobs.rounds and knobs.many else "packed"
+    return CostModel(target).kernel(kind, flops, traffic)
 
 
 def reference(knobs: PackedProduct, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
@@ -67,13 +70,22 @@ def reference(knobs: PackedProduct, arrays: Arrays) -> tuple[np.ndarray, np.ndar
     w, wide = numbers * scales[: blocks.depth], x.astype(np.float64)
     value, terms = wide @ w, np.abs(wide) @ np.abs(w)
     bound = slack(value, terms, blocks.depth + 2)
+    if knobs.rounds and len(x) > knobs.height:
+        bound = bound + rounding_of_blocks(wide, w, blocks.block)
     return evaluate(knobs.epilogue, value, reads, bound)
+
+
+def rounding_of_blocks(x: np.ndarray, w: np.ndarray, block: int) -> np.ndarray:
+    """Return how far sums may be off whose x is rounded to bytes block by block, at worst."""
+    starts = range(0, x.shape[1], block)
+    steps = np.maximum.reduceat(np.abs(x), starts, axis=1) / 127
+    return steps / 2 @ np.add.reduceat(np.abs(w), starts, axis=0)
 
 
 def sample(random: Random, target: Target) -> tuple[PackedProduct, list[Arrays]]:
     """Draw knobs and three calls."""
     bits, block = random.choice((4, 4, 8)), random.choice((16, 32, 64))
-    depth = 8 * random.choice((1, 2, 3, 4, 8, 9, 12, 20))
+    depth = 8 * random.choice((1, 2, 3, 4, 8, 8, 9, 12, 16, 20))
     blocks = Blocks(random.choice((1, 15, 16, 17, 33, 64, 100, 129, 200)), depth, block, bits, 16)
     rows = random.choice((1, 1, 2, 3, 5, 12, 13, 30, "m"))
     knobs = PackedProduct.on(
@@ -88,6 +100,8 @@ def sample(random: Random, target: Target) -> tuple[PackedProduct, list[Arrays]]
         knobs = replace(knobs, deep=random.choice((8, 24, 64)), tall=random.choice((1, 4)))
     if random.random() < 0.2:
         knobs = replace(knobs, table=False)
+    if can_round(knobs, target) and random.random() < 0.8:
+        knobs = knobs.rounding()
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
@@ -129,6 +143,8 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
         )
     except PycError:
         return []
+    if node.params["accuracy"] == "int8" and can_round(knobs, target):
+        knobs = knobs.rounding()
     feeds = [Feed.matrix(work, x), Feed(weight, (1, 2)), Feed(scale, (1,))]
     if shifted:
         feeds.append(Feed(point, (1,)))

@@ -5,7 +5,7 @@ neighbouring numbers of one column along the depth; two shifts take one out with
 conversion makes it f32. With AVX-512 a shift and a table of sixteen numbers do the same for 4 bits.
 One row is bound by memory: sums of a block are scaled at its end. Of a few rows a tile shares what
 was unpacked in registers, each weight scaled at once. Of many, panels are unpacked to scratch
-memory, where the tiles of `gemm` run over them.
+memory, where the tiles of `gemm` run over them; or the rows are rounded to bytes (`byte_rows.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyc_mlir.pipelines.kernels.families.gemm import Depth, Gemm, Product, Strip
+from pyc_mlir.pipelines.kernels.families.int8.dot import VNNI, has_dot
+from pyc_mlir.pipelines.kernels.families.packed.byte_rows import ByteRows, RoundedRows, fits
 from pyc_mlir.pipelines.kernels.families.packed.weights import (
     WORD,
     BlockPoints,
@@ -22,7 +24,7 @@ from pyc_mlir.pipelines.kernels.families.packed.weights import (
 )
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory, llvm
+from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory, llvm
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
@@ -50,8 +52,9 @@ class PackedProduct:
     """The knobs: `height` rows by `vectors` of columns are one register tile of several rows.
 
     More rows are tiles of `tall` rows by a panel, of which `deep` numbers of the depth are unpacked
-    at a time. `shifted`: zero points are given; without them they are half the range. `table`:
-    numbers of 4 bits are looked up in a register. `workgroups` cuts the panels.
+    at a time; or, `rounds`, are rounded to bytes. `shifted`: zero points are given; without them they
+    are half the range. `table`: numbers of 4 bits are looked up in a register. `workgroups` cuts the
+    panels.
     """
 
     rows: Dim
@@ -64,6 +67,7 @@ class PackedProduct:
     tall: int = 6
     deep: int = 1024
     table: bool = False
+    rounds: bool = False
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -75,6 +79,8 @@ class PackedProduct:
             raise no_kernel("packed", "sizes of at least 1, blocks and depth in words", self)
         if self.deep % blocks.per_word or (self.table and blocks.bits != _TABLE_BITS):
             raise no_kernel("packed", "`deep` in words, a table of numbers of 4 bits", self)
+        if self.rounds and (self.shifted or not fits(blocks, LINE)):
+            raise no_kernel("packed", "whole blocks without zero points to round rows", self)
 
     @staticmethod
     def on(target: Target, rows: Dim, blocks: Blocks, **others: Any) -> "PackedProduct":
@@ -94,6 +100,15 @@ class PackedProduct:
         shares = max(1, min(cores, blocks.words.full))
         return replace(made, **{"workgroups": shares, **others})
 
+    def rounding(self) -> "PackedProduct":
+        """Return the knobs of the same product with rounded rows.
+
+        Their tiles are a line wide: where no other way reads the weights, so are the panels.
+        """
+        narrow = self.many and isinstance(self.rows, int)
+        blocks = replace(self.blocks, panel=LINE) if narrow else self.blocks
+        return replace(self, blocks=blocks, rounds=True)
+
     @property
     def flops(self) -> float:
         """Operations of the product."""
@@ -110,6 +125,11 @@ class PackedProduct:
         return Scratch(
             min(self.deep, self.blocks.depth) * self.blocks.panel, 0, (1, self.workgroups)
         )
+
+    @property
+    def rounded(self) -> RoundedRows:
+        """Memory of rounded rows."""
+        return RoundedRows(self.blocks, self.workgroups)
 
     @property
     def product(self) -> Gemm:
@@ -136,12 +156,13 @@ class PackedProduct:
         taken += self.epilogue.operands("e", *result)
         taken.append(Operand("y", result, "out"))
         if self.many:
-            taken.append(self.scratch.operand)
+            taken += self.rounded.operands if self.rounds else (self.scratch.operand,)
         return Kernel(name, tuple(taken), lambda size: (1, self.workgroups), self._body)
 
     def _body(self, k: Build, x: Memory, w: Memory, scale: Memory, *others: Memory) -> None:
-        *reads, y = others[:-1] if self.many else others
-        scratch = others[-1] if self.many else None
+        count = (len(self.rounded.operands) if self.rounds else 1) if self.many else 0
+        *reads, y = others[: len(others) - count]
+        scratch = others[len(others) - count :]
         point = reads.pop(0) if self.shifted else None
         epilogue = InKernel(k, self.epilogue, tuple(reads))
         Unpacking(k, self, x, w, scale, point, y, epilogue, scratch).build()
@@ -170,7 +191,7 @@ class Unpacking:
     point: Memory | None
     y: Memory
     epilogue: InKernel
-    scratch: Memory | None
+    scratch: Sequence[Memory]
 
     def build(self) -> None:
         """Compute this workgroup's columns, in the way of so many rows."""
@@ -188,19 +209,22 @@ class Unpacking:
 
     def _many(self) -> None:
         """Run the tiles of a product over panels that are unpacked one after the other."""
-        knobs = self.knobs
-        assert self.scratch is not None
-        at, _ = knobs.scratch.own(self.k)
+        k, knobs = self.k, self.knobs
+        if knobs.rounds:
+            taken = (self.x, self.w, self.scale, self.y, self.epilogue, self.scratch)
+            ByteRows(k, knobs.blocks, knobs.workgroups, *taken).build(k.size(knobs.rows))
+            return
+        (scratch,) = self.scratch
+        at, _ = knobs.scratch.own(k)
         PanelProduct(
-            *(self.k, knobs.product, self.x, self.scratch, self.y, self.epilogue),
+            *(k, knobs.product, self.x, scratch, self.y, self.epilogue),
             unpack=self._unpack,
             at=at,
         ).build()
 
     def _unpack(self, strip: Strip, depth: Depth, at: Index) -> None:
         """Write the weights of a panel over a block of the depth, as f32, from `at` on."""
-        k, blocks, width, held = self.k, self.knobs.blocks, strip.width, self.scratch
-        assert held is not None
+        k, blocks, width, (held,) = self.k, self.knobs.blocks, strip.width, self.scratch
         words, scales = blocks.words, blocks.scales
         start, scale = (
             (p.edge * p.depth if strip.last else strip.first * (p.depth * width))
@@ -411,6 +435,11 @@ class PanelProduct(Product):
 
     def _next_panel(self, start: Index, at: Index) -> None:
         """Ask for nothing: the next panel is not unpacked yet."""
+
+
+def can_round(knobs: PackedProduct, target: Target) -> bool:
+    """Return whether many rows may be rounded to bytes: whole blocks, and four products a lane."""
+    return not knobs.shifted and fits(knobs.blocks, LINE) and has_dot(target, VNNI)
 
 
 def has_table(target: Target) -> bool:

@@ -8,14 +8,19 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from pyc_mlir.lab.evidence.database.tables import METADATA, STATES_VIEW, append_only
+from pyc_mlir.lab.evidence.database.tables import LEARNED, METADATA, STATES_VIEW, append_only
 
 
 def _first(connection: Connection) -> None:
-    """Return all tables of version 1."""
+    """Make all tables."""
     METADATA.create_all(connection)
     for statement in (STATES_VIEW, *append_only(connection.dialect.name)):
         connection.exec_driver_sql(statement.replace("%", "%%"))
 
 
-STEPS: list[Callable[[Connection], None]] = [_first]
+def _second(connection: Connection) -> None:
+    """Add the table of what selectors learned; a database that is new has it already."""
+    LEARNED.create(connection, checkfirst=True)
+
+
+STEPS: list[Callable[[Connection], None]] = [_first, _second]

@@ -27,7 +27,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.lab.evidence.database import lanes, trials
 from pyc_mlir.lab.evidence.database.engine import READ, as_pyc_errors, connect
-from pyc_mlir.lab.evidence.database.tables import ENVIRONMENTS, METADATA, MUTABLE, TRIALS
+from pyc_mlir.lab.evidence.database.tables import ENVIRONMENTS, LEARNED, METADATA, MUTABLE, TRIALS
 from pyc_mlir.lab.evidence.database.trials import StoredTrial
 from pyc_mlir.lab.evidence.rows import (
     JSON,
@@ -265,6 +265,26 @@ class EvidenceStore:
         """Return all transitions of a recipe in order, each as the state that it led to."""
         with self.reading() as connection:
             return lanes.history(connection, impl_id)
+
+    # Selectors in service
+
+    def learned(self, program: str, policy: str, env_id: str) -> dict[str, Any]:
+        """Return what `keep_learned` was given last; {} for nothing."""
+        given = (LEARNED.c.program == program, LEARNED.c.policy == policy)
+        query = sa.select(LEARNED.c.routes).where(*given, LEARNED.c.env_id == env_id)
+        with self.reading() as connection:
+            found = connection.execute(query).scalar_one_or_none()
+        return {} if found is None else parse_json(found)
+
+    def keep_learned(
+        self, program: str, policy: str, env_id: str, routes: Mapping[str, Any]
+    ) -> None:
+        """Keep what a selector learned of a program, in place of what was kept before."""
+        with self.writing() as connection:
+            key = {"program": program, "policy": policy, "env_id": env_id}
+            values = {"routes": canonical(routes), "at": self.moment(connection)}
+            insert = _INSERTS[connection.dialect.name](LEARNED).values(**key, **values)
+            connection.execute(insert.on_conflict_do_update(index_elements=[*key], set_=values))
 
     # Transactions
 

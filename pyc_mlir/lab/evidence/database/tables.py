@@ -1,8 +1,8 @@
 """The tables, their indexes, triggers and views, for SQLite and PostgreSQL alike.
 
-All but `trials` are append-only: triggers refuse updates and deletes, save while a transaction of
-`Store.collect` has a row in `maintenance`. JSON is stored as canonical text, so that equal data are
-equal texts in both engines.
+All but `trials` and `learned` are append-only: triggers refuse updates and deletes, save while a
+transaction of `Store.collect` has a row in `maintenance`. JSON is stored as canonical text, so that
+equal data are equal texts in both engines.
 """
 
 from sqlalchemy import (
@@ -21,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 METADATA = MetaData()
-MUTABLE = ("trials", "maintenance")
+MUTABLE = ("trials", "learned", "maintenance")
 # Integers that count up by themselves: SQLite does that for INTEGER keys only.
 _SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
 
@@ -190,6 +190,15 @@ FEEDBACK = Table(
     *_integer("count", "rejected"),
     *_number("cpu", nullable=True),
     Column("histogram", LargeBinary, nullable=False),
+)
+# What selectors learned in service: of a program by the hash of its code, under a policy.
+LEARNED = Table(
+    "learned",
+    METADATA,
+    _key("program"),
+    _key("policy"),
+    Column("env_id", Text, ForeignKey("environments.id"), primary_key=True),
+    *_text("routes", "at"),
 )
 MAINTENANCE = Table("maintenance", METADATA, _key("reason"))
 SCHEMA_VERSION = Table(

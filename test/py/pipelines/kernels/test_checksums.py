@@ -8,7 +8,8 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.families.checked_gemm import CheckedGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.kernels.shared.checksums import MOST_WORKGROUPS, PanelSums, signs
+from pyc_mlir.pipelines.kernels.shared.checksums import PanelSums, signs
+from pyc_mlir.pipelines.kernels.shared.counts import MOST_WORKGROUPS
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.tools.bench.latency.checksums import Products

@@ -110,16 +110,20 @@ def matmul_of_few_bits(n: OnnxNode) -> Any:
     return b.add(out, n.x(5)) if n.has(5) else out
 
 
+# That of MatMulNBits which allows products of 8-bit integers.
+_INT8_LEVEL = 4
+
+
 def _packed_product(n: OnnxNode, bits: int, shape: tuple[int, int]) -> Any:
     """Return the product by pyc.block_matmul; zero points are unpacked, a byte each."""
     b = n.b
-    n.attr("accuracy_level")
+    accuracy = "int8" if n.attr("accuracy_level", 0) == _INT8_LEVEL else "f32"
     point = b.constant(np.full(shape, 1 << (bits - 1), np.uint8))
     if n.has(3):
         point = unpacked(b, b.reshape(n.x(3), shape=(shape[0], -1)), bits)
         point = take(b, point, 1, 0, shape[1])
     scale = b.reshape(n.x(2), shape=shape)
-    return b.block_matmul(n.x(0), n.x(1), scale, point, bits=bits)
+    return b.block_matmul(n.x(0), n.x(1), scale, point, bits=bits, accuracy=accuracy)
 
 
 @contrib("RotaryEmbedding")

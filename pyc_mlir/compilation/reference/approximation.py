@@ -1,0 +1,281 @@
+"""Choose the products that may be approximate under a contract's `max_error`, and how exact each.
+
+    matmuls by constants  ->  ways (int8, int16, bf16) that a kernel has and that are predicted quicker
+    a sample, by the references  ->  what each way needs to be `allowed`, and how the shares that are
+                                     allowed compose to the errors of the program's results
+    the quickest ways whose composed error is within the clause  ->  marks on the ops
+
+The composition is that of rounding errors (`dialects/numerics/rounding.py`): a product that may be
+off by a share of its greatest element has a deviation of that share over `DEVIATIONS`, and as many
+deviations of the results, which follow from all of them, may be `max_error` at most. Kernels check in each call that no
+product exceeds its share; how errors grow from there to the results is sampled.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.artifact.test_vectors import candidate_sizes, make_inputs
+from pyc_mlir.compilation.options import NO_KERNELS, Options
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.ir.attributes import definition_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.interpreter import entry_function
+from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.numerics.approximation import (
+    ATTRIBUTE,
+    DEVIATIONS,
+    WAYS,
+    Approximation,
+)
+from pyc_mlir.dialects.numerics.rounding import Uncertain
+from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
+from pyc_mlir.pipelines.choices.choices import Alternative, Site
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.evidence import AllowedError, Evidence, NotOffered
+from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp
+
+APPROXIMATE, EXACT = "pyc-approximate", "exact"
+# What is allowed at least, over what the sample needs: less would compute tiles again in most calls.
+_MARGIN = 1.25
+# What is allowed at most, over the same: more would let errors pass that no sample has.
+_MOST_MARGIN = 4.0
+# A share of the greatest element above which nothing is left of a result.
+_MOST = 0.5
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A product that a kernel can approximate: its site, and predicted costs by way, exact first."""
+
+    op: ir.Operation
+    site: Site
+    costs: Mapping[str, Cost]
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The ways from the quickest to the exact one."""
+        return tuple(sorted(self.costs, key=lambda way: self.costs[way].seconds))
+
+
+# For each layer the way that is taken, and what is allowed then.
+_Plan = tuple[tuple[str, float], ...]
+
+
+def approximates(contract: Contract) -> bool:
+    """Return whether a contract lets products be approximate."""
+    error = contract.max_error
+    bounded = isinstance(error, int | float) and not isinstance(error, bool) and error > 0
+    return bounded and not contract.detect_faults
+
+
+def approximate(
+    module: ir.Module, signature: Signature, options: Options, context: PassContext
+) -> None:
+    """Mark the products of a module that may be approximate; one decision for each candidate.
+
+    The module is the program before any pass, in the current context.
+    """
+    families = (*APPROXIMATED, *APPROXIMATED.values())
+    local = options.target.device == "local" and options.kernels != NO_KERNELS
+    if not approximates(options.contract) or not local or not all(map(context.takes, families)):
+        return
+    layers = list(_layers(module, options.target))
+    errors = _Errors.sampled(module, layers, signature, options.target) if layers else None
+    if errors is None:
+        return
+    limit = options.contract.max_error
+    assert isinstance(limit, int | float), "approximates says so"
+    plan = errors.within(limit)
+    for number, (layer, (way, allowed)) in enumerate(zip(layers, plan, strict=True)):
+        legal = {way: allowed, **errors.more_exact(number, way)}
+        chosen = context.choices.choose(
+            layer.site,
+            [_alternative(layer, name) for name in legal],
+            _evidence(layer, errors, number, legal, limit),
+        ).name
+        if chosen != EXACT:
+            Approximation(chosen, legal[chosen]).mark(layer.op)
+
+
+def _alternative(layer: _Layer, way: str) -> Alternative:
+    exact = way == EXACT
+    return Alternative(way, layer.costs[way], "f32" if exact else "a check of each tile")
+
+
+def _evidence(
+    layer: _Layer, errors: "_Errors", number: int, legal: Mapping[str, float], limit: float
+) -> list[Evidence]:
+    needs = errors.needs[number]
+    found: list[Evidence] = [
+        AllowedError(way, allowed, needs[way]) for way, allowed in legal.items() if way != EXACT
+    ]
+    left_out = tuple(way for way in needs if way not in legal)
+    if left_out:
+        shares = ", ".join(f"{needs[way]:.2g} for {way}" for way in left_out)
+        why = f"max_error is {limit:g}; this product alone needs {shares} of its greatest element"
+        found.append(NotOffered(left_out, why))
+    return found
+
+
+def _layers(module: ir.Module, target: Target) -> Iterator[_Layer]:
+    """Yield the products by constants that a kernel approximates in less time."""
+    function = entry_function(module)
+    ids, known = OpIds(function), set()
+    for op in (o.operation for o in function.regions[0].blocks[0].operations):
+        definition = definition_of(op)
+        if definition is None:
+            continue
+        if all(v in known for v in op.operands):
+            known.add(op.result)
+        elif definition.name == "matmul" and op.operands[1] in known:
+            costs = _costs(op, target)
+            if len(costs) > 1:
+                yield _Layer(op, Site(APPROXIMATE, ids[op], str(op.location)), costs)
+
+
+def _costs(op: ir.Operation, target: Target) -> dict[str, Cost]:
+    """Return the predicted cost of a product by constants, exact and in the ways that are quicker."""
+    # Kernels are built by IREE's bindings, which other compiles need later only.
+    from pyc_mlir.pipelines.kernels.registry import FAMILIES
+
+    a, b, out = (from_mlir(v.type) for v in (*op.operands, op.result))
+    if b.rank != 2 or {a.dtype, b.dtype} != {F32}:
+        return {}
+    inputs = (Input(a), Input(b, lambda: np.zeros(b.static_shape, np.float32)))
+    work = Work(inputs, (WorkOp("matmul", (0, 1), {}, out),))
+    found: dict[str, Cost] = {}
+    for family, other in APPROXIMATED.items():
+        for offer in FAMILIES[family].match(work, target)[:1]:
+            found[EXACT] = offer.cost
+            made = [(w, FAMILIES[other].approximated(offer, target, w, _MOST / 2)) for w in WAYS]
+            # Of two ways that come to the same instruction the one with more bits is named.
+            forms = {o.knobs.form: (w, o.cost) for w, o in made if o is not None}
+            found |= {w: c for w, c in forms.values() if c.seconds < offer.cost.seconds}
+    return found
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """What the products of a program may be off, and its results then, on one sample.
+
+    needs: of each layer, by way, the `allowed` of nine of ten tiles. undecided: how many elements of
+    the results rounding decides without any approximation.
+    """
+
+    module: ir.Module
+    layers: Sequence[_Layer]
+    inputs: Sequence[np.ndarray]
+    needs: Sequence[Mapping[str, float]]
+    undecided: int
+
+    @staticmethod
+    def sampled(
+        module: ir.Module, layers: Sequence[_Layer], signature: Signature, target: Target
+    ) -> "_Errors | None":
+        """Run the references once; None where no sizes fit, or they lack an op."""
+        from pyc_mlir.pipelines.kernels.families.approximate.needs import needed_share
+
+        needs: dict[ir.Operation, dict[str, float]] = {}
+        wanted = {layer.op: layer for layer in layers}
+
+        def observe(op: ir.Operation, operands: Sequence[Uncertain], out: Uncertain) -> None:
+            if op in wanted:
+                a, b = (o.value for o in operands)
+                ways = [way for way in wanted[op].ways if way != EXACT]
+                needs[op] = {way: needed_share(way, target, a, b, out.value) for way in ways}
+
+        for sizes in candidate_sizes(signature):
+            try:
+                inputs = make_inputs(signature, 0, sizes)
+                results = interpret_uncertain(module, inputs, observe=observe)
+            except (PycError, ValueError, IndexError, MemoryError):
+                continue
+            found = [needs[layer.op] for layer in layers]
+            return _Errors(module, layers, inputs, found, _undecided(results))
+        return None
+
+    def within(self, limit: float) -> _Plan:
+        """Return the quickest plan whose results' errors are at most `limit` of the greatest.
+
+        Plans are ordered from the quickest to the exact one, and the first that fits is found by
+        bisection; then all that is allowed grows to what the clause leaves.
+        """
+        plans = list(self._ladder())
+        errors: dict[int, float] = {}
+
+        def fits(number: int) -> bool:
+            errors[number] = self._error(plans[number])
+            return errors[number] <= limit
+
+        number = bisect_left(range(len(plans) - 1), True, key=fits)
+        plan = plans[number]
+        if number == len(plans) - 1:
+            return plan
+        factor = min(_MOST_MARGIN / _MARGIN, 0.98 * limit / max(errors[number], limit / 100))
+        wider = tuple((way, min(allowed * factor, _MOST)) for way, allowed in plan)
+        return wider if factor > 1 and self._error(wider) <= limit else plan
+
+    def more_exact(self, number: int, way: str) -> dict[str, float]:
+        """Return the ways of a layer that are more exact than `way`, with what they are allowed."""
+        ways = self.layers[number].ways
+        return {w: self._allowed(number, w) for w in ways[ways.index(way) + 1 :]}
+
+    def _allowed(self, number: int, way: str) -> float:
+        return 0.0 if way == EXACT else min(_MARGIN * self.needs[number][way], _MOST)
+
+    def _ladder(self) -> Iterator[_Plan]:
+        """Yield plans, each with one layer more exact than in the one before.
+
+        All layers leave their quickest way before one leaves its next; first those that save least
+        for the square of their error.
+        """
+        count = len(self.layers)
+        now = [layer.ways[0] for layer in self.layers]
+        yield tuple((way, self._allowed(i, way)) for i, way in enumerate(now))
+        while any(way != EXACT for way in now):
+            for i in sorted((i for i in range(count) if now[i] != EXACT), key=self._worth):
+                ways = self.layers[i].ways
+                now[i] = ways[ways.index(now[i]) + 1]
+                yield tuple((way, self._allowed(j, way)) for j, way in enumerate(now))
+
+    def _worth(self, number: int) -> float:
+        layer, first = self.layers[number], self.layers[number].ways[0]
+        saved = layer.costs[EXACT].seconds - layer.costs[first].seconds
+        return saved / max(self.needs[number].get(first, 0.0), 1e-30) ** 2
+
+    def _error(self, plan: _Plan) -> float:
+        """Return the greatest error of a result, as a share of its greatest element."""
+        for layer, (way, allowed) in zip(self.layers, plan, strict=True):
+            if way != EXACT:
+                Approximation(way, allowed).mark(layer.op)
+        try:
+            results = interpret_uncertain(self.module, self.inputs)
+        finally:
+            for layer in self.layers:
+                if ATTRIBUTE in layer.op.attributes:
+                    del layer.op.attributes[ATTRIBUTE]
+        if _undecided(results) > self.undecided:
+            return math.inf
+        return max((_share(result) for result in results), default=0.0)
+
+
+def _undecided(results: Sequence[Uncertain]) -> int:
+    return sum(int((~np.isfinite(r.deviation)).sum()) for r in results)
+
+
+def _share(result: Uncertain) -> float:
+    sizes, deviation = np.abs(result.value.astype(np.float64)), result.deviation
+    greatest = float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
+    largest = DEVIATIONS * float(deviation.max(initial=0.0, where=np.isfinite(deviation)))
+    return largest / greatest if greatest else math.inf if largest else 0.0
