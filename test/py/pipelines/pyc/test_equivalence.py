@@ -28,6 +28,7 @@ def typed(function: Any, kind: Any) -> Any:
 
 EQUAL = {
     "softmax": (lambda x: nn.softmax(x), lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True), X),
+    "guard": (lambda x: np.where(x.T != x.T, 0, x.T), lambda x: x.T, X),
     "tanh": (lambda x: np.tanh(x), lambda x: 2 * nn.sigmoid(2 * x) - 1, X),
     "exp": (lambda x, y: np.exp(x) * np.exp(y), lambda x, y: np.exp(x + y), X),
     "roots": (lambda x: np.sqrt(36 * (x * x + 1)), lambda x: 6 * np.sqrt(x * x + 1), X),
