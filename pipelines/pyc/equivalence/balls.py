@@ -149,7 +149,7 @@ def _fractions(given: np.ndarray) -> np.ndarray:
 
     out = np.empty(given.shape, object)
     for at in np.ndindex(given.shape):
-        number: Fraction = given[at]
+        number: Any = given[at]
         out[at] = arb(fmpq(number.numerator, number.denominator))
     return out
 
