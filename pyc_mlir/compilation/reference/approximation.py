@@ -1,21 +1,20 @@
 """Choose the products that may be approximate under a contract's `max_error`, and how exact each.
 
-    matmuls by constants  ->  ways (int8, int16, bf16) that a kernel has and that are predicted quicker
-    a sample, by the references  ->  what each way needs to be `allowed`, and how the shares that are
-                                     allowed compose to the errors of the program's results
+    matmuls by constants       ->  ways (int8, int16, bf16) of kernels that are predicted quicker
+    a run of the references    ->  what each way needs to be `allowed`, and how the shares that are
+                                   allowed compose to the errors of the program's results
     the quickest ways whose composed error is within the clause  ->  marks on the ops
 
 The composition is that of rounding errors (`dialects/numerics/rounding.py`): a product that may be
 off by a share of its greatest element has a deviation of that share over `DEVIATIONS`, and as many
-deviations of the results, which follow from all of them, may be `max_error` at most. Kernels check in each call that no
-product exceeds its share; how errors grow from there to the results is sampled.
+deviations of the results, which follow from all of them, may be `max_error` at most. Kernels check
+in each call that no product exceeds its share; how errors grow to the results is sampled.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -36,6 +35,7 @@ from pyc_mlir.dialects.numerics.approximation import (
 )
 from pyc_mlir.dialects.numerics.rounding import Uncertain
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
+from pyc_mlir.dialects.ops.contraction import any_order
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import AllowedError, Evidence, NotOffered
@@ -46,7 +46,7 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp
 
 APPROXIMATE, EXACT = "pyc-approximate", "exact"
-# What is allowed at least, over what the sample needs: less would compute tiles again in most calls.
+# What is allowed at least, over what the sample needs: less would compute many tiles again.
 _MARGIN = 1.25
 # What is allowed at most, over the same: more would let errors pass that no sample has.
 _MOST_MARGIN = 4.0
@@ -56,7 +56,7 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class _Layer:
-    """A product that a kernel can approximate: its site, and predicted costs by way, exact first."""
+    """A product that a kernel can approximate: its site, and predicted costs by way."""
 
     op: ir.Operation
     site: Site
@@ -66,6 +66,15 @@ class _Layer:
     def ways(self) -> tuple[str, ...]:
         """The ways from the quickest to the exact one."""
         return tuple(sorted(self.costs, key=lambda way: self.costs[way].seconds))
+
+    def without_dominated(self, needs: Mapping[str, float]) -> "_Layer":
+        """Return the layer with those ways alone that are more exact than each quicker one."""
+        kept, least = {}, math.inf
+        for way in self.ways:
+            need = needs.get(way, 0.0)
+            if way == EXACT or need < least:
+                kept[way], least = self.costs[way], need
+        return replace(self, costs=kept)
 
 
 # For each layer the way that is taken, and what is allowed then.
@@ -94,6 +103,7 @@ def approximate(
     errors = _Errors.sampled(module, layers, signature, options.target) if layers else None
     if errors is None:
         return
+    layers = errors.layers
     limit = options.contract.max_error
     assert isinstance(limit, int | float), "approximates says so"
     plan = errors.within(limit)
@@ -120,7 +130,7 @@ def _evidence(
     found: list[Evidence] = [
         AllowedError(way, allowed, needs[way]) for way, allowed in legal.items() if way != EXACT
     ]
-    left_out = tuple(way for way in needs if way not in legal)
+    left_out = tuple(way for way in needs if way not in legal and way in layer.costs)
     if left_out:
         shares = ", ".join(f"{needs[way]:.2g} for {way}" for way in left_out)
         why = f"max_error is {limit:g}; this product alone needs {shares} of its greatest element"
@@ -145,14 +155,14 @@ def _layers(module: ir.Module, target: Target) -> Iterator[_Layer]:
 
 
 def _costs(op: ir.Operation, target: Target) -> dict[str, Cost]:
-    """Return the predicted cost of a product by constants, exact and in the ways that are quicker."""
+    """Return the predicted costs of a product by constants: exact, and in quicker ways."""
     # Kernels are built by IREE's bindings, which other compiles need later only.
     from pyc_mlir.pipelines.kernels.registry import FAMILIES
 
     a, b, out = (from_mlir(v.type) for v in (*op.operands, op.result))
     if b.rank != 2 or {a.dtype, b.dtype} != {F32}:
         return {}
-    inputs = (Input(a), Input(b, lambda: np.zeros(b.static_shape, np.float32)))
+    inputs = (Input(a), Input(b, lambda: np.zeros([d or 0 for d in b.shape], np.float32)))
     work = Work(inputs, (WorkOp("matmul", (0, 1), {}, out),))
     found: dict[str, Cost] = {}
     for family, other in APPROXIMATED.items():
@@ -167,10 +177,10 @@ def _costs(op: ir.Operation, target: Target) -> dict[str, Cost]:
 
 @dataclass(frozen=True)
 class _Errors:
-    """What the products of a program may be off, and its results then, on one sample.
+    """The errors of products, and those of the results that follow from them, on one sample.
 
-    needs: of each layer, by way, the `allowed` of nine of ten tiles. undecided: how many elements of
-    the results rounding decides without any approximation.
+    needs: of each layer, by way, the `allowed` of nine of ten tiles. undecided: how many elements
+    of the results rounding decides without any approximation.
     """
 
     module: ir.Module
@@ -198,11 +208,13 @@ class _Errors:
         for sizes in candidate_sizes(signature):
             try:
                 inputs = make_inputs(signature, 0, sizes)
-                results = interpret_uncertain(module, inputs, observe=observe)
+                with any_order():
+                    results = interpret_uncertain(module, inputs, observe=observe)
             except (PycError, ValueError, IndexError, MemoryError):
                 continue
+            useful = [layer.without_dominated(needs[layer.op]) for layer in layers]
             found = [needs[layer.op] for layer in layers]
-            return _Errors(module, layers, inputs, found, _undecided(results))
+            return _Errors(module, useful, inputs, found, _undecided(results))
         return None
 
     def within(self, limit: float) -> _Plan:
@@ -260,7 +272,8 @@ class _Errors:
             if way != EXACT:
                 Approximation(way, allowed).mark(layer.op)
         try:
-            results = interpret_uncertain(self.module, self.inputs)
+            with any_order():
+                results = interpret_uncertain(self.module, self.inputs)
         finally:
             for layer in self.layers:
                 if ATTRIBUTE in layer.op.attributes:

@@ -25,6 +25,7 @@ from pyc_mlir.pipelines.choices.evidence import AllowedError, NotOffered
 from pyc_mlir.pipelines.kernels.families.approximate.forms import best_form
 from pyc_mlir.pipelines.kernels.families.approximate.needs import needed_share
 from pyc_mlir.pipelines.kernels.families.int8.dot import MADD
+from pyc_mlir.runtime.counts import ApproximationCounts
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 
@@ -73,6 +74,12 @@ def inputs(kind: str, seed: int) -> np.ndarray:
     return x
 
 
+def counts(program: Program) -> ApproximationCounts:
+    found = program.stats().approximations
+    assert found is not None
+    return found
+
+
 KINDS = ("plain", "outliers", "outlier columns", "scales", "zeros")
 
 
@@ -99,7 +106,7 @@ def test_errors_stay_within_the_promise(function: Any) -> None:
     for kind in KINDS:
         for seed in range(4):
             assert share(program, function, inputs(kind, seed)) <= limit, (kind, seed)
-    assert program.stats().approximations.tiles
+    assert counts(program).tiles
 
 
 def test_bounds_stand_in_the_decision_and_the_report() -> None:
@@ -117,8 +124,7 @@ def test_tiles_that_break_the_promise_are_computed_exactly() -> None:
     x = inputs("plain", 1)
     x[0, 0] = 1e6
     found = program(x)
-    counts = program.stats().approximations
-    assert counts.by_bound
+    assert counts(program).by_bound
     assert np.array_equal(found[0], exact(x)[0])
 
 

@@ -52,9 +52,9 @@ class PackedProduct:
     """The knobs: `height` rows by `vectors` of columns are one register tile of several rows.
 
     More rows are tiles of `tall` rows by a panel, of which `deep` numbers of the depth are unpacked
-    at a time; or, `rounds`, are rounded to bytes. `shifted`: zero points are given; without them they
-    are half the range. `table`: numbers of 4 bits are looked up in a register. `workgroups` cuts the
-    panels.
+    at a time; or, `rounds`, are rounded to bytes. `shifted`: zero points are given; without them
+    they are half the range. `table`: numbers of 4 bits are looked up in a register. `workgroups`
+    cuts the panels.
     """
 
     rows: Dim
