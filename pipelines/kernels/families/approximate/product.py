@@ -92,6 +92,7 @@ class Approximation:
     counter: Counter
     allowed: float
     block: int
+    checked: bool
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ class ApproximateProduct(Product):
 
         def block(first: Index, count: Index) -> None:
             own.rows.round(first, count)
-            own.rows.multiply(first, count, *self._panels(), knobs.height)
+            if own.checked:
+                own.rows.multiply(first, count, *self._panels(), knobs.height)
             self._columns(first, count)
 
         row_blocks(k, knobs.rows, knobs.workgroups[0], own.block, block)
@@ -164,18 +166,24 @@ class ApproximateProduct(Product):
         places = self._places(spot.strip, spot.panel)
         spots = [(spot.source + r, at) for r in range(spot.height) for at in places]
         values = self._scaled(spot, len(places), self._sums(spot, len(places)))
-        within, sound = self._checked(spot, values)
+        kept = self.sums[0] if self.sums else None
         self._own.counter.add(TILES, Scalar.of(1.0))
+        if self._own.checked:
+            values = self._settled(spot, values)
+        store_tile(k, self.epilogue, self.c, spots, values, len(places), kept)
+
+    def _settled(self, spot: Spot, values: Sequence[Vector]) -> list[Vector]:
+        """Return the tile, computed exactly if a check fails."""
+        within, sound = self._checked(spot, values)
+        width = len(values) // spot.height
 
         def exact() -> list[Vector]:
             bound = chosen(within, 0.0, 1.0)
             self._own.counter.add(BY_BOUND, bound)
             self._own.counter.add(BY_SUMS, Scalar.of(1.0) - bound)
-            return self._exact(spot, len(places))
+            return self._exact(spot, width)
 
-        values = k.either(within & sound, values, lambda: values, exact)
-        kept = self.sums[0] if self.sums else None
-        store_tile(k, self.epilogue, self.c, spots, values, len(places), kept)
+        return self.k.either(within & sound, values, lambda: values, exact)
 
     def _sums(self, spot: Spot, width: int) -> list:
         """Return the sums of products of words, row by row."""
