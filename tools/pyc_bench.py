@@ -36,6 +36,7 @@ SUITES: dict[str, str] = {
     "dynamic": "pyc_mlir.tools.bench.adaptation.dynamic:run",
     "selector": "pyc_mlir.tools.bench.adaptation.selector:run",
     "checksums": "pyc_mlir.tools.bench.latency.checksums:run",
+    "approximate": "pyc_mlir.tools.bench.latency.approximate:run",
     "pack": "pyc_mlir.tools.bench.packing.suite:run",
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
     "iopddl": "pyc_mlir.tools.bench.packing.iopddl:run",

@@ -65,8 +65,6 @@ from pyc_mlir.pipelines.target.cost_model import CostModel
 
 # A lowered function has one block; regions with control flow are left to IREE, which looks again.
 TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
-
-
 _NO_REFERENCE = Expectation(
     unchecked=Unchecked.NO_REFERENCE, why="the program enters at IREE; `max_error` asks vmvx"
 )
@@ -230,8 +228,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     before = copied(module) if expect else None
     _optimize(module, options, context)
     function = entry_function(module)
-    ids = OpIds(function)
-    locations = {name: _readable(op.location) for op, name in ids.by_op.items()}
+    locations = {name: _readable(o.location) for o, name in OpIds(function).by_op.items()}
     # In search of aliases, MLIR would print all constants once before the text.
     pyc_text = module.operation.get_asm(
         large_elements_limit=_READABLE_ELEMENTS,
@@ -242,20 +239,19 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     mixes = _mixes_rows(function)
     known = constant_work(module)
     faults = _covered(coverage(module, CHECKED.values()), options)
-    approximated = coverage(module, APPROXIMATED.values())
+    approximate_ones = coverage(module, APPROXIMATED.values())
     signature = refined(given, signature_of(function))
     prediction = _predicted(module, signature, options, context.choices.log)
     expected = None if before is None else expectation(before, entry, signature)
     run_pipeline(module, TO_LINALG, context)
     _drop_argument_attributes(module)
-    decisions = context.choices.log
     return Lowered(
         bytecode(module),
         entry,
         signature,
         graph_id,
         constants,
-        decisions,
+        context.choices.log,
         locations,
         pyc_text,
         mixes,
@@ -265,7 +261,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
         imported,
         structure_id,
         faults,
-        approximated,
+        approximate_ones,
         context.counts,
         expected,
     )

@@ -177,7 +177,7 @@ def _costs(op: ir.Operation, target: Target) -> dict[str, Cost]:
 
 @dataclass(frozen=True)
 class _Errors:
-    """What the products of a program may be off, and its results then, on one sample.
+    """The errors of products, and those of the results that follow from them, on one sample.
 
     needs: of each layer, by way, the `allowed` of nine of ten tiles. undecided: how many elements
     of the results rounding decides without any approximation.

@@ -34,7 +34,7 @@ FOLDERS = (
     *under("dialects", "", "util", "ops", "ir", "numerics"),
     *under("pipelines", "target", "choices", "shapes", "text", "driver", "streams"),
     *under("pipelines/kernels", "lang", "shared", "match", ""),
-    *under("pipelines/kernels/families", "", "conv", "int8", "movement", "packed"),
+    *under("pipelines/kernels/families", "", "conv", "int8", "approximate", "movement", "packed"),
     *under("pipelines/pyc", "", "canonicalize", "terms", "equivalence/fields", "equivalence"),
     *under("pipelines/pyc", "recognize", "fuse", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
@@ -83,7 +83,7 @@ MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12
 # Files of nothing but the rows of one table, which is one place on purpose.
 MAX_TABLE, TABLES = 700, ("dialects/reasons.py",)
 # Lines of dialects/, pipelines/, pyc_mlir/ and tools/ together.
-MAX_PRODUCT = 133_000
+MAX_PRODUCT = 138_500
 
 
 @dataclass

@@ -3,9 +3,9 @@
 Rounding is dithered, so that its errors do not depend on the numbers: a fixed pseudo-random number
 is added before an integer is rounded, and taken off the sums again (Schuchman, 1964, "Dither
 Signals and Their Effect on Quantization Noise"). The error of each number is then uniform over a
-step, whatever the data, and that of a sum of products is below `DEVIATIONS` standard deviations
-but for a share of 2 exp(-DEVIATIONS^2 / 2) of all draws. bf16 rounds up or down with a probability
-by how near a number is, which keeps the mean.
+step, whatever the data, and that of a sum of products is below `DEVIATIONS` standard deviations,
+but for a share of 2 exp(-DEVIATIONS^2 / 2) of all draws at most. bf16 rounds up or down with a
+probability by how near a number is, which keeps the mean.
 """
 
 from dataclasses import dataclass

@@ -58,7 +58,7 @@ class ApproximateGemm:
 
     `way`: how many bits (`WAYS`); `form`: by which instruction; `allowed`: the greatest error of an
     element as a share of the greatest one of its tile, before the epilogue; `block`:
-    rows that are rounded at once.
+    rows that are rounded at once. Tiles are not `checked` in measurements only.
     """
 
     product: Gemm
@@ -66,6 +66,7 @@ class ApproximateGemm:
     allowed: float
     form: str
     block: int = 96
+    checked: bool = True
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -142,7 +143,7 @@ class ApproximateGemm:
         counter = Counter.of(k, counts, product.workgroups[0])
         own = Approximation(
             *(self.of_form, words, self.words, facts, self.facts),
-            *(rows, counter, self.allowed, places.rows),
+            *(rows, counter, self.allowed, places.rows, self.checked),
         )
         epilogue = InKernel(k, product.epilogue, tuple(reads))
         ApproximateProduct(k, product, a, b, c, epilogue, approximation=own).build()

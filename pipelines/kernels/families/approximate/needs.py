@@ -1,4 +1,4 @@
-"""What an approximate product of given numbers needs to be allowed, by the bound of its kernel."""
+"""The error that a product of given numbers needs to be allowed, by the bound of its kernel."""
 
 import numpy as np
 

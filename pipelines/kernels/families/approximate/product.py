@@ -26,6 +26,7 @@ from pyc_mlir.pipelines.kernels.families.approximate.rows import RoundedRows
 from pyc_mlir.pipelines.kernels.families.gemm import Depth, Product, Strip
 from pyc_mlir.pipelines.kernels.lang.language import Memory
 from pyc_mlir.pipelines.kernels.lang.values import (
+    LARGEST,
     Condition,
     Index,
     Scalar,
@@ -38,9 +39,11 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     tree,
 )
 from pyc_mlir.pipelines.kernels.lang.words import (
+    above,
     all_lanes,
     chosen,
     lanes_of_sums,
+    picked_by,
     size_of,
     sums_of,
 )
@@ -75,7 +78,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Approximation:
-    """What an approximate product has besides those of an exact one.
+    """The parts of an approximate product beside those of an exact one.
 
     `block` are the rows rounded at once, `allowed` the share of the greatest element.
     """
@@ -89,6 +92,7 @@ class Approximation:
     counter: Counter
     allowed: float
     block: int
+    checked: bool
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,8 @@ class ApproximateProduct(Product):
 
         def block(first: Index, count: Index) -> None:
             own.rows.round(first, count)
-            own.rows.multiply(first, count, *self._panels(), knobs.height)
+            if own.checked:
+                own.rows.multiply(first, count, *self._panels(), knobs.height)
             self._columns(first, count)
 
         row_blocks(k, knobs.rows, knobs.workgroups[0], own.block, block)
@@ -161,18 +166,24 @@ class ApproximateProduct(Product):
         places = self._places(spot.strip, spot.panel)
         spots = [(spot.source + r, at) for r in range(spot.height) for at in places]
         values = self._scaled(spot, len(places), self._sums(spot, len(places)))
-        within, sound = self._checked(spot, values)
+        kept = self.sums[0] if self.sums else None
         self._own.counter.add(TILES, Scalar.of(1.0))
+        if self._own.checked:
+            values = self._settled(spot, values)
+        store_tile(k, self.epilogue, self.c, spots, values, len(places), kept)
+
+    def _settled(self, spot: Spot, values: Sequence[Vector]) -> list[Vector]:
+        """Return the tile, computed exactly if a check fails."""
+        within, sound = self._checked(spot, values)
+        width = len(values) // spot.height
 
         def exact() -> list[Vector]:
             bound = chosen(within, 0.0, 1.0)
             self._own.counter.add(BY_BOUND, bound)
             self._own.counter.add(BY_SUMS, Scalar.of(1.0) - bound)
-            return self._exact(spot, len(places))
+            return self._exact(spot, width)
 
-        values = k.either(within & sound, values, lambda: values, exact)
-        kept = self.sums[0] if self.sums else None
-        store_tile(k, self.epilogue, self.c, spots, values, len(places), kept)
+        return self.k.either(within & sound, values, lambda: values, exact)
 
     def _sums(self, spot: Spot, width: int) -> list:
         """Return the sums of products of words, row by row."""
@@ -245,7 +256,9 @@ class ApproximateProduct(Product):
         # What is allowed of the exact greatest element is a little less of the computed one.
         share_of = DEVIATIONS * (1 + own.allowed) / own.allowed
         greatest = across_lanes(larger, _greatest(values))
-        within = deviation(BOUND_B, BOUND_A, share_of).at_most(greatest.across(lanes))
+        # Beside infinities nothing is small.
+        finite = picked_by(above(greatest, Scalar.of(LARGEST)), Scalar.of(0.0), greatest)
+        within = deviation(BOUND_B, BOUND_A, share_of).at_most(finite.across(lanes))
         products = rows.several(rows.places.products + spot.number * rows.places.each, spot.row)
         apart = sums_of([signed_by_lines(row, lanes) for row in cut]) - products.part(order)
         sound = size_of(apart).at_most(deviation(SUMS_B, SUMS_A, DEVIATIONS))

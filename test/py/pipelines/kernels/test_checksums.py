@@ -83,6 +83,16 @@ def test_damaged_weights_are_found(products, number):
     assert products.found(2 * number + 1, arguments).lasting >= 1
 
 
+def test_damage_between_two_products_is_not_seen(products):
+    """Checks begin with what is read: the second result is that of the damaged numbers."""
+    a, b = drawn(SHAPES[0], 8)
+    memory = checked(products, 0, a, b).result.copy()
+    memory.view(np.uint32)[3, 5] ^= np.uint32(1 << 30)
+    found = checked(products, 0, memory, b)
+    assert np.array_equal(found.result, plain(products, 0, memory, b))
+    assert (found.repaired, found.lasting) == (0, 0)
+
+
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-40, 0.0])
 def test_numbers_at_the_ends_of_the_range_are_no_faults(products, special):
     a, b = drawn(SHAPES[1], 3)
