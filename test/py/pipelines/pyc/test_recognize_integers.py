@@ -1,5 +1,7 @@
 """pyc-recognize: ops on quantized tensors as ops on integers, exact, and near misses."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -158,7 +160,7 @@ def test_near_misses_stay_floats(miss):
     assert composites(compiled(source)) == []
 
 
-def pooled(scale=SX, result=True):
+def pooled(scale: Any = SX, result=True):
     """The largest of dequantized bytes, quantized again by another scale if `result`."""
     weights = {"sx": scale, "zx": np.uint8(ZX), "sy": SY, "zy": np.uint8(ZY)}
     nodes = [
