@@ -60,3 +60,21 @@ def test_weights_of_zeros_leave_a_product_exact() -> None:
     assert sorted(chosen(program))[0] == EXACT
     x = DRAW.normal(size=(ROWS, WIDTH)).astype(np.float32)
     assert share(program(x), x.astype(np.float64) @ W) <= LIMIT
+
+
+def test_rows_that_cancel_are_exact_beside_large_ones() -> None:
+    def normed(x: Any) -> Any:
+        y = x @ W
+        centred = y - np.mean(y, axis=-1, keepdims=True)
+        return centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
+
+    program = compiled(normed)
+    assert set(chosen(program)) & set(WAYS)
+    x = DRAW.normal(size=(ROWS, WIDTH))
+    least = np.linalg.svd(W.astype(np.float64))[0][:, -1]
+    x[1::2] = 0.02 * x[1::2] + 16 * least
+    x = x.astype(np.float32)
+    assert share(program(x), normed(x.astype(np.float64))) <= LIMIT
+    counts = program.stats().approximations
+    assert counts is not None
+    assert counts.by_bound
