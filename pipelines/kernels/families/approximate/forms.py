@@ -63,7 +63,7 @@ def best_form(target: Target, way: str) -> str | None:
 
 @dataclass(frozen=True)
 class Form:
-    """What a form makes of numbers, for products over `depth`."""
+    """A form of numbers, for products over `depth`."""
 
     name: str
     depth: int
@@ -97,7 +97,7 @@ class Form:
 
     @property
     def offset(self) -> int:
-        """What is added to integers of A: vpdpbusd takes them without a sign."""
+        """The number added to integers of A: vpdpbusd takes them without a sign."""
         return _BYTE_OFFSET if self.name == BYTES else 0
 
     @property

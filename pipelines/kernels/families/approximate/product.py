@@ -76,7 +76,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Approximation:
-    """What an approximate product has besides those of an exact one.
+    """The parts of an approximate product beside those of an exact one.
 
     `block` are the rows rounded at once, `allowed` the share of the greatest element.
     """
