@@ -67,11 +67,14 @@ class _Layer:
         return tuple(sorted(self.costs, key=lambda way: self.costs[way].seconds))
 
     def without_dominated(self, needs: Mapping[str, float]) -> "_Layer":
-        """Return the layer with those ways alone that are more exact than each quicker one."""
+        """Return the layer with those ways alone that are more exact than each quicker one.
+
+        A way of which the sample shows no error, as of weights that are all 0, is not judged by it.
+        """
         kept, least = {}, math.inf
         for way in self.ways:
             need = needs.get(way, 0.0)
-            if way == EXACT or need < least:
+            if way == EXACT or 0 < need < least:
                 kept[way], least = self.costs[way], need
         return replace(self, costs=kept)
 
