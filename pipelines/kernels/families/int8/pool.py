@@ -25,7 +25,7 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Mask, arith, least, vector
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_target
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -166,7 +166,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     """Match a pooling by maxima of NHWC images of bytes."""
     node = work.nodes[0]
     names = {DTYPES[n]: n for n in BOUNDS}
-    if node.name != "max_pool2d" or refusal(None, target) or node.type.dtype not in names:
+    if node.name != "max_pool2d" or refuse_narrow(target) or node.type.dtype not in names:
         return []
     shape = work.type(node.operands[0]).shape
     found = images_of_window(shape, node.params, node.params["kernel"])
