@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyc_mlir.dialects.util.files import write_file
+from pyc_mlir.measure.hardware import parse_cpuinfo, read
 
+_CPUINFO, _TILES = Path("/proc/cpuinfo"), "amx_tile"
 _VARIABLE = "LD_PRELOAD"
 _NAME = "tiles.so"
 _PAGE = 0x1000
@@ -48,7 +50,12 @@ def library() -> bytes:
 
 
 def preloading(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Write the library to a folder; the environment in which a program loads it first."""
+    """Write the library to a folder; the environment in which a program loads it first.
+
+    The environment as it is where the CPU has no tiles.
+    """
+    if _TILES not in parse_cpuinfo(read(_CPUINFO))[1]:
+        return dict(environ)
     path = folder / _NAME
     write_file(path, library())
     others = environ.get(_VARIABLE, "")
