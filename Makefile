@@ -83,7 +83,7 @@ $(VENV)/stamp-%: pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-STANDINS := flint torch jax jax/numpy sqlalchemy sqlalchemy/dialects sqlalchemy/schema distributed \
+STANDINS := flint z3 torch jax jax/numpy sqlalchemy sqlalchemy/dialects sqlalchemy/schema distributed \
   uvicorn starlette $(addprefix starlette/,applications requests responses routing)
 
 # For pyright (see pyproject.toml): the four folders as the one package that they install as, and

@@ -6,8 +6,9 @@
 Programs are what `compile` takes: functions in numpy style, ONNX and MLIR files, text, modules.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
@@ -41,8 +42,12 @@ __all__ = [
     "Trial",
     "Unknown",
     "equivalent",
+    "equivalent_all",
     "replay",
 ]
+
+T = TypeVar("T")
+_Pair = tuple[Program, Program, Graph] | Proof | Unknown
 
 
 def equivalent(
@@ -67,12 +72,34 @@ def equivalent(
     Raises PycError for what cannot be read, and (BAD_ARGUMENT) for other values.
     """
     _check(relation, seed, trials, functions)
-    with new_context() as context, ir.Location.unknown():
-        pair = _pair(a, b, inputs, functions, passes, context)
-        if isinstance(pair, Unknown | Proof):
-            return pair
-        first, second, graph = pair
-        return decide(first, second, graph, relation=relation, seed=seed, trials=trials)
+    ask = partial(_answer, relation=relation, seed=seed, trials=trials)
+    return _each(a, [b], inputs, functions, passes, ask)[0]
+
+
+def equivalent_all(
+    a: Any,
+    others: Sequence[Any],
+    *,
+    inputs: Sequence[Any] | None = None,
+    relation: Relation = Relation.ROUNDED,
+    seed: int = 0,
+    trials: int = TRIALS,
+) -> list[Answer]:
+    """Return what `equivalent` answers to `a` and each of `others`, in order.
+
+    What the programs have in common is computed once, so that this is faster than as many calls.
+
+    Raises PycError as `equivalent` does.
+    """
+    _check(relation, seed, trials, ("main", "main"))
+    ask = partial(_answer, relation=relation, seed=seed, trials=trials)
+    return _each(a, others, inputs, ("main", "main"), "", ask)
+
+
+def _answer(pair: _Pair, relation: Relation, seed: int, trials: int) -> Answer:
+    if isinstance(pair, Unknown | Proof):
+        return pair
+    return decide(*pair, relation=relation, seed=seed, trials=trials, solves=True)
 
 
 def replay(
@@ -88,26 +115,29 @@ def replay(
 
     Raises PycError: BAD_ARGUMENT for other programs than the proof's.
     """
-    with new_context() as context, ir.Location.unknown():
-        pair = _pair(a, b, inputs, functions, passes, context)
-        if isinstance(pair, Unknown):
-            return False
-        if isinstance(pair, Proof):
-            return pair == proof
-        first, second, graph = pair
-        if (digest(first), digest(second)) != proof.digests:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                where="replay",
-                expected="the two programs of the proof",
-                got="others",
-                remedy="give the programs, inputs and passes that `equivalent` was given",
-            )
-        seed = proof.trials[0].seed // 1000 if proof.trials else 0
-        again = decide(
-            first, second, graph, relation=proof.relation, seed=seed,
-            trials=max(1, len(proof.trials)), explains=proof.kind == "algebraic",
-        )  # fmt: skip
+    return _each(a, [b], inputs, functions, passes, partial(_holds, proof))[0]
+
+
+def _holds(proof: Proof, pair: _Pair) -> bool:
+    if isinstance(pair, Unknown):
+        return False
+    if isinstance(pair, Proof):
+        return pair == proof
+    first, second, graph = pair
+    if (digest(first), digest(second)) != proof.digests:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            where="replay",
+            expected="the two programs of the proof",
+            got="others",
+            remedy="give the programs, inputs and passes that `equivalent` was given",
+        )
+    seed = proof.trials[0].seed // 1000 if proof.trials else 0
+    again = decide(
+        first, second, graph, relation=proof.relation, seed=seed,
+        trials=max(1, len(proof.trials)), explains=proof.kind == "algebraic",
+        solves=proof.kind == "solver",
+    )  # fmt: skip
     if not isinstance(again, Proof) or again.relation > proof.relation:
         return False
     return (again.kind, again.steps, again.trials) == (proof.kind, proof.steps, proof.trials)
@@ -133,29 +163,41 @@ def _check(relation: Any, seed: Any, trials: Any, functions: Any) -> None:
         )
 
 
-def _pair(
-    a: Any, b: Any, inputs: Sequence[Any] | None, functions: tuple[str, str], passes: str,
-    context: ir.Context,
-) -> tuple[Program, Program, Graph] | Proof | Unknown:  # fmt: skip
-    """Return both programs in one graph; a proof by ids where sizes vary; Unknown."""
-    modules = [_module(s, inputs, context) for s in (a, b)]
-    for module in modules:
-        if isinstance(module, Unknown):
-            return module
-    if passes:
-        run_pipeline(modules[1], passes)
-    chosen = [_function(m, n) for m, n in zip(modules, functions, strict=True)]
+def _each(
+    a: Any, others: Sequence[Any], inputs: Sequence[Any] | None, functions: tuple[str, str],
+    passes: str, ask: Callable[[_Pair], T],
+) -> list[T]:  # fmt: skip
+    """Return the answers to `a` with each other program, all in one graph."""
     graph = Graph()
+    answers = []
+    with new_context() as context, ir.Location.unknown():
+        first = _module(a, inputs, context)
+        for other in others:
+            second = _module(other, inputs, context)
+            missing = [m for m in (first, second) if isinstance(m, Unknown)]
+            if not missing and passes:
+                run_pipeline(second, passes)
+            pair = missing[0] if missing else _pair(first, second, inputs, functions, graph)
+            answers.append(ask(pair))
+    return answers
+
+
+def _pair(
+    first: ir.Module, second: ir.Module, inputs: Sequence[Any] | None, functions: tuple[str, str],
+    graph: Graph,
+) -> _Pair:  # fmt: skip
+    """Return both programs in one graph; a proof by ids where sizes vary; Unknown."""
+    chosen = [_function(m, n) for m, n in zip((first, second), functions, strict=True)]
     try:
         sizes = sizes_of(chosen[0], inputs)
-        first, second = (graph.read(f, sizes) for f in chosen)
+        one, other = (graph.read(f, sizes) for f in chosen)
     except NotComparable as error:
         ids = [OpIds(f).graph_id for f in chosen] if _plain(chosen) else ["a", "b"]
         if ids[0] == ids[1]:
             types = tuple(str(t) for t in chosen[0].attributes["function_type"].value.inputs)
             return Proof(Relation.BITS, "structural", types, (ids[0], ids[1]))
         return Unknown(str(error))
-    return first, second, graph
+    return one, other, graph
 
 
 def _plain(functions: Sequence[ir.Operation]) -> bool:

@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import permutations
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.opdef import OPS, Trait
-from pyc_mlir.dialects.types import TensorType, is_float
+from pyc_mlir.dialects.types import DTYPES, TensorType, is_float
 from pyc_mlir.frontends.python.specs import TensorSpec, annotated_specs
 from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
@@ -136,6 +137,20 @@ def pattern(
     )
     if not types or len(types) != len(specs) or not all(t.is_static for t in types):
         raise _refused(name, 'annotations of static sizes, such as Tensor["f32", 4, 8]', "others")
+    made = _made(name, function, other, types, relation, allows_unsafe)
+    PATTERNS[name] = made
+    return made
+
+
+def _made(
+    name: str,
+    function: Callable[..., Any],
+    other: Callable[..., Any],
+    types: tuple[TensorType, ...],
+    relation: Relation,
+    allows_unsafe: bool,
+) -> Pattern:
+    """Return a pattern. Raises PycError (BAD_ARGUMENT) without a proof."""
     graph = Graph()
     try:
         first, second = (_traced(f, types, graph) for f in (function, other))
@@ -146,9 +161,40 @@ def pattern(
         raise _refused(name, "a replacement that is proved equal", str(proof))
     if not proof.is_safe_in_floats and not allows_unsafe:
         raise _refused(name, "a replacement that is as good in floats", f"another one: {proof}")
-    made = Pattern(name, function, other, types, relation, proof, allows_unsafe)
-    PATTERNS[name] = made
-    return made
+    return Pattern(name, function, other, types, relation, proof, allows_unsafe)
+
+
+# Composites that `pyc-find` knows by name: the ranks of their arguments.
+COMPOSITES = {
+    "softmax": (2,), "log_softmax": (2,), "layernorm": (2, 1, 1), "rmsnorm": (2, 1),
+    "gelu": (2,), "silu": (2,), "sigmoid": (2,),
+}  # fmt: skip
+_EXAMPLE = (4, 8)
+_MOST_EPSILON = 1e-2
+
+
+def composites(name: str, given: Program) -> list[Pattern]:
+    """Return an op of `COMPOSITES` as patterns, one for each way to call it that may stand there.
+
+    Norms have an epsilon, which is a small constant of the program.
+    """
+    from pyc_mlir import nn
+
+    op = getattr(nn, name)
+    types = tuple(TensorType(_EXAMPLE[-r:], DTYPES["f32"]) for r in COMPOSITES[name])
+    ways: list[Callable[..., Any]] = [op]
+    if "epsilon" in {p.name for p in OPS[name].params}:
+        ways = [partial(op, epsilon=e) for e in _epsilons(given)]
+    elif name == "gelu":
+        ways = [partial(op, approximate=a) for a in ("none", "tanh")]
+    return [_made(name, way, way, types, Relation.ROUNDED, True) for way in ways]
+
+
+def _epsilons(given: Program) -> list[float]:
+    """Return the small numbers of a program, and the epsilons of its ops."""
+    constants = (n.number for n in given.nodes if n.name == "constant" and n.number is not None)
+    own = (n.params["epsilon"] for n in given.nodes if "epsilon" in n.params)
+    return sorted({float(e) for e in (*constants, *own) if 0 < e <= _MOST_EPSILON})
 
 
 def _refused(name: str, expected: str, got: str) -> PycError:

@@ -37,6 +37,7 @@ SUITES: dict[str, str] = {
     "selector": "pyc_mlir.tools.bench.adaptation.selector:run",
     "tail": "pyc_mlir.tools.bench.adaptation.tail:run",
     "checksums": "pyc_mlir.tools.bench.latency.checksums:run",
+    "approximate": "pyc_mlir.tools.bench.latency.approximate:run",
     "pack": "pyc_mlir.tools.bench.packing.suite:run",
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
     "iopddl": "pyc_mlir.tools.bench.packing.iopddl:run",

@@ -10,11 +10,13 @@ from pyc_mlir.tools.cli import common as cli
 
 TOOL = "pyc-find"
 _EPILOG = """\
-PATTERNS holds functions under `@pyc_mlir.pattern`; MODEL is an .onnx or .mlir file or
-file.py:function. Each line is a pattern, the place of its result, and the result's type.
+PATTERNS is a file with functions under `@pyc_mlir.pattern`, or composites of PyC by name, joined by
+commas: softmax, log_softmax, layernorm, rmsnorm, gelu, silu, sigmoid. MODEL is an .onnx or .mlir
+file or file.py:function. Each line is a pattern, the place of its result, and the result's type.
 
 examples:
   pyc-find patterns.py model.onnx
+  pyc-find softmax,layernorm model.onnx
   pyc-find patterns.py model.onnx --input 1x128x768 --input 1x128
 """
 
@@ -28,7 +30,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Make the command line."""
     parser = cli.Parser(TOOL, "List the places of a model that compute a pattern.", _EPILOG)
     parser.usage = "%(prog)s PATTERNS MODEL [flags]"
-    parser.add_argument("patterns", metavar="PATTERNS", help="the file with the patterns")
+    parser.add_argument("patterns", metavar="PATTERNS", help="the file with the patterns, or names")
     parser.add_argument("model", metavar="MODEL", help="the model to search")
     parser.add_argument(
         "--input",
@@ -44,19 +46,21 @@ def _run(argv: list[str]) -> int:
     flags = make_parser().parse_args(argv)
     from pyc_mlir.dialects.ir.interpreter import entry_function
     from pyc_mlir.equivalence import module_of, sizes_of
-    from pyc_mlir.patterns import PATTERNS, find
+    from pyc_mlir.patterns import COMPOSITES, PATTERNS, Pattern, composites, find
     from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph, NotComparable
     from pyc_mlir.tools.cli.model_source import InputShape, import_file, read_model
 
-    if not flags.patterns.endswith(".py"):
+    names = [] if flags.patterns.endswith(".py") else flags.patterns.split(",")
+    if unknown := [name for name in names if name not in COMPOSITES]:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             where="PATTERNS",
-            expected="a Python file with patterns",
-            got=repr(flags.patterns),
+            expected=f"a Python file with patterns, or some of {', '.join(COMPOSITES)}",
+            got=repr(",".join(unknown)),
         )
-    import_file(Path(flags.patterns))
-    if not PATTERNS:
+    if not names:
+        import_file(Path(flags.patterns))
+    if not names and not PATTERNS:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             where=flags.patterns,
@@ -78,10 +82,13 @@ def _run(argv: list[str]) -> int:
                 got=str(error),
                 remedy="where sizes vary, give the shapes of the arguments by --input",
             ) from None
-        places = [place for one in PATTERNS.values() for place in find(one, program, graph)]
+        wanted: list[Pattern] = [] if names else list(PATTERNS.values())
+        wanted += [one for name in names for one in composites(name, program)]
+        places = [place for one in wanted for place in find(one, program, graph)]
     for place in places:
         print(f"{place.pattern.name}  {place.where or '-'}  {place.type}")
-    print(f"{len(places)} places of {len(PATTERNS)} patterns", file=sys.stderr)
+    count = len({one.name for one in wanted})
+    print(f"{len(places)} places of {count} patterns", file=sys.stderr)
     return cli.OK
 
 

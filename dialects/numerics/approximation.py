@@ -1,8 +1,8 @@
-"""Products that a program may compute approximately: the mark on an op, and how far each may be off.
+"""Products that a program may compute approximately: the mark, and how far each may be off.
 
-``pyc.approximate = {way = "int8", allowed = 0.02 : f64}`` on a ``pyc.matmul`` says that a kernel may
-round its operands, and that no element of the result may be off by more than ``allowed`` of the
-result's greatest one. The kernel checks each tile and computes exactly what it cannot promise.
+``pyc.approximate = {way = "int8", allowed = 0.02 : f64}`` on a ``pyc.matmul`` says that a kernel
+may round its operands, and that no element of the result may be off by more than ``allowed`` of the
+greatest one of its tile. The kernel checks each tile and computes exactly what it cannot promise.
 """
 
 from dataclasses import dataclass
@@ -13,22 +13,18 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 
 ATTRIBUTE = "pyc.approximate"
-# Both operands as bytes with scales by row and column, or as bf16.
-INT8, BF16 = "int8", "bf16"
-WAYS = (INT8, BF16)
-# The greatest error among the elements of a result, in deviations of one: P(|e| > 5 s) = 6e-7, and
-# deviations are estimated too large.
-SPREAD = 5.0
-# Rows and columns that a kernel checks together, about.
-HEIGHT, PANEL = 8, 64
-_STEPS = 127  # of a byte, from zero to the greatest element
-# The deviation of a number rounded to bf16 over the number, on average over a binade.
-_BF16 = 2.0**-8 * 0.41
+# Both operands as integers of 8 or 16 bits with scales by row and column, or as bf16.
+INT8, INT16, BF16 = "int8", "int16", "bf16"
+WAYS = (INT8, INT16, BF16)
+# The greatest error that kernels count with, in standard deviations of one element's.
+DEVIATIONS = 6.0
+# Rows and columns of a tile that is checked, at most.
+_HEIGHT, _PANEL = 16, 64
 
 
 @dataclass(frozen=True)
 class Approximation:
-    """How a product is approximated, and the share of its greatest element that it may be off."""
+    """How a product is approximated: the share of a tile's greatest element that it may be off."""
 
     way: str
     allowed: float
@@ -64,43 +60,18 @@ class Approximation:
         return Approximation(way, allowed)
 
     def deviation(self, value: np.ndarray) -> np.ndarray:
-        """Return the deviation of each element, from the exact result."""
-        sizes = np.abs(value.astype(np.float64))
-        greatest = sizes.max(initial=0.0, where=np.isfinite(sizes))
-        return np.full(value.shape, self.allowed / SPREAD * greatest)
+        """Return the deviation of each element, from the exact result [..., rows, columns].
 
-
-def needed_share(way: str, a: np.ndarray, b: np.ndarray, value: np.ndarray) -> float:
-    """Return the `allowed` under which nine of ten tiles of A[..., k] B[k, n] keep their promise.
-
-    Errors of roundings are independent: those of bytes are uniform in a step, those of bf16 in a
-    share of each number. As in the kernels, a panel has the norms of its largest column.
-    """
-    rows = a.reshape(-1, a.shape[-1]).astype(np.float64)
-    columns = b.astype(np.float64)
-    result = np.abs(value.astype(np.float64)).reshape(-1, columns.shape[1])
-    deviations = _int8 if way == INT8 else _bf16
-    shares = []
-    tiles = range(0, len(rows), HEIGHT)
-    for start in range(0, columns.shape[1], PANEL):
-        with np.errstate(all="ignore"):
-            deviation = deviations(rows, columns[:, start : start + PANEL])
-            largest = np.maximum.reduceat(deviation, tiles)
-            greatest = np.maximum.reduceat(result[:, start : start + PANEL].max(axis=1), tiles)
-            share = SPREAD * largest / greatest
-        shares.append(share[np.isfinite(share)])
-    found = np.concatenate(shares)
-    return float(np.quantile(found, 0.9)) if found.size else 0.0
-
-
-def _int8(rows: np.ndarray, panel: np.ndarray) -> np.ndarray:
-    step_of_rows = np.abs(rows).max(axis=1, initial=0.0) / _STEPS
-    step_of_panel = np.abs(panel).max(initial=0.0) / _STEPS
-    norm = np.sqrt((panel**2).sum(axis=0).max())
-    return np.hypot(step_of_rows * norm, np.linalg.norm(rows, axis=1) * step_of_panel) / np.sqrt(12)
-
-
-def _bf16(rows: np.ndarray, panel: np.ndarray) -> np.ndarray:
-    """Return the same by Cauchy and Schwarz: sum a^2 b^2 is at most the root of both fourth powers."""
-    fourth = (rows**4).sum(axis=1) * (panel**4).sum(axis=0).max()
-    return np.sqrt(2) * _BF16 * fourth**0.25
+        It goes by the greatest element of all tiles that may have the element.
+        """
+        rows = np.abs(value.astype(np.float64)).reshape(-1, value.shape[-1])
+        rows = np.where(np.isfinite(rows), rows, 0.0)
+        if not rows.size:
+            return np.zeros(value.shape)
+        panels = np.maximum.reduceat(rows, range(0, rows.shape[1], _PANEL), axis=1)
+        blocks = np.maximum.reduceat(panels, range(0, len(rows), _HEIGHT), axis=0)
+        around = np.pad(blocks, ((1, 1), (0, 0)))
+        greatest = np.maximum(np.maximum(around[:-2], around[2:]), blocks)
+        wide = greatest.repeat(_HEIGHT, axis=0)[: len(rows)]
+        wide = wide.repeat(_PANEL, axis=1)[:, : rows.shape[1]]
+        return self.allowed / DEVIATIONS * wide.reshape(value.shape)

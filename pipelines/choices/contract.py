@@ -67,8 +67,8 @@ class Contract:
     determinism: ``strict``: equal module, recipe, target and versions give equal artifacts, and
         equal inputs give equal bits, whatever the number of threads.
     max_error: the greatest |difference| from the reference, as a share of the greatest |element| of
-        that result; ``rounding`` requires only that rounding explains every difference, which
-        every value of the clause requires too.
+        that result, which products may spend on fewer bits; ``rounding`` requires that rounding
+        explains every difference, and each value of the clause that rounding and these products do.
     latency_goal_seconds: median seconds of one call.
     latency_binding: a program that misses the goal is refused; else that is reported.
     allowed_targets: names of the targets that may be compiled for; empty allows all.

@@ -109,7 +109,7 @@ class LargerConstant(Evidence):
 
 @dataclass(frozen=True)
 class AllowedError(Evidence):
-    """What an approximate product may be off, and what nine of ten of its tiles need on a sample.
+    """The error of an approximate product: allowed, and needed by nine of ten tiles of a sample.
 
     Both are shares of the result's greatest element, by the bound that kernels check.
     """

@@ -31,8 +31,9 @@ class PassContext:
     that kernels may be taken from; None: all. `co_selected`: the bytes of
     kernels' constants are weighed with everything else, so that kernels with more of them are
     offered in every mode. `own_constants`: no kernel is offered that reads constants in a form
-    larger than the model's. `detect_faults`: kernels check themselves where they can. `folding` is
-    what all passes together may still compute of constants. `verifier`: checks what passes
+    larger than the model's. `detect_faults`: kernels check themselves where they can. `counts`
+    names what every function returns the counts of (kernels/shared/counts.py). `folding` is what
+    all passes together may still compute of constants. `verifier`: checks what passes
     rewrite, a debug option.
     """
 
@@ -46,6 +47,7 @@ class PassContext:
     co_selected: bool = False
     own_constants: bool = False
     detect_faults: bool = False
+    counts: tuple[str, ...] = ()
     folding: FoldWork = field(default_factory=FoldWork)
     verifier: "Verifier | None" = None
 

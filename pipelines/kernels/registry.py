@@ -31,6 +31,7 @@ BUILT_IN = {
     "gemm": "pyc_mlir.pipelines.kernels.families.gemm",
     "half_gemm": "pyc_mlir.pipelines.kernels.families.packed.half_gemm",
     "checked_gemm": "pyc_mlir.pipelines.kernels.families.checked_gemm",
+    "approximate_gemm": "pyc_mlir.pipelines.kernels.families.approximate.family",
     "batch_gemm": "pyc_mlir.pipelines.kernels.families.batch_gemm",
     "gemv": "pyc_mlir.pipelines.kernels.families.gemv",
     "packing": "pyc_mlir.pipelines.kernels.families.packing",
@@ -79,6 +80,8 @@ class Family:
     - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
     - `checked(offer)`: of a family that `CHECKED` names, the kernel that stands for that of another
       family; None, the default, where there is none.
+    - `approximated(offer, target, way, allowed)`: an offer of `gemm` in fewer bits (`way`) with an
+      error of at most `allowed`; None, the default, where there is none.
     - `space(offer, target)`: the legal knob sets around an offer, whose `default` is the offer
       itself; all compute the same within `reference`'s bound. None, the default, for no other one.
 
@@ -94,6 +97,9 @@ class Family:
     match: Callable[[Work, Target], Sequence[KernelOffer]] = lambda work, target: ()
     space: Callable[[KernelOffer, Target], KnobSpace | None] = lambda offer, target: None
     checked: Callable[[KernelOffer], KernelOffer | None] = lambda offer: None
+    approximated: Callable[[KernelOffer, Target, str, float], KernelOffer | None] = (
+        lambda offer, target, way, allowed: None
+    )
 
     def offers(self, knobs: Knobs, target: Target) -> bool:
         """Return whether the family has this kernel for the target."""

@@ -6,6 +6,7 @@ location ``pyc:<canonical id>`` around the source location. Sizes that must agre
 are not known to become `cf.assert`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -41,7 +42,7 @@ class ConvertToLinalg:
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Convert each function. Raises PycError when a pyc op would remain."""
         counts = {"converted": 0, "run-time checks": 0}
-        calls = _Calls(module)
+        calls = _Calls(module, context.counts)
         f64_math = self.f64_math and "f64" not in context.target.lacks()
         for function in functions_of(module):
             conversion = _Conversion(function, calls)
@@ -73,10 +74,14 @@ def require_no_pyc(module: ir.Module) -> None:
 
 
 class _Calls:
-    """The kernels that a module calls. Kernels are built by IREE's bindings: loaded when needed."""
+    """The kernels that a module calls. Kernels are built by IREE's bindings: loaded when needed.
 
-    def __init__(self, module: ir.Module) -> None:
+    counts: what each function returns the counts of, also where no kernel of it counts.
+    """
+
+    def __init__(self, module: ir.Module, counts: Sequence[str]) -> None:
         self._module = module
+        self._counts = counts
 
     @cached_property
     def made(self) -> "KernelCalls":
@@ -85,22 +90,29 @@ class _Calls:
 
         return KernelCalls(self._module)
 
-    def return_faults(self, block: ir.Block) -> None:
-        """Make the counts of faults the last result of the function, if a kernel of it counts."""
-        counts = self.made.faults if "made" in vars(self) else None
-        if counts is None:
+    def return_counts(self, block: ir.Block) -> None:
+        """Make the counts the last results of the function."""
+        found = dict(self.made.counts) if "made" in vars(self) else {}
+        if not found and not self._counts:
             return
+        from pyc_mlir.pipelines.kernels.shared.counts import COUNTED
+        from pyc_mlir.pipelines.linalg.kernel_call import zero_counts
+
         function, end = block.owner, block.operations[len(block.operations) - 1]
+        wanted = [o for o in COUNTED if o.name in found or o.name in self._counts]
         with ir.InsertionPoint(end), end.location:
-            ir.Operation.create(end.operation.name, operands=[*end.operands, counts])
+            counts = [found.get(o.name) or zero_counts(o) for o in wanted]
+            ir.Operation.create(end.operation.name, operands=[*end.operands, *counts])
         end.operation.erase()
         kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-        made = ir.FunctionType.get(kind.inputs, [*kind.results, counts.type])
+        made = ir.FunctionType.get(kind.inputs, [*kind.results, *(c.type for c in counts)])
         function.attributes["function_type"] = ir.TypeAttr.get(made)
         if "res_attrs" in function.attributes:
             named = ir.ArrayAttr(function.attributes["res_attrs"])
-            function.attributes["res_attrs"] = ir.ArrayAttr.get([*named, ir.DictAttr.get({})])
-        self.made.faults = None
+            more = [ir.DictAttr.get({})] * len(counts)
+            function.attributes["res_attrs"] = ir.ArrayAttr.get([*named, *more])
+        if found:
+            self.made.counts.clear()
 
 
 class _Conversion:
@@ -126,7 +138,7 @@ class _Conversion:
                 self._visit(op.operation)
         for op in reversed(self.dead):
             op.erase()
-        self.calls.return_faults(self.block)
+        self.calls.return_counts(self.block)
 
     def _arguments(self) -> None:
         """Enter the arguments with their sizes; dimensions that share a name must agree."""

@@ -23,7 +23,7 @@ from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.kernels.shared.checksums import FAULTS, fed_inputs
+from pyc_mlir.pipelines.kernels.shared.counts import COUNTED, fed_inputs
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering
 from pyc_mlir.pipelines.linalg.base.structured import reshape
@@ -37,8 +37,8 @@ class KernelCalls:
     module: ir.Module
     _kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
     # Constants by what lays them out: each once, whatever kernels and calls use it.
-    # The counts of faults so far, which every checked kernel hands on; None before the first.
-    faults: ir.Value | None = None
+    # The counts so far, by the name of the operand; every kernel that counts hands them on.
+    counts: dict[str, ir.Value] = field(default_factory=dict)
     _packed: dict[tuple[ir.Attribute, tuple[int, ...], Any], LoweredTensor] = field(
         default_factory=dict
     )
@@ -55,7 +55,7 @@ class KernelCalls:
         Raises PycError (INVALID_IR) for an attribute that does not fit.
         """
         kernel = self._kernel(attached.family, attached.knobs)
-        # What follows the first result is scratch memory, or counts of faults.
+        # What follows the first result is scratch memory, or counts.
         out, *_ = kernel.results
         inputs = fed_inputs(kernel)
         names = ", ".join(map(_text, inputs))
@@ -77,17 +77,16 @@ class KernelCalls:
         source = known if alike else values[attached.feeds[0].value].dims
         dims = [source[i] if d is None else LoweredDim(d) for i, d in enumerate(result.shape)]
         sizes.meet_result(kernel, dims)
-        checked = FAULTS in kernel.operands
-        if checked:
-            operands.append(self.faults or _zeros(FAULTS))
+        counted = [o for o in kernel.inputs if o in COUNTED]
+        operands += [self.counts.get(o.name) or zero_counts(o) for o in counted]
         made = ir.Operation.create(
             "func.call",
             results=[_declared(o) for o in kernel.results],
             operands=operands,
             attributes={"callee": ir.FlatSymbolRefAttr.get(kernel.name)},
         )
-        if checked:
-            self.faults = made.results[-1]
+        for operand in counted:
+            self.counts[operand.name] = made.results[kernel.results.index(operand)]
         # Unsigned integers are held as signed ones.
         dtype = result.dtype if storage(result.dtype) == _dtype(out) else _dtype(out)
         whole = LoweredTensor(
@@ -202,7 +201,8 @@ def _declared(operand: Operand) -> ir.Type:
     return to_mlir(TensorType(shape, _dtype(operand)))
 
 
-def _zeros(operand: Operand) -> ir.Value:
+def zero_counts(operand: Operand) -> ir.Value:
+    """Emit the counts of nothing."""
     kind = _declared(operand)
     value = ir.DenseElementsAttr.get_splat(kind, ir.FloatAttr.get(ir.F32Type.get(), 0.0))
     return ir.Operation.create("arith.constant", [kind], attributes={"value": value}).result

@@ -1,17 +1,27 @@
-"""The constant computation that IREE would do of a program while it compiles.
+"""The constants of a program: their bytes, and what IREE would compute of them while it compiles.
 
 IREE evaluates every op whose operands are constants, without a bound, unless it is told to leave
 them to the start of the program.
 """
 
+from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.pipelines.pyc.rewriting import definition_of, functions_of, params_of
+from pyc_mlir.pipelines.pyc.rewriting import definition_of, functions_of, params_of, pyc_ops
 
 
 def constant_work(module: ir.Module) -> int:
     """Return the work of the ops of constants alone, in units of `OpDef.evaluation_work`."""
     return sum(_Known().work(f.regions[0].blocks[0]) for f in functions_of(module))
+
+
+def constant_bytes(module: ir.Module, alignment: int) -> int:
+    """Return the bytes of all constants of a pyc module that have to be stored, each aligned."""
+    ops = [op for f in functions_of(module) for op in pyc_ops(f.regions[0].blocks[0])]
+    arrays = (array_of(op.attributes["value"]) for op in ops if op.name == "pyc.constant")
+    # A repeated element, whose view has no strides, is computed in place.
+    stored = (a.nbytes for a in arrays if any(a.strides))
+    return sum(-(-size // alignment) * alignment for size in stored)
 
 
 class _Known:

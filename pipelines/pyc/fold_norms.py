@@ -9,7 +9,9 @@ coarsely than their sums. Jacob et al., 2018, section 3.2.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar
 
@@ -26,6 +28,8 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.rewriting import (
+    Meanings,
+    Meant,
     carry_marks,
     constant_array,
     defining_op,
@@ -63,10 +67,14 @@ class FoldNorms:
 
 @dataclass(frozen=True)
 class Fold:
-    """A convolution, the ops behind it that become one sum, the new weights and the summand."""
+    """A convolution, the ops behind it that become one sum, the new weights and the summand.
+
+    steps: the ops by name, with their constants, as `_composed` takes them.
+    """
 
     conv: ir.Operation
     ops: tuple[ir.Operation, ...]
+    steps: tuple[tuple[str, np.ndarray], ...]
     weights: np.ndarray
     shift: np.ndarray
 
@@ -86,11 +94,13 @@ def _fold(conv: ir.Operation) -> Fold | None:
     filters = weights.shape[0 if axis == 1 else 3]
     scale, shift = np.ones(filters), np.zeros(filters)
     ops: list[ir.Operation] = []
+    steps: list[tuple[str, np.ndarray]] = []
     value = conv.result
     while (op := _only_user(value)) is not None and (given := _operand(op, value, axis)):
         name, vector = given
         scale, shift = _composed(name, scale, shift, vector)
         ops.append(op)
+        steps.append(given)
         value = op.result
     if all(op.name in ("pyc.add", "pyc.sub") for op in ops):
         return None
@@ -99,7 +109,8 @@ def _fold(conv: ir.Operation) -> Fold | None:
     lost = (np.abs(new) < np.finfo(out.dtype).tiny) & (wide != 0)
     if lost.any() or not (np.isfinite(new).all() and np.isfinite(offset).all()):
         return None
-    return Fold(conv, tuple(ops), new, offset.reshape((-1, 1, 1) if axis == 1 else (-1,)))
+    offset = offset.reshape((-1, 1, 1) if axis == 1 else (-1,))
+    return Fold(conv, tuple(ops), tuple(steps), new, offset)
 
 
 def _only_user(value: ir.Value) -> ir.Operation | None:
@@ -165,15 +176,32 @@ def _apply(fold: Fold) -> None:
         weights = builder.constant(fold.weights)
         made = create(definition, [conv.operands[0], weights], params, out)
     carry_marks(conv, made.owner.operation)
+    rounded = [weights]
     if fold.sums:
         with ir.InsertionPoint(last), last.location:
-            made = builder.add(made, fold.shift)
+            rounded.append(builder.constant(fold.shift))
+            made = builder.add(made, rounded[-1])
     old = [conv.operands[1], *(v for op in fold.ops for v in op.operands)]
     makers = [m for v in old if (m := defining_op(v)) is not None and m.name == "pyc.constant"]
-    # Weights are rounded again.
-    replace(last, made, Relation.ERROR, FoldNorms.name)
+    replace(last, made, Relation.ROUNDED, FoldNorms.name, lambda: _meant(fold, rounded))
     for op in (*fold.ops[-2::-1], conv):
         op.erase()
     for maker in dict.fromkeys(makers):
         if not any(True for _ in maker.result.uses):
             maker.erase()
+
+
+def _meant(fold: Fold, rounded: Sequence[ir.Value]) -> Meanings:
+    """Return the new weights and the summand exactly: the same steps on fractions."""
+    old = constant_array(fold.conv.operands[1])
+    assert old is not None, "_fold takes convolutions with constant weights"
+    by_rows = fold.shift.ndim == 3
+    filters = old.shape[0 if by_rows else 3]
+    scale, shift = (np.array([Fraction(n)] * filters) for n in (1, 0))
+    for name, vector in fold.steps:
+        exact = np.array([Fraction(x) for x in vector.tolist()])
+        scale, shift = _composed(name, scale, shift, exact)
+    ones = np.ones((filters, 1, 1) if by_rows else (filters,), old.dtype)
+    shapes = ((-1, 1, 1, 1), (-1, 1, 1)) if by_rows else ((-1,), (-1,))
+    given = (Meant(old, scale.reshape(shapes[0])), Meant(ones, shift.reshape(shapes[1])))
+    return dict(zip(rounded, given, strict=False))

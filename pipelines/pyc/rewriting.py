@@ -1,8 +1,9 @@
 """Small tools that the pyc passes share: walking functions, replacing ops, reading operands."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,26 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.driver.relations import Relation
 
+
+@dataclass(frozen=True, eq=False)
+class Meant:
+    """A constant that a pass made, as what it is rounded from: floats times fractions.
+
+    fractions: an array of `Fraction`s, which broadcasts to the floats.
+    """
+
+    floats: np.ndarray
+    fractions: np.ndarray
+
+
+Meanings = Mapping[ir.Value, Meant]
 # What sees each replacement before it is made; None but while rewrites are verified.
-replacements: ContextVar[Callable[[ir.Operation, ir.Value, Relation, str], None] | None]
+replacements: ContextVar[Callable[[ir.Operation, ir.Value, Relation, str, Meanings], None] | None]
 replacements = ContextVar("replacements", default=None)
 
 __all__ = [
+    "Meanings",
+    "Meant",
     "as_type",
     "carry_marks",
     "constant_array",
@@ -114,13 +130,20 @@ def carry_marks(op: ir.Operation, made: ir.Operation) -> None:
             made.attributes[name] = attribute
 
 
-def replace(op: ir.Operation, value: ir.Value, keeps: Relation, by: str) -> None:
+def replace(
+    op: ir.Operation,
+    value: ir.Value,
+    keeps: Relation,
+    by: str,
+    meant: Callable[[], Meanings] = dict,
+) -> None:
     """Give every use of the op's result to `value`, cast to the same type, and erase the op.
 
-    keeps: the equality that the rewrite `by` keeps, which a verifier checks.
+    keeps: the equality that the rewrite `by` keeps, which a verifier checks. meant: the constants
+    that the rewrite has rounded, for verifiers.
     """
     if (checks := replacements.get()) is not None:
-        checks(op, value, keeps, by)
+        checks(op, value, keeps, by, meant())
     with ir.InsertionPoint(op), op.location:
         settled = as_type(value, from_mlir(op.result.type))
     op.result.replace_all_uses_with(settled)

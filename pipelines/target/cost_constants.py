@@ -40,6 +40,9 @@ _KERNELS = {
     "kernel.winograd.transform": CostConstant(0.7, "the same layers"),
     "kernel.depthwise": CostConstant(0.5, "taken, not measured yet"),
     "kernel.pool": CostConstant(0.5, "taken, not measured yet"),
+    "kernel.int8.amx": CostConstant(
+        22.0, "25 layers, 1 core, Xeon 6 with AMX, of 27 for tdpbusd in registers; within 1.6"
+    ),
     "kernel.int8.vnni": CostConstant(2.5, "ResNet-18, 1 core, Zen 4: four products a lane"),
     "kernel.int8.madd": CostConstant(1.3, "the same with AVX2"),
     "kernel.int8.plain": CostConstant(0.3, "taken, not measured"),

@@ -190,6 +190,7 @@ def make_manifest(
     options: ReplayOptions | None = None,
     imported: ImportReport | None = None,
     shape_plans: Sequence[ShapeEntry] = (),
+    counts: tuple[str, ...] = (),
 ) -> Manifest:
     """Return the manifest of a program whose entry `main` is the function `entry`.
 
@@ -201,7 +202,7 @@ def make_manifest(
     is that of a call's time. A `calibration` that it was compiled with is named, with
     the hash of its content. `contract_report` has the status of each clause. `options` are the
     other requested options, `imported` is how much of the program PyC compiles, `shape_plans` are
-    functions for certain shapes.
+    functions for certain shapes, and `counts` what all functions return the counts of.
     """
     entries = {MAIN: EntryPoint(entry)}
     if arena_entry:
@@ -228,6 +229,7 @@ def make_manifest(
         contract_report=(contract_report or ContractReport()).unmeasured(),
         imported=imported or ImportReport(),
         shape_plans=tuple(shape_plans),
+        counts=counts,
     )
 
 

@@ -26,6 +26,8 @@ MAIN, ARENA = "main", "main$arena"
 MEMORY, BY_IREE = "memory", "memory_by_iree"
 # Among the formulas: of the outputs alone.
 OUTPUTS = "outputs"
+# What functions may return the counts of.
+COUNTS = ((), ("faults",), ("approximations",))
 # No count or size is larger: programs count in 64 bits.
 _MOST = (1 << 63) - 1
 _MOST_PLANS = 64
@@ -129,10 +131,11 @@ class Manifest(Origin):
     formulas: what a call allocates by both plans, and its outputs alone, where that depends on its
         sizes: the largest of several sums.
     shape_plans: functions for certain shapes, in the order in which a guard asks them.
+    counts: what all functions return the counts of, behind the results (`runtime/counts.py`).
     checksums: of the artifact's other parts, in a file.
     """
 
-    schema: ClassVar[int] = 4
+    schema: ClassVar[int] = 5
     device: Literal["local", "cuda", "vulkan", "hip"]
     entries: Mapping[str, EntryPoint]
     memory: Account
@@ -142,6 +145,7 @@ class Manifest(Origin):
     formulas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     imported: ImportReport = field(default_factory=ImportReport)
     shape_plans: tuple[ShapeEntry, ...] = ()
+    counts: tuple[str, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -175,6 +179,9 @@ def read_manifest(data: Any) -> Manifest:
     known = time is None or (0 <= time.measured <= time.seconds < math.inf and time.threads > 0)
     _require(known, "prediction", "seconds from 0, measured ones among them, or null")
     _require(set(made.formulas) in (set(), {MEMORY, BY_IREE, OUTPUTS}), "formulas", "all of them")
+    _require(made.counts in COUNTS, "counts", f"one of {COUNTS}")
+    own = ("faults" in made.counts) == made.contract.detect_faults
+    _require(own, "counts", "those of faults under `detect_faults`, and only there")
     _check_contract_report(made)
     return made
 

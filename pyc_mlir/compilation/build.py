@@ -281,6 +281,7 @@ def _manifest(prepared: Prepared, made: Generated, entry: ArenaEntry, account: A
         formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
         modes=_modes(vmfb, options, entry.request),
         shape_plans=tuple(_shape_entries(vmfb, lowered, entry.request)),
+        counts=lowered.counts,
         prediction=_prediction(prepared, made),
         calibration=options.calibration,
         contract_report=compile_report(options.contract, facts),

@@ -18,7 +18,7 @@ from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, famil
 from pyc_mlir.compilation.reference.approximation import approximate
 from pyc_mlir.compilation.reference.self_check import expectation
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.attributes import array_of, definition_of
+from pyc_mlir.dialects.ir.attributes import definition_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -57,7 +57,7 @@ from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
-from pyc_mlir.pipelines.pyc.constant_work import constant_work
+from pyc_mlir.pipelines.pyc.constant_work import constant_bytes, constant_work
 from pyc_mlir.pipelines.pyc.groups import KernelCoverage, coverage
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
@@ -65,8 +65,6 @@ from pyc_mlir.pipelines.target.cost_model import CostModel
 
 # A lowered function has one block; regions with control flow are left to IREE, which looks again.
 TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
-
-
 _NO_REFERENCE = Expectation(
     unchecked=Unchecked.NO_REFERENCE, why="the program enters at IREE; `max_error` asks vmvx"
 )
@@ -104,9 +102,11 @@ class Lowered:
     imported: ImportReport = field(default_factory=ImportReport)
     # The graph's id blind to the contents of constants, for evidence and recipes of other programs.
     structure_id: str = ""
-    # The kernels that detect faults of hardware, and those that approximate, where the contract asks.
+    # The kernels that detect faults of hardware, and those that approximate.
     faults: KernelCoverage = field(default_factory=KernelCoverage)
     approximate: KernelCoverage = field(default_factory=KernelCoverage)
+    # What its functions return the counts of.
+    counts: tuple[str, ...] = ()
     # What the references expect of it, for the self-check; None where that was not asked for.
     expected: Expectation | None = None
     # Functions beside the entry that are compiled for certain sizes, and the sizes.
@@ -145,7 +145,19 @@ def context_of(options: Options) -> PassContext:
         together,
         options.own_constants,
         options.contract.detect_faults,
+        counts_of(options),
     )
+
+
+def counts_of(options: Options) -> tuple[str, ...]:
+    """Return what the functions of a program that PyC lowers return the counts of.
+
+    The contract says it alone, so that plans for certain sizes agree with the general one.
+    """
+    if options.contract.detect_faults:
+        return ("faults",)
+    approximates = isinstance(options.contract.max_error, int | float)
+    return ("approximations",) if approximates and options.kernels != "iree" else ()
 
 
 def lower(job: Job, expect: bool = False) -> Lowered:
@@ -216,8 +228,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     before = copied(module) if expect else None
     _optimize(module, options, context)
     function = entry_function(module)
-    ids = OpIds(function)
-    locations = {name: _readable(op.location) for op, name in ids.by_op.items()}
+    locations = {name: _readable(o.location) for o, name in OpIds(function).by_op.items()}
     # In search of aliases, MLIR would print all constants once before the text.
     pyc_text = module.operation.get_asm(
         large_elements_limit=_READABLE_ELEMENTS,
@@ -228,20 +239,19 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     mixes = _mixes_rows(function)
     known = constant_work(module)
     faults = _covered(coverage(module, CHECKED.values()), options)
-    approximated = coverage(module, APPROXIMATED.values())
+    approximate_ones = coverage(module, APPROXIMATED.values())
     signature = refined(given, signature_of(function))
     prediction = _predicted(module, signature, options, context.choices.log)
     expected = None if before is None else expectation(before, entry, signature)
     run_pipeline(module, TO_LINALG, context)
     _drop_argument_attributes(module)
-    decisions = context.choices.log
     return Lowered(
         bytecode(module),
         entry,
         signature,
         graph_id,
         constants,
-        decisions,
+        context.choices.log,
         locations,
         pyc_text,
         mixes,
@@ -251,7 +261,8 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
         imported,
         structure_id,
         faults,
-        approximated,
+        approximate_ones,
+        context.counts,
         expected,
     )
 
@@ -482,15 +493,6 @@ def _mixes_rows(function: ir.Operation) -> bool:
     definitions = map(definition_of, pyc_ops(function.regions[0].blocks[0]))
     kinds = {definition.anchor for definition in definitions if definition is not None}
     return "attention" in kinds or {"contraction", "row"} <= kinds
-
-
-def constant_bytes(module: ir.Module, alignment: int) -> int:
-    """Return the bytes of all constants of a pyc module that have to be stored, each aligned."""
-    ops = [op for f in functions_of(module) for op in pyc_ops(f.regions[0].blocks[0])]
-    arrays = (array_of(op.attributes["value"]) for op in ops if op.name == "pyc.constant")
-    # A repeated element, whose view has no strides, is computed in place.
-    stored = (a.nbytes for a in arrays if any(a.strides))
-    return sum(-(-size // alignment) * alignment for size in stored)
 
 
 def _readable(location: ir.Location) -> str:

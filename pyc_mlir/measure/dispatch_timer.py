@@ -14,10 +14,11 @@ PyC's entry with an arena: time the plain entry there.
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from subprocess import STDOUT
@@ -28,6 +29,8 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.dialects.util.files import read_file, write_file
+from pyc_mlir.measure.tile_preload import preloading
+from pyc_mlir.runtime.device import may_use_tiles
 from pyc_mlir.util.children import run as run_child
 from pyc_mlir.util.children import temporary_folder
 
@@ -126,6 +129,8 @@ def time_calls(
     """
     how = how or TimerSettings()
     with temporary_folder("pyc-dispatches-") as folder:
+        if may_use_tiles():
+            how = replace(how, environ=preloading(folder, how.environ or os.environ))
         if not isinstance(vmfb, Path):
             write_file(folder / "module.vmfb", vmfb)
         module = vmfb if isinstance(vmfb, Path) else folder / "module.vmfb"

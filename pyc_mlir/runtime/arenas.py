@@ -14,8 +14,9 @@ from iree import runtime as rt
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.runtime.array import Array, Spec, copy
+from pyc_mlir.runtime.counts import TakeCounts
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.executable import Entry, Executable, ReportFaults, ResultType
+from pyc_mlir.runtime.executable import Entry, Executable, ResultType
 
 
 class Arena:
@@ -237,16 +238,16 @@ class ArenaCall(Entry):
         name: str,
         results: Sequence[ResultType],
         pool: ArenaPool,
-        faults: ReportFaults | None = None,
+        counts: Sequence[TakeCounts] = (),
         tag: str = "",
     ) -> None:
         """Load the entry; calls of entries with the same `tag` share arenas (its name if empty).
 
         Raises PycError (BAD_ARTIFACT) unless the executable has such an entry."""
         function = executable.function(name)
-        super().__init__(executable.context, function, executable.device, results, faults)
+        super().__init__(executable.context, function, executable.device, results, counts)
         facts = ArenaFacts.of(function.reflection)
-        named = len(results) - (faults is not None)
+        named = len(results) - len(counts)
         given = tuple(pair for pair in facts.donations if pair[1] < named)
         self.facts = replace(facts, donations=given)
         if len(self.facts.outputs) != len(results):

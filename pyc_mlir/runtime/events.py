@@ -23,6 +23,7 @@ from pyc_mlir.util.logs import logger
 from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
+    from pyc_mlir.runtime.counts import ApproximationCounts
     from pyc_mlir.runtime.device import MemoryStatistics
     from pyc_mlir.runtime.faults import FaultCounts
     from pyc_mlir.runtime.monitor import Fallback
@@ -136,7 +137,8 @@ class ProgramStats:
     `cache` what the compile cache did for it, if it was asked, `check` how it compared with its
     references when this process compiled it. `other_runtime` says which release of IREE's runtime
     the program was compiled for, if this is another one (RUNTIME_DIFFERS). `faults` counts what
-    checksums found, under `detect_faults`. `served` counts the calls of each plan: modes by their
+    checksums found, under `detect_faults`, and `approximations` the tiles of products that were
+    approximated, under a bound of the error. `served` counts the calls of each plan: modes by their
     names, plans for certain shapes by their sizes. `routes` are what a selector did, if there is
     one.
     """
@@ -163,6 +165,7 @@ class ProgramStats:
     check: SelfCheck | None = None
     other_runtime: str = ""
     faults: "FaultCounts | None" = None
+    approximations: "ApproximationCounts | None" = None
     served: Mapping[str, int] = field(default_factory=dict)
     routes: "tuple[RouteCount, ...]" = ()
 
@@ -193,6 +196,8 @@ class ProgramStats:
             shown["self-check"] = str(self.check)
         if self.faults is not None:
             shown["faults"] = str(self.faults)
+        if self.approximations is not None and self.approximations.tiles:
+            shown["approximations"] = str(self.approximations)
         if self.wrong_results or self.fallbacks:
             shown["wrong results"] = str(self.wrong_results)
             shown["fallbacks"] = "; ".join(map(str, self.fallbacks)) or "none"

@@ -17,6 +17,7 @@ from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.runtime.array import Array, Spec
+from pyc_mlir.runtime.counts import TakeCounts
 from pyc_mlir.runtime.device import Device, may_use_tiles
 from pyc_mlir.util.pages import in_own_memory
 from pyc_mlir.util.threads import waiting
@@ -26,7 +27,6 @@ from pyc_mlir.util.threads import waiting
 _CHECK = re.compile(
     rf"{ReasonCode.DIMENSION_MISMATCH.name}: ([^;]*)|(\w+ shape dimension \d+ mismatch; [^;]*)"
 )
-ReportFaults = Callable[[Array], None]
 # Looked up once: these are on the way of every call.
 _List = rt.VmVariantList
 _View = rt.HalBufferView
@@ -91,10 +91,10 @@ class Executable:
         require_declared(name, self.function(name).reflection, known, inputs_only=True)
 
     def entry(
-        self, name: str, results: Sequence[ResultType], faults: ReportFaults | None = None
+        self, name: str, results: Sequence[ResultType], counts: Sequence[TakeCounts] = ()
     ) -> "Entry":
         """Return the function `name`. Raises PycError (BAD_ARTIFACT) when there is none."""
-        return Entry(self.context, self.function(name), self.device, results, faults)
+        return Entry(self.context, self.function(name), self.device, results, counts)
 
     def function(self, name: str) -> rt.VmFunction:
         """Return IREE's handle of the function `name`. Raises PycError (BAD_ARTIFACT)."""
@@ -109,7 +109,7 @@ class Executable:
 
 
 def _hidden(more: Sequence[ResultType]) -> tuple[SignatureEntry, ...]:
-    return tuple(SignatureEntry("faults", r.dtype, r.shape or ()) for r in more)
+    return tuple(SignatureEntry("counts", r.dtype, r.shape or ()) for r in more)
 
 
 class Entry:
@@ -117,8 +117,8 @@ class Entry:
 
     __slots__ = (
         "_bare_invoke",
+        "_counts",
         "_device",
-        "_faults",
         "_function",
         "_invoke",
         "_results",
@@ -131,10 +131,10 @@ class Entry:
         function: rt.VmFunction,
         device: Device,
         results: Sequence[ResultType],
-        faults: ReportFaults | None = None,
+        counts: Sequence[TakeCounts] = (),
     ) -> None:
-        """Take the results' types; `faults`: what the last one goes to instead of the caller."""
-        self._faults = faults
+        """Take the results' types; `counts`: what the last ones go to instead of the caller."""
+        self._counts = tuple(reversed(counts))
         self._bare_invoke = context.invoke
         has_workers = device.kind == "local-task"
         self._invoke = waiting(context.invoke) if has_workers else context.invoke
@@ -182,8 +182,8 @@ class Entry:
         for index, spec in enumerate(specs):
             view = outputs.get_as_object(index, _View)
             results.append(Array(view, spec or self._spec_of(index, view)))
-        if self._faults is not None:
-            self._faults(results.pop())
+        for take in self._counts:
+            take(results.pop())
         return results
 
     def _failure(self, error: Exception) -> PycError:

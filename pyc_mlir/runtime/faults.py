@@ -1,7 +1,7 @@
-"""The counts of faults that a program compiled with ``detect_faults`` returns beside its results.
+"""The faults that a program compiled with ``detect_faults`` finds while it runs.
 
-Its functions have one result more than the signature says: for each workgroup of a product, tiles
-that were suspected, repaired and that stay wrong (`pipelines/kernels/shared/checksums.py`).
+Its functions return counts for each workgroup of a product: tiles that were suspected, repaired and
+that stay wrong (`pipelines/kernels/shared/checksums.py`).
 """
 
 import threading
@@ -16,11 +16,8 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.runtime.array import Array
+from pyc_mlir.runtime.counts import Tally
 from pyc_mlir.runtime.events import FAULT, REFUSED, RunLog
-
-# As the kernels lay them out.
-SUSPECTED, REPAIRED, LASTING = range(3)
-COUNTS, PLACES = 3, 768
 
 
 @dataclass(frozen=True)
@@ -46,19 +43,18 @@ class Faults:
     memory: the loaded program with its constants: bits are summed now and when it is checked.
     """
 
-    __slots__ = ("__weakref__", "_counts", "_damaged", "_lock", "_log", "_memory", "_sum")
+    __slots__ = ("__weakref__", "_damaged", "_log", "_memory", "_sum", "_tally")
 
     def __init__(self, log: RunLog, memory: Any = b"") -> None:
         """Sum the bits of `memory`."""
-        self._counts = FaultCounts()
-        self._lock = threading.Lock()
+        self._tally = Tally()
         self._log = log
         self._memory, self._sum, self._damaged = memory, _sum_of(memory), False
 
     @property
     def counts(self) -> FaultCounts:
         """The counts so far."""
-        return self._counts
+        return FaultCounts(*self._tally.totals)
 
     def check_memory(self) -> None:
         """Sum the bits of the loaded program again; all calls are refused once they differ.
@@ -82,15 +78,7 @@ class Faults:
     def take(self, found: Array) -> None:
         """Add the counts of a call. Raises PycError (FAULT_DETECTED) if some tiles stay wrong."""
         self._require_sound()
-        numbers = found.numpy()
-        if not numbers.any():
-            return
-        suspected, repaired, lasting = map(int, numbers.reshape(-1, COUNTS).sum(axis=0))
-        with self._lock:
-            before = self._counts
-            self._counts = FaultCounts(
-                before.suspected + suspected, before.repaired + repaired, before.lasting + lasting
-            )
+        _, repaired, lasting = self._tally.add(found)
         if repaired:
             tiles = f"{repaired} tiles of products were wrong, and right when computed again"
             self._log.add(FAULT, "repaired", tiles, ReasonCode.FAULT_REPAIRED)
@@ -150,8 +138,3 @@ def _check_on(known: Callable[[], Faults | None], seconds: float) -> None:
         except PycError:
             return
         del faults
-
-
-def result_type() -> tuple[np.dtype, tuple[int, ...]]:
-    """Return the type and the shape of the result that counts."""
-    return np.dtype(np.float32), (PLACES,)

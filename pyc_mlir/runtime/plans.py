@@ -26,10 +26,11 @@ from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.runtime import load_check
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, to_device
+from pyc_mlir.runtime.counts import Approximations, TakeCounts, result_type
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
-from pyc_mlir.runtime.executable import Executable, ReportFaults, ResultType
-from pyc_mlir.runtime.faults import Faults, result_type
+from pyc_mlir.runtime.executable import Executable, ResultType
+from pyc_mlir.runtime.faults import Faults
 from pyc_mlir.runtime.outputs import matched
 from pyc_mlir.util.pages import LARGE_BYTES
 
@@ -243,7 +244,9 @@ class Serving:
     """
 
     __slots__ = (
+        "_counts",
         "_gate",
+        "approximations",
         "artifact",
         "device",
         "entry",
@@ -264,11 +267,14 @@ class Serving:
         self.executable = executable
         self.log = RunLog()
         self.faults = Faults(self.log, executable.memory) if contract.detect_faults else None
-        report = None if self.faults is None else self.faults.take
-        more = [] if self.faults is None else [ResultType(*result_type())]
+        counted = artifact.manifest.counts
+        self.approximations = Approximations() if "approximations" in counted else None
+        takers = {"faults": self.faults, "approximations": self.approximations}
+        self._counts = tuple(t.take for n, t in takers.items() if n in counted and t is not None)
+        more = [ResultType(*result_type())] * len(self._counts)
         executable.require(entries[MAIN].function, signature, more)
         results += more
-        self.entry = executable.entry(entries[MAIN].function, results, report)
+        self.entry = executable.entry(entries[MAIN].function, results, self._counts)
         # Calls without an arena wait for each other only where something counts on it.
         counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
         most = contract.max_concurrency if counted else None
@@ -276,7 +282,7 @@ class Serving:
         # A bound method is called sooner than an object.
         self.run: Run = gated(self.entry.__call__, self._gate)
         self.pool = ArenaPool(device, contract.max_concurrency)
-        modes = planned_modes(entries, executable, results, self.pool, contract, report)
+        modes = planned_modes(entries, executable, results, self.pool, contract, self._counts)
         for plan in modes.values():
             if plan.arena is not None:
                 plan.arena.require_inputs([len(a.shape) for a in signature.inputs])
@@ -301,13 +307,12 @@ class Serving:
         """Return a plan for certain shapes. Raises PycError (BAD_ARTIFACT)."""
         signature, plan = self.artifact.signature, ShapePlan(entry.ranges)
         self.executable.require_inputs(entry.function, signature.settled(plan.exact), more)
-        report = None if self.faults is None else self.faults.take
-        code = self.executable.entry(entry.function, results, report)
+        code = self.executable.entry(entry.function, results, self._counts)
         arena = None
         if first.arena is not None and entry.arena:
             # Its arenas are those of the first mode, which hold the largest call of all plans.
             tag = first.arena.tag
-            arena = ArenaCall(self.executable, entry.arena, results, self.pool, report, tag)
+            arena = ArenaCall(self.executable, entry.arena, results, self.pool, self._counts, tag)
             arena.require_inputs([len(a.shape) for a in signature.inputs])
             _require_arena(entry.arena, entry.arena_bytes, arena)
         scratch = arena is not None and self.device.is_cpu and arena.facts.arena_bytes != 0
@@ -401,13 +406,13 @@ def planned_modes(
     results: Sequence[ResultType],
     pool: ArenaPool,
     contract: Contract,
-    faults: ReportFaults | None = None,
+    counts: Sequence[TakeCounts] = (),
 ) -> dict[str, PlannedMode]:
     """Return the plans of an artifact by the name of their mode, that of `main` first."""
     found = {}
     for name in sorted(n for n in entries if n.startswith(ARENA)):
         entry = entries[name]
-        arena = ArenaCall(executable, entry.function, results, pool, faults)
+        arena = ArenaCall(executable, entry.function, results, pool, counts)
         _require_arena(name, entry.arena_bytes, arena)
         # `main` has the plan of the first one only.
         pays = name != ARENA or _arena_pays(arena, contract, executable.device)

@@ -448,6 +448,11 @@ class Program:
             routes=() if adaptive is None else adaptive.selector.counts(),
             other_runtime=self._other_runtime,
             faults=None if self._serving.faults is None else self._serving.faults.counts,
+            approximations=(
+                None
+                if self._serving.approximations is None
+                else self._serving.approximations.counts
+            ),
         )
 
     def save(self, path: str | Path) -> None:

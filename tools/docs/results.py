@@ -61,6 +61,10 @@ GOALS: Mapping[str, Goal] = {
         "products that detect faults of hardware: cost, faults found, false alarms",
         ("checksums",),
     ),
+    "approximate": Goal(
+        "products in fewer bits under an error clause: gain, cost of checks, wrong answers",
+        ("approximate",),
+    ),
     "self-check": Goal(
         "what the check of a compile by itself costs, and what it reaches", ("self-check",)
     ),

@@ -21,14 +21,17 @@ from pyc_mlir.pipelines.kernels.lang.values import Index, Vector
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family
 from pyc_mlir.pipelines.kernels.shared.checksums import (
-    COUNTS,
-    FAULTS,
     FLIP,
-    MOST_WORKGROUPS,
     PanelSums,
     TileCheck,
     TilePlace,
     flipped,
+)
+from pyc_mlir.pipelines.kernels.shared.counts import (
+    COUNTS,
+    FAULTS,
+    MOST_WORKGROUPS,
+    Counter,
 )
 from pyc_mlir.pipelines.kernels.shared.tile import ProductTile
 from pyc_mlir.pipelines.target.cost import Cost
@@ -70,9 +73,9 @@ class CheckedGemm:
         *reads, c, faults = others
         flip = reads.pop() if self.injected else None
         product = self.product
-        slot = (k.workgroup(0) + k.workgroup(1) * product.workgroups[0]) * COUNTS
         longest = min(product.depth, product.depth_block)
-        check = TileCheck(k, a, b, sums, faults, self.sums, longest, slot)
+        counter = Counter.of(k, faults, product.workgroups[0])
+        check = TileCheck(k, a, b, sums, counter, self.sums, longest)
         epilogue = InKernel(k, product.epilogue, tuple(reads))
         CheckedProduct(k, product, a, b, c, epilogue, check=check, flip=flip).build()
 

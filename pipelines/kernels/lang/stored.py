@@ -10,8 +10,15 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     from_bits,
     int_constant,
     int_vector,
+    larger,
+    math,
+    smaller,
 )
-from pyc_mlir.pipelines.streams.ir import ir
+from pyc_mlir.pipelines.streams.ir import dialect, ir
+
+llvm = dialect("llvm")
+_AVX2_LANES, _AVX512_LANES = 8, 16
+_MOST_INTEGER = 2.0**30
 
 _BF16_SHIFT = 16  # bf16 is the upper half of f32
 
@@ -59,3 +66,23 @@ def whole_numbers(value: Any, signed: bool) -> Vector:
 def rounded(x: Vector, dtype: str) -> Vector:
     """Round to the nearest number of f16 or bf16."""
     return widened(narrowed(x, dtype), dtype)
+
+
+def nearest(x: Vector) -> Any:
+    """Return the nearest integers of 32 bits, of two the even one, as an MLIR vector.
+
+    Beyond them, and for NaN, x86 gives the least integer; others give the nearest one, and any.
+    """
+    kind, operands = int_vector(x.lanes), [x.value]
+    if x.lanes == _AVX2_LANES:
+        return llvm.call_intrinsic(kind, "llvm.x86.avx.cvt.ps2dq.256", operands, [], [])
+    if x.lanes == _AVX512_LANES:
+        operands += [
+            int_constant(0, x.lanes),
+            arith.constant(ir.IntegerType.get_signless(16), -1),
+            arith.constant(ir.IntegerType.get_signless(32), 4),
+        ]
+        return llvm.call_intrinsic(kind, "llvm.x86.avx512.mask.cvtps2dq.512", operands, [], [])
+    most = x.constant(_MOST_INTEGER)
+    bounded = smaller(larger(-most, x), most)
+    return arith.fptosi(kind, math.roundeven(bounded.value))

@@ -1,6 +1,6 @@
 """Registers as bits and as wholes: integers that wrap, bits that differ, sums of many registers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyc_mlir.pipelines.kernels.lang.values import (
@@ -8,6 +8,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     Mask,
     Scalar,
     Vector,
+    add,
     arith,
     bits,
     from_bits,
@@ -78,25 +79,46 @@ def chosen(condition: Condition, yes: float, no: float) -> Scalar:
     return Scalar(arith.select(condition.value, Scalar.of(yes).value, Scalar.of(no).value))
 
 
-def sums_of(vectors: Sequence[Vector]) -> Vector:
+def picked_by(condition: Condition, yes: Scalar, no: Scalar) -> Scalar:
+    """Return one of two numbers that are computed both."""
+    return Scalar(arith.select(condition.value, yes.value, no.value))
+
+
+def size_of(x: Vector) -> Vector:
+    """Return the numbers without their signs."""
+    return from_bits(arith.andi(bits(x), int_constant((1 << 31) - 1, x.lanes)))
+
+
+def sums_of(vectors: Sequence[Vector], combine: Callable[[Any, Any], Any] = add) -> Vector:
     """Add up the lanes of each vector: the sums lie side by side, each in as many lanes.
 
     Halves of two vectors are added at once, which takes half of the shuffles of one vector after
-    the other. There are at most as many vectors as lanes.
+    the other. There are at most as many vectors as lanes; of an odd number one stands there twice
+    (`lanes_of_sums`). `combine` may stand for the addition.
     """
     lanes, rows = vectors[0].lanes, list(vectors)
     width = lanes
     while len(rows) > 1:
-        rows += [rows[0].constant(0.0)] * (len(rows) % 2)
+        rows += rows[:1] * (len(rows) % 2)
         width //= 2
         # In blocks of `2 * width` lanes: the lower halves of both, and the upper ones.
         starts = range(0, 2 * lanes, 2 * width)
         low = [start + i for start in starts for i in range(width)]
         high = [start + width + i for start in starts for i in range(width)]
         pairs = zip(rows[::2], rows[1::2], strict=True)
-        rows = [picked(a, b, low) + picked(a, b, high) for a, b in pairs]
+        rows = [combine(picked(a, b, low), picked(a, b, high)) for a, b in pairs]
     (x,) = rows
     while width > 1:
         width //= 2
-        x += x.part([i ^ width for i in range(lanes)])
+        x = combine(x, x.part([i ^ width for i in range(lanes)]))
     return x
+
+
+def lanes_of_sums(vectors: int, lanes: int) -> list[int]:
+    """Return for each lane of `sums_of` the number of the vector; some stand there twice."""
+    rows = [[number] for number in range(vectors)]
+    while len(rows) > 1:
+        rows += rows[:1] * (len(rows) % 2)
+        rows = [a + b for a, b in zip(rows[::2], rows[1::2], strict=True)]
+    (order,) = rows
+    return [order[lane * len(order) // lanes] for lane in range(lanes)]

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.carrier import Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import (
     LARGEST,
@@ -49,24 +49,15 @@ from pyc_mlir.pipelines.kernels.lang.words import (
     exclusive_or,
     sums_of,
 )
+from pyc_mlir.pipelines.kernels.shared.counts import Counter
 
-# Counts of one workgroup, side by side, as f32: tiles computed again and found equal, tiles
-# repaired, tiles that stay wrong.
+# The counts of `FAULTS`: tiles computed again and found equal, repaired, and that stay wrong.
 SUSPECTED, REPAIRED, LASTING = range(3)
-COUNTS = 3
-# Workgroups that have a place for their counts.
-MOST_WORKGROUPS = 256
-FAULTS = Operand("faults", (MOST_WORKGROUPS * COUNTS,), "update")
 # For tests: row, column and, as the bits of a number, what is exchanged in the sum of that place.
 FLIP = Operand("flip", (3,))
 # Multiply-adds that must not wait for each other: latency times the units of current cores.
 _CHAINS = 8
 _TINY = 2.0**-100  # what numbers below the smallest normal one may add
-
-
-def fed_inputs(kernel: Kernel) -> list[Operand]:
-    """Return the inputs that take values of a group; the program itself hands on the counts."""
-    return [o for o in kernel.inputs if o != FAULTS]
 
 
 @dataclass(frozen=True)
@@ -145,19 +136,18 @@ class TilePlace:
 
 @dataclass(frozen=True)
 class TileCheck:
-    """The check of one workgroup's tiles: A, the sums of B's panels, and where faults count.
+    """The check of one workgroup's tiles: A, the sums of B's panels, and what counts faults.
 
-    depth: the longest block of the depth; slot: the place of this workgroup's counts.
+    depth: the longest block of the depth.
     """
 
     k: Build
     a: Memory
     b: Memory
     sums: Memory
-    faults: Memory
+    faults: Counter
     layout: PanelSums
     depth: int
-    slot: Index
 
     def settled(
         self,
@@ -204,25 +194,7 @@ class TileCheck:
             sums = self.sums.load(Lanes(base + at.start, at.mask))
             return fma(self._of_a(place, row, at), sums, kept)
 
-        return self._along(place, term)
-
-    def _along(
-        self, place: TilePlace, term: Callable[[int, Lanes, Vector], Vector]
-    ) -> list[Vector]:
-        """Add terms along the depth for each row, in partial sums enough for the units' latency."""
-        height = place.height
-        parts = max(1, _CHAINS // height)
-
-        def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
-            new = list(kept)
-            for u, at in enumerate(places):
-                for r in range(height):
-                    new[u * height + r] = term(r, at, new[u * height + r])
-            return new
-
-        zeros = [self.k.vector(0.0)] * (height * parts)
-        sums = self.k.walk(place.length, parts, zeros, turn)
-        return [tree(add, list(sums[r::height])) for r in range(height)]
+        return along_depth(self.k, place.height, place.length, term)
 
     def _of_a(self, place: TilePlace, row: int, at: Lanes) -> Vector:
         return self.a.load(place.row + row, Lanes(place.start + at.start, at.mask))
@@ -232,12 +204,8 @@ class TileCheck:
     ) -> list[Vector]:
         """Return for each row what the block has added to it, lines with alternating signs."""
         rows = zip(_cut(values, place.height), _cut(before, place.height), strict=True)
-        return [self._signed(row) - self._signed(old) for row, old in rows]
-
-    def _signed(self, row: Sequence[Vector]) -> Vector:
         lanes = self.k.lanes
-        signed = (v if i * lanes // LINE % 2 == 0 else -v for i, v in enumerate(row))
-        return reduce(add, signed)
+        return [signed_by_lines(row, lanes) - signed_by_lines(old, lanes) for row, old in rows]
 
     def _unexplained(
         self,
@@ -253,9 +221,11 @@ class TileCheck:
         """
         depth, panel = self.depth, self.layout.panel
         share = (2 * depth + panel + 8) * ROUNDING
-        squares = self._along(
-            place, lambda row, at, kept: _square(self._of_a(place, row, at), kept)
-        )
+
+        def square_of(row: int, at: Lanes, kept: Vector) -> Vector:
+            return _square(self._of_a(place, row, at), kept)
+
+        squares = along_depth(self.k, place.height, place.length, square_of)
         norm = self.sums.number(place.panel + self.layout.norms)
         off = self._rows(place, values, before)
         found = []
@@ -281,8 +251,31 @@ class TileCheck:
         stays = chosen(lasting, 1.0, 0.0)
         mended = repaired * (1.0 - stays)
         for what, one in ((SUSPECTED, 1.0 - stays - mended), (REPAIRED, mended), (LASTING, stays)):
-            at = self.slot + what
-            self.faults.put(self.faults.number(at) + one, at)
+            self.faults.add(what, one)
+
+
+def along_depth(
+    k: Build, height: int, length: Index, term: Callable[[int, Lanes, Vector], Vector]
+) -> list[Vector]:
+    """Add terms along the depth for each row, in partial sums enough for the units' latency."""
+    parts = max(1, _CHAINS // height)
+
+    def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
+        new = list(kept)
+        for u, at in enumerate(places):
+            for r in range(height):
+                new[u * height + r] = term(r, at, new[u * height + r])
+        return new
+
+    zeros = [k.vector(0.0)] * (height * parts)
+    sums = k.walk(length, parts, zeros, turn)
+    return [tree(add, list(sums[r::height])) for r in range(height)]
+
+
+def signed_by_lines(row: Sequence[Vector], lanes: int) -> Vector:
+    """Add up a row's vectors with the signs of their lines."""
+    signed = (v if i * lanes // LINE % 2 == 0 else -v for i, v in enumerate(row))
+    return reduce(add, signed)
 
 
 def _cut(values: Sequence[Vector], height: int) -> list[Sequence[Vector]]:

@@ -37,7 +37,8 @@ class Proof:
 
     kind: ``structural`` (the same graph), ``index`` (the same operations on the same elements),
     ``algebraic`` (`steps`, each a normal form; the fields agree too), ``probabilistic`` (`trials`
-    over fields agree) or ``exhaustive`` (all values were tried). bound: the chance that the trials
+    over fields agree), ``exhaustive`` (all values were tried) or ``solver`` (z3 finds no arguments
+    with other bits). bound: the chance that the trials
     agree by accident, if residues of different functions do so no oftener than random numbers; 0
     for other kinds. floats: the clause of safety in floats; it is no part of the proof. digests:
     those of both programs, by which a replay knows them.

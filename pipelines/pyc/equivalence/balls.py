@@ -18,7 +18,12 @@ from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.equivalence.answers import Counterexample
 from pyc_mlir.pipelines.pyc.equivalence.fields.constants import meant
 from pyc_mlir.pipelines.pyc.equivalence.fields.elements import mover
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import NotComparable, Program, evaluated
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
+    EXACT,
+    NotComparable,
+    Program,
+    evaluated,
+)
 from pyc_mlir.pipelines.pyc.equivalence.floats import arguments, work
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
@@ -91,6 +96,8 @@ def _step(
     floats = is_float(node.type.dtype)
     if node.name == VALUE:
         return _exact(inputs[node.params["number"]]) if floats else inputs[node.params["number"]]
+    if node.name == EXACT:
+        return _fractions(node.params["fractions"])
     if node.name == "constant":
         value = np.asarray(node.params["value"])
         return _constant(value, rounded) if floats else value
@@ -134,6 +141,16 @@ def _exact(array: np.ndarray) -> np.ndarray:
     for at in np.ndindex(array.shape):
         value = array[at]
         out[at] = arb(int(value)) if array.dtype.kind in "iub" else arb(float(value))
+    return out
+
+
+def _fractions(given: np.ndarray) -> np.ndarray:
+    from flint import arb, fmpq
+
+    out = np.empty(given.shape, object)
+    for at in np.ndindex(given.shape):
+        number: Any = given[at]
+        out[at] = arb(fmpq(number.numerator, number.denominator))
     return out
 
 

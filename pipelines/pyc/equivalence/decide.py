@@ -3,8 +3,9 @@
 1. Equal nodes of one graph: ``structural``. 2. Names of elements (fields/elements.py): ``index``.
 3. Integers tried in all values, or refuted by some (integers.py). 4. Towers of finite fields
 (fields/interpreter.py): ``probabilistic``, and by steps between paired nodes (local.py):
-``algebraic``. 5. Balls (balls.py) refute; what they do not refute is unknown. A result of the
-fields alone never refutes: a hash, the sign of a root or a rounded constant may be the cause.
+``algebraic``. 5. Balls (balls.py) refute. 6. z3 (solver.py) is asked for what is left: ``solver``.
+A result of the fields alone never refutes: a hash, the sign of a root or a rounded constant may be
+the cause.
 """
 
 import hashlib
@@ -29,7 +30,9 @@ from pyc_mlir.pipelines.pyc.equivalence.fields import arithmetic, reductions, to
 from pyc_mlir.pipelines.pyc.equivalence.fields import lanes as hashes
 from pyc_mlir.pipelines.pyc.equivalence.fields.elements import ElementNames
 from pyc_mlir.pipelines.pyc.equivalence.fields.interpreter import Field, Residues, height
+from pyc_mlir.pipelines.pyc.equivalence.fields.kept import kept_of
 from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
+    EXACT,
     Graph,
     NotComparable,
     Program,
@@ -39,6 +42,7 @@ from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
 )
 from pyc_mlir.pipelines.pyc.equivalence.integers import tried
 from pyc_mlir.pipelines.pyc.equivalence.local import same_integers, sweep
+from pyc_mlir.pipelines.pyc.equivalence.solver import solved
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 TRIALS = 3
@@ -61,10 +65,12 @@ def decide(
     seed: int = 0,
     trials: int = TRIALS,
     explains: bool = True,
+    solves: bool = False,
 ) -> Answer:
     """Return whether both programs are equal, by `relation` or a stronger equality.
 
-    seed, trials: of the fields. explains: measure safety in floats, and look for steps.
+    seed, trials: of the fields. explains: measure safety in floats, and look for steps. solves: ask
+    z3 where the other engines have no answer, which takes up to seconds.
     """
     if first.input_types != second.input_types or first.output_types != second.output_types:
         sides = [f"({describe(p.input_types)}) to ({describe(p.output_types)})"
@@ -79,6 +85,8 @@ def decide(
         found = Unknown(str(error))
     except (MemoryError, RecursionError) as error:
         found = Unknown(f"too large: {type(error).__name__}")
+    if isinstance(found, Unknown) and solves:
+        found = engines.by_solver() or found
     if isinstance(found, Proof) and explains and found.relation > Relation.BITS:
         return replace(found, floats=floats.cases(first, second, seed))
     return found
@@ -104,7 +112,7 @@ class _Engines:
             return self.proof(Relation.BITS, "structural")
         reason = ""
         try:
-            if _same(*self._run(self.given, ElementNames())):
+            if _same(*self._run(self.given, ElementNames(), "names")):
                 return self.proof(Relation.BITS, "index")
         except NotComparable as error:
             reason = str(error)
@@ -118,9 +126,22 @@ class _Engines:
             return self.proof(Relation.BITS, "algebraic")
         if self.relation is Relation.BITS:
             return Unknown(reason or "the programs do different operations")
-        if _same(*self._run(plain, ElementNames())):
+        if _same(*self._run(plain, ElementNames(), "names")):
             return self.proof(Relation.REALS, "index")
         return self._by_fields(plain, explains)
+
+    def by_solver(self) -> Answer | None:
+        """Ask z3 whether all bits are equal; only integers refute a weaker equality.
+
+        Composites of floats stand for their references, whose bits may be others than those of the
+        ops that they decompose to.
+        """
+        sides, nodes = self.given, [n for p in self.given for n in (*p.inputs, *p.nodes)]
+        floating = any(is_float(n.type.dtype) for n in nodes)
+        if not floating:
+            sides = decomposed(sides[0], self.graph), decomposed(sides[1], self.graph)
+        found = solved(*sides, not floating or self.relation is Relation.BITS)
+        return self.proof(Relation.BITS, "solver") if found is True else found or None
 
     def proof(self, relation: Relation, kind: str, **more: Any) -> Proof:
         """Return a proof of the given programs."""
@@ -129,9 +150,10 @@ class _Engines:
         return Proof(relation, kind, types, (digest(first), digest(second)), **more)
 
     def _run(
-        self, programs: Sequence[Program], engine: ElementNames
+        self, programs: Sequence[Program], engine: ElementNames, *key: Any
     ) -> tuple[list[Any], list[Any]]:
-        values = [evaluated(p, engine.step) for p in programs]
+        kept = kept_of(self.graph, *key)
+        values = [kept.evaluated(p, engine.step) for p in programs]
         a, b = ([v[o] for o in p.outputs] for v, p in zip(values, programs, strict=True))
         return a, b
 
@@ -151,7 +173,7 @@ class _Engines:
             done = self._trials(plain, levels, count, rounded)
             if done is None:
                 continue
-            if not floats.agree(*plain, self.seed, rounded):
+            if not floats.agree(*plain, self.graph, self.seed, rounded):
                 return Unknown("the fields agree, and f64 does not: the sign of a root may differ")
             bound = max(_HASHES, float(np.prod([1.0 / t.primes[-1] for t in done])))
             found = self.proof(relation, "probabilistic", trials=done, bound=bound)
@@ -185,7 +207,7 @@ class _Engines:
         for attempt in range(_ATTEMPTS):
             trial = Trial(towers.tower(levels, number), 1000 * self.seed + 10 * number + attempt)
             try:
-                sides = self._run(plain, Field(trial.primes, trial.seed, rounded))
+                sides = self._run(plain, Field(trial.primes, trial.seed, rounded), trial, rounded)
             except NotComparable as error:
                 last = error
                 continue
@@ -228,6 +250,8 @@ def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
     if a.type != b.type:
         return False
     if not isinstance(a, Residues) or not isinstance(b, Residues):
@@ -259,6 +283,8 @@ def digest(given: Program) -> str:
         if node.name == "constant":
             array = np.asarray(node.params["value"])
             kept, content = [("shape", array.shape)], np.ascontiguousarray(array).tobytes()
+        if node.name == EXACT:
+            kept = [("fractions", node.type.shape), *map(str, node.params["fractions"].flat)]
         state.update(f"{node.name} {operands} {kept} {node.type}".encode() + content)
     state.update(str([numbers[o] for o in given.outputs]).encode())
     return state.hexdigest()

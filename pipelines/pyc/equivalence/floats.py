@@ -14,7 +14,8 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import TensorType, is_float
 from pyc_mlir.pipelines.pyc.equivalence.answers import FloatCase
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Program, evaluated
+from pyc_mlir.pipelines.pyc.equivalence.fields.kept import Kept, kept_of
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import EXACT, Graph, Program, evaluated
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 # Units of `OpDef.evaluation_work` (0.1 ns) that one run may take.
@@ -30,7 +31,7 @@ def work(given: Program) -> int:
     """Return about how long a run takes, in units of 0.1 ns."""
     total = 0
     for node in given.nodes:
-        if node.name != VALUE:
+        if node.name not in (VALUE, EXACT):
             types = [o.type for o in node.operands]
             total += OPS[node.name].evaluation_work(types, node.type, **node.params)
     return total
@@ -63,13 +64,20 @@ def _argument(rng: np.random.Generator, type_: TensorType, case: str) -> np.ndar
         return x.astype(type_.dtype)
 
 
-def run(given: Program, inputs: Sequence[np.ndarray], wide: bool = False) -> list[np.ndarray]:
-    """Return the results by the references; `wide`: floats in f64 from beginning to end."""
+def run(
+    given: Program, inputs: Sequence[np.ndarray], wide: bool = False, kept: Kept | None = None
+) -> list[np.ndarray]:
+    """Return the results by the references; `wide`: floats in f64 from beginning to end.
+
+    kept: the values of earlier runs on these inputs.
+    """
 
     def compute(node: TermNode, operands: list[Any]) -> np.ndarray:
         if node.name == VALUE:
             x = inputs[node.params["number"]]
             return x.astype(np.float64) if wide and is_float(x.dtype) else x
+        if node.name == EXACT:
+            return node.params["value"].astype(np.float64 if wide else node.type.dtype)
         params = dict(node.params)
         if wide and node.name == "constant" and is_float(node.type.dtype):
             return np.asarray(params["value"]).astype(np.float64)
@@ -77,7 +85,7 @@ def run(given: Program, inputs: Sequence[np.ndarray], wide: bool = False) -> lis
             params["dtype"] = np.dtype(np.float64)
         return evaluate(OPS[node.name], operands, **params)
 
-    values = evaluated(given, compute)
+    values = evaluated(given, compute) if kept is None else kept.evaluated(given, compute)
     return [values[o] for o in given.outputs]
 
 
@@ -123,16 +131,17 @@ def _error(results: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> float 
     return worst
 
 
-def agree(first: Program, second: Program, seed: int, rounded: bool) -> bool:
-    """Return whether both give the same numbers in f64 on ordinary arguments."""
-    if work(first) + work(second) > MOST_WORK:
+def agree(first: Program, second: Program, graph: Graph, seed: int, rounded: bool) -> bool:
+    """Return whether programs of one graph agree in f64 on ordinary arguments."""
+    units = work(first) + work(second)
+    if units > MOST_WORK:
         return True
-    small = work(first) + work(second) < MOST_WORK >> 12
-    for draw in range(_DRAWS if small else 3):
+    for draw in range(_DRAWS if units < MOST_WORK >> 12 else 3):
         inputs = arguments(first, "ordinary", seed + draw)
         if draw % 3 == 2:
             inputs = [np.abs(x) if is_float(x.dtype) else x for x in inputs]
-        sides = [run(p, inputs, wide=True) for p in (first, second)]
+        kept = kept_of(graph, "f64", seed, draw, merges=False)
+        sides = [run(p, inputs, wide=True, kept=kept) for p in (first, second)]
         for a, b in zip(*sides, strict=True):
             if not _near(a, b, _ROUNDED if rounded else _TOLERANCE):
                 return False

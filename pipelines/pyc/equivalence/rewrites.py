@@ -11,13 +11,17 @@ here runs unless a context has a verifier.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.attributes import definition_of, params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.equivalence import floats
 from pyc_mlir.pipelines.pyc.equivalence.answers import Answer, Counterexample, Proof, Unknown
@@ -29,12 +33,21 @@ from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
     decomposed,
     program,
 )
-from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, replacements
+from pyc_mlir.pipelines.pyc.rewriting import (
+    Meanings,
+    Meant,
+    constant_array,
+    defining_op,
+    functions_of,
+    replacements,
+)
 from pyc_mlir.pipelines.pyc.terms.nodes import TermNode
 
 # Ops of a cone; what lies behind is an argument. One more try looks farther.
 _REACH = (12, 64)
 _MOST = 512
+# Roundings of f64 on the way to a constant that a pass makes, at most.
+_ROUNDINGS = 16
 
 
 @dataclass(frozen=True)
@@ -90,16 +103,20 @@ class RewriteChecker:
             answer = _answer(first, second, graph, relation)
             self.checks.append(Check(pass_.name, "the function", relation, pass_.name, answer))
 
-    def _replaced(self, op: ir.Operation, value: ir.Value, relation: Relation, by: str) -> None:
+    def _replaced(
+        self, op: ir.Operation, value: ir.Value, relation: Relation, by: str, meant: Meanings
+    ) -> None:
         answer: Answer = Unknown("not read")
         for reach in _REACH:
             graph = Graph()
             try:
-                first, second = cones(graph, op.result, value, reach)
+                first, second = cones(graph, op.result, value, reach, meant)
             except (NotComparable, PycError) as error:
                 answer = Unknown(str(error))
                 continue
-            answer = _answer(first, second, graph, relation)
+            answer = _answer(first, second, graph, Relation.REALS if meant else relation)
+            if meant and isinstance(answer, Proof):
+                answer = _rounded(answer, meant)
             if isinstance(answer, Proof):
                 break
         text = op.name if op.name == "pyc.constant" else str(op)[:200]
@@ -123,18 +140,44 @@ def _answer(first: Any, second: Any, graph: Graph, relation: Relation) -> Answer
         if isinstance(found, Proof):
             return found
         plain = decomposed(first, graph), decomposed(second, graph)
-        if first.output_types == second.output_types and floats.agree(*plain, 0, True):
+        if first.output_types == second.output_types and floats.agree(*plain, graph, 0, True):
             return Unknown("within the error in f64, which proves nothing")
         return found
-    found = decide(first, second, graph, relation=relation, explains=False)
+    solves = relation is Relation.BITS
+    found = decide(first, second, graph, relation=relation, explains=False, solves=solves)
     if relation is Relation.BITS and isinstance(found, Unknown):
         weaker = decide(first, second, graph, explains=False)
         return weaker if isinstance(weaker, Proof | Counterexample) else found
     return found
 
 
-def cones(graph: Graph, before: ir.Value, after: ir.Value, reach: int) -> tuple[Program, Program]:
+def _rounded(proof: Proof, meant: Meanings) -> Answer:
+    """Return a proof over exact constants as one of those in the program, if they are the nearest.
+
+    A constant may be half a unit in its last place off, and what `_ROUNDINGS` of f64 make.
+    """
+    for value, exact in meant.items():
+        found = constant_array(value)
+        assert found is not None, "what is rounded is a constant"
+        wide = np.longdouble
+        high = exact.fractions.astype(np.float64)
+        low = (exact.fractions - np.vectorize(Fraction, otypes=[object])(high)).astype(np.float64)
+        true = exact.floats.astype(wide) * (high.astype(wide) + low.astype(wide))
+        units = np.spacing(np.abs(found)).astype(wide)
+        allowed = units / 2 + _ROUNDINGS * np.spacing(np.abs(true.astype(np.float64)))
+        apart = np.abs(found.astype(wide) - true)
+        if not (apart <= allowed).all():
+            worst = float((apart / units).max())
+            return Unknown(f"a constant is {worst:.1f} units of its last place from what it rounds")
+    return replace(proof, relation=Relation.ROUNDED)
+
+
+def cones(
+    graph: Graph, before: ir.Value, after: ir.Value, reach: int, meant: Meanings
+) -> tuple[Program, Program]:
     """Return what two values are computed from: `reach` ops of the first, then arguments.
+
+    meant: constants that are read as what they are rounded from.
 
     Raises NotComparable where sizes vary or the second reads more than `_MOST` ops.
     """
@@ -146,11 +189,17 @@ def cones(graph: Graph, before: ir.Value, after: ir.Value, reach: int) -> tuple[
         level = [o for m in makers for o in m.operands]
     borders = {v for op in inside for v in op.operands if defining_op(v) not in inside}
     borders = {v for v in borders if not _is_constant(v)}
-    values: dict[ir.Value, TermNode] = {}
+    values = {value: _exact(graph, exact) for value, exact in meant.items()}
     inputs: list[TermNode] = []
     count = [0]
     nodes = [_node(v, borders, values, inputs, graph, count) for v in (before, after)]
     return program(inputs, nodes[:1]), program(inputs, nodes[1:])
+
+
+def _exact(graph: Graph, meant: Meant) -> TermNode:
+    floats = graph.node(OPS["constant"], (), {"value": meant.floats})
+    fractions = graph.exact(meant.fractions, meant.floats.dtype)
+    return graph.node(OPS["mul"], (floats, fractions), {})
 
 
 def _is_constant(value: ir.Value) -> bool:

@@ -1,21 +1,20 @@
 """Choose the products that may be approximate under a contract's `max_error`, and how exact each.
 
-    matmuls by constants  ->  ways (int8, bf16) that a kernel has and that are predicted quicker
-    a sample, by the references  ->  what each way needs to be `allowed`, and how the shares that are
-                                     allowed compose to the errors of the program's results
+    matmuls by constants       ->  ways (int8, int16, bf16) of kernels that are predicted quicker
+    a run of the references    ->  what each way needs to be `allowed`, and how the shares that are
+                                   allowed compose to the errors of the program's results
     the quickest ways whose composed error is within the clause  ->  marks on the ops
 
 The composition is that of rounding errors (`dialects/numerics/rounding.py`): a product that may be
-off by a share of its greatest element has a deviation of that share over `SPREAD`, and the results'
-tolerances that follow from all of them may be `max_error` at most. Kernels check in each call that no
-product exceeds its share; how errors grow from there to the results is sampled.
+off by a share of its greatest element has a deviation of that share over `DEVIATIONS`, and as many
+deviations of the results, which follow from all of them, may be `max_error` at most. Kernels check
+in each call that no product exceeds its share; how errors grow to the results is sampled.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -28,9 +27,15 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.numerics.approximation import ATTRIBUTE, WAYS, Approximation, needed_share
+from pyc_mlir.dialects.numerics.approximation import (
+    ATTRIBUTE,
+    DEVIATIONS,
+    WAYS,
+    Approximation,
+)
 from pyc_mlir.dialects.numerics.rounding import Uncertain
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
+from pyc_mlir.dialects.ops.contraction import any_order
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import AllowedError, Evidence, NotOffered
@@ -41,17 +46,17 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp
 
 APPROXIMATE, EXACT = "pyc-approximate", "exact"
-# What is allowed at least, over what the sample needs: less would compute tiles again in most calls.
+# What is allowed at least, over what the sample needs: less would compute many tiles again.
 _MARGIN = 1.25
 # What is allowed at most, over the same: more would let errors pass that no sample has.
 _MOST_MARGIN = 4.0
 # A share of the greatest element above which nothing is left of a result.
-_LARGEST = 0.5
+_MOST = 0.5
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A product that a kernel can approximate: its site, and predicted costs by way, exact first."""
+    """A product that a kernel can approximate: its site, and predicted costs by way."""
 
     op: ir.Operation
     site: Site
@@ -61,6 +66,15 @@ class _Layer:
     def ways(self) -> tuple[str, ...]:
         """The ways from the quickest to the exact one."""
         return tuple(sorted(self.costs, key=lambda way: self.costs[way].seconds))
+
+    def without_dominated(self, needs: Mapping[str, float]) -> "_Layer":
+        """Return the layer with those ways alone that are more exact than each quicker one."""
+        kept, least = {}, math.inf
+        for way in self.ways:
+            need = needs.get(way, 0.0)
+            if way == EXACT or need < least:
+                kept[way], least = self.costs[way], need
+        return replace(self, costs=kept)
 
 
 # For each layer the way that is taken, and what is allowed then.
@@ -86,9 +100,10 @@ def approximate(
     if not approximates(options.contract) or not local or not all(map(context.takes, families)):
         return
     layers = list(_layers(module, options.target))
-    errors = None if not layers else _Errors.sampled(module, layers, signature)
+    errors = _Errors.sampled(module, layers, signature, options.target) if layers else None
     if errors is None:
         return
+    layers = errors.layers
     limit = options.contract.max_error
     assert isinstance(limit, int | float), "approximates says so"
     plan = errors.within(limit)
@@ -115,7 +130,7 @@ def _evidence(
     found: list[Evidence] = [
         AllowedError(way, allowed, needs[way]) for way, allowed in legal.items() if way != EXACT
     ]
-    left_out = tuple(way for way in needs if way not in legal)
+    left_out = tuple(way for way in needs if way not in legal and way in layer.costs)
     if left_out:
         shares = ", ".join(f"{needs[way]:.2g} for {way}" for way in left_out)
         why = f"max_error is {limit:g}; this product alone needs {shares} of its greatest element"
@@ -140,32 +155,32 @@ def _layers(module: ir.Module, target: Target) -> Iterator[_Layer]:
 
 
 def _costs(op: ir.Operation, target: Target) -> dict[str, Cost]:
-    """Return the predicted cost of a product by constants, exact and in the ways that are quicker."""
+    """Return the predicted costs of a product by constants: exact, and in quicker ways."""
     # Kernels are built by IREE's bindings, which other compiles need later only.
     from pyc_mlir.pipelines.kernels.registry import FAMILIES
 
     a, b, out = (from_mlir(v.type) for v in (*op.operands, op.result))
     if b.rank != 2 or {a.dtype, b.dtype} != {F32}:
         return {}
-    inputs = (Input(a), Input(b, lambda: np.zeros(b.static_shape, np.float32)))
+    inputs = (Input(a), Input(b, lambda: np.zeros([d or 0 for d in b.shape], np.float32)))
     work = Work(inputs, (WorkOp("matmul", (0, 1), {}, out),))
     found: dict[str, Cost] = {}
     for family, other in APPROXIMATED.items():
         for offer in FAMILIES[family].match(work, target)[:1]:
             found[EXACT] = offer.cost
-            for way in WAYS:
-                made = FAMILIES[other].approximated(offer, target, way, _LARGEST / 2)
-                if made is not None and made.cost.seconds < offer.cost.seconds:
-                    found[way] = made.cost
+            made = [(w, FAMILIES[other].approximated(offer, target, w, _MOST / 2)) for w in WAYS]
+            # Of two ways that come to the same instruction the one with more bits is named.
+            forms = {o.knobs.form: (w, o.cost) for w, o in made if o is not None}
+            found |= {w: c for w, c in forms.values() if c.seconds < offer.cost.seconds}
     return found
 
 
 @dataclass(frozen=True)
 class _Errors:
-    """What the products of a program may be off, and its results then, on one sample.
+    """The errors of products, and those of the results that follow from them, on one sample.
 
-    needs: of each layer, by way, the `allowed` of nine of ten tiles. undecided: how many elements of
-    the results rounding decides without any approximation.
+    needs: of each layer, by way, the `allowed` of nine of ten tiles. undecided: how many elements
+    of the results rounding decides without any approximation.
     """
 
     module: ir.Module
@@ -176,9 +191,11 @@ class _Errors:
 
     @staticmethod
     def sampled(
-        module: ir.Module, layers: Sequence[_Layer], signature: Signature
+        module: ir.Module, layers: Sequence[_Layer], signature: Signature, target: Target
     ) -> "_Errors | None":
         """Run the references once; None where no sizes fit, or they lack an op."""
+        from pyc_mlir.pipelines.kernels.families.approximate.needs import needed_share
+
         needs: dict[ir.Operation, dict[str, float]] = {}
         wanted = {layer.op: layer for layer in layers}
 
@@ -186,20 +203,22 @@ class _Errors:
             if op in wanted:
                 a, b = (o.value for o in operands)
                 ways = [way for way in wanted[op].ways if way != EXACT]
-                needs[op] = {way: needed_share(way, a, b, out.value) for way in ways}
+                needs[op] = {way: needed_share(way, target, a, b, out.value) for way in ways}
 
         for sizes in candidate_sizes(signature):
             try:
                 inputs = make_inputs(signature, 0, sizes)
-                results = interpret_uncertain(module, inputs, observe=observe)
+                with any_order():
+                    results = interpret_uncertain(module, inputs, observe=observe)
             except (PycError, ValueError, IndexError, MemoryError):
                 continue
+            useful = [layer.without_dominated(needs[layer.op]) for layer in layers]
             found = [needs[layer.op] for layer in layers]
-            return _Errors(module, layers, inputs, found, _undecided(results))
+            return _Errors(module, useful, inputs, found, _undecided(results))
         return None
 
     def within(self, limit: float) -> _Plan:
-        """Return the quickest plan whose results' tolerances are at most `limit` of the greatest.
+        """Return the quickest plan whose results' errors are at most `limit` of the greatest.
 
         Plans are ordered from the quickest to the exact one, and the first that fits is found by
         bisection; then all that is allowed grows to what the clause leaves.
@@ -216,7 +235,7 @@ class _Errors:
         if number == len(plans) - 1:
             return plan
         factor = min(_MOST_MARGIN / _MARGIN, 0.98 * limit / max(errors[number], limit / 100))
-        wider = tuple((way, min(allowed * factor, _LARGEST)) for way, allowed in plan)
+        wider = tuple((way, min(allowed * factor, _MOST)) for way, allowed in plan)
         return wider if factor > 1 and self._error(wider) <= limit else plan
 
     def more_exact(self, number: int, way: str) -> dict[str, float]:
@@ -225,7 +244,7 @@ class _Errors:
         return {w: self._allowed(number, w) for w in ways[ways.index(way) + 1 :]}
 
     def _allowed(self, number: int, way: str) -> float:
-        return 0.0 if way == EXACT else min(_MARGIN * self.needs[number][way], _LARGEST)
+        return 0.0 if way == EXACT else min(_MARGIN * self.needs[number][way], _MOST)
 
     def _ladder(self) -> Iterator[_Plan]:
         """Yield plans, each with one layer more exact than in the one before.
@@ -248,12 +267,13 @@ class _Errors:
         return saved / max(self.needs[number].get(first, 0.0), 1e-30) ** 2
 
     def _error(self, plan: _Plan) -> float:
-        """Return the greatest tolerance of a result, as a share of its greatest element."""
+        """Return the greatest error of a result, as a share of its greatest element."""
         for layer, (way, allowed) in zip(self.layers, plan, strict=True):
             if way != EXACT:
                 Approximation(way, allowed).mark(layer.op)
         try:
-            results = interpret_uncertain(self.module, self.inputs)
+            with any_order():
+                results = interpret_uncertain(self.module, self.inputs)
         finally:
             for layer in self.layers:
                 if ATTRIBUTE in layer.op.attributes:
@@ -268,7 +288,7 @@ def _undecided(results: Sequence[Uncertain]) -> int:
 
 
 def _share(result: Uncertain) -> float:
-    sizes, tolerance = np.abs(result.value.astype(np.float64)), result.tolerance
-    greatest = sizes.max(initial=0.0, where=np.isfinite(sizes))
-    largest = tolerance.max(initial=0.0, where=np.isfinite(tolerance))
+    sizes, deviation = np.abs(result.value.astype(np.float64)), result.deviation
+    greatest = float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
+    largest = DEVIATIONS * float(deviation.max(initial=0.0, where=np.isfinite(deviation)))
     return largest / greatest if greatest else math.inf if largest else 0.0

@@ -154,6 +154,7 @@ def test_the_tools(tmp_path, capsys):
     assert pyc_find.main([str(patterns), str(module)]) == 0
     said = capsys.readouterr()
     assert said.out.count("from_a_file") == 2 and "tensor<6x5xf32>" in said.out
+    assert pyc_find.main(["softmax,rmsnorm", str(module)]) == 0
     assert pyc_find.main([str(module), str(module)]) == 1
     other = tmp_path / "near.mlir"
     other.write_text(str(trace(near)))

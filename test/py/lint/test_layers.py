@@ -83,7 +83,7 @@ MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12
 # Files of nothing but the rows of one table, which is one place on purpose.
 MAX_TABLE, TABLES = 700, ("dialects/reasons.py",)
 # Lines of dialects/, pipelines/, pyc_mlir/ and tools/ together.
-MAX_PRODUCT = 133_000
+MAX_PRODUCT = 138_500
 
 
 @dataclass

@@ -1,8 +1,7 @@
 """The table of cases that every op is tested on: operand types, parameters, kinds of values.
 
 `CASES` is plain data; `inputs(case, seed)` makes its arrays. The values `special` are NaN,
-infinities and negative zeros. `dynamic_types(case)` is the case with unknown sizes (a size of 1
-stays known, because only a known 1 is stretched).
+infinities and negative zeros. `dynamic_types(case)` is the case with unknown sizes, but for 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -299,7 +298,7 @@ def _convolution() -> Iterator[Case]:
         a, b = (Operand("f32", s) for s in _nhwc(image, weight))
         yield case("conv2d", a, b, layout="NHWC", **params)
     for dtype in NUMBERS[1:]:
-        image, weight, params = CONVOLUTIONS[1]
+        (image, weight, params) = CONVOLUTIONS[1]
         yield case("conv2d", Operand(dtype, image, "small"), Operand(dtype, weight), **params)
 
 
@@ -314,7 +313,8 @@ def _integer_products() -> Iterator[Case]:
     for count, held, blocks, depth in ((4, 8, 2, 32), (4, 8, 3, 40), (8, 16, 2, 24)):
         w, p = (Operand("ui8", s, "bytes") for s in ((5, blocks, held), (5, blocks)))
         x, scale = Operand("f32", (2, 3, depth)), Operand("f32", (5, blocks), "small")
-        yield case("block_matmul", x, w, scale, p, dynamic=False, bits=count)
+        params = {"bits": count, "accuracy": ("f32", "int8")[depth > 32]}
+        yield case("block_matmul", x, w, scale, p, dynamic=False, **params)
 
 
 POOLINGS: tuple[tuple[Shape, dict[str, Any]], ...] = (

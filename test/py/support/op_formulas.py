@@ -152,7 +152,7 @@ def _laid_out(x: np.ndarray, layout: str) -> np.ndarray:
     return x if layout == "NCHW" else np.moveaxis(x, 1, -1)
 
 
-def _block_matmul(x, weight, scale, point, bits, accuracy) -> np.ndarray:
+def _block_matmul(x, weight, scale, point, bits, accuracy="f32") -> np.ndarray:
     """Sums over one number after the other, each taken out of its byte."""
     rows, _, held = weight.shape
     each, out = 8 // bits, np.zeros((*x.shape[:-1], rows))

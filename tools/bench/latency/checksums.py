@@ -1,10 +1,10 @@
 """The suite `checksums`: what checksums in products cost, which faults they find, false alarms.
 
 Cost: one product with and without checks, in turn, on one core. Faults: single bits are flipped in
-sums of accumulators, and in the packed weights; a flip counts as noticeable if it moves a number of
-the result by more than a thousandth of its row's root mean square. Rows whose sums nearly cancel
-are counted apart. Alarms: products of many sizes without any fault, of which none may be reported
-as wrong.
+sums of accumulators, in the packed weights, and in what one product leaves in memory for the next
+one; a flip counts as noticeable if it moves a number of the result by more than a thousandth of its
+row's root mean square. Rows whose sums nearly cancel are counted apart. Alarms: products of many
+sizes without any fault, of which none may be reported as wrong.
 
     pyc-bench checksums --alarms 1000000
 """
@@ -22,7 +22,7 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.kernels.families.checked_gemm import CheckedGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier, Kernel
-from pyc_mlir.pipelines.kernels.shared.checksums import COUNTS, MOST_WORKGROUPS
+from pyc_mlir.pipelines.kernels.shared.counts import COUNTS, MOST_WORKGROUPS
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
@@ -107,7 +107,8 @@ def run(arguments: Sequence[str]) -> int:
     records = []
     for size in QUICK_SIZES if bench.quick else SIZES:
         records += cost(target, size, bench.rounds)
-    records += faults(target, QUICK_FLIPS if bench.quick else FLIPS)
+    flips = QUICK_FLIPS if bench.quick else FLIPS
+    records += [*faults(target, flips), between(target, flips // 5)]
     records += alarms(target, QUICK_ALARMS if bench.quick else known.alarms)
     bench.store(records, threads=[1])
     return 0
@@ -158,16 +159,49 @@ def faults(target: Target, flips: int) -> list[Record]:
         sums = [_flip_sum(products, a, b, sound, scale, values) for _ in range(flips // 5)]
         weights = [_flip_weight(products, a, b, sound, scale, values) for _ in range(flips // 5)]
         for site, outcomes in (("sums", sums), ("packed weights", weights)):
-            noticeable = [found for seen, found in outcomes if seen]
-            share = 100 * sum(noticeable) / len(noticeable) if noticeable else 100.0
-            what = f"{site}, {name}"
-            note(f"{what}: {share:.2f} % of {len(noticeable)} noticeable flips found")
-            more = {"of": len(noticeable), "flips": len(outcomes)}
-            records.append(record(what, "checked", "noticeable flips found", "%", share, **more))
+            records.append(_share(f"{site}, {name}", outcomes))
     return records
 
 
+def between(target: Target, flips: int) -> Record:
+    """Flip bits of what a product leaves for the next one, between their dispatches.
+
+    The second one computes its sums from the damaged numbers too, so that none is expected to be
+    found.
+    """
+    rows, columns, depth = _FLIPPED
+    sizes = ((rows, depth, depth), (rows, columns, depth))
+    knobs = [CheckedGemm(Gemm.on(target, *s, workgroups=(1, 1))) for s in sizes]
+    products, values = Products(target, knobs), np.random.default_rng(7)
+    drawn = [values.normal(size=s) for s in ((rows, depth), (depth, depth), (depth, columns))]
+    a, *weights = (x.astype(np.float32) for x in drawn)
+    middle = products.found(0, products.arguments(0, a, weights[0])).result
+    arguments = products.arguments(1, middle, weights[1])
+    sound = products.found(1, arguments).result
+    scale = np.sqrt(np.mean(sound.astype(np.float64) ** 2, axis=1))
+    outcomes = []
+    for _ in range(flips):
+        memory = middle.copy()
+        place = values.integers(memory.size)
+        memory.reshape(-1).view(np.uint32)[place] ^= np.uint32(1 << values.integers(32))
+        found = products.found(1, [to_device(memory, products.device), *arguments[1:]])
+        with np.errstate(invalid="ignore", over="ignore"):
+            off = np.abs(found.result.astype(np.float64) - sound)
+        noticeable = not (off <= _NOTICEABLE * scale[:, None]).all()
+        outcomes.append((noticeable, found.repaired + found.lasting > 0))
+    return _share("between two products, normal", outcomes)
+
+
 Outcome = tuple[bool, bool]
+
+
+def _share(what: str, outcomes: Sequence[Outcome]) -> Record:
+    """Return the share of the noticeable flips that are found."""
+    noticeable = [found for seen, found in outcomes if seen]
+    share = 100 * sum(noticeable) / len(noticeable) if noticeable else 100.0
+    note(f"{what}: {share:.2f} % of {len(noticeable)} noticeable flips found")
+    more = {"of": len(noticeable), "flips": len(outcomes)}
+    return record(what, "checked", "noticeable flips found", "%", share, **more)
 
 
 def _flip_sum(

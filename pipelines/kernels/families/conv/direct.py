@@ -342,7 +342,7 @@ class Direct:
     ) -> None:
         """Compute one register tile: outputs `start` and on of a row, by the filters of a panel."""
         k = self.k
-        vectors = len(self._places(panel))
+        vectors = len(self.places(panel))
         zeros = [k.vector(0.0)] * (width * vectors)
 
         def over(tap: Index, *sums: Vector) -> list[Vector]:
@@ -366,7 +366,7 @@ class Direct:
         """Add the taps of one segment in one row of taps."""
         k, knobs = self.k, self.knobs
         depth = knobs.panels.depth // knobs.taps
-        vectors = len(self._places(panel))
+        vectors = len(self.places(panel))
         y = self._row_under(row, down)
         low, high = segment.outputs.start, segment.outputs.stop
         first, end = segment.taps if isinstance(segment, _Found) else _ends(segment.taps)
@@ -443,7 +443,7 @@ class Direct:
     ) -> None:
         """Store what the epilogue makes of the sums."""
         k, knobs = self.k, self.knobs
-        places = self._places(panel)
+        places = self.places(panel)
         high, wide = (k.size(d) for d in knobs.output_dims)
         first = (row.image * high + row.number) * wide + start
         vectors = len(places)
@@ -462,7 +462,7 @@ class Direct:
             for v, at in enumerate(places):
                 self.y.store(apply(sums[p * vectors + v], at), row.image, row.number, start + p, at)
 
-    def _places(self, panel: FilterPanel) -> list[Lanes]:
+    def places(self, panel: FilterPanel) -> list[Lanes]:
         """Return the places of the tile's vectors in a row of filters: in a last panel masked."""
         k, panels = self.k, self.knobs.panels
         starts = range(0, panel.width, k.lanes)

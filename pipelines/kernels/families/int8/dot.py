@@ -2,7 +2,8 @@
 
 ``vnni``: vpdpbusd, one instruction for four products. ``madd``: vpmaddwd on 16-bit halves, two for
 four products and their additions; weights are widened when they are laid out. ``plain``: the
-same in arithmetic of any target. Neither saturates: every sum is that of the integers.
+same in arithmetic of any target. ``amx`` (`byte_tiles.py`): whole tiles of sums at once. None
+saturates: every sum is that of the integers.
 """
 
 from dataclasses import dataclass
@@ -11,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, llvm
+from pyc_mlir.pipelines.kernels.lang.tiles import has_tiles
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, arith, int_vector, vector
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
 
-VNNI, MADD, PLAIN = "vnni", "madd", "plain"
+AMX, VNNI, MADD, PLAIN = "amx", "vnni", "madd", "plain"
 DOTS = (VNNI, MADD, PLAIN)
+FORMS = (AMX, *DOTS)
 QUAD = 4
 _INTRINSICS = {
     (VNNI, 64): "llvm.x86.avx512.vpdpbusd.512",
@@ -59,6 +62,8 @@ class IntVector:
 
 def has_dot(target: Target, dot: str) -> bool:
     """Return whether the CPU has the instruction; its features are those that LLVM may use."""
+    if dot == AMX:
+        return target.vector_bytes == 64 and has_tiles(target, "i8")
     if dot == VNNI:
         wide = {"avx512_vnni", "avx512vl"} <= target.needs
         return target.vector_bytes in (32, 64) and (
@@ -138,13 +143,13 @@ class Dot:
 
 def words_of(form: str) -> int:
     """Return how many 32-bit words hold four weights in a form."""
-    return 1 if form == VNNI else 2
+    return 1 if form in (AMX, VNNI) else 2
 
 
 def words(quads: np.ndarray, form: str) -> np.ndarray:
     """Return weights [..., 4, columns] of i8 as words [..., words, columns] of i32."""
     moved = np.moveaxis(quads, -2, -1)
-    if form == VNNI:
+    if words_of(form) == 1:
         return np.ascontiguousarray(moved).view(np.int32)[..., None, :, 0]
     # The even bytes of x meet the even weights, the odd ones the odd.
     wide = moved.astype(np.int16)

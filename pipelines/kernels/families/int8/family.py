@@ -5,7 +5,7 @@ operation that differs from numpy's integers is an error.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
@@ -17,9 +17,10 @@ from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis, random_axi
 from pyc_mlir.pipelines.kernels.families.gemm import contents
 from pyc_mlir.pipelines.kernels.families.int8.byte_conv import ByteConv
 from pyc_mlir.pipelines.kernels.families.int8.chain import after_sums, bias_of
-from pyc_mlir.pipelines.kernels.families.int8.dot import QUAD, VNNI, has_dot
+from pyc_mlir.pipelines.kernels.families.int8.dot import AMX, VNNI, best_dot, has_dot
 from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, evaluate
+from pyc_mlir.pipelines.kernels.lang.tiles import COLUMNS, ROW_BYTES, ROWS
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView
@@ -27,10 +28,15 @@ from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.kernels.shared.grid import known
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, sizes
 
+# Rows of a product of tiles that take as long as the load of a tile.
+_LOADING_ROWS = 8
+# Operations of f32 in whose time a sum is converted, and one of a tile stored and loaded before.
+_FINISHING_FLOPS = {AMX: 30, VNNI: 15}
 _I32 = DTYPES["i32"]
 _BYTES = (DTYPES["i8"], DTYPES["ui8"])
 
@@ -41,6 +47,8 @@ def refusal(knobs: ByteConv, target: Target) -> str:
         return reason
     if not has_dot(target, knobs.form):
         return f"int8: expected a target with the form {knobs.form}, got {target.name}"
+    if knobs.form == AMX:
+        return ""
     vectors = knobs.panel * 4 // target.vector_bytes
     registers = knobs.width * vectors + vectors
     if registers > target.vector_registers:
@@ -60,8 +68,26 @@ def cost(knobs: ByteConv, target: Target, sizes: Mapping[str, int]) -> Cost:
     read = images * rows.size * columns.size * knobs.channels + 4 * knobs.panels.size
     traffic = read + out * pixels * knobs.filters
     traffic += knobs.epilogue.read_bytes(pixels, knobs.filters)
-    made = CostModel(target).kernel(f"int8.{knobs.form}", flops, traffic)
-    return replace(made, constant_bytes=4 * knobs.panels.size)
+    done = tile_flops(knobs, pixels) if knobs.form == AMX else flops
+    share = constant(f"kernel.int8.{knobs.form}")
+    done += share * _FINISHING_FLOPS.get(knobs.form, 0) * pixels * knobs.filters
+    made = CostModel(target).kernel(f"int8.{knobs.form}", done, traffic)
+    return replace(made, flops=flops, constant_bytes=4 * knobs.panels.size)
+
+
+def tile_flops(knobs: ByteConv, pixels: int) -> float:
+    """Return the operations of whole tiles that take as long as a call.
+
+    A product of tiles takes a cycle for each row, at least those of loading one. The epilogue is
+    counted at the speed of f32.
+    """
+    window = knobs.window
+    wide = pixels if window.is_product else knobs.columns.outputs
+    height = -(-wide // -(-wide // ROWS))
+    tiles = pixels // wide * -(-wide // ROWS) * -(-knobs.filters // COLUMNS)
+    products = 2.0 * COLUMNS * ROW_BYTES * max(height, _LOADING_ROWS) * tiles * window.steps
+    after = constant("kernel.int8.amx") * knobs.epilogue.flops
+    return products + after * pixels * knobs.filters
 
 
 def reference(knobs: ByteConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +114,7 @@ def reference(knobs: ByteConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return exact.reshape(total.shape), bound.reshape(total.shape)
 
 
-_CHANNELS = (4, 5, 8, 11, 16, 33, 64)
+_CHANNELS = (4, 5, 8, 11, 16, 33, 64, 70, 130)
 _FILTERS = (1, 3, 8, 15, 16, 17, 33, 64, 79)
 
 
@@ -111,7 +137,19 @@ def sample(random: Random, target: Target) -> tuple[ByteConv, list[Arrays]]:
     )  # fmt: skip
     if has_dot(target, VNNI) and random.random() < 0.5:
         knobs = replace(knobs, form="madd")
+    if has_dot(target, AMX) and random.random() < 0.6:
+        knobs = _in_tiles(knobs, random)
     return knobs, [_arrays(knobs, random) for _ in range(3)]
+
+
+def _in_tiles(knobs: ByteConv, random: Random) -> ByteConv:
+    """Return the same kernel in tiles, for another block, if tiles have its window."""
+    kept = {f.name: getattr(knobs, f.name) for f in fields(ByteConv)}
+    width, panel = random.choice(((32, 32), (32, 32), (16, 32), (16, 48), (32, 16)))
+    try:
+        return ByteConv(**{**kept, "form": AMX, "width": width, "panel": panel})
+    except PycError:
+        return knobs
 
 
 def _arrays(knobs: ByteConv, random: Random) -> Arrays:
@@ -123,7 +161,9 @@ def _arrays(knobs: ByteConv, random: Random) -> Arrays:
     arrays = [values.integers(-128, 128, shape).astype(np.int8), knobs.filters_layout.pack(w)]
     operands = {o.name: o for o in knobs.kernel("k").operands}
     if knobs.shifted:
-        arrays.append(values.integers(-128, 256, 1).astype(np.int32))
+        bounds = (-128, 128) if knobs.signed else (0, 256)
+        bounds = bounds if knobs.is_copied else (-128, 256)
+        arrays.append(values.integers(*bounds, 1).astype(np.int32))
     if knobs.corrects:
         layout = operands["sums"].layout
         assert layout is not None
@@ -146,7 +186,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     shape, out = work.type(x).shape, node.type
     cut = out.rank - 1
     channels, filters = shape[-1], out.shape[-1]
-    if not channels or not filters or channels < QUAD:
+    if not channels or not filters:
         return []
     if node.name == "integer_matmul":
         rows = sizes(shape[:-1])
@@ -168,15 +208,13 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     after = after_sums(work, first, MatrixView(out.shape, cut))
     if after.result == "i32":
         bias = None
-    try:
-        knobs = ByteConv.for_bytes(
-            target, images, axes, channels, filters,
-            epilogue=after.program, result=after.result, narrow=after.narrow,
-            signed=work.type(x).dtype == DTYPES["i8"], shifted=shifted, bias=bias is not None,
-        )  # fmt: skip
-    except PycError:
-        return []
-    if refusal(knobs, target):
+    common = dict(
+        epilogue=after.program, result=after.result, narrow=after.narrow,
+        signed=work.type(x).dtype == DTYPES["i8"], shifted=shifted, bias=bias is not None,
+    )  # fmt: skip
+    held = not shifted or _is_byte(work, zero, work.type(x).dtype)
+    knobs = _best(target, (images, axes, channels, filters), common, held)
+    if knobs is None:
         return []
     flat = Feed(weights, (work.type(weights).rank - 1,))
     feeds = [feed, flat]
@@ -186,8 +224,38 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
         feeds.append(flat)
     if bias is not None:
         feeds.append(Feed(bias))
-    named = dict.fromkeys(knobs.kernel("k").sizes, NOMINAL_DIMENSION)
-    return [KernelOffer(knobs, after.covers, (*feeds, *after.feeds), cost(knobs, target, named))]
+    offered = _priced(knobs, target)
+    return [KernelOffer(knobs, after.covers, (*feeds, *after.feeds), offered)]
+
+
+def _best(
+    target: Target, sizes: tuple[Any, Any, int, int], common: Mapping[str, Any], held: bool
+) -> ByteConv | None:
+    """Return the knobs of the form that is predicted to be the fastest; None if none fits.
+
+    held: the zero point fits a byte, so that a copy's border can hold it.
+    """
+    made = []
+    for form in (best_dot(target), AMX):
+        try:
+            knobs = ByteConv.for_bytes(target, *sizes, form=form, **common)
+        except PycError:
+            continue
+        if not refusal(knobs, target) and (held or not knobs.is_copied):
+            made.append(knobs)
+    return min(made, key=lambda knobs: _priced(knobs, target).seconds, default=None)
+
+
+def _priced(knobs: ByteConv, target: Target) -> Cost:
+    """Return the cost, sizes that are not known being the nominal one."""
+    return cost(knobs, target, dict.fromkeys(knobs.kernel("k").sizes, NOMINAL_DIMENSION))
+
+
+def _is_byte(work: Work, zero: int, dtype: np.dtype) -> bool:
+    """Return whether a zero point is known, and a number of the type of x."""
+    read = work.inputs[zero].array if work.is_constant(zero) else None
+    info = np.iinfo(dtype)
+    return read is not None and bool(info.min <= int(read().item()) <= info.max)
 
 
 def images_of(work: Work, shape: Any, groups: int) -> tuple[Any, tuple[ConvAxis, ConvAxis]] | None:

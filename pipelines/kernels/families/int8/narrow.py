@@ -15,6 +15,7 @@ import numpy as np
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, Place, llvm
 from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise
+from pyc_mlir.pipelines.kernels.lang.stored import nearest
 from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
     Mask,
@@ -158,16 +159,7 @@ class Narrow:
         value = self._sound(value)
         high = value.constant(_HIGH)
         value = where(value > high, high, value)
-        kind, operands = int_vector(k.lanes), [value.value]
-        if k.lanes == 8:
-            return llvm.call_intrinsic(kind, "llvm.x86.avx.cvt.ps2dq.256", operands, [], [])
-        i16, i32 = (ir.IntegerType.get_signless(n) for n in (16, 32))
-        zero = arith.constant(
-            kind, ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(i32, 0))
-        )
-        operands += [zero, arith.constant(i16, -1), arith.constant(i32, 4)]
-        name = "llvm.x86.avx512.mask.cvtps2dq.512"
-        return llvm.call_intrinsic(kind, name, operands, [], [])
+        return nearest(value)
 
     def _moved(self, k: Build, words: Any) -> Any:
         if not self.point:

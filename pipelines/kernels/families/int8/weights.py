@@ -9,20 +9,32 @@ from pyc_mlir.pipelines.kernels.families.int8.dot import QUAD, words, words_of
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 
 
-def quad_starts(channels: int) -> list[int]:
-    """Return the first channel of each four; the last ones may overlap those before."""
-    return [min(start, channels - QUAD) for start in range(0, channels, QUAD)]
+def starts_of(channels: int, chunk: int) -> list[int]:
+    """Return the first channel of each chunk; the last one overlaps that before, or passes the end.
+
+    It passes the end where it is the only one.
+    """
+    return [max(0, min(start, channels - chunk)) for start in range(0, channels, chunk)]
+
+
+def quad_starts(channels: int, chunk: int = QUAD) -> list[int]:
+    """Return the first channel of each four of all chunks."""
+    return [s + q for s in starts_of(channels, chunk) for q in range(0, chunk, QUAD)]
 
 
 @dataclass(frozen=True)
 class ByteFilters:
-    """w[taps channels, filters] of i8 as panels of words, each [taps][quads][words][panel]."""
+    """w[taps channels, filters] of i8 as panels of words, each [taps][quads][words][panel].
+
+    The quads are those of chunks of so many channels.
+    """
 
     taps: int
     channels: int
     filters: int
     panel: int
     form: str
+    chunk: int = QUAD
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -32,17 +44,22 @@ class ByteFilters:
     @property
     def panels(self) -> Panels:
         """The panels, whose depth counts words."""
-        depth = self.taps * len(quad_starts(self.channels)) * words_of(self.form)
+        depth = self.taps * len(self._quads[0]) * words_of(self.form)
         return Panels(self.filters, depth, self.panel)
 
+    @property
+    def _quads(self) -> tuple[np.ndarray, np.ndarray]:
+        """The channels of each quad, and which of them count: a channel does in its first quad."""
+        starts = np.array(quad_starts(self.channels, self.chunk))
+        before = np.concatenate([[0], np.maximum.accumulate(starts + QUAD)[:-1]])
+        channels = starts[:, None] + np.arange(QUAD)
+        return channels, (channels >= before[:, None]) & (channels < self.channels)
+
     def pack(self, array: np.ndarray) -> np.ndarray:
-        """Return the panels as words, flat; a channel of two quads counts in the first."""
+        """Return the panels as words, flat."""
         w = array.reshape(self.taps, self.channels, self.filters)
-        starts = quad_starts(self.channels)
-        quads = np.zeros((self.taps, len(starts), QUAD, self.filters), np.int8)
-        for n, start in enumerate(starts):
-            fresh = QUAD * n - start
-            quads[:, n, fresh:] = w[:, QUAD * n : start + QUAD]
+        channels, counts = self._quads
+        quads = np.where(counts[..., None], w[:, np.where(counts, channels, 0)], 0).astype(np.int8)
         matrix = words(quads, self.form).reshape(-1, self.filters)
         panels = self.panels
         last = np.zeros((panels.depth, panels.last_width), np.int32)
@@ -57,15 +74,14 @@ class ByteFilters:
         matrix = whole.transpose(1, 0, 2).reshape(panels.depth, -1)
         last = packed[edge:].reshape(panels.depth, panels.last_width)
         matrix = np.concatenate([matrix, last], axis=1)[:, : self.filters]
-        starts, count = quad_starts(self.channels), words_of(self.form)
-        each = matrix.reshape(self.taps, len(starts), count, self.filters)
+        (channels, counts), count = self._quads, words_of(self.form)
+        each = matrix.reshape(self.taps, len(channels), count, self.filters)
         parts = np.ascontiguousarray(np.moveaxis(each, 2, -1)).view(
             np.int8 if count == 1 else np.int16
         )
         quads = parts if count == 1 else parts[..., [0, 2, 1, 3]]
         out = np.zeros((self.taps, self.channels, self.filters), np.int32)
-        for n, start in enumerate(starts):
-            out[:, start : start + QUAD] += quads[:, n].transpose(0, 2, 1)
+        out[:, channels[counts]] = np.moveaxis(quads, -1, -2)[:, counts]
         return out.reshape(-1, self.filters)
 
 

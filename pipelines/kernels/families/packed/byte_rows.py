@@ -1,4 +1,4 @@
-"""Many rows by weights of few bits, in sums of bytes: for models that allow it (``accuracy: int8``).
+"""Many rows by weights of few bits in sums of bytes, for models that allow it.
 
 The rows are rounded block by block of the depth to bytes, q = round(x 127 / max |x|), into scratch
 memory that stays in the second-level cache: four bytes of each row of a register tile lie side by
@@ -38,15 +38,15 @@ from pyc_mlir.pipelines.kernels.shared.tile import bottom
 from pyc_mlir.pipelines.streams.ir import ir
 
 # Rows that are rounded at a time, and those of a register tile: sums as integers and as f32.
-ROWS, HEIGHT = 96, 12
+ROWS, HEIGHT = 88, 11
 _STEPS = 127
-_AHEAD = 3  # blocks
+_AHEAD = 5  # blocks
 _NIBBLES = 0x0F0F0F0F
 
 
 @dataclass(frozen=True)
 class RoundedRows:
-    """Scratch memory of rows as bytes: the bytes, a step for each block, and what sums begin with."""
+    """Scratch memory of rows: their bytes, a step for each block, and what sums begin with."""
 
     blocks: Blocks
     workgroups: int
@@ -172,14 +172,17 @@ class ByteRows:
         scales = column * blocks.scales.depth + v * k.lanes
         packed = column * words.depth + v * k.lanes
         tile = self._tile_at(row)
+        # Lower tiles at the bottom may begin within one.
+        inner = Index.of(0) if height == HEIGHT else row % HEIGHT
 
         def block(number: Index, *kept: Vector) -> list[Vector]:
-            facts = (tile * blocks.count + number) * HEIGHT
+            facts = (tile * blocks.count + number) * HEIGHT + inner
             begin = [self._start(starts, facts + r) for r in range(height)]
 
             def word(n: Index, *sums: IntVector) -> list[IntVector]:
                 first = tile * blocks.depth + number * blocks.block + n * blocks.per_word
-                return self._word(packed + (number * length + n) * width, first * HEIGHT, sums)
+                numbers = first * HEIGHT + inner * QUAD
+                return self._word(packed + (number * length + n) * width, numbers, sums)
 
             for n in range(length):  # Lines far apart, which the hardware does not foresee.
                 self.w.prefetch(packed + ((number + _AHEAD) * length + n) * width)
@@ -199,14 +202,10 @@ class ByteRows:
     def _start(self, starts: Memory, place: Index) -> IntVector:
         """Return what the sums of a block begin with, in each lane."""
         one = starts.load_as(ir.VectorType.get([1], ir.IntegerType.get_signless(32)), place)
-        return IntVector(
-            vector.broadcast(int_vector(self.k.lanes), vector.extract(one, [], [0]))
-        )
+        return IntVector(vector.broadcast(int_vector(self.k.lanes), vector.extract(one, [], [0])))
 
-    def _word(
-        self, place: Index, first: Index, sums: Sequence[IntVector]
-    ) -> list[IntVector]:
-        """Add the products of the numbers in a word of each column; x has them from `first` on."""
+    def _word(self, place: Index, first: Index, sums: Sequence[IntVector]) -> list[IntVector]:
+        """Add the products of the numbers in a word of each column, with those from `first` on."""
         k, blocks, held = self.k, self.blocks, self.scratch[0]
         dot, made = Dot(k, VNNI, signed=False), list(sums)
         kind = int_vector(k.lanes)
@@ -215,7 +214,9 @@ class ByteRows:
         parts = [whole]
         if blocks.per_word > QUAD:
             low = int_constant(_NIBBLES, k.lanes)
-            parts = [arith.andi(p, low) for p in (whole, arith.shrui(whole, int_constant(4, k.lanes)))]
+            parts = [
+                arith.andi(p, low) for p in (whole, arith.shrui(whole, int_constant(4, k.lanes)))
+            ]
         for i, part in enumerate(parts):
             for r in range(len(made)):
                 (own,) = dot.load(held, first + (i * HEIGHT + r) * QUAD)

@@ -85,7 +85,7 @@ def rounding_of_blocks(x: np.ndarray, w: np.ndarray, block: int) -> np.ndarray:
 def sample(random: Random, target: Target) -> tuple[PackedProduct, list[Arrays]]:
     """Draw knobs and three calls."""
     bits, block = random.choice((4, 4, 8)), random.choice((16, 32, 64))
-    depth = 8 * random.choice((1, 2, 3, 4, 8, 9, 12, 20))
+    depth = 8 * random.choice((1, 2, 3, 4, 8, 8, 9, 12, 16, 20))
     blocks = Blocks(random.choice((1, 15, 16, 17, 33, 64, 100, 129, 200)), depth, block, bits, 16)
     rows = random.choice((1, 1, 2, 3, 5, 12, 13, 30, "m"))
     knobs = PackedProduct.on(
@@ -100,8 +100,8 @@ def sample(random: Random, target: Target) -> tuple[PackedProduct, list[Arrays]]
         knobs = replace(knobs, deep=random.choice((8, 24, 64)), tall=random.choice((1, 4)))
     if random.random() < 0.2:
         knobs = replace(knobs, table=False)
-    if can_round(knobs, target) and random.random() < 0.5:
-        knobs = replace(knobs, rounds=True)
+    if can_round(knobs, target) and random.random() < 0.8:
+        knobs = knobs.rounding()
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
@@ -144,7 +144,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     except PycError:
         return []
     if node.params["accuracy"] == "int8" and can_round(knobs, target):
-        knobs = replace(knobs, rounds=True)
+        knobs = knobs.rounding()
     feeds = [Feed.matrix(work, x), Feed(weight, (1, 2)), Feed(scale, (1,))]
     if shifted:
         feeds.append(Feed(point, (1,)))

@@ -52,9 +52,9 @@ class PackedProduct:
     """The knobs: `height` rows by `vectors` of columns are one register tile of several rows.
 
     More rows are tiles of `tall` rows by a panel, of which `deep` numbers of the depth are unpacked
-    at a time; or, `rounds`, are rounded to bytes. `shifted`: zero points are given; without them they
-    are half the range. `table`: numbers of 4 bits are looked up in a register. `workgroups` cuts the
-    panels.
+    at a time; or, `rounds`, are rounded to bytes. `shifted`: zero points are given; without them
+    they are half the range. `table`: numbers of 4 bits are looked up in a register. `workgroups`
+    cuts the panels.
     """
 
     rows: Dim
@@ -99,6 +99,15 @@ class PackedProduct:
         cores = cores_for(target, made.flops, blocks.bits * blocks.depth * blocks.columns / 8)
         shares = max(1, min(cores, blocks.words.full))
         return replace(made, **{"workgroups": shares, **others})
+
+    def rounding(self) -> "PackedProduct":
+        """Return the knobs of the same product with rounded rows.
+
+        Their tiles are a line wide: where no other way reads the weights, so are the panels.
+        """
+        narrow = self.many and isinstance(self.rows, int)
+        blocks = replace(self.blocks, panel=LINE) if narrow else self.blocks
+        return replace(self, blocks=blocks, rounds=True)
 
     @property
     def flops(self) -> float:

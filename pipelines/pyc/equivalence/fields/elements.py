@@ -6,6 +6,7 @@ operations on the same elements, however they are arranged: equal in every bit, 
 What is computed from constants alone is computed.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,7 +21,7 @@ from pyc_mlir.dialects.ops.shapes import normalize_axes
 from pyc_mlir.dialects.types import TensorType, is_float
 from pyc_mlir.pipelines.pyc.equivalence.fields import lanes as hashes
 from pyc_mlir.pipelines.pyc.equivalence.fields.lanes import Lanes
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import NotComparable
+from pyc_mlir.pipelines.pyc.equivalence.fields.programs import EXACT, NotComparable
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 # What is computed of constants, at most, in the units of `OpDef.evaluation_work` (0.1 ns).
@@ -55,6 +56,8 @@ class ElementNames:
             return self.argument(node)
         if node.name == "constant":
             return self.constant(node.type, np.asarray(node.params["value"]))
+        if node.name == EXACT:
+            return self.exact(node.type, node.params["fractions"])
         if (known := self._folded(node, operands)) is not None:
             return self.constant(node.type, known)
         return self.operation(node, operands)
@@ -67,13 +70,19 @@ class ElementNames:
         """Return a constant: its elements are named by their bits."""
         return Elements(type_, hashes.of_array(array), array)
 
+    def exact(self, type_: TensorType, fractions: np.ndarray) -> Elements:
+        """Return a constant of fractions: its elements are named by their digits."""
+        digests = (hashlib.blake2b(str(f).encode(), digest_size=8) for f in fractions.ravel())
+        numbers = np.array([int.from_bytes(d.digest(), "big") for d in digests], np.uint64)
+        return Elements(type_, hashes.of_integers("fraction", numbers.reshape(fractions.shape)))
+
     def folds(self, node: TermNode) -> bool:
         """Return whether a node of known operands is computed."""
         return True
 
     def kind(self, type_: TensorType) -> str:
         """Return what an op's result type adds to its name."""
-        return str(type_.dtype)
+        return _name(type_.dtype)
 
     def _folded(self, node: TermNode, operands: Sequence[Any]) -> np.ndarray | None:
         definition = OPS[node.name]
@@ -223,6 +232,8 @@ def _is_identity(name: str, floats: bool, number: str, kept: int) -> bool:
 def stretched(lanes: Lanes, type_: TensorType) -> Lanes:
     """Return lanes broadcast to the shape of a type."""
     shape, own = _shape(type_), lanes.shape[1:]
+    if shape == own:
+        return lanes
     return np.broadcast_to(lanes.reshape(2, *(1,) * (len(shape) - len(own)), *own), (2, *shape))
 
 
@@ -236,7 +247,13 @@ def _shape(type_: TensorType) -> tuple[int, ...]:
 
 
 def _to(lanes: Lanes, type_: TensorType) -> Lanes:
-    return np.broadcast_to(lanes, (2, *_shape(type_)))
+    shape = (2, *_shape(type_))
+    return lanes if lanes.shape == shape else np.broadcast_to(lanes, shape)
+
+
+@cache
+def _name(dtype: np.dtype) -> str:
+    return str(dtype)
 
 
 def _text(node: TermNode) -> str:

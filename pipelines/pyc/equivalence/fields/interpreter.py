@@ -111,10 +111,9 @@ class Field(ElementNames):
     def random(self, type_: TensorType, lanes: Lanes) -> Residues:
         """Return the residues of a random function of names."""
         lanes = stretched(lanes, type_)
-        levels = []
-        for i, q in enumerate(self.primes):
-            number = hashes.combined(f"random {i} {self.seed}", (lanes,))[0]
-            levels.append(number % _U64(q))
+        pairs = range(0, len(self.primes), 2)
+        numbers = [x for i in pairs for x in hashes.combined(f"random {i} {self.seed}", (lanes,))]
+        levels = (x % _U64(q) for x, q in zip(numbers, self.primes, strict=False))
         return Residues(type_, tuple(levels))
 
     def constant(self, type_: TensorType, array: np.ndarray) -> Any:
@@ -129,16 +128,25 @@ class Field(ElementNames):
         finite = np.where(minus, 0.0, plain)
         few = self.rounded and finite.size <= _FEW
         known, place = np.unique(finite, return_inverse=True) if few else (finite, finite)
-        levels = []
-        for q in self.primes:
-            if few:
-                numbers = np.array([self._meant(x, type_.dtype, q) for x in known.tolist()], _U64)
-                level = numbers[place].reshape(finite.shape)
-            else:
-                level = towers.of_floats(finite, q)
-            levels.append(np.broadcast_to(level, array.shape))
+        if few:
+            numbers = [
+                [self._meant(x, type_.dtype, q) for x in known.tolist()] for q in self.primes
+            ]
+            levels = [np.array(n, _U64)[place].reshape(finite.shape) for n in numbers]
+        else:
+            levels = towers.of_floats(finite, self.primes)
+        if repeats:
+            levels = [np.broadcast_to(level, array.shape) for level in levels]
         flag = np.broadcast_to(minus, array.shape) if minus.any() else None
         return Residues(type_, tuple(levels), 0, flag, array)
+
+    def exact(self, type_: TensorType, fractions: np.ndarray) -> Any:
+        """Return a constant of fractions."""
+        levels = [
+            np.array([f.numerator * pow(f.denominator, -1, q) % q for f in fractions.flat], _U64)
+            for q in self.primes
+        ]
+        return Residues(type_, tuple(level.reshape(fractions.shape) for level in levels))
 
     def _meant(self, value: float, dtype: np.dtype, q: int) -> int:
         read = meant(value, dtype_name(dtype))
@@ -209,6 +217,9 @@ class Field(ElementNames):
             predicate, sides = node.params["predicate"], list(operands)
             if predicate in ("gt", "ge"):
                 predicate, sides = {"gt": "lt", "ge": "le"}[predicate], sides[::-1]
+            if _alike(*sides):  # as in the guards against NaN of exporters
+                known = np.full([d or 0 for d in node.type.shape], predicate in ("eq", "le"))
+                return super().constant(node.type, known)
             text = f"compare {predicate}"
             named = hashes.combined(text, [o.lanes for o in sides], predicate not in ("eq", "ne"))
             return Elements(node.type, stretched(named, node.type))
@@ -265,7 +276,8 @@ class Field(ElementNames):
             if i < depth:
                 levels.append(EMPTY)
                 continue
-            level = np.broadcast_to(rule(*(p.levels[i] for p in parts), q), shape)
+            level = rule(*(p.levels[i] for p in parts), q)
+            level = level if level.shape == shape else np.broadcast_to(level, shape)
             levels.append(level if minus is None else np.where(minus, _U64(0), level))
         return Residues(node.type, tuple(levels), depth, minus)
 
@@ -301,6 +313,11 @@ def flags_of(x: Residues) -> np.ndarray:
     """Return where a value is -inf."""
     shape = tuple(d or 0 for d in x.type.shape)
     return np.zeros(shape, bool) if x.minus is None else x.minus
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Return whether two values have the same elements."""
+    return a is b or (a.type == b.type and np.array_equal(a.lanes, b.lanes))
 
 
 def _like(x: Any) -> np.ndarray:

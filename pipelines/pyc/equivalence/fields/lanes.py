@@ -2,7 +2,8 @@
 
 A value is an array [2, *shape]. Equal inputs give equal hashes; different ones give equal ones with
 a chance of about 2^-128 a pair (`mixed` is the finalizer of splitmix64, Steele, Lea and Flood,
-2014). Salts are keyed by text, so that different operations never meet.
+2014). Salts are keyed by text, so that different operations never meet. Sums and products of arrays
+wrap without a warning.
 """
 
 import hashlib
@@ -24,19 +25,35 @@ def salt(text: str) -> np.ndarray:
     return np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), _U64).copy()
 
 
+@cache
+def _salts(text: str, rank: int) -> np.ndarray:
+    return _of_lanes(salt(text), rank)
+
+
+@cache
+def _factors(rank: int) -> tuple[np.ndarray, np.ndarray]:
+    return _of_lanes(_FIRST, rank), _of_lanes(_SECOND, rank)
+
+
+@cache
+def _step(part: int, rank: int) -> np.ndarray:
+    """Return what tells one operand from the others."""
+    return _of_lanes(_STEP * _U64(2 * part + 1), rank)
+
+
 def _of_lanes(numbers: np.ndarray, rank: int) -> np.ndarray:
     return numbers.reshape(2, *(1,) * rank)
 
 
 def mixed(lanes: Lanes) -> Lanes:
     """Return a bijective mix of each number."""
-    rank = lanes.ndim - 1
-    with np.errstate(over="ignore"):
-        x = lanes ^ (lanes >> _U64(30))
-        x = x * _of_lanes(_FIRST, rank)
-        x = x ^ (x >> _U64(27))
-        x = x * _of_lanes(_SECOND, rank)
-        return x ^ (x >> _U64(31))
+    first, second = _factors(lanes.ndim - 1)
+    x = lanes ^ (lanes >> _U64(30))
+    x *= first
+    x ^= x >> _U64(27)
+    x *= second
+    x ^= x >> _U64(31)
+    return x
 
 
 def combined(text: str, parts: Sequence[Lanes], ordered: bool = True) -> Lanes:
@@ -45,21 +62,18 @@ def combined(text: str, parts: Sequence[Lanes], ordered: bool = True) -> Lanes:
     ordered: whether the order of the parts counts.
     """
     rank = max((p.ndim - 1 for p in parts), default=0)
-    out = _of_lanes(salt(text), rank)
-    with np.errstate(over="ignore"):
-        for i, part in enumerate(parts):
-            aligned = part.reshape(2, *(1,) * (rank + 1 - part.ndim), *part.shape[1:])
-            key = _of_lanes(_STEP * _U64(2 * i + 1 if ordered else 1), rank)
-            out = out + mixed(aligned + key)
+    out = _salts(text, rank)
+    for i, part in enumerate(parts):
+        if part.ndim <= rank:
+            part = part.reshape(2, *(1,) * (rank + 1 - part.ndim), *part.shape[1:])
+        out = out + mixed(part + _step(i if ordered else 0, rank))
     return mixed(out)
 
 
 def of_integers(text: str, numbers: np.ndarray) -> Lanes:
     """Return the hashes of 64-bit numbers, or of what is viewed as such."""
     raw = np.asarray(numbers).astype(_U64)
-    with np.errstate(over="ignore"):
-        keyed = raw[None] + _of_lanes(salt(text), raw.ndim)
-    return mixed(keyed)
+    return mixed(raw[None] + _salts(text, raw.ndim))
 
 
 def of_array(array: np.ndarray) -> Lanes:
@@ -82,8 +96,6 @@ def along(lanes: Lanes, axes: Sequence[int], ordered: bool = True) -> Lanes:
     if ordered:
         sizes = [shape[a] if a in axes else 1 for a in range(len(shape))]
         places = np.arange(int(np.prod(sizes)), dtype=np.int64).reshape(sizes)
-        with np.errstate(over="ignore"):
-            value = lanes + of_integers("place", places)
-    with np.errstate(over="ignore"):
-        total = mixed(value).sum(axis=tuple(a + 1 for a in axes), keepdims=True, dtype=_U64)
+        value = lanes + of_integers("place", places)
+    total = mixed(value).sum(axis=tuple(a + 1 for a in axes), keepdims=True, dtype=_U64)
     return total

@@ -8,6 +8,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from pyc_mlir.dialects.ir.pyc import compatible
 from pyc_mlir.dialects.opdef import OPS, OpDef, Trait
 from pyc_mlir.dialects.types import TensorType, dtype_name, is_float
 from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
+
+# The name of a constant of fractions, which no type of floats holds.
+EXACT = "exact"
 
 
 class NotComparable(Exception):
@@ -51,16 +55,29 @@ class Program:
 class Graph:
     """The nodes of the programs of one comparison, each computation once.
 
-    places, values: where each node first stood, for people, and the value that it is there.
+    places, values: where each node first stood, for people, and the value that it is there. kept:
+    values of nodes by interpreter (kept.py). plain: nodes in primitive ops. kinds: op,
+    parameters and type of each node as a number.
     """
 
     known: dict[tuple[Any, ...], TermNode] = field(default_factory=dict)
     places: dict[TermNode, str] = field(default_factory=dict)
     values: dict[TermNode, ir.Value] = field(default_factory=dict)
+    kept: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
+    plain: dict[TermNode, TermNode] = field(default_factory=dict, repr=False)
+    kinds: dict[TermNode, int] = field(default_factory=dict, repr=False)
+    _numbers: dict[tuple[Any, ...], int] = field(default_factory=dict, repr=False)
 
     def input(self, number: int, type_: TensorType) -> TermNode:
         """Return the node of an argument."""
         return self._made((VALUE, number, type_), VALUE, (), {"number": number}, type_)
+
+    def exact(self, fractions: np.ndarray, dtype: np.dtype) -> TermNode:
+        """Return the node of a constant of `Fraction`s; `value` has them rounded to f64."""
+        type_ = TensorType(fractions.shape, dtype)
+        params = {"fractions": fractions, "value": fractions.astype(np.float64)}
+        content = tuple(map(str, fractions.ravel()))
+        return self._made((EXACT, (), content, type_), EXACT, (), params, type_)
 
     def node(
         self, op: type[OpDef], operands: Sequence[TermNode], params: Mapping[str, Any]
@@ -69,7 +86,7 @@ class Graph:
         type_ = op.infer(*(o.type for o in operands), **params)
         if not type_.is_static:
             raise NotComparable(f"pyc.{op.name}: the sizes of its result depend on data")
-        content = tuple((name, _content(value)) for name, value in sorted(params.items()))
+        content = content_of(params)
         ordered: Iterable[int] = map(id, operands)
         # The sign of a zero that maximum and minimum give depends on the order.
         arithmetic = op.has(Trait.ARITHMETIC) or not is_float(type_.dtype)
@@ -90,6 +107,8 @@ class Graph:
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = TermNode(name, operands, params, type_)
+            kind = (name, key[2], type_)
+            self.kinds[found] = self._numbers.setdefault(kind, len(self._numbers))
         return found
 
     def read(self, function: ir.Operation, sizes: Sequence[TensorType] = ()) -> Program:
@@ -183,7 +202,7 @@ def program(inputs: Sequence[TermNode], outputs: Sequence[TermNode]) -> Program:
 def decomposed(given: Program, graph: Graph) -> Program:
     """Return the program in primitive ops."""
     builder = GraphBuilder(graph)
-    made: dict[TermNode, TermNode] = {}
+    made = graph.plain
 
     def primitive(node: TermNode) -> TermNode:
         stack = [node]
@@ -212,7 +231,7 @@ def _spelled(
     node: TermNode, operands: Sequence[TermNode], builder: GraphBuilder
 ) -> TermNode | None:
     """Return what a node becomes, with its operands in primitive ops; None for an argument."""
-    if node.name == VALUE:
+    if node.name in (VALUE, EXACT):
         return None
     definition = OPS[node.name]
     spelled = None
@@ -226,22 +245,43 @@ def _spelled(
 
 
 def evaluated(
-    given: Program, compute: Callable[[TermNode, list[Any]], Any], keep: Iterable[TermNode] = ()
+    given: Program,
+    compute: Callable[[TermNode, list[Any]], Any],
+    known: Mapping[TermNode, Any] = MappingProxyType({}),
 ) -> dict[TermNode, Any]:
-    """Return the values of the results and of `keep`; others are forgotten after their last use."""
-    kept = {*given.outputs, *keep}
+    """Return the values of the results; others are forgotten after their last use.
+
+    known: values that need not be computed, nor what only they are computed from.
+    """
+    needed = _needed(given, known)
     uses: dict[TermNode, int] = {}
-    for node in given.nodes:
-        for operand in node.operands:
+    for node in needed:
+        for operand in node.operands if node not in known else ():
             uses[operand] = uses.get(operand, 0) + 1
     values: dict[TermNode, Any] = {}
-    for node in given.nodes:
+    for node in needed:
+        if node in known:
+            values[node] = known[node]
+            continue
         values[node] = compute(node, [values[o] for o in node.operands])
         for operand in node.operands:
             uses[operand] -= 1
-            if not uses[operand] and operand not in kept:
+            if not uses[operand] and operand not in given.outputs:
                 values.pop(operand, None)
     return values
+
+
+def _needed(given: Program, known: Mapping[TermNode, Any]) -> list[TermNode]:
+    """Return the nodes that the results need in order, as far as the nearest that are known."""
+    needed: set[TermNode] = set()
+    pending = list(given.outputs)
+    while pending:
+        node = pending.pop()
+        if node not in needed:
+            needed.add(node)
+            if node not in known:
+                pending.extend(node.operands)
+    return [node for node in given.nodes if node in needed]
 
 
 def describe(types: Sequence[TensorType]) -> str:
@@ -256,6 +296,11 @@ def _sizes(type_: TensorType) -> tuple[int, ...]:
 def _require(holds: bool, got: object, declared: object) -> None:
     if not holds:
         raise NotComparable(f"a value of type {got} is declared as {declared}")
+
+
+def content_of(params: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return parameters as a key."""
+    return tuple((name, _content(value)) for name, value in sorted(params.items()))
 
 
 def _content(value: Any) -> Any:

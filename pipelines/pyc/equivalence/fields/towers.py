@@ -7,6 +7,7 @@ One prime more bears one exponential more inside of another. All primes are 3 mo
 primes (Wu et al., OSDI 2025) to nested exponentials. Numbers are arrays of uint64 below 2^31.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -96,13 +97,17 @@ def _matmul(a: np.ndarray, b: np.ndarray, q: int) -> np.ndarray:
     return ((high << shift) + lowest) % _U64(q)
 
 
-def of_floats(values: np.ndarray, q: int) -> np.ndarray:
-    """Return finite f64 numbers mod q, exactly: they are binary fractions."""
+def of_floats(values: np.ndarray, primes: Sequence[int]) -> list[np.ndarray]:
+    """Return finite f64 numbers modulo each prime, exactly: they are binary fractions."""
     mantissa, exponent = np.frexp(values)
     whole = (mantissa * 2.0**53).astype(np.int64)
-    known, place = np.unique(exponent, return_inverse=True)
-    powers = np.array([pow(2, int(e) - 53, q) for e in known], _U64)
-    return product(np.mod(whole, q).astype(_U64), powers[place].reshape(whole.shape), q)
+    least, most = (int(exponent.min()), int(exponent.max())) if values.size else (0, 0)
+    place = exponent - least
+    powers = ([pow(2, e - 53, q) for e in range(least, most + 1)] for q in primes)
+    return [
+        product(np.mod(whole, q).astype(_U64), np.array(power, _U64)[place], q)
+        for q, power in zip(primes, powers, strict=True)
+    ]
 
 
 def of_integers(values: np.ndarray, q: int) -> np.ndarray:

@@ -8,7 +8,8 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.families.checked_gemm import CheckedGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.kernels.shared.checksums import MOST_WORKGROUPS, PanelSums, signs
+from pyc_mlir.pipelines.kernels.shared.checksums import PanelSums, signs
+from pyc_mlir.pipelines.kernels.shared.counts import MOST_WORKGROUPS
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.tools.bench.latency.checksums import Products
@@ -80,6 +81,16 @@ def test_damaged_weights_are_found(products, number):
     packed.view(np.uint32)[0] ^= np.uint32(1 << 30)
     arguments[1] = to_device(packed, products.device)
     assert products.found(2 * number + 1, arguments).lasting >= 1
+
+
+def test_damage_between_two_products_is_not_seen(products):
+    """Checks begin with what is read: the second result is that of the damaged numbers."""
+    a, b = drawn(SHAPES[0], 8)
+    memory = checked(products, 0, a, b).result.copy()
+    memory.view(np.uint32)[3, 5] ^= np.uint32(1 << 30)
+    found = checked(products, 0, memory, b)
+    assert np.array_equal(found.result, plain(products, 0, memory, b))
+    assert (found.repaired, found.lasting) == (0, 0)
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-40, 0.0])

@@ -9,7 +9,7 @@ import pyc_mlir
 DEPTH, COLUMNS, BLOCK = 256, 320, 32
 
 
-def model(rows, points, bits=4):
+def model(rows, points, bits=4, level=0):
     """A product of few bits, and its weights as numbers."""
     values = np.random.default_rng(5)
     blocks, held = DEPTH // BLOCK, BLOCK * bits // 8
@@ -23,7 +23,7 @@ def model(rows, points, bits=4):
     stored = {"q": packed, "s": scale, **({"p": point} if points else {})}
     node = helper.make_node(
         "MatMulNBits", ["x", *stored], ["y"], domain="com.microsoft",
-        K=DEPTH, N=COLUMNS, bits=bits, block_size=BLOCK, accuracy_level=4,
+        K=DEPTH, N=COLUMNS, bits=bits, block_size=BLOCK, accuracy_level=level,
     )  # fmt: skip
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, DEPTH])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, COLUMNS])
@@ -46,3 +46,18 @@ def test_a_program_holds_the_packed_weights_alone(points, bits):
         x = np.random.default_rng(rows).normal(size=(rows, DEPTH)).astype(np.float32)
         exact = x.astype(np.float64) @ weights.T
         np.testing.assert_allclose(np.asarray(program(x)), exact, atol=1e-5 * np.abs(exact).max())
+
+
+def test_many_rows_are_rounded_where_the_model_allows_it():
+    source, weights = model("m", False, level=4)
+    program = pyc_mlir.compile(source, target="cpu", cache=False)
+    x = np.random.default_rng(0).normal(size=(30, DEPTH)).astype(np.float32)
+    exact = x.astype(np.float64) @ weights.T
+    greatest = np.abs(exact).max()
+    # Few rows are bound by memory: rounding them would save nothing.
+    np.testing.assert_allclose(np.asarray(program(x[:12])), exact[:12], atol=1e-5 * greatest)
+    np.testing.assert_allclose(np.asarray(program(x)), exact, atol=0.02 * greatest)
+    x[3, 5], x[20, 200] = np.inf, np.nan
+    found = np.asarray(program(x))
+    assert not np.isfinite(found[[3, 20]]).any()
+    assert np.isfinite(np.delete(found, [3, 20], axis=0)).all()

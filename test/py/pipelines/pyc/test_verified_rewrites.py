@@ -1,5 +1,6 @@
 """Passes keep the equality that they declare; planted faults are found."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from encoders import legacy
 from equivalence_mutants import PROGRAMS
 from random_ops import draw_graph
 
-from pyc_mlir import Tensor, trace
+from pyc_mlir import Tensor, nn, trace
 from pyc_mlir.compilation.options import HIGH_LEVEL
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
@@ -22,12 +23,17 @@ from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.driver.registry import PASSES
 from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.pyc import fold_norms
 from pyc_mlir.pipelines.pyc.canonicalize import identities
+from pyc_mlir.pipelines.pyc.equivalence.answers import Proof
 from pyc_mlir.pipelines.pyc.equivalence.rewrites import Check, RewriteChecker
 from pyc_mlir.tools.cli.opt_driver import OptDriver
 from pyc_mlir.tools.cli.opt_flags import parse_flags
 
 MOVES = Tensor["f32", 3, 4]
+_RNG = np.random.default_rng(5)
+FILTERS = _RNG.normal(size=(4, 2, 3, 3)).astype(np.float32)
+SCALE = _RNG.normal(size=(4, 1, 1)).astype(np.float32)
 
 
 def checked(module: ir.Module, passes: str = HIGH_LEVEL) -> list[Check]:
@@ -131,6 +137,41 @@ def test_rewrites_of_random_programs_are_right(draw):
         counts["proved"] += sum(check.is_proved for check in checks)
         counts["all"] += len(checks)
     assert counts["proved"] >= 0.95 * counts["all"], counts
+
+
+def normed(x):
+    return nn.conv2d(x, FILTERS) * SCALE / np.float32(3) - SCALE
+
+
+normed.__annotations__ = {"x": Tensor["f32", 1, 2, 5, 5]}
+
+
+def one_off(fold: fold_norms.Fold) -> fold_norms.Fold:
+    """Return a fold one of whose weights is two units off: a fault."""
+    weights = fold.weights.copy()
+    weights.flat[7] = np.nextafter(np.nextafter(weights.flat[7], np.inf), np.inf)
+    return dataclasses.replace(fold, weights=weights)
+
+
+def other_shift(fold: fold_norms.Fold) -> fold_norms.Fold:
+    """Return a fold that adds what it should subtract, and says so: a fault."""
+    (*steps, (_, vector)) = fold.steps
+    return dataclasses.replace(fold, shift=-fold.shift, steps=(*steps, ("add", vector)))
+
+
+def test_weights_that_are_rounded_again_are_proved():
+    (check,) = checked(trace(normed), "pyc-fold-norms")
+    assert check.is_proved
+    assert isinstance(check.answer, Proof) and check.answer.relation is Relation.ROUNDED
+
+
+@pytest.mark.parametrize("fault", [one_off, other_shift])
+def test_a_wrong_fold_of_weights_is_no_proof(fault, monkeypatch):
+    found = fold_norms._fold
+    monkeypatch.setattr(fold_norms, "_fold", lambda conv: fault(found(conv)))
+    (check,) = checked(trace(normed), "pyc-fold-norms")
+    assert not check.is_proved
+    assert fault is not one_off or "units of its last place" in str(check)
 
 
 def test_passes_that_rewrite_declare_what_they_keep():

@@ -1,0 +1,216 @@
+"""Round a block of A's rows into a workgroup's scratch memory, with what the checks ask of each.
+
+A row's greatest number is the highest level of its integers. What is added before rounding, and
+the sums that take it off again, are those of `facts.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyc_mlir.pipelines.kernels.families.approximate.facts import Facts
+from pyc_mlir.pipelines.kernels.families.approximate.forms import Form
+from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory, llvm
+from pyc_mlir.pipelines.kernels.lang.stored import nearest
+from pyc_mlir.pipelines.kernels.lang.values import (
+    Index,
+    Scalar,
+    Vector,
+    across_lanes,
+    add,
+    arith,
+    bits,
+    f32_vector,
+    fma,
+    int_constant,
+    larger,
+    least,
+    square_root,
+    tree,
+)
+from pyc_mlir.pipelines.kernels.lang.words import above, lanes_of_sums, picked_by, size_of, sums_of
+from pyc_mlir.pipelines.streams.ir import ir
+
+# Rows whose greatest number is beyond these are computed exactly.
+_LEAST, _MOST = 2.0**-100, 2.0**100
+_UNROLL = 4
+_PANELS, _MANY = 4, 32  # panels that are multiplied together, where there are so many registers
+_NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class RowScratch:
+    """The layout of a workgroup's scratch memory, as f32, for a block of `rows`.
+
+    Words of the rows, then for all rows their units, what is added to their sums, the squares of
+    norms, and for each of `panels` the products with the panel's sums. Vectors may be read and
+    written beyond the last row.
+    """
+
+    form: Form
+    rows: int
+    panels: int
+
+    @property
+    def each(self) -> int:
+        """The numbers of one kind, for all rows."""
+        return -(-self.rows // LINE) * LINE + LINE
+
+    @property
+    def units(self) -> int:
+        """The place of the units."""
+        return self.rows * self.form.pitch
+
+    @property
+    def shifts(self) -> int:
+        """The place of what is added to sums, once they are multiplied by the unit."""
+        return self.units + self.each
+
+    @property
+    def norms(self) -> int:
+        """The place of the squares of norms, in units."""
+        return self.shifts + self.each
+
+    @property
+    def products(self) -> int:
+        """The place of the products with the first panel's sums."""
+        return self.norms + self.each
+
+    @property
+    def size(self) -> int:
+        """The count of numbers."""
+        return self.products + self.panels * self.each
+
+
+@dataclass(frozen=True)
+class RoundedRows:
+    """Code that rounds rows; `start` is where the workgroup's scratch memory begins."""
+
+    k: Build
+    a: Memory
+    facts: Memory
+    scratch: Memory
+    layout: Facts
+    places: RowScratch
+    start: Index
+
+    def round(self, first: Index, count: Index) -> None:
+        """Round rows `first` and on."""
+        with self.k.range(count) as row:
+            self._row(first + row, row)
+
+    def multiply(self, first: Index, count: Index, start: Index, end: Index, height: int) -> None:
+        """Multiply rows by the sums of panels `start` to `end`, `height` rows at a time.
+
+        Several panels share what is read of A. The last rows and panels may be computed twice.
+        """
+        k = self.k
+        together = min(_PANELS if k.target.vector_registers >= _MANY else 2, self.places.panels)
+        with k.range(0, count, height) as row, k.range(start, end, together) as panel:
+            rows = [least(first + row + r, first + count - 1) for r in range(height)]
+            panels = [least(panel + p, end - 1) for p in range(together)]
+            sums = [p * self.layout.each + self.layout.first for p in panels]
+
+            def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
+                (at,) = places
+                of_b = [self.facts.load(Lanes(s + at.start, at.mask)) for s in sums]
+                new = []
+                for r, source in enumerate(rows):
+                    x = self.a.load(source, at)
+                    own = kept[r * together : (r + 1) * together]
+                    new += [fma(x, s, total) for s, total in zip(of_b, own, strict=True)]
+                return new
+
+            zeros = [k.vector(0.0)] * (height * together)
+            found = k.walk(Index.of(self.places.form.depth), 1, zeros, turn)
+            order = lanes_of_sums(height, k.lanes)
+            spread = [order.index(r) for r in range(height)] + [0] * (k.lanes - height)
+            for p, number in enumerate(panels):
+                total = sums_of(found[p::together]).part(spread)
+                place = self.start + self.places.products + number * self.places.each
+                self.scratch.store(total, place + row)
+
+    def word(self, row: Index, at: Index) -> Vector:
+        """Return a word of a row in each lane, as bits."""
+        place = self.start + row * self.places.form.pitch + at
+        return self.scratch.number(place).across(self.k.lanes)
+
+    def number(self, kind: int, row: Index) -> Scalar:
+        """Return a fact of a row: its unit, shift or norm."""
+        return self.scratch.number(self.start + kind + row)
+
+    def several(self, kind: Index | int, row: Index) -> Vector:
+        """Return a fact of rows from `row` on, one in a lane."""
+        return self.scratch.load(self.start + row + kind)
+
+    def _row(self, source: Index, row: Index) -> None:
+        k, form = self.k, self.places.form
+
+        @k.fold(form.depth, larger, 0.0)
+        def largest(at: Lanes) -> Vector:
+            return size_of(self.a.load(source, at))
+
+        usable = above(largest, Scalar.of(_LEAST)) & above(Scalar.of(_MOST), largest)
+        levels = 1.0 if form.is_bf16 else float(form.levels)
+        inverse = picked_by(usable, Scalar.of(levels) / largest, Scalar.of(0.0))
+        inverse_lanes = inverse.across(k.lanes)
+
+        def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
+            new = list(kept)
+            for n, at in enumerate(places):
+                number = self.a.load(source, at)
+                share = number * inverse_lanes
+                square = share * share
+                new[2 * n], new[2 * n + 1] = (
+                    self._halves(number, square, row, at, new[2 * n : 2 * n + 2])
+                    if form.is_bf16
+                    else self._integers(share, square, row, at, new[2 * n : 2 * n + 2])
+                )
+            return new
+
+        zeros = [k.vector(0.0)] * (2 * _UNROLL)
+        found = k.walk(Index.of(form.depth), _UNROLL, zeros, turn)
+        squares, shares = (across_lanes(add, tree(add, found[n::2])) for n in range(2))
+        # A row of zeros is exact, one beyond the range never good enough.
+        empty = picked_by(above(largest, Scalar.of(0.0)), Scalar.of(_NAN), Scalar.of(0.0))
+        unit = picked_by(usable, largest / Scalar.of(levels), empty)
+        norm = square_root(squares) if form.is_bf16 else squares
+        self._keep(self.places.units, unit, row)
+        self._keep(self.places.norms, norm, row)
+        if not form.is_bf16:
+            self._keep(self.places.shifts, -(unit * shares), row)
+
+    def _integers(
+        self, share: Vector, square: Vector, row: Index, at: Lanes, kept: list[Vector]
+    ) -> list[Vector]:
+        """Store integers; add to squares, and to the products of what they stand for with B's."""
+        k, form = self.k, self.places.form
+        added = self.facts.load(at)
+        whole = nearest(share + added)
+        bytes_ = ir.IntegerType.get_signless(32 // form.per)
+        self._store(arith.trunci(ir.VectorType.get([k.lanes], bytes_), whole), row, at)
+        stands = Vector(arith.sitofp(f32_vector(k.lanes), whole)) - added
+        of_b = self.facts.load(Lanes(at.start + self.layout.along, at.mask))
+        return [kept[0] + square, fma(stands, of_b, kept[1])]
+
+    def _halves(
+        self, number: Vector, square: Vector, row: Index, at: Lanes, kept: list[Vector]
+    ) -> list[Vector]:
+        """Store numbers of bf16, rounded up or down by the random bits; add to fourth powers."""
+        k = self.k
+        moved = arith.addi(bits(number), bits(self.facts.load(at)))
+        upper = arith.shrui(moved, int_constant(16, k.lanes))
+        sixteen = ir.VectorType.get([k.lanes], ir.IntegerType.get_signless(16))
+        self._store(arith.trunci(sixteen, upper), row, at)
+        return [fma(square, square, kept[0]), kept[1]]
+
+    def _store(self, numbers: Any, row: Index, at: Lanes) -> None:
+        """Store a whole vector of narrow numbers as words; what is behind the depth meets zeros."""
+        form = self.places.form
+        words = f32_vector(self.k.lanes // form.per)
+        place = self.start + row * form.pitch + at.start // form.per
+        # MLIR rewrites a bitcast of its own after a truncation to one that is not legal.
+        self.scratch.store_as(llvm.bitcast(words, numbers), place)
+
+    def _keep(self, kind: int, number: Scalar, row: Index) -> None:
+        self.scratch.put(number, self.start + kind + row)
