@@ -2,7 +2,8 @@
 
 ``pyc.approximate = {way = "int8", allowed = 0.02 : f64}`` on a ``pyc.matmul`` says that a kernel
 may round its operands, and that no element of the result may be off by more than ``allowed`` of the
-greatest one of its tile. The kernel checks each tile and computes exactly what it cannot promise.
+greatest one of its row of a tile. The kernel checks each tile and computes exactly what it cannot
+promise.
 """
 
 from dataclasses import dataclass
@@ -18,13 +19,13 @@ INT8, INT16, BF16 = "int8", "int16", "bf16"
 WAYS = (INT8, INT16, BF16)
 # The greatest error that kernels count with, in standard deviations of one element's.
 DEVIATIONS = 6.0
-# Rows and columns of a tile that is checked, at most.
-_HEIGHT, _PANEL = 16, 64
+# Columns of a panel, at most.
+_PANEL = 64
 
 
 @dataclass(frozen=True)
 class Approximation:
-    """How a product is approximated: the share of a tile's greatest element that it may be off."""
+    """How a product is approximated: how much of a tile row's greatest element it may be off."""
 
     way: str
     allowed: float
@@ -62,16 +63,12 @@ class Approximation:
     def deviation(self, value: np.ndarray) -> np.ndarray:
         """Return the deviation of each element, from the exact result [..., rows, columns].
 
-        It goes by the greatest element of all tiles that may have the element.
+        It goes by the greatest element of the row in the panel.
         """
         rows = np.abs(value.astype(np.float64)).reshape(-1, value.shape[-1])
         rows = np.where(np.isfinite(rows), rows, 0.0)
         if not rows.size:
             return np.zeros(value.shape)
         panels = np.maximum.reduceat(rows, range(0, rows.shape[1], _PANEL), axis=1)
-        blocks = np.maximum.reduceat(panels, range(0, len(rows), _HEIGHT), axis=0)
-        around = np.pad(blocks, ((1, 1), (0, 0)))
-        greatest = np.maximum(np.maximum(around[:-2], around[2:]), blocks)
-        wide = greatest.repeat(_HEIGHT, axis=0)[: len(rows)]
-        wide = wide.repeat(_PANEL, axis=1)[:, : rows.shape[1]]
+        wide = panels.repeat(_PANEL, axis=1)[:, : rows.shape[1]]
         return self.allowed / DEVIATIONS * wide.reshape(value.shape)

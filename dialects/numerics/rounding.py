@@ -27,10 +27,14 @@ UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0*
 
 @dataclass(frozen=True, eq=False)
 class Uncertain:
-    """A value of the reference, and the standard deviation (f64, same shape) of its error."""
+    """A value of the reference, and the standard deviation (f64, same shape) of its error.
+
+    approximate: an approximate product is among what it was computed from.
+    """
 
     value: np.ndarray
     deviation: np.ndarray
+    approximate: bool = False
 
     @staticmethod
     def exact(value: np.ndarray) -> "Uncertain":

@@ -79,9 +79,11 @@ def interpret_uncertain(
         definition = op_definition(op)
         out = builder.build(definition, *operands, **params_of(definition, op))
         check_unstretched(op, [o.value.shape for o in operands], out.value.shape)
-        if (approximation := Approximation.read(op)) is not None:
-            off = np.hypot(out.deviation, approximation.deviation(out.value))
-            out = Uncertain(out.value, off)
+        approximation, off = Approximation.read(op), out.deviation
+        if approximation is not None:
+            off = np.hypot(off, approximation.deviation(out.value))
+        reached = approximation is not None or any(o.approximate for o in operands)
+        out = Uncertain(out.value, off, reached)
         if observe is not None:
             observe(op, operands, out)
         return out

@@ -37,6 +37,7 @@ BUILT_IN = {
     "packing": "pyc_mlir.pipelines.kernels.families.packing",
     "int8": "pyc_mlir.pipelines.kernels.families.int8.family",
     "int8_depthwise": "pyc_mlir.pipelines.kernels.families.int8.depthwise",
+    "int8_pool": "pyc_mlir.pipelines.kernels.families.int8.pool",
     "packed": "pyc_mlir.pipelines.kernels.families.packed.family",
     "int8_elementwise": "pyc_mlir.pipelines.kernels.families.int8.pointwise",
     "conv": "pyc_mlir.pipelines.kernels.families.conv.convolution",

@@ -23,6 +23,7 @@ from pyc_mlir.dialects.ir.builder import IRBuilder, create
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.movement import copied
+from pyc_mlir.dialects.ops.quantized import BYTES
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
 from pyc_mlir.pipelines.driver.relations import Relation
@@ -243,6 +244,9 @@ def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
         return (
             model.kernel("int8.madd", *totals(work)) if context.takes("int8") else model.work(work)
         )
+    if node.name == "max_pool2d" and node.type.dtype in BYTES:
+        kept = context.takes("int8_pool") and not refuse_narrow(model.target)
+        return model.kernel("pool", *totals(work)) if kept else model.work(work)
     family = "resize" if node.name == "resize" else "pool"
     if node.name == "conv2d":
         by_channel = node.params["groups"] > 1 and work.type(node.operands[1]).shape[1] == 1

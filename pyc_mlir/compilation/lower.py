@@ -222,7 +222,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id, structure_id = _identified(function, options, context)
-    approximate(module, signature_of(function), options, context)
+    approximate(module, signature_of(function), options.contract, context)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
     before = copied(module) if expect else None
@@ -368,7 +368,7 @@ def optimized(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
         if made.module is not None:
             function = entry_function(made.module)
             _identified(function, job.options, passes)
-            approximate(made.module, signature_of(function), job.options, passes)
+            approximate(made.module, signature_of(function), job.options.contract, passes)
             _optimize(made.module, job.options, passes)
         yield made, passes
 

@@ -30,7 +30,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.measure.tile_preload import preloading
-from pyc_mlir.runtime.device import may_use_tiles
+from pyc_mlir.pipelines.target.tile_permission import may_use_tiles
 from pyc_mlir.util.children import run as run_child
 from pyc_mlir.util.children import temporary_folder
 

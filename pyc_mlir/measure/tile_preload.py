@@ -1,7 +1,8 @@
 """A library that asks Linux for tile registers, for IREE's tools (LD_PRELOAD).
 
-The permission of a process (`runtime/device.py`) ends where it starts another program, and IREE's
-tools do not ask. The library is an ELF file with an initializer of five instructions.
+The permission of a process (`pipelines/target/tile_permission.py`) ends where it starts another
+program, and IREE's tools do not ask. The library is an ELF file with an initializer of five
+instructions.
 """
 
 import struct

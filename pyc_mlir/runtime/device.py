@@ -10,9 +10,7 @@ import ctypes
 import functools
 import hashlib
 import os
-import platform
 import re
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -30,6 +28,7 @@ from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.cpu_features import TILE_FEATURES
 from pyc_mlir.pipelines.target.target import CpuInfo, Target, available_cores, read_host_cpu
+from pyc_mlir.pipelines.target.tile_permission import may_use_tiles
 from pyc_mlir.util.pages import LARGE_BYTES, advise_large
 from pyc_mlir.util.threads import running, spread
 from pyc_mlir.util.versions import runtime_version
@@ -51,8 +50,6 @@ _TOPOLOGY = threading.Lock()
 # What programs compute in; as plain numbers, since this is on the way of calls.
 _MEMORY = int(rt.MemoryType.DEVICE_LOCAL)
 _USAGE = int(rt.BufferUsage.DEFAULT)
-# Linux: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA); the libraries have no function for it.
-_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 # IREE's stubs leave out the one function that makes a driver which nobody shares.
 _new_driver: Callable[[str], rt.HalDriver] = vars(_binding)["create_hal_driver"]
 
@@ -275,20 +272,6 @@ def host_cpu() -> CpuInfo | None:
     if features & TILE_FEATURES and not may_use_tiles():
         features -= TILE_FEATURES
     return replace(cpu, cores=min(cpu.cores, available_cores()), features=features)
-
-
-@functools.cache
-def may_use_tiles() -> bool:
-    """Ask Linux for tile registers (AMX), for this process and all of its threads, once.
-
-    Without the permission the system ends a process at its first instruction on tiles.
-    """
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return False
-    try:
-        return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0
-    except (OSError, AttributeError):
-        return False
 
 
 def _default_device(kind: str, recycles: bool) -> Device:

@@ -23,9 +23,8 @@ from pyc_mlir.util.logs import logger
 from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
-    from pyc_mlir.runtime.counts import ApproximationCounts
+    from pyc_mlir.runtime.counts import ApproximationCounts, FaultCounts
     from pyc_mlir.runtime.device import MemoryStatistics
-    from pyc_mlir.runtime.faults import FaultCounts
     from pyc_mlir.runtime.monitor import Fallback
     from pyc_mlir.runtime.plans import ModeSwitch
     from pyc_mlir.runtime.selection.routes import RouteCount

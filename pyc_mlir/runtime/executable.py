@@ -16,9 +16,10 @@ from pyc_mlir.artifact.declaration import require_declared
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
+from pyc_mlir.pipelines.target.tile_permission import may_use_tiles
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.counts import TakeCounts
-from pyc_mlir.runtime.device import Device, may_use_tiles
+from pyc_mlir.runtime.device import Device
 from pyc_mlir.util.pages import in_own_memory
 from pyc_mlir.util.threads import waiting
 

@@ -26,11 +26,10 @@ from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.runtime import load_check
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, to_device
-from pyc_mlir.runtime.counts import Approximations, TakeCounts, result_type
+from pyc_mlir.runtime.counts import Approximations, Faults, TakeCounts, result_type, takers
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
 from pyc_mlir.runtime.executable import Executable, ResultType
-from pyc_mlir.runtime.faults import Faults
 from pyc_mlir.runtime.outputs import matched
 from pyc_mlir.util.pages import LARGE_BYTES
 
@@ -267,10 +266,9 @@ class Serving:
         self.executable = executable
         self.log = RunLog()
         self.faults = Faults(self.log, executable.memory) if contract.detect_faults else None
-        counted = artifact.manifest.counts
-        self.approximations = Approximations() if "approximations" in counted else None
-        takers = {"faults": self.faults, "approximations": self.approximations}
-        self._counts = tuple(t.take for n, t in takers.items() if n in counted and t is not None)
+        approximates = "approximations" in artifact.manifest.counts
+        self.approximations = Approximations() if approximates else None
+        self._counts = takers(self.faults, self.approximations)
         more = [ResultType(*result_type())] * len(self._counts)
         executable.require(entries[MAIN].function, signature, more)
         results += more
@@ -279,7 +277,6 @@ class Serving:
         counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
         most = contract.max_concurrency if counted else None
         self._gate = None if most is None else BoundedSemaphore(most)
-        # A bound method is called sooner than an object.
         self.run: Run = gated(self.entry.__call__, self._gate)
         self.pool = ArenaPool(device, contract.max_concurrency)
         modes = planned_modes(entries, executable, results, self.pool, contract, self._counts)

@@ -39,9 +39,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime import load_check as placement
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
+from pyc_mlir.runtime.counts import check_memory
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats, few
-from pyc_mlir.runtime.faults import check_memory
 from pyc_mlir.runtime.monitor import Code, Monitor, compare_every
 from pyc_mlir.runtime.outputs import (
     check_outputs,
@@ -324,7 +324,7 @@ class Program:
         compare_every(self._monitor, calls)
 
     def check_memory(self, every: float | None = None) -> None:
-        """Compare weights and code in memory with what was loaded: `faults.check_memory`."""
+        """Compare weights and code in memory with what was loaded: `counts.check_memory`."""
         check_memory(self._serving.faults, every)
 
     @property
@@ -400,14 +400,13 @@ class Program:
 
     def _repr_html_(self) -> str:
         """Return the HTML for notebooks."""
-        stats = self.stats()
         rows = {
             "inputs": few([f"{a.name}: {a}" for a in self.signature.inputs]),
             "outputs": few([f"{a.name}: {a}" for a in self.signature.outputs]),
             "device": repr(self.device),
             "mode": self.mode or "none",
             "memory": self.artifact.memory_line,
-            "calls": str(stats.calls),
+            "calls": str(self.stats().calls),
         }
         return facts_table("Program", rows)
 
@@ -422,7 +421,7 @@ class Program:
             calls, failures, total = self._calls, self._guard_failures, self._seconds
         switches, switch_count = self._plans.latest_switches()
         counts = Counts() if self._monitor is None else self._monitor.counts()
-        adaptive = self._adaptive
+        adaptive, serving = self._adaptive, self._serving
         return ProgramStats(
             calls=calls,
             guard_failures=failures,
@@ -432,8 +431,8 @@ class Program:
             memory=self.artifact.account,
             device_memory=self.device.memory(),
             artifact_bytes=len(self.artifact.vmfb),
-            arena_bytes=self._serving.pool.bytes,
-            arena_waits=self._serving.pool.waits,
+            arena_bytes=serving.pool.bytes,
+            arena_waits=serving.pool.waits,
             mode=self.mode,
             mode_switches=switch_count,
             switches=switches,
@@ -447,12 +446,8 @@ class Program:
             served={**self._plans.served(), **({} if adaptive is None else adaptive.served())},
             routes=() if adaptive is None else adaptive.selector.counts(),
             other_runtime=self._other_runtime,
-            faults=None if self._serving.faults is None else self._serving.faults.counts,
-            approximations=(
-                None
-                if self._serving.approximations is None
-                else self._serving.approximations.counts
-            ),
+            faults=serving.faults and serving.faults.counts,
+            approximations=serving.approximations and serving.approximations.counts,
         )
 
     def save(self, path: str | Path) -> None:

@@ -147,10 +147,9 @@ def _exact(array: np.ndarray) -> np.ndarray:
 def _fractions(given: np.ndarray) -> np.ndarray:
     from flint import arb, fmpq
 
+    exact = [arb(fmpq(f.numerator, f.denominator)) for f in given.flat]
     out = np.empty(given.shape, object)
-    for at in np.ndindex(given.shape):
-        number: Any = given[at]
-        out[at] = arb(fmpq(number.numerator, number.denominator))
+    out.flat[:] = exact
     return out
 
 

@@ -223,8 +223,11 @@ def _next(graph: FusionGraph, start: int) -> list[int]:
 def _forward(graph: FusionGraph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
     """Return `start` and the elementwise ops of its shape that follow from it, in program order.
 
-    Those of an integer product end where the result is quantized: its kernel stores bytes.
+    Those of an integer product end where the result is quantized: its kernel stores bytes. So does
+    that of a pooling of bytes.
     """
+    if graph.names[start] == "max_pool2d" and graph.is_narrow(start):
+        return (start,)
     shape, of_bytes = graph.shapes[start], graph.names[start].startswith("integer_")
     members = [start]
     frontier = set(graph.users[start])

@@ -1,7 +1,8 @@
-"""Products and convolutions of 8-bit integers, as composites: exact sums in i32.
+"""Products, convolutions and poolings of 8-bit integers, as composites: exact sums in i32.
 
-Two spellings are found. That of integers, as ONNX's MatMulInteger and QLinearConv, is the op's own
-decomposition: ``matmul(x - zero, w)`` in i32. That of floats, between quantized tensors (QDQ), is
+The largest of dequantized bytes is that of the bytes, dequantized. Of products two spellings are
+found. That of integers, as ONNX's MatMulInteger and QLinearConv, is the op's own decomposition:
+``matmul(x - zero, w)`` in i32. That of floats, between quantized tensors (QDQ), is
 
     quantize(relu(conv2d(dequantize(q), dequantize(w)) + bias))
 
@@ -31,6 +32,7 @@ from pyc_mlir.pipelines.pyc.rewriting import (
 
 _F32, _I32, _I8 = DTYPES["f32"], DTYPES["i32"], DTYPES["i8"]
 _BYTES = (_I8, DTYPES["ui8"])
+_POOL = "pyc.max_pool2d"
 _NAMES = {"pyc.matmul": "integer_matmul", "pyc.conv2d": "integer_conv2d"}
 # What moves the elements of quantized values without looking at them.
 _MOVES = ("pyc.reshape", "pyc.transpose")
@@ -67,8 +69,8 @@ class IntegerMatch:
 def integers(function: ir.Operation) -> Iterator[IntegerMatch]:
     """Yield what is found in a function; each may be replaced before the next is looked for."""
     ops = [op.operation for op in function.regions[0].blocks[0].operations]
-    for op in [op for op in ops if op.name in _NAMES]:
-        match = _of_integers(op) or _of_floats(op)
+    for op in [op for op in ops if op.name in (*_NAMES, _POOL)]:
+        match = _of_pool(op) if op.name == _POOL else _of_integers(op) or _of_floats(op)
         if match is not None:
             yield match
 
@@ -239,11 +241,8 @@ def _of_floats(op: ir.Operation) -> IntegerMatch | None:
         return None
 
     def build() -> ir.Value:
-        b, q = IRBuilder(), x.q
-        for move in reversed(x.moves):
-            params = params_of(OPS[move.name[4:]], move)
-            q = b.build(OPS[move.name[4:]], q, **params)
-        out = _integer(op, q, filters, b.constant(x.zero.reshape(()).astype(_I32)))
+        b = IRBuilder()
+        out = _integer(op, _moved(x), filters, b.constant(x.zero.reshape(()).astype(_I32)))
         if exact and whole.any():
             out = b.add(out, b.constant(_aligned(op, whole.astype(_I32))))
         out = b.mul(b.cast(out, dtype=_F32), b.constant(_aligned(op, factor)))
@@ -261,6 +260,30 @@ def _of_floats(op: ir.Operation) -> IntegerMatch | None:
 
     reason = "exact sums, rounded once: one unit apart where the floats are at a tie"
     return IntegerMatch(f"quantized {_NAMES[op.name][8:]}", chain.root, reason, build, same=False)
+
+
+def _of_pool(op: ir.Operation) -> IntegerMatch | None:
+    """``max_pool2d((q - zero) * scale)`` with one scale and zero point: larger bytes are larger."""
+    x = dequantized(op.operands[0])
+    if x is None or x.scale.size * x.zero.size != 1 or constant_array(x.q) is not None:
+        return None
+
+    def build() -> ir.Value:
+        b = IRBuilder()
+        q = b.max_pool2d(_moved(x), **params_of(OPS["max_pool2d"], op))
+        whole = b.sub(b.cast(q, dtype=_I32), b.constant(x.zero.reshape(()).astype(_I32)))
+        return b.mul(b.cast(whole, dtype=_F32), b.constant(x.scale.reshape(()).astype(_F32)))
+
+    return IntegerMatch("quantized max_pool2d", op, "the same bytes", build)
+
+
+def _moved(x: Quantized) -> ir.Value:
+    """Return the bytes of a value where its ops move them to."""
+    b, q = IRBuilder(), x.q
+    for move in reversed(x.moves):
+        op = OPS[move.name[4:]]
+        q = b.build(op, q, **params_of(op, move))
+    return q
 
 
 def _filter_axis(op: ir.Operation) -> int:

@@ -20,7 +20,6 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import candidate_sizes, make_inputs
-from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.attributes import definition_of
 from pyc_mlir.dialects.ir.bindings import ir
@@ -68,11 +67,14 @@ class _Layer:
         return tuple(sorted(self.costs, key=lambda way: self.costs[way].seconds))
 
     def without_dominated(self, needs: Mapping[str, float]) -> "_Layer":
-        """Return the layer with those ways alone that are more exact than each quicker one."""
+        """Return the layer with those ways alone that are more exact than each quicker one.
+
+        A way of which the sample shows no error, as of weights that are all 0, is not judged by it.
+        """
         kept, least = {}, math.inf
         for way in self.ways:
             need = needs.get(way, 0.0)
-            if way == EXACT or need < least:
+            if way == EXACT or 0 < need < least:
                 kept[way], least = self.costs[way], need
         return replace(self, costs=kept)
 
@@ -89,22 +91,22 @@ def approximates(contract: Contract) -> bool:
 
 
 def approximate(
-    module: ir.Module, signature: Signature, options: Options, context: PassContext
+    module: ir.Module, signature: Signature, contract: Contract, context: PassContext
 ) -> None:
     """Mark the products of a module that may be approximate; one decision for each candidate.
 
     The module is the program before any pass, in the current context.
     """
     families = (*APPROXIMATED, *APPROXIMATED.values())
-    local = options.target.device == "local" and options.kernels != NO_KERNELS
-    if not approximates(options.contract) or not local or not all(map(context.takes, families)):
+    local = context.target.device == "local" and all(map(context.takes, families))
+    if not approximates(contract) or not local:
         return
-    layers = list(_layers(module, options.target))
-    errors = _Errors.sampled(module, layers, signature, options.target) if layers else None
+    layers = list(_layers(module, context.target))
+    errors = _Errors.sampled(module, layers, signature, context.target) if layers else None
     if errors is None:
         return
     layers = errors.layers
-    limit = options.contract.max_error
+    limit = contract.max_error
     assert isinstance(limit, int | float), "approximates says so"
     plan = errors.within(limit)
     for number, (layer, (way, allowed)) in enumerate(zip(layers, plan, strict=True)):

@@ -146,9 +146,9 @@ def test_a_recipe_repeats_the_choice_and_may_be_more_exact() -> None:
 
 
 def test_samples_that_fail_make_the_products_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The references expect what an exact program gives.
+    # No product seems to be off by anything, so that the quickest way is taken.
     monkeypatch.setattr(Approximation, "deviation", lambda self, value: np.zeros(value.shape))
-    program = compiled(product, Contract(max_error=0.08))
+    program = compiled(product, Contract(max_error=1e-3))
     (decision,) = [d for d in program.artifact.decisions if d.site.pass_name == APPROXIMATE]
     assert decision.chosen == EXACT
     assert decision.decided_by == "comparison"

@@ -34,7 +34,7 @@ FOLDERS = (
     *under("dialects", "", "util", "ops", "ir", "numerics"),
     *under("pipelines", "target", "choices", "shapes", "text", "driver", "streams"),
     *under("pipelines/kernels", "lang", "shared", "match", ""),
-    *under("pipelines/kernels/families", "", "conv", "int8", "movement", "packed"),
+    *under("pipelines/kernels/families", "", "conv", "int8", "approximate", "movement", "packed"),
     *under("pipelines/pyc", "", "canonicalize", "terms", "equivalence/fields", "equivalence"),
     *under("pipelines/pyc", "recognize", "fuse", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),

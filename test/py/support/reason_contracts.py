@@ -44,10 +44,9 @@ from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.runtime.array import to_device
-from pyc_mlir.runtime.counts import PLACES
+from pyc_mlir.runtime.counts import PLACES, Faults
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import RunLog
-from pyc_mlir.runtime.faults import Faults
 from pyc_mlir.runtime.plans import Serving
 from pyc_mlir.serve.batching import Batcher, Waiting
 from pyc_mlir.serve.limits import Limits

@@ -1,7 +1,7 @@
 """The kernel family ``approximate_gemm``: products of f32 in fewer bits, with checks.
 
 C = epilogue(A B) with constant weights, as `gemm`, where an error of `allowed` of the greatest
-element of a tile, before the epilogue, may be spent. Each tile is checked in each call;
+element of its row of a tile, before the epilogue, may be spent. Each tile is checked in each call;
 one that fails is computed exactly (see `product.py`). A contract that bounds the error offers these
 kernels (`approximated`) where it leaves room for them.
 """
@@ -57,7 +57,7 @@ class ApproximateGemm:
     """The knobs: those of the product, the way to compute it, and what error is allowed.
 
     `way`: how many bits (`WAYS`); `form`: by which instruction; `allowed`: the greatest error of an
-    element as a share of the greatest one of its tile, before the epilogue; `block`:
+    element as a share of the greatest one of its row of a tile, before the epilogue; `block`:
     rows that are rounded at once. Tiles are not `checked` in measurements only.
     """
 
@@ -182,12 +182,12 @@ def reference(knobs: ApproximateGemm, arrays: Arrays) -> tuple[np.ndarray, np.nd
 
 
 def _greatest(value: np.ndarray, panel: int) -> np.ndarray:
-    """Return for each element the greatest one of its panel, with tiles as high as there are rows.
+    """Return for each element the greatest one of its row in its panel.
 
     Infinities and NaN are none: they are computed exactly.
     """
     starts = np.arange(0, value.shape[1], panel)
-    sizes = np.where(np.isfinite(value), np.abs(value), 0.0).max(axis=0, keepdims=True)
+    sizes = np.where(np.isfinite(value), np.abs(value), 0.0)
     most = np.maximum.reduceat(sizes, starts, axis=1)
     return np.repeat(most, panel, axis=1)[:, : value.shape[1]]
 

@@ -32,9 +32,8 @@ def needed_share(
     with np.errstate(all="ignore"):
         for start in range(0, b.shape[1], _PANEL):
             panel = slice(start, start + _PANEL)
-            largest = np.maximum.reduceat(_deviations(form, rows, b[:, panel]), tiles)
-            greatest = np.maximum.reduceat(result[:, panel].max(axis=1), tiles)
-            share = DEVIATIONS * largest / greatest
+            of_rows = _deviations(form, rows, b[:, panel]) / result[:, panel].max(axis=1)
+            share = DEVIATIONS * np.fmax.reduceat(of_rows, tiles)
             found.append(share[np.isfinite(share)])
     shares = np.concatenate(found) if found else np.zeros(0)
     return float(np.quantile(shares, _TILES)) if shares.size else 0.0

@@ -2,7 +2,7 @@
 
 A workgroup rounds a block of its rows, then goes through its panels. Each tile is checked before
 the epilogue. First the bound: `DEVIATIONS` standard deviations of an element's error must be within
-what is allowed of the greatest element of the tile. Then the sums, which show what the
+what is allowed of the greatest element of its row of the tile. Then the sums, which show what the
 bound does not know, as damaged memory: the sum of the row with the signs of its lines must be the
 row of A times the panel's own sums. A tile that fails is computed by the code of `gemm`, with the
 bits that `gemm` gives, and counted.
@@ -31,19 +31,17 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
     Scalar,
     Vector,
-    across_lanes,
     fma,
     larger,
     least,
     square_root,
     tree,
+    where,
 )
 from pyc_mlir.pipelines.kernels.lang.words import (
-    above,
     all_lanes,
     chosen,
     lanes_of_sums,
-    picked_by,
     size_of,
     sums_of,
 )
@@ -78,7 +76,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Approximation:
-    """What an approximate product has besides those of an exact one.
+    """The parts of an approximate product beside those of an exact one.
 
     `block` are the rows rounded at once, `allowed` the share of the greatest element.
     """
@@ -255,10 +253,10 @@ class ApproximateProduct(Product):
 
         # What is allowed of the exact greatest element is a little less of the computed one.
         share_of = DEVIATIONS * (1 + own.allowed) / own.allowed
-        greatest = across_lanes(larger, _greatest(values))
+        greatest = sums_of([_greatest(row) for row in cut], combine=larger)
         # Beside infinities nothing is small.
-        finite = picked_by(above(greatest, Scalar.of(LARGEST)), Scalar.of(0.0), greatest)
-        within = deviation(BOUND_B, BOUND_A, share_of).at_most(finite.across(lanes))
+        finite = where(greatest > LARGEST, 0.0, greatest)
+        within = deviation(BOUND_B, BOUND_A, share_of).at_most(finite)
         products = rows.several(rows.places.products + spot.number * rows.places.each, spot.row)
         apart = sums_of([signed_by_lines(row, lanes) for row in cut]) - products.part(order)
         sound = size_of(apart).at_most(deviation(SUMS_B, SUMS_A, DEVIATIONS))

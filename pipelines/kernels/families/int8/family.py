@@ -4,7 +4,7 @@ Prices, checks and offers of the kernels that `byte_conv.py` builds. The sums ar
 operation that differs from numpy's integers is an error.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from random import Random
 from typing import Any
@@ -261,8 +261,16 @@ def _is_byte(work: Work, zero: int, dtype: np.dtype) -> bool:
 def images_of(work: Work, shape: Any, groups: int) -> tuple[Any, tuple[ConvAxis, ConvAxis]] | None:
     """Return images and axes of an NHWC convolution of known sizes with so many groups."""
     node = work.nodes[0]
-    params, kernel = node.params, work.type(node.operands[1]).shape[:2]
-    if params["layout"] != "NHWC" or params["groups"] != groups or None in (*shape[1:], *kernel):
+    if node.params["groups"] != groups:
+        return None
+    return images_of_window(shape, node.params, work.type(node.operands[1]).shape[:2])
+
+
+def images_of_window(
+    shape: Any, params: Mapping[str, Any], kernel: Sequence[int | None]
+) -> tuple[Any, tuple[ConvAxis, ConvAxis]] | None:
+    """Return images and axes of a window over NHWC images of known sizes."""
+    if params["layout"] != "NHWC" or None in (*shape[1:], *kernel):
         return None
     pads, axes = params["pads"], []
     for axis in (0, 1):

@@ -1,4 +1,6 @@
-"""pyc-recognize: products of quantized tensors as products of integers, exact, and near misses."""
+"""pyc-recognize: ops on quantized tensors as ops on integers, exact, and near misses."""
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,3 +158,36 @@ NEAR_MISSES = {
 def test_near_misses_stay_floats(miss):
     source, _, _ = quantized(**NEAR_MISSES[miss])
     assert composites(compiled(source)) == []
+
+
+def pooled(scale: Any = SX, result=True):
+    """The largest of dequantized bytes, quantized again by another scale if `result`."""
+    weights = {"sx": scale, "zx": np.uint8(ZX), "sy": SY, "zy": np.uint8(ZY)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "sx", "zx"], ["xf"]),
+        helper.make_node(
+            "MaxPool", ["xf"], ["p"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]
+        ),
+        helper.make_node("QuantizeLinear", ["p", "sy", "zy"], ["y"]),
+    ]
+    last = ("y", TensorProto.UINT8) if result else ("p", TensorProto.FLOAT)
+    return model(nodes[: 2 + result], weights, (2, 40, 7, 9), (last,))
+
+
+@pytest.mark.parametrize("result", [True, False])
+def test_the_largest_of_dequantized_bytes_is_that_of_the_bytes(result):
+    source = pooled(result=result)
+    program, x = compiled(source), image_of(source)
+    assert composites(program) == ["quantized max_pool2d"]
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::2]
+    floats = (windows.max((-1, -2)).astype(np.int32) - ZX).astype(np.float32) * SX
+    expected = np.clip(np.rint(floats / SY) + ZY, 0, 255) if result else floats
+    np.testing.assert_array_equal(np.asarray(program(x)), expected)
+
+
+def test_bytes_of_negative_or_many_scales_are_pooled_as_floats():
+    assert composites(compiled(pooled(scale=-SX))) == []
+    several = pooled(scale=np.linspace(0.1, 0.2, 40, dtype=np.float32))
+    several.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.full(40, ZX, np.uint8), "zx"))
+    assert composites(compiled(several)) == []

@@ -1,0 +1,177 @@
+"""Approximate products: within what is allowed, exact tiles with gemm's bits, damage and checks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from family_checks import cases, check
+from kernel_runs import name_of, targets
+
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.numerics.approximation import WAYS
+from pyc_mlir.pipelines.kernels.families.approximate.facts import RoundedB, dither
+from pyc_mlir.pipelines.kernels.families.approximate.family import FAMILY, ApproximateGemm
+from pyc_mlir.pipelines.kernels.families.approximate.forms import FORMS, Form, best_form, has_form
+from pyc_mlir.pipelines.kernels.families.gemm import Gemm
+from pyc_mlir.pipelines.kernels.knobs import decode, encode
+from pyc_mlir.pipelines.kernels.lang.words import lanes_of_sums
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.tools.bench.latency.approximate import Products, is_wrong, ways_of
+
+ROWS, COLUMNS, DEPTH = 26, 144, 200
+ALLOWED = 0.1
+
+
+def drawn(seed):
+    values = np.random.default_rng(seed)
+    a, b = values.normal(size=(ROWS, DEPTH)), values.normal(size=(DEPTH, COLUMNS))
+    return a.astype(np.float32), b.astype(np.float32)
+
+
+@pytest.fixture(scope="module", params=[*targets(), "cpu"], ids=name_of)
+def products(request):
+    """The plain product, then each way that the target has an instruction for."""
+    target = make_options().target if request.param == "cpu" else request.param
+    plain = Gemm.on(target, ROWS, COLUMNS, DEPTH, workgroups=(1, 1))
+    return Products(target, [plain, *ways_of(target, plain, ALLOWED).values()])
+
+
+def each(products):
+    return range(1, len(products.knobs))
+
+
+def exact(products, a, b):
+    return products.call(0, products.arguments(0, a, b))[0].numpy()
+
+
+def test_products_are_within_what_is_allowed_and_not_exact(products):
+    a, b = drawn(0)
+    for number in each(products):
+        found = products.found(number, products.arguments(number, a, b))
+        panels = -(-COLUMNS // products.knobs[number].product.panel)
+        assert found.tiles == 5 * panels and found.by_bound + found.by_sums == 0
+        assert not is_wrong(products.knobs[number], a, b, found.result)
+        assert not np.array_equal(found.result, exact(products, a, b))
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-35])
+def test_tiles_that_may_be_off_by_more_have_the_bits_of_gemm(products, special):
+    a, b = drawn(1)
+    a[1, 3:] = special
+    a[1, :3] = 0
+    wanted = exact(products, a, b)
+    for number in each(products):
+        found = products.found(number, products.arguments(number, a, b))
+        product = products.knobs[number].product
+        assert found.by_bound == -(-COLUMNS // product.panel) and found.by_sums == 0
+        rows = slice(0, product.height)
+        assert np.array_equal(found.result[rows], wanted[rows], equal_nan=True)
+
+
+def test_rows_and_columns_of_zeros_are_zero(products):
+    a, b = drawn(2)
+    a[4:9], b[:, 7] = 0, 0
+    for number in each(products):
+        result = products.found(number, products.arguments(number, a, b)).result
+        assert not result[4:9].any() and not result[:, 7].any()
+
+
+def test_weights_that_are_not_finite_make_their_panels_exact(products):
+    a, b = drawn(3)
+    b[5, 2] = np.inf
+    wanted = exact(products, a, b)
+    for number in each(products):
+        found = products.found(number, products.arguments(number, a, b))
+        panel = products.knobs[number].product.panel
+        assert np.array_equal(found.result[:, :panel], wanted[:, :panel], equal_nan=True)
+        assert 0 < found.by_bound < found.tiles
+
+
+def test_damaged_words_and_scales_are_seen_by_the_sums(products):
+    a, b = drawn(4)
+    wanted = exact(products, a, b)
+    for number in each(products):
+        knobs, given = products.knobs[number], products.arguments(number, a, b)
+        words = given[2].numpy().copy()
+        words[: knobs.product.panel * 8] = 0
+        damaged = [*given[:2], to_device(words, products.device), *given[3:]]
+        found = products.found(number, damaged)
+        panel = knobs.product.panel
+        assert found.by_sums > 0
+        assert not is_wrong(knobs, a, b, found.result) or np.array_equal(
+            found.result[:, :panel], wanted[:, :panel]
+        )
+
+
+@pytest.mark.parametrize("form", sorted({f for forms in FORMS.values() for f in forms}))
+def test_errors_have_the_deviation_that_the_bound_counts_with(form):
+    """In numpy: dithered rounding of one side, whatever the data."""
+    if form == "bf16":
+        pytest.skip("bf16 rounds shares of numbers; its bound is an inequality")
+    made, values = Form(form, 256), np.random.default_rng(7)
+    kinds = (values.normal(size=(256, 500)), np.where(values.random((256, 500)) > 0.5, 1, 0.3))
+    for b in kinds:
+        rounded = RoundedB.of(made, b)
+        off = (rounded.numbers - (dither(256, 1) - 0.5)[:, None]) * rounded.scales - b
+        a = np.full(256, 0.7)
+        errors = a @ off / (np.linalg.norm(a) * rounded.scales / np.sqrt(12))
+        assert np.abs(errors).max() < 6
+
+
+def test_random_products_of_this_machine_are_within_their_bounds():
+    target = make_options().target
+    check(FAMILY, target, cases(FAMILY, 11, target, 4))
+
+
+def test_sums_stay_within_32_bits():
+    for depth in (1, 7, 1000, 8192, 1 << 16):
+        for name in ("bytes", "pairs"):
+            form = Form(name, depth)
+            most = (form.levels + 1 + form.offset) * (form.levels + 1) * depth
+            assert most + form.offset * form.levels < 1 << 31
+
+
+@pytest.mark.parametrize("vectors", range(1, 9))
+def test_lanes_of_sums_name_every_vector(vectors):
+    order = lanes_of_sums(vectors, 16)
+    assert len(order) == 16 and set(order) == set(range(vectors))
+
+
+def offer(rows, target):
+    knobs = Gemm.on(target, rows, COLUMNS, DEPTH, epilogue=layer(bias=True))
+    return KernelOffer(knobs, 1, (Feed(0), Feed(1), Feed(2)), Cost(seconds=1.0))
+
+
+def test_an_offer_is_approximated_where_the_target_has_an_instruction():
+    avx2 = Target.named("cpu-avx2")
+    made = FAMILY.approximated(offer(32, avx2), avx2, "int8", ALLOWED)
+    assert made is not None and made.knobs.form == "madd"
+    assert [f.value for f in made.feeds] == [0, 1, 1, 1, 2]
+    assert made.cost.seconds < 1 and made.cost.constant_bytes > 0
+    names = [o.name for o in made.knobs.kernel("k").operands]
+    assert names == ["a", "b", "words", "facts", "e0", "c", "scratch", "approximations"]
+    assert FAMILY.approximated(offer(32, avx2), avx2, "bf16", ALLOWED) is None
+    assert FAMILY.approximated(offer(4, avx2), avx2, "int8", ALLOWED) is None
+
+
+def test_a_target_without_the_instruction_is_refused():
+    avx512 = Target.named("cpu-avx512")
+    assert not has_form(avx512, "bytes") and best_form(avx512, "int8") == "madd"
+    plain = Gemm.on(avx512, 8, 64, 64)
+    refused = FAMILY.refusal(ApproximateGemm(plain, "int8", ALLOWED, "bytes"), avx512)
+    assert "the instruction of 'bytes'" in refused
+    assert best_form(Target.named("cpu-neon"), "int8") is None
+
+
+def test_knobs_are_data_and_refused_where_they_make_no_kernel():
+    knobs = ApproximateGemm(Gemm(8, 64, 64), "int16", ALLOWED, "pairs")
+    assert decode(ApproximateGemm, encode(knobs)) == knobs
+    for wrong in ({"way": "int4"}, {"form": "bytes"}, {"allowed": 0.0}, {"block": 0}):
+        with pytest.raises(PycError, match="approximate_gemm"):
+            replace(knobs, **wrong)
+    assert set(FORMS) == set(WAYS)
