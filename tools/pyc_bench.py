@@ -35,6 +35,7 @@ SUITES: dict[str, str] = {
     "overhead": "pyc_mlir.tools.bench.latency.overhead:run",
     "dynamic": "pyc_mlir.tools.bench.adaptation.dynamic:run",
     "selector": "pyc_mlir.tools.bench.adaptation.selector:run",
+    "tail": "pyc_mlir.tools.bench.adaptation.tail:run",
     "checksums": "pyc_mlir.tools.bench.latency.checksums:run",
     "approximate": "pyc_mlir.tools.bench.latency.approximate:run",
     "pack": "pyc_mlir.tools.bench.packing.suite:run",

@@ -79,6 +79,19 @@ class ArenaPool:
             for arena in reversed(idle):
                 self.give(arena)
 
+    def trim(self) -> None:
+        """Let go of the memory of arenas that no call works in."""
+        with self._freed:
+            idle = []
+            try:
+                while True:
+                    idle.append(self._free.pop())
+            except IndexError:
+                for arena in reversed(idle):
+                    arena.drop()
+                    self._free.append(arena)
+                self._freed.notify(len(idle))
+
     def take(self, size: int, tag: str | None = None) -> Arena:
         """Take an arena of at least `size` bytes for this caller alone; wait until there is one.
 

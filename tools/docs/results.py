@@ -55,7 +55,7 @@ GOALS: Mapping[str, Goal] = {
     "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
     "adaptation": Goal(
         "plans for shapes beside one dynamic plan, and policies of the selector",
-        ("dynamic", "selector"),
+        ("dynamic", "selector", "tail"),
     ),
     "checksums": Goal(
         "products that detect faults of hardware: cost, faults found, false alarms",

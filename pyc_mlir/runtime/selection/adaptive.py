@@ -92,7 +92,7 @@ class Adaptive:
         # The seconds of a call are those of this thread where no other one computes.
         kinds = {s.device.kind for s in (serving, *(b.serving for b in self._builds.values()))}
         self._clock = thread_time if kinds == {"local-sync"} else perf_counter
-        selector.attach(checksum(serving.artifact.vmfb), self._report)
+        selector.attach(checksum(serving.artifact.vmfb), self._report, serving.pool)
         if with_modes:
             serving.plans.share_arenas()
 
@@ -171,6 +171,9 @@ class Adaptive:
         # Without an arena nothing is needed, as the owner's plan says of itself.
         needs = [own[1] if p.arena is None else p.arena.needs(arrays) for p in plans[1:]]
         arms = [_Arm(own), *(_Arm(a) for a in zip(plans[1:], needs, strict=True))]
+        sizes = [n.arena_bytes for n in (own[1], *needs)]
+        if min(sizes) < max(sizes):
+            route.least = sizes.index(min(sizes))
         for build in builds.values():
             arms.append(_Arm((build.serving.plans.current.serving(arrays), own[1]), build))
         if len(self._routed) >= _MOST_SHAPES:

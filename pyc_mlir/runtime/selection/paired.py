@@ -36,6 +36,8 @@ _MOST_RATIO = 1.6
 # The calls that a try is assumed to lose before there was one: of an arm of which nothing is
 # known, and beyond what is expected of another one.
 _UNKNOWN, _UNSURE = 4.0, 0.5
+# More than any ratio that is expected of an arm.
+_NO_IDEA = 1e6
 # In the first calls less may be lost.
 _FIRST_CALLS, _FIRST_SHARE = 200, 0.02
 # A window above this share of the baseline is drift, if so many in a row are; recipes of lanes
@@ -149,21 +151,20 @@ class PairedBandit:
         """Return the arm to try, or -1 where none is worth it or the budget is spent."""
         self.turns += 1
         self._suspect()
-        others = [
-            (number, arm)
-            for number, arm in enumerate(self.arms)
-            if number != self.incumbent and not arm.dropped and self._affords(arm)
-        ]
-        untried = [(arm.expected or math.inf, number) for number, arm in others if not arm.pairs]
-        if untried:
-            return min(untried)[1]
-        low = [(arm.mean - _ERRORS * arm.error, number) for number, arm in others]
-        rested = [
-            (score, number)
-            for score, number in low
-            if score <= 0 or self.turns - self.arms[number].rested >= self.rest
-        ]
-        return min(rested, default=(0.0, -1))[1]
+        best, found = math.inf, -1
+        for number, arm in enumerate(self.arms):
+            if number == self.incumbent or arm.dropped:
+                continue
+            if arm.pairs:
+                score = arm.mean - _ERRORS * arm.error
+                if score > 0 and self.turns - arm.rested < self.rest:
+                    continue
+            else:
+                # Untried arms come before others, in the order of what is expected of them.
+                score = (arm.expected or _NO_IDEA) - 2 * _NO_IDEA
+            if score < best and self._affords(arm):
+                best, found = score, number
+        return found
 
     def _suspect(self) -> None:
         """Begin anew with the last good arm, once, where the one that serves became slow."""

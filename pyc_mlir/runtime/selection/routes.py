@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pyc_mlir.runtime.selection.policy import Bandit, Pull
 
-QUIET = "quiet"
+QUIET, BUSY, TIGHT, WAITING = "quiet", "busy", "tight", "waiting"
 SERVED = Pull(0, timed=False)
 
 
@@ -69,12 +69,25 @@ class Observer(Protocol):
         ...
 
 
+class Arenas(Protocol):
+    """The pool of a program's arenas, as a selector asks it."""
+
+    waits: int
+
+    def trim(self) -> None:
+        """Let go of the memory of arenas that no call works in."""
+        ...
+
+
 class Route:
-    """The arms of one cluster of shapes, and which of them calls take."""
+    """The arms of one cluster of shapes, and which of them calls take.
+
+    least: the arm with the smallest arena, which serves while memory is short; -1 if all are equal.
+    """
 
     __slots__ = (
-        *("_ask", "arms", "bandits", "calls", "context", "expected", "left", "name", "pull"),
-        "tries",
+        *("_ask", "arms", "bandits", "calls", "context", "expected", "least", "left", "name"),
+        *("pull", "tries"),
     )
 
     def __init__(
@@ -87,7 +100,7 @@ class Route:
         self.name, self.arms, self.expected = name, tuple(arms), tuple(expected)
         self.bandits: dict[str, Bandit] = {}
         self.calls = [0] * len(arms)
-        self.tries = 0
+        self.tries, self.least = 0, -1
         self.context = QUIET
         self.pull, self.left = SERVED, 0
         self._ask = ask

@@ -32,8 +32,12 @@ from pyc_mlir.runtime.selection.classic import Thompson, Ucb
 from pyc_mlir.runtime.selection.paired import Paired
 from pyc_mlir.runtime.selection.policy import EXPLORE, Bandit, Change, Policy, Pull
 from pyc_mlir.runtime.selection.routes import (
+    BUSY,
     QUIET,
     SERVED,
+    TIGHT,
+    WAITING,
+    Arenas,
     Observer,
     Route,
     RouteCount,
@@ -42,11 +46,15 @@ from pyc_mlir.runtime.selection.routes import (
 
 SCHEMA_VERSION = 1
 POLICIES: dict[str, Callable[..., Policy]] = {"paired": Paired, "thompson": Thompson, "ucb": Ucb}
-BUSY, TIGHT = "busy", "tight"
 # Runnable processes for each processor from which a machine is busy.
 _BUSY_LOAD = 1.5
-# Seconds for which a context is not read again.
-_CONTEXT_SECONDS = 1.0
+# Seconds for which a context is not read again, and readings that count together.
+_CONTEXT_SECONDS, _READINGS = 1.0, 8
+# Waits for an arena within these readings from which calls stand in each other's way.
+_MOST_WAITS = 16
+# Calls that take an arm that no policy chose.
+_REPEATS = 64
+_LOAD = Path("/proc/loadavg")
 MOST_ROWS, _MOST_EVENTS, _MOST_ROUTES = 20_000, 256, 256
 # Kinds of rows: a bandit was asked, was told seconds, lost an arm.
 _CHOSE, _TOLD, _REMOVED = "chose", "told", "removed"
@@ -95,7 +103,9 @@ class Selector:
         self._withdrawn: dict[str, str] = {}
         # By thread, the arm of its last call, and whether it is the owner's; None keeps none.
         self.latest: dict[int, tuple[str, bool]] | None = None
-        self._load, self._pressure = load or _machine_load, pressure
+        self._load, self._pressure = load or MachineLoad(), pressure
+        self._arenas: Arenas | None = None
+        self._waits: deque[int] = deque(maxlen=_READINGS)
         self._lock = threading.RLock()
         self._routes: dict[str, Route] = {}
         self._rows: deque[tuple[Any, ...]] = deque(maxlen=most_rows)
@@ -106,15 +116,22 @@ class Selector:
         self._report: Callable[[SelectorEvent], None] | None = None
         self._known: dict[str, Any] = {}
 
-    def attach(self, program: str, report: Callable[[SelectorEvent], None] | None = None) -> None:
+    def attach(
+        self,
+        program: str,
+        report: Callable[[SelectorEvent], None] | None = None,
+        arenas: Arenas | None = None,
+    ) -> None:
         """Begin with a program, named by a hash; what a file knows of another one is left.
+
+        arenas: its pool, for what calls waited, and to free memory when that is short.
 
         Raises PycError (BAD_ARGUMENT) for a selector that has a program.
         """
         with self._lock:
             if self._program:
                 raise _bad("adapt", "a selector of its own for each program", self._program)
-            self._program, self._report = program, report
+            self._program, self._report, self._arenas = program, report, arenas
             if self._path is not None and self._path.exists():
                 found = _read(self._path, "what a selector learned")
                 same = (program, self.policy.name, SCHEMA_VERSION)
@@ -147,6 +164,8 @@ class Selector:
             context = route.context = self._context
             if self._recipe is not None:
                 return self._fixed(route, context)
+            if TIGHT in context and route.least >= 0:
+                return self._repeated(route, route.least)
             pull = self._bandit(route, context).choose()
             self._note((_CHOSE, route.name, context, pull.arm, pull.why, pull.repeat))
             route.calls[pull.arm] += 1 + pull.repeat
@@ -160,14 +179,25 @@ class Selector:
         """Serve what the recipe names, without asking again for a while."""
         assert self._recipe is not None
         named = self._recipe.get(f"{route.name}|{context}") or self._recipe.get(route.name)
-        arm = route.arms.index(named) if named in route.arms else 0
-        route.pull, route.left = Pull(arm, timed=False), 63
-        route.calls[arm] += 64
+        return self._repeated(route, route.arms.index(named) if named in route.arms else 0)
+
+    def _repeated(self, route: Route, arm: int) -> Pull:
+        """Take an arm for a while, without timing it."""
+        route.pull, route.left = Pull(arm, timed=False), _REPEATS - 1
+        route.calls[arm] += _REPEATS
         return route.pull
 
     def _read_context(self) -> str:
-        load = BUSY if self._load() > _BUSY_LOAD else QUIET
-        return f"{load}, {TIGHT}" if self._pressure is not None and self._pressure() else load
+        found = [BUSY if self._load() > _BUSY_LOAD else QUIET]
+        if self._arenas is not None:
+            self._waits.append(self._arenas.waits)
+            if self._waits[-1] - self._waits[0] > _MOST_WAITS:
+                found.append(WAITING)
+        if self._pressure is not None and self._pressure():
+            found.append(TIGHT)
+            if self._arenas is not None:
+                self._arenas.trim()
+        return ", ".join(found)
 
     def _bandit(self, route: Route, context: str) -> Bandit:
         if context not in route.bandits:
@@ -392,12 +422,24 @@ def _options(policy: Policy) -> dict[str, Any]:
     return {f.name: getattr(policy, f.name) for f in fields(policy)}  # type: ignore[arg-type]
 
 
-def _machine_load() -> float:
-    """Return the runnable processes for each processor, over the last minute."""
-    try:
-        return os.getloadavg()[0] / (os.cpu_count() or 1)
-    except OSError:
-        return 0.0
+class MachineLoad:
+    """The runnable processes for each processor: the mean of the last readings, which are new.
+
+    Linux's own averages need a minute to follow.
+    """
+
+    def __init__(self) -> None:
+        self._cpus = os.cpu_count() or 1
+        self._readings: deque[float] = deque(maxlen=_READINGS)
+
+    def __call__(self) -> float:
+        """Read once more; return the mean."""
+        try:
+            running = float(_LOAD.read_text().split()[3].partition("/")[0])
+        except (OSError, IndexError, ValueError):
+            return 0.0
+        self._readings.append(running / self._cpus)
+        return sum(self._readings) / len(self._readings)
 
 
 def _recipe_of(given: Mapping[str, str] | str | Path | None) -> dict[str, str] | None:

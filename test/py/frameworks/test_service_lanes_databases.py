@@ -26,6 +26,7 @@ from pyc_mlir.lab.lanes.observer import ServiceLanes
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.runtime.selection.selector import replay
+from pyc_mlir.tools.bench.adaptation import selector
 
 SYNC = Device("local-sync")
 X = np.ones((8, 64), np.float32)
@@ -70,25 +71,25 @@ def call(program: Program, count: int) -> None:
 
 def test_drift_in_service_suspends_the_recipe(store, tmp_path):
     recipe = promoted(store)
-    program, selector, lanes = adapted(store, SECONDS, {"memory_first": recipe})
+    program, learning, lanes = adapted(store, SECONDS, {"memory_first": recipe})
     call(program, 2500)
     assert lanes.drain() and not lanes.problems
     rows = store.find(Feedback, impl_id=recipe)
     assert rows and all(r.count == 50 and 0.59 < r.low["p10"] < 0.62 for r in rows)
     assert [s.state for s in store.states(impl_id=recipe)] == [PROMOTED]
-    selector.seconds["memory_first"] = 0.75
+    learning.seconds["memory_first"] = 0.75
     call(program, 4000)
     assert lanes.drain() and not lanes.problems
     (state,) = store.states(impl_id=recipe)
     assert state.state == SUSPENDED and state.reason.startswith("drift: ")
     assert state.decided_by == "service"
-    kinds = [e.kind for e in selector.events()]
+    kinds = [e.kind for e in learning.events()]
     assert kinds[:2] == ["promoted", "drifted"] and "quarantined" in kinds
     before = program.stats().served["memory_first"]
     call(program, 500)
     assert program.stats().served["memory_first"] == before, "a suspended recipe is not tried"
-    selector.export(tmp_path / "log.jsonl")
-    assert replay(tmp_path / "log.jsonl") == selector.events()
+    learning.export(tmp_path / "log.jsonl")
+    assert replay(tmp_path / "log.jsonl") == learning.events()
     lanes.close()
     again, _, lanes = adapted(store, SECONDS, {"memory_first": recipe})
     call(again, 200)
@@ -98,7 +99,7 @@ def test_drift_in_service_suspends_the_recipe(store, tmp_path):
 
 def test_a_slower_machine_suspends_nothing(store):
     recipe = promoted(store)
-    program, selector, lanes = adapted(store, {"balanced": 1.0}, {"balanced": recipe})
+    program, learning, lanes = adapted(store, {"balanced": 1.0}, {"balanced": recipe})
     program.adapt(None)
     program.adapt(selector2 := Clocked({"balanced": 1.0}, observer=lanes), modes=False)
     call(program, 3000)
@@ -107,15 +108,15 @@ def test_a_slower_machine_suspends_nothing(store):
     assert lanes.drain() and not lanes.problems
     assert [e.kind for e in selector2.events()] == ["rebased"]
     assert [s.state for s in store.states(impl_id=recipe)] == [PROMOTED]
-    assert selector.events() == ()
+    assert learning.events() == ()
     lanes.close()
 
 
 def test_a_fault_quarantines_an_arm_without_a_recipe(store):
-    program, selector, lanes = adapted(store, SECONDS)
+    program, learning, lanes = adapted(store, SECONDS)
     call(program, 100)
-    (route,) = selector._routes.values()
-    selector.remove(route, 1, "WRONG_RESULT: a compared call differs")
+    (route,) = learning._routes.values()
+    learning.remove(route, 1, "WRONG_RESULT: a compared call differs")
     assert lanes.drain() and not lanes.problems
     (state,) = store.states(state=QUARANTINED)
     assert "a compared call differs" in state.reason
@@ -132,10 +133,10 @@ def test_what_was_learned_is_kept_in_the_database(store):
     program, _, lanes = adapted(store, SECONDS)
     call(program, 400)
     lanes.close()
-    again, selector, lanes = adapted(store, SECONDS)
+    again, learning, lanes = adapted(store, SECONDS)
     call(again, 40)
     assert again.stats().served["memory_first"] >= 36
-    assert [e.kind for e in selector.events()] == []
+    assert [e.kind for e in learning.events()] == []
     lanes.close()
 
 
@@ -146,3 +147,9 @@ def test_a_refused_row_stops_no_call(store):
     assert lanes.drain() and "EVIDENCE_CONFLICT" in lanes.problems[0]
     assert program.stats().calls == 1600
     lanes.close()
+
+
+def test_the_soak_compares_and_replays(tmp_path):
+    found = {r["metric"]: r["value"] for r in selector._soak(2000, tmp_path)}
+    assert found["wrong answers of all, two runs"] == 0
+    assert found["whole logs replayed with the same events"] == 1

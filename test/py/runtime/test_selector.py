@@ -208,6 +208,73 @@ def test_context_parts_what_is_learned():
     assert list(count.serving) == ["quiet", "busy", "busy, tight"]
 
 
+@cache
+def of_two_arenas() -> Program:
+    """Four chains side by side: a mode that overlaps them holds more at once."""
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(64, 256)).astype(np.float32) / 16 for _ in range(4)]
+
+    def chains(x):
+        return sum(np.tanh(np.tanh(x @ w) @ w.T) @ w @ w.T for w in weights)
+
+    x = np.ones((64, 64), np.float32)
+    modes = {"planner_mode": "latency_first", "also_modes": ["memory_first"]}
+    return pyc_mlir.compile(chains, [x], device=SYNC, **modes)
+
+
+class Waits:
+    """A pool of arenas that calls waited for, and that was told to free memory."""
+
+    waits = trims = 0
+
+    def trim(self) -> None:
+        self.trims += 1
+
+
+def test_waits_for_arenas_are_a_context_of_their_own():
+    arenas, now = Waits(), iter(range(1_000_000))
+    selector = Selector(load=lambda: 0.0, clock=lambda: next(now))
+    selector.attach("program", arenas=arenas)
+    route = selector.route("r", ["a", "b"])
+    contexts = []
+    for number in range(60):
+        arenas.waits += 10 if 20 <= number < 25 else 0
+        while route.left:
+            route.next()
+        route.next()
+        contexts.append(route.context)
+    assert set(contexts[:20]) == {"quiet"} == set(contexts[40:])
+    assert "quiet, waiting" in contexts[20:30], "until the last readings have none"
+    assert arenas.trims == 0
+
+
+def test_the_smallest_arena_serves_while_memory_is_short(tmp_path):
+    tight, now = [False], iter(range(1_000_000))
+    selector = Selector(load=lambda: 0.0, pressure=lambda: tight[0], clock=lambda: next(now))
+    program = Program(of_two_arenas().artifact, SYNC)
+    sizes = program.modes
+    large, small = sizes["latency_first"], sizes["memory_first"]
+    assert small is not None and large is not None and small < large
+    program.adapt(selector)
+    x = np.ones((64, 64), np.float32)
+    want = program(x)
+    for _ in range(100):
+        assert np.allclose(program(x), want, atol=1e-5)
+    assert program.stats().arena_bytes >= large
+    tight[0] = True
+    before = program.stats().served["memory_first"]
+    for _ in range(300):
+        assert np.allclose(program(x), want, atol=1e-5)
+    assert program.stats().served["memory_first"] >= before + 250
+    assert program.stats().arena_bytes == small, "the larger arenas are let go"
+    tight[0] = False
+    for _ in range(300):
+        program(x)
+    assert program.stats().served["latency_first"] > 100
+    selector.export(tmp_path / "log.jsonl")
+    assert replay(tmp_path / "log.jsonl") == selector.events()
+
+
 def test_many_threads_are_counted_and_replayed(tmp_path):
     program, want, wrong = fresh(), fresh()(X), []
     selector = Selector(load=lambda: 0.0)

@@ -1,4 +1,4 @@
-"""The suites `dynamic` and `selector`: their data, and a quick run on made-up spaces."""
+"""The suites `dynamic`, `selector` and `tail`: their data, and a quick run on made-up spaces."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Report
-from pyc_mlir.tools.bench.adaptation import dynamic, selector
+from pyc_mlir.tools.bench.adaptation import dynamic, selector, tail
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_policies_are_compared_on_public_spaces(data, tmp_path, monkeypatch):
     assert selector.run(["--data", str(data), "--quick", "--json", str(out)]) == 0
     records = Report.load(out).records
     assert {r["candidate"] for r in records} == {"paired", "thompson", "ucb"}
-    assert len(records) == 2 * 3 * 3 * 5 + 1
+    assert len(records) == 3 * 3 * 3 * 5 + 1
     with pytest.raises(PycError) as caught:
         selector.run(["--data", str(tmp_path / "none"), "--quick", "--json", str(out)])
     assert caught.value.code is ReasonCode.FILE_ACCESS
@@ -45,3 +45,12 @@ def test_traces_are_scaled_to_the_ranges_of_programs(tmp_path):
     assert (dynamic.sizes_of(None, "") == dynamic.sizes_of(None, "")).all()
     for case in dynamic.cases():
         assert all(case.low <= s <= case.high for s in dynamic._scaled(sizes, case))
+
+
+def test_a_script_changes_the_load(tmp_path, monkeypatch):
+    monkeypatch.setattr(tail, "SCRIPT", ((0, False), (1, True)))
+    out = tmp_path / "tail.json"
+    assert tail.run(["--quick", "--json", str(out)]) == 0
+    records = Report.load(out).records
+    assert {r["candidate"] for r in records} == {tail.PLAIN, tail.ADAPTED}
+    assert all(r["value"] > 0 for r in records) and len(records) == 6

@@ -19,8 +19,6 @@ import numpy as np
 
 from pyc_mlir.api import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.lanes.observer import ServiceLanes
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -148,6 +146,9 @@ def _soak(calls: int, folder: Path) -> list[Record]:
     Every answer is compared. Resident memory is that of the run whose log is bounded; a second run
     keeps its whole log, which is replayed.
     """
+    from pyc_mlir.lab.evidence.database.store import EvidenceStore
+    from pyc_mlir.lab.lanes.observer import ServiceLanes
+
     device, weight = Device("local-sync"), np.ones((64, 48), np.float32) / 8
     x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
     source = compile(
