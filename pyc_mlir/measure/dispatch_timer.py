@@ -30,10 +30,6 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.measure.tile_preload import preloading
-<<<<<<< HEAD
-from pyc_mlir.pipelines.target.tile_permission import may_use_tiles
-=======
->>>>>>> 73fdc1c0814adc53c6b7d1f16a2153c2f7fdc4b9
 from pyc_mlir.util.children import run as run_child
 from pyc_mlir.util.children import temporary_folder
 

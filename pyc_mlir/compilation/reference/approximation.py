@@ -51,6 +51,9 @@ _MARGIN = 1.25
 _MOST_MARGIN = 4.0
 # A share of the greatest element above which nothing is left of a result.
 _MOST = 0.5
+# The shares that products are allowed: few, so that equal products have one kernel.
+_SHARES = [float(f"{n}e{e}") for e in range(-7, 0) for n in ("1", "1.5", "2", "3", "4", "6", "8")]
+_SHARES = [share for share in _SHARES if share <= _MOST]
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,9 @@ class _Errors:
         if number == len(plans) - 1:
             return plan
         factor = min(_MOST_MARGIN / _MARGIN, 0.98 * limit / max(errors[number], limit / 100))
-        wider = tuple((way, min(allowed * factor, _MOST)) for way, allowed in plan)
+        wider = tuple(
+            (way, _at_most(allowed * factor) if allowed else 0.0) for way, allowed in plan
+        )
         return wider if factor > 1 and self._error(wider) <= limit else plan
 
     def more_exact(self, number: int, way: str) -> dict[str, float]:
@@ -246,7 +251,7 @@ class _Errors:
         return {w: self._allowed(number, w) for w in ways[ways.index(way) + 1 :]}
 
     def _allowed(self, number: int, way: str) -> float:
-        return 0.0 if way == EXACT else min(_MARGIN * self.needs[number][way], _MOST)
+        return 0.0 if way == EXACT else _at_least(_MARGIN * self.needs[number][way])
 
     def _ladder(self) -> Iterator[_Plan]:
         """Yield plans, each with one layer more exact than in the one before.
@@ -283,6 +288,14 @@ class _Errors:
         if _undecided(results) > self.undecided:
             return math.inf
         return max((_share(result) for result in results), default=0.0)
+
+
+def _at_least(share: float) -> float:
+    return next((s for s in _SHARES if s >= share), _MOST)
+
+
+def _at_most(share: float) -> float:
+    return next((s for s in reversed(_SHARES) if s <= share), _SHARES[0])
 
 
 def _undecided(results: Sequence[Uncertain]) -> int:

@@ -17,9 +17,9 @@ from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.lang.language import LINE
 from pyc_mlir.pipelines.kernels.shared.checksums import signs
 
-# Of the error of one number rounded to bf16 as a share of it: half a step of the last bit at
-# most; 0.6 of this where leading digits are spread as those of most data.
-_BF16_DEVIATION = 0.8 * 2.0**-8
+# Of the error of one number rounded to bf16 as a share of it, at most: up and down are as likely
+# in the middle of a step, which is 2^-7 of the smallest numbers of a binade.
+_BF16_DEVIATION = 2.0**-8
 # The rounding of sums in f32, as a share of the norms of what is multiplied.
 _SUM_ROUNDING = 2.0**-20
 # Norms beyond which squares leave the range of f32.
