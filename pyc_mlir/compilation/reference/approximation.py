@@ -46,14 +46,14 @@ from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp
 
 APPROXIMATE, EXACT = "pyc-approximate", "exact"
 # What is allowed at least, over what the sample needs: less would compute many tiles again.
-_MARGIN = 1.25
+_MARGIN = 1.2
 # What is allowed at most, over the same: more would let errors pass that no sample has.
 _MOST_MARGIN = 4.0
 # A share of the greatest element above which nothing is left of a result.
 _MOST = 0.5
 # The shares that products are allowed: few, so that equal products have one kernel.
-_SHARES = [float(f"{n}e{e}") for e in range(-7, 0) for n in ("1", "1.5", "2", "3", "4", "6", "8")]
-_SHARES = [share for share in _SHARES if share <= _MOST]
+_DIGITS = ("1", "1.2", "1.5", "1.8", "2.2", "2.7", "3.3", "4", "5", "6", "7.5", "9")
+_SHARES = [s for e in range(-7, 0) for n in _DIGITS if (s := float(f"{n}e{e}")) <= _MOST]
 
 
 @dataclass(frozen=True)
