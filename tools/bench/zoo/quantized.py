@@ -133,6 +133,30 @@ def mobilenet_v2(size: int = 224) -> Any:
     return g.model((1, 3, size, size), _head(g, relu6(g.conv(x, 320, 1280, 1)), 1280, 1000))
 
 
+# Expanded channels, filters, stride: as in the small MobileNet-V3 (Howard et al., 2019, table 2).
+_SQUEEZED = ((16, 16, 2), (72, 24, 2), (96, 40, 2), (240, 40, 1), (240, 40, 1), (120, 48, 1))
+_SQUEEZED_END = ((288, 96, 2), (576, 96, 1))
+
+
+def squeezed(size: int = 224) -> Any:
+    """Build a network of depthwise blocks with squeeze and excitation. Hu et al., 2018."""
+    g = Graph(4)
+
+    def excited(x: str, channels: int) -> str:
+        few = max(8, channels // 4)
+        squeezed = g.op("Relu", g.conv(g.op("GlobalAveragePool", x), channels, few, 1))
+        return g.op("Mul", x, g.op("HardSigmoid", g.conv(squeezed, few, channels, 1)))
+
+    x, inputs = g.op("Relu", g.conv("x", 3, 16, 3, 2)), 16
+    for inner, filters, stride in (*_SQUEEZED, *_SQUEEZED_END):
+        y = g.op("Relu", g.conv(x, inputs, inner, 1))
+        y = excited(g.op("Relu", g.conv(y, inner, inner, 5, stride, inner)), inner)
+        y = g.conv(y, inner, filters, 1)
+        x = g.op("Add", x, y) if stride == 1 and inputs == filters else y
+        inputs = filters
+    return g.model((1, 3, size, size), _head(g, g.op("Relu", g.conv(x, 96, 576, 1)), 576, 1000))
+
+
 def bert2(tokens: int = 128, width: int = 768, heads: int = 12) -> Any:
     """Build two layers of BERT's encoder. Devlin et al., 2019."""
     g = Graph(2)
@@ -212,6 +236,8 @@ class Quantized:
 NETWORKS: Mapping[str, Quantized] = {
     "resnet18-int8": Quantized(resnet18),
     "mobilenet-v2-int8": Quantized(mobilenet_v2),
+    "squeezed-int8": Quantized(squeezed),
+    "bert2-int8": Quantized(bert2),
     "bert2-dynamic": Quantized(bert2, "dynamic"),
     "bert2-f16": Quantized(bert2, "f16"),
     "bert2-bf16": Quantized(bert2, "bf16"),
