@@ -6,8 +6,11 @@ loaded, exactly; the program is the group's own, in f32; a result of bytes is ro
 group says, four vectors at once (`narrow.py`).
 """
 
-from collections.abc import Mapping, Sequence
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -33,6 +36,17 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp, nominal, sizes
 
 _BYTES = tuple(BOUNDS)
+_BOUNDS = {DTYPES[n]: n for n in BOUNDS}
+# By op, the largest size of a result, from those of the operands.
+_LARGEST: Mapping[str, Callable[..., float]] = {
+    **dict.fromkeys(("add", "sub"), operator.add),
+    **dict.fromkeys(("maximum", "minimum"), max),
+    **dict.fromkeys(("neg", "abs"), lambda a: a),
+    **dict.fromkeys(("erf", "tanh"), lambda a: 1.0),
+    "mul": operator.mul,
+    "round": lambda a: a + 1,
+}
+_HUGE = 1e38
 _SIZES = {"f32": 4, "i8": 1, "ui8": 1}
 # Whole numbers below it are exact in f32.
 _EXACT = 1 << 24
@@ -188,35 +202,67 @@ def in_floats(work: Work) -> InFloats | None:
     """Return a group on bytes and f32 as one on f32 alone; None where that is not the same.
 
     Casts of bytes to integers and f32 are left out, and so is the last one, to bytes. What is added
-    to bytes as integers is added to f32: all are whole numbers below 2^24.
+    to bytes as integers is added to f32: all are whole numbers below 2^24. Casts of whole
+    numbers to bytes in between are the bounds of bytes.
     """
     names = {DTYPES[n]: n for n in ("f32", *_BYTES)}
-    last, count = work.nodes[-1], len(work.inputs)
+    last = work.nodes[-1]
     dtypes = {v: names[i.type.dtype] for v, i in enumerate(work.inputs) if i.type.dtype in names}
     result = names.get(last.type.dtype, "")
     narrow = result in BOUNDS and last.name == "cast"
     if not result or (result in BOUNDS and not narrow):
         return None
     floats = _Floats(work)
+    dtypes |= dict.fromkeys(floats.bounds.values(), "f32")
     whole = [n for n in work.nodes if not (narrow and n is last)]
     made = last.operands[0] if narrow else work.number_of(len(work.nodes) - 1)
     if not all(floats.take(work.number_of(i), n) for i, n in enumerate(whole)) or not floats.nodes:
         return None
-    if floats.values.get(made) != count + len(floats.nodes) - 1:
+    if floats.values.get(made) != len(floats.inputs) + len(floats.nodes) - 1:
         return None
     return InFloats(Work(tuple(floats.inputs), tuple(floats.nodes), work.readers), dtypes, result)
+
+
+def _divided(least: float, size: float, _: float) -> float:
+    return size / least
+
+
+def _largest(source: Input) -> float:
+    if source.array is None:
+        return 255.0 if source.type.dtype in _BOUNDS else math.inf
+    return source.magnitude
+
+
+def _least(source: Input) -> float:
+    return float(np.abs(source.array()).min(initial=math.inf)) if source.array is not None else 0.0
+
+
+def _is_whole(source: Input) -> bool:
+    numbers = source.array() if source.array is not None else np.array(0.5)
+    return bool((np.rint(numbers) == numbers).all())
 
 
 class _Floats:
     """A group on f32 under construction: `values` are those of the first one, by their numbers.
 
-    `whole` are values that hold whole numbers, with the largest size that these may have.
+    `whole` are values that hold whole numbers, `finite` those without infinities and NaN, both with
+    the largest size; `rounded` are values of f32 that hold whole numbers of any size. `bounds` are
+    the inputs that hold the bounds of bytes, where there are casts to bytes before the last op.
     """
 
     def __init__(self, work: Work) -> None:
         self.work = work
         self.nodes: list[WorkOp] = []
         self.inputs = [replace(i, type=TensorType(i.type.shape, F32)) for i in work.inputs]
+        self.bounds: dict[float, int] = {}
+        if any(n.name == "cast" and n.type.dtype in _BOUNDS for n in work.nodes[:-1]):
+            for bound in sorted({b for pair in BOUNDS.values() for b in pair}):
+                self.bounds[bound] = len(self.inputs)
+                array = partial(np.full, (), bound, np.float32)
+                self.inputs.append(Input(TensorType((), F32), array))
+        self.rounded: set[int] = set()
+        sizes = ((v, _largest(i)) for v, i in enumerate(work.inputs))
+        self.finite = {v: size for v, size in sizes if size < _HUGE}
         bytes_ = [DTYPES[n] for n in _BYTES]
         given = enumerate(i.type.dtype for i in work.inputs)
         self.values = {v: v for v, d in given if d == F32 or d in bytes_}
@@ -231,7 +277,10 @@ class _Floats:
         if not node.operands:
             return False
         x = node.operands[0]
+        if node.name == "cast" and node.type.dtype in _BOUNDS:
+            return self._bound(number, node, x)
         if node.name == "cast" and x in self.whole:
+            self.finite[number] = self.whole[x]
             if node.type.dtype == DTYPES["i32"]:
                 self.whole[number] = self.whole[x]
             elif node.type.dtype != F32:
@@ -242,9 +291,47 @@ class _Floats:
             return False
         if any(v not in self.values for v in node.operands):
             return False
-        operands = tuple(self.values[v] for v in node.operands)
-        self.nodes.append(replace(node, operands=operands, type=TensorType(node.type.shape, F32)))
-        self.values[number] = len(self.inputs) + len(self.nodes) - 1
+        self.values[number] = self._add(node, [self.values[v] for v in node.operands])
+        self._know(number, node)
+        return True
+
+    def _add(self, node: WorkOp, operands: Sequence[int]) -> int:
+        type_ = TensorType(node.type.shape, F32)
+        self.nodes.append(replace(node, operands=tuple(operands), type=type_))
+        return len(self.inputs) + len(self.nodes) - 1
+
+    def _know(self, number: int, node: WorkOp) -> None:
+        """Note whether a result is finite, and whether it is of whole numbers."""
+        x, *others = node.operands
+        constants = [self.work.inputs[v] for v in others if self.work.is_constant(v)]
+        known = len(constants) == len(others)
+        rule = _LARGEST.get(node.name)
+        if node.name == "div" and known and (least := _least(constants[0])):
+            rule = partial(_divided, least)
+        if rule is not None and self.finite.keys() >= set(node.operands):
+            size = rule(*(self.finite[v] for v in node.operands))
+            if size < _HUGE:
+                self.finite[number] = size
+        shifted = node.name == "add" and x in self.rounded and known
+        if node.name == "round" or (shifted and all(_is_whole(c) for c in constants)):
+            self.rounded.add(number)
+
+    def _bound(self, number: int, node: WorkOp, x: int) -> bool:
+        """Take a cast of whole numbers to bytes as the bounds of these; NaN is 0."""
+        if x not in self.rounded:
+            return False
+        low, high = (self.bounds[b] for b in BOUNDS[_BOUNDS[node.type.dtype]])
+        own = self.values[x]
+        held = self._add(replace(node, name="maximum", params={}), [own, low])
+        held = self._add(replace(node, name="minimum", params={}), [held, high])
+        if x not in self.finite:
+            equal = replace(node, name="compare", params={"predicate": "eq"})
+            sound = self._add(equal, [own, own])
+            held = self._add(
+                replace(node, name="select", params={}), [sound, held, self.bounds[0.0]]
+            )
+        self.values[number] = held
+        self.whole[number] = self.finite[number] = 255.0
         return True
 
     def _shift(self, number: int, node: WorkOp) -> bool:
