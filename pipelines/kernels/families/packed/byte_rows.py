@@ -1,4 +1,4 @@
-"""Many rows by weights of few bits in sums of bytes, for models that allow it.
+"""Rows by weights of few bits in sums of bytes, for models that allow it.
 
 The rows are rounded block by block of the depth to bytes, q = round(x 127 / max |x|), into scratch
 memory that stays in the second-level cache: four bytes of each row of a register tile lie side by

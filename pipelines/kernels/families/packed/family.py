@@ -38,7 +38,11 @@ def refusal(knobs: PackedProduct, target: Target) -> str:
         return f"packed: expected a target with a table of f32 in a register, got {target.name}"
     if knobs.rounds and not can_round(knobs, target):
         return f"packed: expected a target with sums of four products of bytes, got {target.name}"
-    if knobs.many and (reason := refuse_tile("packed", knobs.tall, knobs.blocks.panel, target)):
+    if (
+        knobs.many
+        and not knobs.rounds
+        and (reason := refuse_tile("packed", knobs.tall, knobs.blocks.panel, target))
+    ):
         return reason
     needed = knobs.height * knobs.vectors + 2 * knobs.vectors
     if needed > target.vector_registers:
@@ -54,7 +58,7 @@ def cost(knobs: PackedProduct, target: Target, sizes: Mapping[str, int]) -> Cost
     held = 4 * blocks.words.size + (4 + knobs.shifted) * blocks.scales.size
     traffic = held + 4 * rows * (blocks.depth + blocks.columns)
     traffic += knobs.epilogue.read_bytes(rows, blocks.columns)
-    kind = "packed.rounded" if knobs.rounds and knobs.many else "packed"
+    kind = "packed.rounded" if knobs.rounds else "packed"
     return CostModel(target).kernel(kind, flops, traffic)
 
 
@@ -70,7 +74,7 @@ def reference(knobs: PackedProduct, arrays: Arrays) -> tuple[np.ndarray, np.ndar
     w, wide = numbers * scales[: blocks.depth], x.astype(np.float64)
     value, terms = wide @ w, np.abs(wide) @ np.abs(w)
     bound = slack(value, terms, blocks.depth + 2)
-    if knobs.rounds and len(x) > knobs.height:
+    if knobs.rounds:
         bound = bound + rounding_of_blocks(wide, w, blocks.block)
     return evaluate(knobs.epilogue, value, reads, bound)
 

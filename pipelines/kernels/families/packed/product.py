@@ -5,7 +5,7 @@ neighbouring numbers of one column along the depth; two shifts take one out with
 conversion makes it f32. With AVX-512 a shift and a table of sixteen numbers do the same for 4 bits.
 One row is bound by memory: sums of a block are scaled at its end. Of a few rows a tile shares what
 was unpacked in registers, each weight scaled at once. Of many, panels are unpacked to scratch
-memory, where the tiles of `gemm` run over them; or the rows are rounded to bytes (`byte_rows.py`).
+memory, where the tiles of `gemm` run over them. Or all rows are rounded to bytes (`byte_rows.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -52,9 +52,9 @@ class PackedProduct:
     """The knobs: `height` rows by `vectors` of columns are one register tile of several rows.
 
     More rows are tiles of `tall` rows by a panel, of which `deep` numbers of the depth are unpacked
-    at a time; or, `rounds`, are rounded to bytes. `shifted`: zero points are given; without them
-    they are half the range. `table`: numbers of 4 bits are looked up in a register. `workgroups`
-    cuts the panels.
+    at a time. Or, `rounds`, all rows are rounded to bytes. `shifted`: zero points are given;
+    without them they are half the range. `table`: numbers of 4 bits are looked up in a register.
+    `workgroups` cuts the panels.
     """
 
     rows: Dim
@@ -103,11 +103,9 @@ class PackedProduct:
     def rounding(self) -> "PackedProduct":
         """Return the knobs of the same product with rounded rows.
 
-        Their tiles are a line wide: where no other way reads the weights, so are the panels.
+        Their tiles, and so the panels, are a line wide.
         """
-        narrow = self.many and isinstance(self.rows, int)
-        blocks = replace(self.blocks, panel=LINE) if narrow else self.blocks
-        return replace(self, blocks=blocks, rounds=True)
+        return replace(self, blocks=replace(self.blocks, panel=LINE), rounds=True)
 
     @property
     def flops(self) -> float:
@@ -127,9 +125,10 @@ class PackedProduct:
         )
 
     @property
-    def rounded(self) -> RoundedRows:
-        """Memory of rounded rows."""
-        return RoundedRows(self.blocks, self.workgroups)
+    def _scratch(self) -> tuple[Operand, ...]:
+        if self.rounds:
+            return RoundedRows(self.blocks, self.workgroups).operands
+        return (self.scratch.operand,) if self.many else ()
 
     @property
     def product(self) -> Gemm:
@@ -155,12 +154,11 @@ class PackedProduct:
             taken.append(Operand("point", (blocks.scales.size,), dtype="i8", layout=points))
         taken += self.epilogue.operands("e", *result)
         taken.append(Operand("y", result, "out"))
-        if self.many:
-            taken += self.rounded.operands if self.rounds else (self.scratch.operand,)
+        taken += self._scratch
         return Kernel(name, tuple(taken), lambda size: (1, self.workgroups), self._body)
 
     def _body(self, k: Build, x: Memory, w: Memory, scale: Memory, *others: Memory) -> None:
-        count = (len(self.rounded.operands) if self.rounds else 1) if self.many else 0
+        count = len(self._scratch)
         *reads, y = others[: len(others) - count]
         scratch = others[len(others) - count :]
         point = reads.pop(0) if self.shifted else None
@@ -197,7 +195,10 @@ class Unpacking:
         """Compute this workgroup's columns, in the way of so many rows."""
         k, knobs = self.k, self.knobs
         rows = k.size(knobs.rows)
-        if rows.number is None:
+        if knobs.rounds:
+            taken = (self.x, self.w, self.scale, self.y, self.epilogue, self.scratch)
+            ByteRows(k, knobs.blocks, knobs.workgroups, *taken).build(rows)
+        elif rows.number is None:
             with k.when(rows < knobs.height + 1):
                 self._few()
             with k.when(Index.of(knobs.height) < rows):
@@ -209,15 +210,10 @@ class Unpacking:
 
     def _many(self) -> None:
         """Run the tiles of a product over panels that are unpacked one after the other."""
-        k, knobs = self.k, self.knobs
-        if knobs.rounds:
-            taken = (self.x, self.w, self.scale, self.y, self.epilogue, self.scratch)
-            ByteRows(k, knobs.blocks, knobs.workgroups, *taken).build(k.size(knobs.rows))
-            return
-        (scratch,) = self.scratch
-        at, _ = knobs.scratch.own(k)
+        knobs, (scratch,) = self.knobs, self.scratch
+        at, _ = knobs.scratch.own(self.k)
         PanelProduct(
-            *(k, knobs.product, self.x, scratch, self.y, self.epilogue),
+            *(self.k, knobs.product, self.x, scratch, self.y, self.epilogue),
             unpack=self._unpack,
             at=at,
         ).build()
