@@ -47,6 +47,7 @@ _LARGEST: Mapping[str, Callable[..., float]] = {
     "round": lambda a: a + 1,
 }
 _HUGE = 1e38
+_MOST_READ = 1 << 24  # numbers of a constant
 _SIZES = {"f32": 4, "i8": 1, "ui8": 1}
 # Whole numbers below it are exact in f32.
 _EXACT = 1 << 24
@@ -230,7 +231,7 @@ def _divided(least: float, size: float, _: float) -> float:
 def _largest(source: Input) -> float:
     if source.array is None:
         return 255.0 if source.type.dtype in _BOUNDS else math.inf
-    return source.magnitude
+    return source.magnitude if (sizes(source.type.shape) or 0) <= _MOST_READ else math.inf
 
 
 def _least(source: Input) -> float:
@@ -261,7 +262,7 @@ class _Floats:
                 array = partial(np.full, (), bound, np.float32)
                 self.inputs.append(Input(TensorType((), F32), array))
         self.rounded: set[int] = set()
-        sizes = ((v, _largest(i)) for v, i in enumerate(work.inputs))
+        sizes = ((v, _largest(i)) for v, i in enumerate(work.inputs) if self.bounds)
         self.finite = {v: size for v, size in sizes if size < _HUGE}
         bytes_ = [DTYPES[n] for n in _BYTES]
         given = enumerate(i.type.dtype for i in work.inputs)
@@ -302,6 +303,8 @@ class _Floats:
 
     def _know(self, number: int, node: WorkOp) -> None:
         """Note whether a result is finite, and whether it is of whole numbers."""
+        if not self.bounds:
+            return
         x, *others = node.operands
         constants = [self.work.inputs[v] for v in others if self.work.is_constant(v)]
         known = len(constants) == len(others)
