@@ -21,6 +21,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     arith,
     bits,
     f32_vector,
+    int_constant,
     int_vector,
     vector,
 )
@@ -53,8 +54,6 @@ def has_form(target: Target, form: str) -> bool:
     """Return whether the CPU has the form's instruction; LLVM ends the process where it has not."""
     if form == BF16:
         return target.vector_bytes in (32, 64) and {"avx512_bf16", "avx512vl"} <= target.needs
-    if form == PLAIN:  # LLVM makes wrong sums of some numbers of it on x86, which has the others.
-        return not has_dot(target, MADD)
     return has_dot(target, VNNI if form in (BYTES, PAIRS) else form)
 
 
@@ -152,10 +151,10 @@ class FormCode:
     def add(self, total: Any, x: Vector, w: Any) -> Any:
         """Return the total and the products of the words of x, as bits, and of w."""
         lanes, name = self.k.lanes, self.form.name
+        if name == PLAIN:
+            return total + IntVector(_pairs(bits(x), w, lanes))
         kind = self._numbers(lanes)
         own, other = vector.bitcast(kind, bits(x)), vector.bitcast(kind, w)
-        if name == PLAIN:
-            return total + IntVector(_pairs(own, other, lanes))
         operands = [own, other] if name == MADD else [total.value, own, other]
         result = f32_vector(lanes) if self.form.is_bf16 else int_vector(lanes)
         made = llvm.call_intrinsic(result, _INTRINSICS[name, lanes], operands, [], [])
@@ -172,10 +171,14 @@ class FormCode:
 
 
 def _pairs(a: Any, b: Any, lanes: int) -> Any:
-    """Return the sums of two products of 16-bit integers in each lane."""
-    kind = int_vector(2 * lanes)
-    products = arith.muli(arith.extsi(kind, a), arith.extsi(kind, b))
-    even, odd = (
-        vector.shuffle(products, products, list(range(first, 2 * lanes, 2))) for first in (0, 1)
-    )
-    return arith.addi(even, odd)
+    """Return the sums of two products of 16-bit integers in each lane, taken out by shifts.
+
+    As vectors of 16 bits, which are bits of f32, MLIR extends other numbers than these.
+    """
+    half = int_constant(16, lanes)
+
+    def halves(words: Any) -> tuple[Any, Any]:
+        return arith.shrsi(arith.shli(words, half), half), arith.shrsi(words, half)
+
+    low, high = (arith.muli(x, w) for x, w in zip(halves(a), halves(b), strict=True))
+    return arith.addi(low, high)

@@ -59,6 +59,15 @@ def test_products_are_within_what_is_allowed_and_not_exact(products):
         assert not np.array_equal(found.result, exact(products, a, b))
 
 
+def test_plain_arithmetic_needs_no_repair():
+    """A tile that fails is computed exactly, so that wrong sums show in the counts alone."""
+    target = make_options().target
+    knobs = Gemm.on(target, ROWS, COLUMNS, DEPTH, workgroups=(1, 1))
+    made = Products(target, [ApproximateGemm.on(target, knobs, "int16", ALLOWED, "plain")])
+    found = made.found(0, made.arguments(0, *drawn(2)))
+    assert found.tiles and found.by_bound + found.by_sums == 0
+
+
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-35])
 def test_tiles_that_may_be_off_by_more_have_the_bits_of_gemm(products, special):
     a, b = drawn(1)
