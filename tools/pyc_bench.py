@@ -7,7 +7,9 @@
     pyc-bench --compare BASELINE     the suite of a report or baseline again, compared with it
 
 A suite is one row of `SUITES`: name -> "module:function", where the function takes the remaining
-arguments and returns the exit status; its docstring is the help. Suites store `Report`s.
+arguments and returns the exit status; its docstring is the help. Suites store `Report`s. The first
+four rows are installed with the package; the others need a checkout, those of `suites.` its folder
+test/suites/.
 """
 
 import argparse
@@ -15,11 +17,16 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from pyc_mlir.dialects.errors import PycError, missing_compiler
+from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler
 from pyc_mlir.tools.cli import common as cli
 
 TOOL = "pyc-bench"
+# Of a checkout; the folder of an installed package has none beside it.
+_TESTS = str(Path(__file__).resolve().parents[1] / "test")
+_CHECKOUT = ("suites", "pyc_mlir.tools.bench")
+_INSTALLED = 4
 SUITES: dict[str, str] = {
     "model": "pyc_mlir.tools.bench.model.suite:run",
     "env": "pyc_mlir.tools.bench.report.commands:show_environment",
@@ -34,28 +41,28 @@ SUITES: dict[str, str] = {
     "layers": "pyc_mlir.tools.bench.latency.layers:run",
     "overhead": "pyc_mlir.tools.bench.latency.overhead:run",
     "dynamic": "pyc_mlir.tools.bench.adaptation.dynamic:run",
-    "selector": "pyc_mlir.tools.bench.adaptation.selector:run",
+    "selector": "suites.selector:run",
     "tail": "pyc_mlir.tools.bench.adaptation.tail:run",
-    "checksums": "pyc_mlir.tools.bench.latency.checksums:run",
-    "approximate": "pyc_mlir.tools.bench.latency.approximate:run",
-    "pack": "pyc_mlir.tools.bench.packing.suite:run",
-    "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
-    "iopddl": "pyc_mlir.tools.bench.packing.iopddl:run",
+    "checksums": "suites.checksums:run",
+    "approximate": "suites.approximate:run",
+    "pack": "suites.pack:run",
+    "pack-orders": "suites.pack_orders:run",
+    "iopddl": "suites.iopddl:run",
     "memory": "pyc_mlir.tools.bench.memory.suite:run",
     "account": "pyc_mlir.tools.bench.memory.account:run",
     "co-selection": "pyc_mlir.tools.bench.memory.co_selection:run",
-    "replay": "pyc_mlir.tools.bench.compile.replay:run",
-    "evidence": "pyc_mlir.tools.bench.evidence.suite:run",
-    "works": "pyc_mlir.tools.bench.evidence.works:run",
-    "strategies": "pyc_mlir.tools.bench.tune.strategies:run_suite",
-    "tune-workers": "pyc_mlir.tools.bench.tune.workers:run",
+    "replay": "suites.replay:run",
+    "evidence": "suites.evidence:run",
+    "works": "pyc_mlir.tools.bench.predict.works:run",
+    "strategies": "suites.strategies:run_suite",
+    "tune-workers": "suites.tune_workers:run",
     "policies": "pyc_mlir.tools.bench.predict.policies:run",
     "predict": "pyc_mlir.tools.bench.predict.suite:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",
     "serve": "pyc_mlir.tools.bench.service.suite:run",
-    "soak": "pyc_mlir.tools.bench.service.soak:run",
-    "faults": "pyc_mlir.tools.bench.service.faults:run",
-    "gates": "pyc_mlir.tools.bench.service.gates:run",
+    "soak": "suites.soak:run",
+    "faults": "suites.faults:run",
+    "gates": "suites.gates:run",
     "zoo": "pyc_mlir.tools.bench.zoo.suite:run",
     "architectures-torch": "pyc_mlir.tools.bench.zoo.architectures:run",
     "gpu": "pyc_mlir.tools.bench.latency.gpu:run",
@@ -65,12 +72,24 @@ SUITES: dict[str, str] = {
 def load(entry: str) -> Callable[[Sequence[str]], int]:
     """Import the function that a row of `SUITES` names.
 
-    Raises PycError (MISSING_DEPENDENCY) where that needs a compiler and none is installed.
+    Raises PycError (MISSING_DEPENDENCY) where that needs a compiler and none is installed, or a
+    checkout and this is an installed package.
     """
     module, _, function = entry.partition(":")
+    if module.startswith("suites.") and _TESTS not in sys.path:
+        sys.path.append(_TESTS)
     try:
         return getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
+        if (error.name or "").startswith(_CHECKOUT):
+            raise PycError(
+                ReasonCode.MISSING_DEPENDENCY,
+                where=TOOL,
+                expected=f"the module {module}, which belongs to a checkout",
+                got="an installed package, which holds "
+                f"{', '.join(list(SUITES)[:_INSTALLED])} alone",
+                remedy="clone the sources of PyC and run `make bench-env` there",
+            ) from None
         raise missing_compiler(error) or error from None
 
 

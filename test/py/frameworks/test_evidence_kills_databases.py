@@ -12,8 +12,7 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install '.[postgres]'")
 
 from databases import postgres_server
-
-from pyc_mlir.tools.bench.evidence.writers import Killed, claims_per_second, kill_writers
+from suites.evidence_writers import Killed, claims_per_second, kill_writers
 
 KILLS, TRIALS = (200, 1000) if FULL else (16, 80)
 

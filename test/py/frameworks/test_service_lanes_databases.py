@@ -7,6 +7,7 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 
 from clocked import Clocked
 from reason_table import two_plans
+from suites import selector
 
 from pyc_mlir import Device
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
@@ -26,7 +27,6 @@ from pyc_mlir.lab.lanes.observer import ServiceLanes
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.runtime.selection.selector import replay
-from pyc_mlir.tools.bench.adaptation import selector
 
 SYNC = Device("local-sync")
 X = np.ones((8, 64), np.float32)

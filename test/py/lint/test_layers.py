@@ -53,9 +53,8 @@ FOLDERS = (
     *under("pyc_mlir/lab", "evidence", "evidence/database", "simulation", "explore", "sessions"),
     *under("pyc_mlir/lab", "survey", "tune", "tune/studies", "lanes", ""),
     *under("tools", "cli", "page", "doctor", "explain", "tune"),
-    *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "zoo", "model", "compile", "evidence", "tune", "predict"),
-    *under("tools/bench", "service", "adaptation", ""),
+    *under("tools/bench", "workloads", "report", "peers", "memory", "latency"),
+    *under("tools/bench", "zoo", "model", "compile", "predict", "service", "adaptation", ""),
     *under("tools", "demo", "docs", ""),
 )
 # What no compile runs. Only tools import it; the package itself knows it by name, in strings.

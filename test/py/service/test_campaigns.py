@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from suites.faults import FAULTS, Programs, Seen, is_met
+from suites.gates import GATES, Gate, judged
+from suites.gates import run as run_gates
+from suites.stress import program_of_rows, stress
 
 from pyc_mlir.measure.records import Report
-from pyc_mlir.tools.bench.service.faults import FAULTS, Programs, Seen, is_met
-from pyc_mlir.tools.bench.service.gates import GATES, Gate, judged
-from pyc_mlir.tools.bench.service.gates import run as run_gates
-from pyc_mlir.tools.bench.service.stress import program_of_rows, stress
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 

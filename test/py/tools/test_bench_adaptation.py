@@ -5,10 +5,11 @@ import json
 
 import numpy as np
 import pytest
+from suites import selector
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Report
-from pyc_mlir.tools.bench.adaptation import dynamic, selector, tail
+from pyc_mlir.tools.bench.adaptation import dynamic, tail
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import gzip
 import json
 
 import pytest
+from suites.iopddl import best_known, instances, name_of
 
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.packing.iopddl import best_known, instances, name_of
 
 
 def instance(limit: int) -> bytes:

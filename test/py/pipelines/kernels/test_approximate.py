@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from family_checks import cases, check
 from kernel_runs import name_of, targets
+from suites.approximate import Products, is_wrong, ways_of
 
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
@@ -21,7 +22,6 @@ from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
-from pyc_mlir.tools.bench.latency.approximate import Products, is_wrong, ways_of
 
 ROWS, COLUMNS, DEPTH = 26, 144, 200
 ALLOWED = 0.1

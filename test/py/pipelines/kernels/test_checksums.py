@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from kernel_runs import name_of, targets
+from suites.checksums import Products
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.families.checked_gemm import CheckedGemm
@@ -12,7 +13,6 @@ from pyc_mlir.pipelines.kernels.shared.checksums import PanelSums, signs
 from pyc_mlir.pipelines.kernels.shared.counts import MOST_WORKGROUPS
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.runtime.array import to_device
-from pyc_mlir.tools.bench.latency.checksums import Products
 
 NOWHERE = (-1.0, 0.0, 0.0)
 # Rows, columns, depth: narrower panels, tiles below the last, blocks of the depth, one row.

@@ -8,6 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suites.pack_instances import (
+    FAMILIES,
+    INSTANCES,
+    cut,
+    mixed,
+    nested,
+    read_csv,
+    staggered,
+)
+from suites.pack_orders import METRIC
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Report
@@ -25,16 +35,6 @@ from pyc_mlir.pipelines.memory.packing.native import _engine, place_natively
 from pyc_mlir.pipelines.memory.packing.pack import pack
 from pyc_mlir.pipelines.memory.planner.validate import colliding
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.packing.instances import (
-    FAMILIES,
-    INSTANCES,
-    cut,
-    mixed,
-    nested,
-    read_csv,
-    staggered,
-)
-from pyc_mlir.tools.bench.packing.orders import METRIC
 
 MINIMALLOC = os.environ.get("PYC_MINIMALLOC")
 

@@ -24,9 +24,9 @@ from pyc_mlir import Service, Targets
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.bench.service.load import Load, under_load
-from pyc_mlir.tools.bench.service.stress import program_of_rows, stress
 from pyc_mlir.tools.bench.service.suite import Served, models, served
 from pyc_mlir.tools.cli.common import Parser, positive
+from suites.stress import program_of_rows, stress
 
 SUITE = "soak"
 CALLS, REQUESTS, STRESSED, QUICK = 1_000_000, 100_000, 100_000, 2_000

@@ -10,8 +10,8 @@ from pyc_mlir.lab.evidence.database.exchange import measured
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import Graph, Implementation, Session, Trace, Workload, samples
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.tools.bench.evidence.writers import PLACE, WRITERS, claims_per_second, kill_writers
 from pyc_mlir.tools.bench.report.suite import note
+from suites.evidence_writers import PLACE, WRITERS, claims_per_second, kill_writers
 
 KILLS, CLAIMS, ROWS, LOOKUPS = 200, 1000, 1_000_000, 200
 # Of each graph in the database of many rows.

@@ -19,10 +19,10 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.memory.packing.greedy import NATIVE, orders, place
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals
-from pyc_mlir.tools.bench.packing.instances import FAMILIES
-from pyc_mlir.tools.bench.packing.suite import pack_record
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
+from suites.pack import pack_record
+from suites.pack_instances import FAMILIES
 
 SUITE = "pack-orders"
 SIZES = (500, 2000, 10_000, 50_000)

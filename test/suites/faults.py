@@ -157,7 +157,7 @@ def _limited_memory(programs: Programs, folder: Path) -> Seen:
     path, seen = folder / "p.vmfb", Seen()
     spec = TensorSpec("f32", "n")
     pyc_mlir.compile(lambda x: x + 1, [spec], dims={"n": (1, 1 << 30)}).save(path)
-    done = run_child([sys.executable, "-m", __name__, "limited", str(path)])
+    done = run_child([sys.executable, __file__, "limited", str(path)])
     words = done.stdout.split()
     seen.codes |= set(words[:1])
     seen.answered(words[1:] == ["right"])

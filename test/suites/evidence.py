@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--db", metavar="URL", help="an empty database; default: a SQLite file")
     bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
     # The database's package is optional, and the list of suites is shown without it.
-    from pyc_mlir.tools.bench.evidence import database
+    from suites import evidence_database as database
 
     share = 100 if bench.quick else 1
     with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _records(executor: str, where: str, counts: Sequence[int], seconds: float) -> Iterator[Record]:
     # Needs the extra `tune`, which --help does not.
-    from pyc_mlir.tools.bench.tune.studies import trials_per_second
+    from suites.tune_studies import trials_per_second
 
     alone = 0.0
     for workers in counts:

@@ -1,0 +1,1 @@
+"""Suites of pyc-bench for a checkout: faults, soaks, attacks, contests with public data."""

@@ -1,1 +1,0 @@
-"""The suite `pack`: offsets for intervals."""
