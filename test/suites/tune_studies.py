@@ -1,4 +1,4 @@
-"""Studies on simulated measurements, for `tune_workers.py`: trials a second with so many workers."""
+"""Studies on simulated measurements, for `tune_workers.py`: trials a second by workers."""
 
 import tempfile
 import time

@@ -6,15 +6,14 @@ from conftest import sample
 
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.latency import rounds
-from pyc_mlir.tools.bench.latency.rounds import specialized
-from pyc_mlir.tools.bench.peers import candidates
+from pyc_mlir.tools.bench.memory.xla import evaluate, temporary_memory
+from pyc_mlir.tools.bench.peers import candidates, rounds
+from pyc_mlir.tools.bench.peers.rounds import specialized
 from pyc_mlir.tools.bench.peers.systems import SYSTEMS, SystemTask
-from pyc_mlir.tools.bench.peers.xla import evaluate, temporary_memory
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload, relative_error
 from pyc_mlir.tools.bench.workloads.cpu import ROWS
 from pyc_mlir.tools.bench.workloads.cpu import make as make_row
 from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload, relative_error
 
 MLP = "mlp 784-512-512-10, batch 64"
 FUNCTIONS = [name for name in WORKLOADS if callable(make(name, quick=True).source)]
@@ -38,7 +37,7 @@ def test_onnx_models_compute_the_workload(name):
 def test_onnxruntimes_arena_holds_the_result(tmp_path):
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
-    from pyc_mlir.tools.bench.zoo.arena import peak_bytes
+    from pyc_mlir.tools.bench.peers.onnxruntime_session import peak_bytes
 
     workload = make_row("gemm 512", tiny=True)
     path = tmp_path / "gemm.onnx"

@@ -53,8 +53,9 @@ FOLDERS = (
     *under("pyc_mlir/lab", "evidence", "evidence/database", "simulation", "explore", "sessions"),
     *under("pyc_mlir/lab", "survey", "tune", "tune/studies", "lanes", ""),
     *under("tools", "cli", "page", "doctor", "explain", "tune"),
-    *under("tools/bench", "workloads", "report", "peers", "memory", "latency"),
-    *under("tools/bench", "zoo", "model", "compile", "predict", "service", "adaptation", ""),
+    # The first three are installed; suites are of a checkout.
+    *under("tools/bench", "report", "peers", "model", "workloads", "memory", "latency"),
+    *under("tools/bench", "zoo", "compile", "predict", "service", "adaptation", ""),
     *under("tools", "demo", "docs", ""),
 )
 # What no compile runs. Only tools import it; the package itself knows it by name, in strings.

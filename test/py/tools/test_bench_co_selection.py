@@ -5,9 +5,9 @@ import pytest
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.memory.co_selection import ALONE, FREE, RATIO, TOGETHER
+from pyc_mlir.tools.bench.peers.workload import relative_error
 from pyc_mlir.tools.bench.report import show
 from pyc_mlir.tools.bench.workloads.memory import PRESSED
-from pyc_mlir.tools.bench.workloads.workloads import relative_error
 
 
 @pytest.mark.full

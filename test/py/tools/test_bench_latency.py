@@ -16,18 +16,19 @@ from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.processes import environment
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.latency import rounds as cpu_rounds
 from pyc_mlir.tools.bench.latency import suite as cpu_suite
-from pyc_mlir.tools.bench.latency.rounds import RoundSettings, specialized
+from pyc_mlir.tools.bench.latency.systems import SYSTEMS
+from pyc_mlir.tools.bench.peers import rounds as cpu_rounds
 from pyc_mlir.tools.bench.peers import worker as peers_worker
 from pyc_mlir.tools.bench.peers.graph import LeastWork, count_work
-from pyc_mlir.tools.bench.peers.systems import PEERS, PYC, SYSTEMS, SystemTask
+from pyc_mlir.tools.bench.peers.rounds import RoundSettings, specialized
+from pyc_mlir.tools.bench.peers.systems import PEERS, PYC, SystemTask
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload, relative_error
 from pyc_mlir.tools.bench.report import latency_html as cpu_html
 from pyc_mlir.tools.bench.report import latency_table as cpu_table
 from pyc_mlir.tools.bench.report.latency_facts import WorkloadFacts, groups, mean, means, results
 from pyc_mlir.tools.bench.report.show import markdown
 from pyc_mlir.tools.bench.workloads.cpu import CALL, CLASSES, GOAL_CLASSES, ROWS, make
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload, relative_error
 
 # The namespace of SVG is a name, not an address that is fetched.
 SVG = "http://www.w3.org/2000/svg"
@@ -122,7 +123,7 @@ class Broken(cpu_rounds.PeerProcess):
 
 
 def test_a_process_that_dies_has_failed(tmp_path, capfd):
-    how = RoundSettings(1, 0.0, 1, True, dict(os.environ))
+    how = RoundSettings(1, 0.0, 1, True, dict(os.environ), cpu_suite._SYSTEMS)
     with Broken("x", MLP, tmp_path, how) as worker:
         assert worker.answer() == {"failed": "ended with status 2"}
         with pytest.raises(PycError, match="expected an answer") as caught:

@@ -27,13 +27,13 @@ from pyc_mlir.tools.bench.memory.measure import compile_iree, error_against, sam
 from pyc_mlir.tools.bench.peers import footprint as peers_footprint
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.footprint import footprint
+from pyc_mlir.tools.bench.peers.workload import relative_error
 from pyc_mlir.tools.bench.report import memory_table, show
 from pyc_mlir.tools.bench.report.suite import SuiteRun
 from pyc_mlir.tools.bench.workloads.case import CLASSES, SeededWeights, SuiteCase
 from pyc_mlir.tools.bench.workloads.inference import decoder, encoder
 from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
 from pyc_mlir.tools.bench.workloads.random_graphs import Layered, layered
-from pyc_mlir.tools.bench.workloads.workloads import relative_error
 from pyc_mlir.tools.cli.common import INTERRUPTED
 
 FUNCTIONS = [name for name in WORKLOADS if callable(make(name, quick=True).source)]

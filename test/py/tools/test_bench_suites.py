@@ -23,17 +23,12 @@ from pyc_mlir.tools.bench.compile.compile_time import command, run_command
 from pyc_mlir.tools.bench.latency import demo as latency
 from pyc_mlir.tools.bench.latency import gpu, layers
 from pyc_mlir.tools.bench.peers.prepared import PreparedWorkload, choose
+from pyc_mlir.tools.bench.peers.workload import evaluate_wide, relative_error
 from pyc_mlir.tools.bench.report.suite import SuiteRun, parse
 from pyc_mlir.tools.bench.report.table import markdown
 from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_onnx, encoder_weights
 from pyc_mlir.tools.bench.workloads.ops import OPS, op_workload
-from pyc_mlir.tools.bench.workloads.workloads import (
-    PUBLISHED,
-    TINY_ENCODER,
-    WORKLOADS,
-    evaluate_wide,
-    relative_error,
-)
+from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, TINY_ENCODER, WORKLOADS
 
 # Each takes 10 to 15 s of CPU time.
 only_full = pytest.mark.skipif(not FULL, reason="part of `make test-full`")

@@ -11,9 +11,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.memory import suite as memory
 from pyc_mlir.tools.bench.peers.systems import SystemTask
 from pyc_mlir.tools.bench.peers.worker import prepare
+from pyc_mlir.tools.bench.report import suite as report_suite
 from pyc_mlir.tools.bench.report import zoo_table
 from pyc_mlir.tools.bench.report.show import markdown
 from pyc_mlir.tools.bench.zoo import export, quantized, suite
@@ -148,7 +148,7 @@ def test_another_environment_measures_all_again(rows, monkeypatch, tmp_path, cap
     with pytest.raises(Interrupted):
         suite.run(command(path))
     other = replace(probe(), cpu="another processor")
-    monkeypatch.setattr(memory, "probe", lambda: other)
+    monkeypatch.setattr(report_suite, "probe", lambda: other)
     assert suite.run(command(path)) == 0
     assert rows.count(ZooRow("unet", 1, 1)) == 2
     assert "another environment" in capsys.readouterr().err

@@ -23,8 +23,9 @@ from pyc_mlir.iree.plain import compile_plain
 from pyc_mlir.measure.interleave import Timing, interleave, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.peers.candidates import plain_options
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.bench.workloads.workloads import ENCODER, TINY_ENCODER, WORKLOADS, BenchWorkload
+from pyc_mlir.tools.bench.workloads.workloads import ENCODER, TINY_ENCODER, WORKLOADS
 from pyc_mlir.util.children import run as run_child
 
 SUITE = "compile"

@@ -24,13 +24,9 @@ from pyc_mlir.tools.bench.peers.prepared import (
     Settings,
     choose,
 )
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
-from pyc_mlir.tools.bench.workloads.workloads import (
-    PUBLISHED,
-    TINY_ENCODER,
-    WORKLOADS,
-    BenchWorkload,
-)
+from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, TINY_ENCODER, WORKLOADS
 from pyc_mlir.util.children import run as run_child
 
 SUITE = "demo-latency"

@@ -17,9 +17,10 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.target.target import TARGETS
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.tools.bench.peers import candidates
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
 from pyc_mlir.tools.bench.workloads.ops import OPS, SMALLEST, op_workload
-from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, WORKLOADS, BenchWorkload
+from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, WORKLOADS
 
 SUITE = "gpu"
 ROUNDS = 15

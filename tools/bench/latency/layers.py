@@ -20,10 +20,10 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.target.target import available_cores
 from pyc_mlir.runtime.device import default_device
 from pyc_mlir.tools.bench.peers.candidates import pyc
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
 from pyc_mlir.tools.bench.workloads.case import SeededWeights
 from pyc_mlir.tools.bench.workloads.cpu import case
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
 SUITE = "layers"
 ROUNDS = 5

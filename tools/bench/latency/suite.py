@@ -30,27 +30,34 @@ beside OUT as OUT.partial; a run with the same settings in the same environment 
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.calibrate.peaks import Peaks, in_own_process
+from pyc_mlir.calibrate.peaks import Peaks
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.files import write_file
-from pyc_mlir.measure.records import Record, Report, record
+from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.pipelines.target.target import available_cores
-from pyc_mlir.tools.bench.latency.rounds import RoundSettings, SystemRounds, measure
-from pyc_mlir.tools.bench.memory.suite import Partial
-from pyc_mlir.tools.bench.peers.graph import LeastWork
+from pyc_mlir.tools.bench.peers.rounds import (
+    FAILURE,
+    RoundSettings,
+    counts,
+    failure,
+    fma_and_copies,
+    measure,
+    records_of,
+)
 from pyc_mlir.tools.bench.peers.systems import PEERS, PYC
 from pyc_mlir.tools.bench.report import latency_html as cpu_html
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
+from pyc_mlir.tools.bench.report.suite import Partial, SuiteRun, note, parse
 from pyc_mlir.tools.bench.workloads.cpu import CALL, ROWS, make
 from pyc_mlir.tools.cli.common import Parser
 
 SUITE = "latency"
 ROUNDS = 21
+_SYSTEMS = "pyc_mlir.tools.bench.latency.systems"
 THREADS = (1, 2)
 # Suites by name: which classes of workloads belong to them.
 SUITES: Mapping[str, tuple[str, ...]] = {
@@ -58,21 +65,6 @@ SUITES: Mapping[str, tuple[str, ...]] = {
     "demo": ("call", "demo"),
 }
 QUICK = (CALL, "mlp 784-512-512-10, batch 64")
-_ITERATIONS, _QUICK_ITERATIONS = 2_000_000, 20_000
-FAILURE, LEFT_OUT = "failure", "left out"
-# What records take over from `Ready` as it is.
-_OF_READY = (
-    "setting",
-    "cold_start_seconds",
-    "compile_seconds",
-    "compile_cpu_seconds",
-    "peak_resident_bytes",
-    "resident_before_bytes",
-    "resident_bytes",
-    "first_call_bytes",
-    "call_peak_bytes",
-)
-_MICRO = 1e6
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -122,14 +114,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def counts(text: str) -> tuple[int, ...]:
-    """Read positive numbers, each once. Raises ArgumentTypeError, and ValueError."""
-    numbers = tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    if min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"expected numbers above 0, got {text!r}")
-    return numbers
-
-
 def _peers(text: str) -> tuple[str, ...]:
     named = tuple(part for part in text.split(",") if part)
     unknown = [name for name in named if name not in PEERS]
@@ -151,75 +135,19 @@ def _complete(found: Mapping[str, list[Record]], threads: Sequence[int]) -> dict
     return {name: rows for name, rows in found.items() if ran[name] >= set(threads)}
 
 
-def fma_and_copies(threads: int, bench: SuiteRun) -> Peaks:
-    """Measure the machine's peaks on that many threads now. Raises PycError."""
-    iterations = _QUICK_ITERATIONS if bench.quick else _ITERATIONS
-    found = in_own_process(threads, iterations, dict(os.environ))
-    note(f"{threads} threads: {found.flops / 1e9:.0f} GFLOP/s, {found.bandwidth / 1e9:.1f} GB/s")
-    return found
-
-
 def _measured(
     name: str, threads: int, systems: Sequence[str], bench: SuiteRun, peaks: Peaks
 ) -> list[Record]:
     """Measure the records of one workload with that many threads."""
-    how = RoundSettings(bench.rounds, bench.min_seconds, threads, bench.quick, dict(os.environ))
+    how = RoundSettings(
+        bench.rounds, bench.min_seconds, threads, bench.quick, dict(os.environ), _SYSTEMS
+    )
     try:
         work, found = measure(make(name, bench.quick), name, systems, how)
     except PycError as error:
         row = failure(name, PYC, threads, f"{error.code.name}: {error.message}")
         return [row | {"class": ROWS[name].kind}]
     return records_of(name, ROWS[name].kind, threads, work, found, peaks)
-
-
-def records_of(
-    name: str, kind: str, threads: int, work: LeastWork, found: SystemRounds, peaks: Peaks
-) -> list[Record]:
-    """Return one record for each system: its latency, or the reason why it has none."""
-    rows = list(_records(name, threads, work, found, peaks))
-    for system, reason in found.failed.items():
-        rows.append(failure(name, system, threads, reason))
-    for system, reason in found.missing.items():
-        rows.append(failure(name, system, threads, reason, LEFT_OUT))
-    return [row | {"class": kind} for row in rows]
-
-
-def metric(threads: int) -> str:
-    """Return the metric of a record; it tells apart records of different numbers of threads."""
-    return f"latency, {threads} thread{'s' * (threads > 1)}"
-
-
-def _records(
-    name: str, threads: int, work: LeastWork, found: SystemRounds, peaks: Peaks
-) -> Iterator[Record]:
-    bound = work.seconds(peaks.flops, peaks.bandwidth)
-    for system, timing in found.timings.items():
-        spread, ready = timing.spread, found.ready[system]
-        note(f"{name}; {threads}: {system} {spread.median * _MICRO:.1f} us ({ready.setting})")
-        row = record(name, system, metric(threads), "s", spread.median, p10=spread.p10,
-                     p90=spread.p90, min=spread.min, n=spread.n, calls=timing.calls,
-                     samples=timing.rounded)  # fmt: skip
-        yield row | {
-            "system": system,
-            "threads": threads,
-            "median_seconds": spread.median,
-            "p10_seconds": spread.p10,
-            "p90_seconds": spread.p90,
-            "max_error": ready.max_error,
-            "roofline_fraction": bound / spread.median,
-            "peak_flops": peaks.flops,
-            "peak_bandwidth": peaks.bandwidth,
-            "flops": work.flops,
-            "bytes": work.bytes,
-            **{field: getattr(ready, field) for field in _OF_READY},
-            "tried": dict(ready.tried),
-        }
-
-
-def failure(name: str, system: str, threads: int, reason: str, metric: str = FAILURE) -> Record:
-    """Record why a system has no latency."""
-    row = record(name, system, metric, "systems", 1, reason=reason)
-    return row | {"system": system, "threads": threads}
 
 
 def with_overhead(records: Sequence[Record]) -> list[Record]:

@@ -26,9 +26,9 @@ from pyc_mlir.pipelines.memory.planner.problem import PlannedTask, PlanningProbl
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools.bench.peers.candidates import plain_options
+from pyc_mlir.tools.bench.peers.workload import relative_error
 from pyc_mlir.tools.bench.report.suite import note
 from pyc_mlir.tools.bench.workloads.case import SuiteCase
-from pyc_mlir.tools.bench.workloads.workloads import relative_error
 
 MODES = ("latency_first", "balanced", "memory_first")
 # PyC's program with its memory left to IREE.

@@ -29,15 +29,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact import memory_report
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, install
-from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.interleave import Spread, Timing, ratio
-from pyc_mlir.measure.records import Record, Report, record
+from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.target.target import available_cores
 from pyc_mlir.tools.bench.memory.latency import time_all
 from pyc_mlir.tools.bench.memory.measure import (
@@ -48,9 +46,9 @@ from pyc_mlir.tools.bench.memory.measure import (
     error_against,
     same_bits,
 )
+from pyc_mlir.tools.bench.memory.xla import XlaMemory, temporary_memory
 from pyc_mlir.tools.bench.peers.footprint import Footprint, footprint
-from pyc_mlir.tools.bench.peers.xla import XlaMemory, temporary_memory
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
+from pyc_mlir.tools.bench.report.suite import Partial, SuiteRun, note, parse
 from pyc_mlir.tools.bench.workloads.case import SuiteCase
 from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
 from pyc_mlir.tools.cli.common import Parser
@@ -94,38 +92,6 @@ def run(arguments: Sequence[str]) -> int:
     for row in failed:
         note(f"failed: {row['workload']}: {row['reason']}")
     return 1 if failed else 0
-
-
-class Partial:
-    """The finished workloads of a run that may not have come to its end."""
-
-    def __init__(self, bench: SuiteRun, settings: Mapping[str, Any]) -> None:
-        self.path = Path(f"{bench.path}.partial")
-        self._suite = bench.suite
-        self._environment = probe()
-        self._settings = {"rounds": bench.rounds, "quick": bench.quick, **settings}
-
-    def load(self) -> dict[str, list[Record]]:
-        """Read records by workload; none if the file is of other settings or another environment.
-
-        Failures are forgotten, so that they are tried again.
-        """
-        if not self.path.is_file():
-            return {}
-        report = Report.load(self.path)
-        if (report.environment, dict(report.settings)) != (self._environment, self._settings):
-            note(f"{self.path}: other settings or another environment; measuring all again")
-            return {}
-        found: dict[str, list[Record]] = {}
-        for row in report.records:
-            if row["metric"] != "failure":
-                found.setdefault(row["workload"], []).append(row)
-        return found
-
-    def save(self, done: Mapping[str, Sequence[Record]]) -> None:
-        """Write what is finished."""
-        rows = [row for records in done.values() for row in records]
-        Report(self._suite, self._environment, self._settings, rows).save(self.path)
 
 
 def in_own_process(name: str, bench: SuiteRun, threads: Sequence[int]) -> list[Record]:

@@ -20,10 +20,10 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.signatures import signature_of
 from pyc_mlir.frontends.sources import OnnxFile, Source
-from pyc_mlir.tools.bench.latency.rounds import store_graph, store_linalg
 from pyc_mlir.tools.bench.model.reference import Reference, reference
 from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph, count_work, read_graph
 from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
+from pyc_mlir.tools.bench.peers.rounds import store_graph, store_linalg
 from pyc_mlir.tools.bench.peers.systems import IREE
 from pyc_mlir.tools.cli.run_inputs import read_inputs, seeded_inputs
 

@@ -17,8 +17,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import evaluate
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.tools.bench.peers.graph import PeerGraph
+from pyc_mlir.tools.bench.peers.workload import evaluate_wide
 from pyc_mlir.tools.bench.report.suite import note
-from pyc_mlir.tools.bench.workloads.workloads import evaluate_wide
 
 AUTO = "auto"
 KINDS = (AUTO, "onnx", "numpy", "onnxruntime")

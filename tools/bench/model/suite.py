@@ -37,17 +37,19 @@ from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.pipelines.target.target import available_cores
-from pyc_mlir.tools.bench.latency.rounds import RoundSettings, SystemRounds, compare
-from pyc_mlir.tools.bench.latency.suite import (
-    FAILURE,
-    counts,
-    fma_and_copies,
-    records_of,
-)
 from pyc_mlir.tools.bench.model import reference
 from pyc_mlir.tools.bench.model.case import ModelCase, read_signature, store
 from pyc_mlir.tools.bench.model.report import page, text
 from pyc_mlir.tools.bench.model.systems import NEEDS
+from pyc_mlir.tools.bench.peers.rounds import (
+    FAILURE,
+    RoundSettings,
+    SystemRounds,
+    compare,
+    counts,
+    fma_and_copies,
+    records_of,
+)
 from pyc_mlir.tools.bench.peers.systems import PYC
 from pyc_mlir.tools.bench.report.suite import QUICK_ROUNDS, SuiteRun, note
 from pyc_mlir.tools.cli.common import Parser
@@ -55,7 +57,7 @@ from pyc_mlir.tools.cli.model_source import read_model, with_shapes
 
 SUITE = "model"
 ROUNDS = 15
-_WORKER = "pyc_mlir.tools.bench.model.systems"
+_SYSTEMS = "pyc_mlir.tools.bench.model.systems"
 _ANY_ERROR = float("inf")
 
 
@@ -200,7 +202,7 @@ def _measured(
         threads,
         bench.quick,
         dict(os.environ),
-        worker=_WORKER,
+        systems=_SYSTEMS,
     )
     before = fma_and_copies(threads, bench)
     with tempfile.TemporaryDirectory(prefix="pyc-bench-") as name:

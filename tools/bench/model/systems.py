@@ -1,4 +1,4 @@
-"""How each system runs a user's model; run as a module it is the process of one system.
+"""How each system runs a user's model.
 
 A process finds in its folder ``inputs.npz``, ``expected.npz`` and what its system reads: plain IREE
 ``linalg``, onnxruntime and OpenVINO ``model.onnx``, torch and jax ``graph``. PyC reads the model
@@ -22,11 +22,9 @@ from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import default_device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.peers import systems as peers
-from pyc_mlir.tools.bench.peers import worker
 from pyc_mlir.tools.bench.peers.footprint import footprint
 from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload, Spent
 from pyc_mlir.tools.bench.peers.systems import IREE, PYC, System, SystemTask
-from pyc_mlir.tools.bench.zoo.systems import SYSTEMS as ZOO
 from pyc_mlir.tools.cli.guarded import run_guarded
 
 _PROGRAM, _SPENT, _REFUSED = "model.vmfb", "compiled.json", "refused.txt"
@@ -87,8 +85,7 @@ def _compile(task: SystemTask, inputs: Sequence[np.ndarray]) -> int:
 
 SYSTEMS: Mapping[str, System] = {
     PYC: System(_load_pyc, _pyc),
-    **{name: ZOO[name] for name in (IREE, "onnxruntime", "openvino")},
-    **{name: peers.SYSTEMS[name] for name in ("torch", "torch-compile", "jax")},
+    **peers.SYSTEMS,
 }
 # A module that each system needs, and the extra that installs it.
 NEEDS: Mapping[str, tuple[str, str]] = {
@@ -99,7 +96,3 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "torch-compile": ("torch", "torch"),
     "jax": ("jax", "jax"),
 }
-
-
-if __name__ == "__main__":
-    sys.exit(worker.main(sys.argv[1:], SYSTEMS))

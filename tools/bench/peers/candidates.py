@@ -31,8 +31,8 @@ from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.peers import onnxruntime_session as peers_onnxruntime
 from pyc_mlir.tools.bench.peers.footprint import footprint
 from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload, Settings, Spent
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.report.suite import note
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
 # What IREE can be told; all with the target CPU set to the host, which it needs most.
 _TILING = {

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.tools.bench.peers.graph import PeerGraph
-from pyc_mlir.tools.bench.peers.recorder import Recorder, Rule, Value
+from pyc_mlir.tools.bench.peers.graph import PeerGraph, Recorder, Rule, Value
 
 # ONNX's first opset with Gelu as one node; LayerNormalization is older.
 OPSET = 20

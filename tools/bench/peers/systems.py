@@ -4,8 +4,10 @@ A system is asked in a process of its own, whose thread settings and packages ar
 compute in f32: OpenVINO and torch could choose less, and are told not to. A system whose package
 is missing raises ModuleNotFoundError when it is imported.
 
-    pyc            the default of `pyc_mlir.compile`, called as users call it, and nothing else
-    iree           the linalg that PyC emits, by IREE alone under all settings of `candidates`
+    pyc            the default of `pyc_mlir.compile`, called as users call it, and nothing else:
+                   where it finds the program is in each suite's own `SYSTEMS`
+    iree           the linalg that PyC emits, by IREE alone under the settings of `candidates` that
+                   pay for programs of any size
     onnxruntime    the CPU provider, spinning or not, `run` or bound inputs and outputs
     openvino       latency hint, one stream, f32; `infer` with shared or bound tensors
     jax            XLA: one jitted function with the weights as arguments
@@ -15,7 +17,7 @@ is missing raises ModuleNotFoundError when it is imported.
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,11 @@ from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS, Named, PreparedWor
 
 PYC = "pyc"
 IREE = "iree"
+# The kinds of settings of plain IREE, of which the first is tried that compiles: by fusion, each
+# without and with data tiling. A network takes it up to a minute to compile.
+_IREE_FUSIONS = ("aggressive", "plain")
+_IREE_TILINGS = ("no data tiling", "data tiling at global optimization")
+_IREE_ALLOCATOR = ", caching allocator"
 
 
 def read_arrays(path: Path) -> list[np.ndarray]:
@@ -68,32 +75,35 @@ class System:
     rest: float = 0.0
 
 
-def _load_pyc(threads: int) -> None:
-    from pyc_mlir.tools.bench.peers import candidates  # noqa: F401  (imports are not timed)
-    from pyc_mlir.tools.bench.workloads import cpu as cpu_workloads  # noqa: F401  (imports are not timed)
-
-
-def _pyc(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
-    from pyc_mlir.tools.bench.peers import candidates
-    from pyc_mlir.tools.bench.workloads import cpu as cpu_workloads
-
-    workload = cpu_workloads.make(task.name, task.tiny)
-    return _lazily(
-        "default",
-        lambda: candidates.pyc_by_default(workload, task.threads),
-    )
-
-
-def _lazily(name: str, prepare: Callable[[], PreparedWorkload]) -> Named:
+def lazily(name: str, prepare: Callable[[], PreparedWorkload]) -> Named:
+    """Yield one setting, prepared when it is asked for."""
     yield name, prepare()
+
+
+def load_compiler(threads: int) -> None:
+    """Import what compiles for PyC and for plain IREE."""
+    from pyc_mlir.tools.bench.peers import candidates  # noqa: F401  (imports are not timed)
 
 
 def _iree(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.tools.bench.peers import candidates
 
-    compiles = {**candidates.IREE_COMPILES, **candidates.IREE_MORE}
     linalg = task.unpickle("linalg")
-    return candidates.plain_settings(task.name, linalg, inputs, task.threads, compiles)
+    devices = candidates.devices_for(task.threads)
+    name = next(name for name in devices if name.endswith(_IREE_ALLOCATOR))
+    on = {name: devices[name]}
+
+    def settings() -> Named:
+        for fusion in _IREE_FUSIONS:
+            names = [f"O3, {fusion} fusion, {tiling}" for tiling in _IREE_TILINGS]
+            compiles = {name: candidates.IREE_COMPILES[name] for name in names}
+            found = candidates.plain_settings(task.name, linalg, inputs, task.threads, compiles, on)
+            if (first := next(found, None)) is not None:
+                yield first
+                yield from found
+                return
+
+    return settings()
 
 
 def _load_onnxruntime(threads: int) -> None:
@@ -101,8 +111,12 @@ def _load_onnxruntime(threads: int) -> None:
 
 
 def _onnxruntime(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
-    model = (task.folder / "model.onnx").read_bytes()
-    return peers_onnxruntime.settings(model, inputs, task.threads)
+    from pyc_mlir.tools.bench.peers.onnxruntime_session import peak_bytes
+
+    path = task.folder / "model.onnx"
+    peak = partial(peak_bytes, path, inputs, task.threads)
+    for name, prepared in peers_onnxruntime.settings(path.read_bytes(), inputs, task.threads):
+        yield name, replace(prepared, peak_bytes=peak)
 
 
 def _load_openvino(threads: int) -> None:
@@ -149,23 +163,18 @@ def _openvino(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
 def _load_jax(threads: int) -> None:
     import jax  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-    from pyc_mlir.tools.bench.peers import xla as xla_memory  # noqa: F401
+    from pyc_mlir.tools.bench.peers import jax_program  # noqa: F401
 
 
 def _jax(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     import jax  # pyright: ignore[reportMissingImports]
 
-    from pyc_mlir.tools.bench.peers.xla import JaxBuilder
+    from pyc_mlir.tools.bench.peers.jax_program import jax_function
 
-    graph = task.unpickle("graph")
-    numbers = list(graph.constants)
-
-    def program(arguments: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
-        at = {id(graph.constants[n]): w for n, w in zip(numbers, weights, strict=True)}
-        return graph.build(JaxBuilder(), arguments, lambda array: at[id(array)])
+    program, constants = jax_function(task.unpickle("graph"))
 
     def prepare() -> PreparedWorkload:
-        weights = [jax.numpy.asarray(graph.constants[n]) for n in numbers]
+        weights = [jax.numpy.asarray(c) for c in constants]
         arguments = [jax.numpy.asarray(a) for a in inputs]
         run = jax.jit(program)
         return PreparedWorkload(
@@ -173,7 +182,7 @@ def _jax(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
             lambda: [np.asarray(r) for r in run(arguments, weights)],
         )
 
-    return _lazily("weights as arguments", prepare)
+    return lazily("weights as arguments", prepare)
 
 
 def _load_torch(threads: int) -> None:
@@ -190,7 +199,7 @@ def _torch(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.tools.bench.peers.torch_module import torch_module
 
     graph = task.unpickle("graph")
-    return _lazily("eager", lambda: torch_prepared(torch_module(graph), inputs))
+    return lazily("eager", lambda: torch_prepared(torch_module(graph), inputs))
 
 
 def torch_prepared(module: Any, inputs: Sequence[np.ndarray]) -> PreparedWorkload:
@@ -225,19 +234,18 @@ def _inductor(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
 
     graph = task.unpickle("graph")
     dynamic = any(None in t.shape for t in graph.arguments)
-    return _lazily(
+    return lazily(
         "frozen",
         lambda: torch_prepared(torch.compile(torch_module(graph), dynamic=dynamic), inputs),
     )
 
 
 SYSTEMS: Mapping[str, System] = {
-    PYC: System(_load_pyc, _pyc),
-    IREE: System(_load_pyc, _iree),
+    IREE: System(load_compiler, _iree),
     "onnxruntime": System(_load_onnxruntime, _onnxruntime, REST_SECONDS),
     "openvino": System(_load_openvino, _openvino),
     "jax": System(_load_jax, _jax),
     "torch": System(_load_torch, _torch),
     "torch-compile": System(_load_inductor, _inductor),
 }
-PEERS = tuple(name for name in SYSTEMS if name != PYC)
+PEERS = tuple(SYSTEMS)

@@ -1,7 +1,8 @@
 """One system on one workload with one number of threads, in a process of its own.
 
-    python -m pyc_mlir.tools.bench.peers.worker SYSTEM WORKLOAD --threads N --folder DIR ...
+    python -m pyc_mlir.tools.bench.peers.worker MODULE SYSTEM WORKLOAD --threads N --folder DIR ...
 
+MODULE has the table `SYSTEMS`.
 It prepares the system, says on stdout what that took (one line of JSON), and then, for each line
 ``N`` on stdin, times N calls in a loop and prints their seconds. The end of stdin ends it. So that
 many systems stay warm side by side while one of them is asked. What libraries print goes to stderr.
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from itertools import repeat
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +27,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.processes import hold_to
 from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload, Spent, choose
-from pyc_mlir.tools.bench.peers.systems import SYSTEMS, System, SystemTask, read_arrays
+from pyc_mlir.tools.bench.peers.systems import System, SystemTask, read_arrays
 
 MISSING = "missing"
 FAILED = "failed"
@@ -64,10 +66,11 @@ class Ready:
     prediction: str = ""
 
 
-def main(arguments: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Prepare, report, and answer until stdin ends."""
     parser = argparse.ArgumentParser(__name__)
-    parser.add_argument("system", choices=systems)
+    parser.add_argument("module")
+    parser.add_argument("system")
     parser.add_argument("workload")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
@@ -78,6 +81,9 @@ def main(arguments: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> i
     task = SystemTask(known.workload, known.folder, known.threads, known.tiny)
     hold_to(known.threads)
     answers = _own_stdout()
+    systems: Mapping[str, System] = import_module(known.module).SYSTEMS
+    if known.system not in systems:
+        parser.error(f"SYSTEM: expected one of {', '.join(systems)}, got {known.system!r}")
     system = systems[known.system]
     try:
         system.load(known.threads)
@@ -175,7 +181,7 @@ def _give_back() -> None:
 
 def check(prepared: PreparedWorkload, folder: Path) -> float:
     """Return the largest error against the float64 results in `folder`."""
-    from pyc_mlir.tools.bench.workloads.workloads import relative_error
+    from pyc_mlir.tools.bench.peers.workload import relative_error
 
     expected = read_arrays(folder / "expected.npz")
     return relative_error([np.asarray(r) for r in prepared.results()], expected)

@@ -20,9 +20,9 @@ from pyc_mlir.lab.simulation.program import PricedProgram, priced, priced_parts
 from pyc_mlir.lab.survey.wanted import WantedWork, choice_recipe, wanted_works
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.predict.observed import Observed, ObservedChoice, ObservedRecipe
 from pyc_mlir.tools.bench.report.suite import note
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
 IREE = "iree"
 MOST_FLIPS = 3

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 from pyc_mlir.tools.cli.common import Parser
 
 if TYPE_CHECKING:

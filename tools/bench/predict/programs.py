@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pyc_mlir import nn
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.predict.observed import NOTHING
 from pyc_mlir.tools.bench.workloads.case import SeededWeights
 from pyc_mlir.tools.bench.workloads.cpu import ROWS, case, make
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
 _STORED = ("mlp 784-512-512-10, batch 64", "mlp 784-512-512-10, batch 1", "digits mlp, batch 64")
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.tools.bench.report.table import environment_line, rows_table, table_row, times
-from pyc_mlir.tools.bench.workloads.case import CLASSES
 from pyc_mlir.util.units import quantity
 
 _MODES = ("latency_first", "balanced", "memory_first")
@@ -149,7 +148,7 @@ def _quotient(a: float | None, b: float | None) -> float | None:
 
 
 def _mean_rows(found: Sequence[_Workload], means: Mapping[str, Ratio]) -> Iterator[Iterable[str]]:
-    kinds = [kind for kind in CLASSES if any(w.kind == kind for w in found)]
+    kinds = dict.fromkeys(w.kind for w in found)
     for kind in (*kinds, "all"):
         members = [w for w in found if kind in (w.kind, "all")]
         yield (kind, str(len(members)), *(times(_mean(members, r)) for r in means.values()))

@@ -9,7 +9,7 @@ mean nothing.
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,38 @@ class SuiteRun:
         note(f"{len(records)} records stored in {self.path}")
         if before:
             print("".join(lines(compare(before, [report]), self.baseline)), end="")
+
+
+class Partial:
+    """The finished workloads of a run that may not have come to its end."""
+
+    def __init__(self, bench: SuiteRun, settings: Mapping[str, Any]) -> None:
+        self.path = Path(f"{bench.path}.partial")
+        self._suite = bench.suite
+        self._environment = probe()
+        self._settings = {"rounds": bench.rounds, "quick": bench.quick, **settings}
+
+    def load(self) -> dict[str, list[Record]]:
+        """Read records by workload; none if the file is of other settings or another environment.
+
+        Failures are forgotten, so that they are tried again.
+        """
+        if not self.path.is_file():
+            return {}
+        report = Report.load(self.path)
+        if (report.environment, dict(report.settings)) != (self._environment, self._settings):
+            note(f"{self.path}: other settings or another environment; measuring all again")
+            return {}
+        found: dict[str, list[Record]] = {}
+        for row in report.records:
+            if row["metric"] != "failure":
+                found.setdefault(row["workload"], []).append(row)
+        return found
+
+    def save(self, done: Mapping[str, Sequence[Record]]) -> None:
+        """Write what is finished."""
+        rows = [row for records in done.values() for row in records]
+        Report(self._suite, self._environment, self._settings, rows).save(self.path)
 
 
 def parse(

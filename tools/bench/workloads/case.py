@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.frontends.python.specs import leaves, map_leaves
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 
 CLASSES = ("wide", "chain", "inference", "training", "random")
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from pyc_mlir import nn
 from pyc_mlir.frontends.python.specs import leaves, spec
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.workloads import blocks as cpu_blocks
 from pyc_mlir.tools.bench.workloads.case import SeededWeights
 from pyc_mlir.tools.bench.workloads.encoder import EncoderShape, encoder_block, encoder_weights
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload, digits
+from pyc_mlir.tools.bench.workloads.workloads import digits
 
 # Classes whose numbers the project's goals are about, then those that are only reported.
 GOAL_CLASSES = ("gemm", "mlp", "rows", "columns", "elementwise", "encoder")

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from pyc_mlir import nn
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 
 # Errors of one op relative to its largest result. Tensor cores may round f32 operands to 10 bits.
 TOLERANCES = {"f32": 2e-3, "f16": 5e-3, "bf16": 4e-2, "i64": 0.0}

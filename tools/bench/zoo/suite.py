@@ -35,19 +35,20 @@ from pyc_mlir.calibrate.peaks import Peaks
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.pipelines.target.target import available_cores
-from pyc_mlir.tools.bench.latency.rounds import RoundSettings, compare, store_linalg
-from pyc_mlir.tools.bench.latency.suite import (
+from pyc_mlir.tools.bench.peers.graph import LeastWork, count_work, read_graph
+from pyc_mlir.tools.bench.peers.rounds import (
     FAILURE,
+    RoundSettings,
+    compare,
     counts,
     failure,
     fma_and_copies,
     records_of,
+    store_linalg,
 )
-from pyc_mlir.tools.bench.memory.suite import Partial
-from pyc_mlir.tools.bench.peers.graph import LeastWork, count_work, read_graph
 from pyc_mlir.tools.bench.peers.systems import IREE, PYC
 from pyc_mlir.tools.bench.report import zoo_table
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
+from pyc_mlir.tools.bench.report.suite import Partial, SuiteRun, note, parse
 from pyc_mlir.tools.bench.zoo.export import OPSET, stem
 from pyc_mlir.tools.bench.zoo.networks import NETWORKS
 from pyc_mlir.tools.bench.zoo.systems import SYSTEMS
@@ -61,7 +62,7 @@ QUICK = ("mobilenet_v3_small",)
 VARIABLE = "PYC_ZOO"
 # Random weights leave little to cancel; Winograd's algorithms are within.
 TOLERANCE = 1e-3
-_WORKER = "pyc_mlir.tools.bench.zoo.worker"
+_SYSTEMS = "pyc_mlir.tools.bench.zoo.systems"
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def measured(
     """Measure the records of one row; if that is impossible, the failure of each system."""
     kind = NETWORKS[row.network].kind
     how = RoundSettings(bench.rounds, bench.min_seconds, row.threads, bench.quick, dict(os.environ),
-              worker=_WORKER)  # fmt: skip
+              systems=_SYSTEMS)  # fmt: skip
     try:
         model = models.path(row.network, row.batch)
         before = fma_and_copies(row.threads, bench)

@@ -5,14 +5,16 @@ the reason why it has none. Every system is warm and waits while one of them is 
 calls; each round asks all of them, in an order drawn anew.
 """
 
+import argparse
 import json
+import os
 import pickle
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,19 +22,22 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.calibrate.peaks import Peaks, in_own_process
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.measure.interleave import Timing
 from pyc_mlir.measure.processes import environment
+from pyc_mlir.measure.records import Record, record
+from pyc_mlir.tools.bench.peers import worker
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph, count_work, read_graph
 from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS
 from pyc_mlir.tools.bench.peers.worker import FAILED, MISSING, Ready
-from pyc_mlir.tools.bench.report.suite import note
-from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
+from pyc_mlir.tools.bench.peers.workload import BenchWorkload
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note
 from pyc_mlir.util.children import Child
 
 # Libraries tear down their threads; one that hangs is ended.
@@ -43,7 +48,7 @@ _END_SECONDS = 20
 class RoundSettings:
     """How to measure: rounds, seconds that a sample lasts at least, threads, sizes.
 
-    `worker` is the module that runs as the process of a system.
+    `systems` is the module whose table `SYSTEMS` says how each system runs.
     """
 
     rounds: int
@@ -51,8 +56,8 @@ class RoundSettings:
     threads: int
     tiny: bool
     environ: Mapping[str, str]
+    systems: str
     seed: int = 0
-    worker: str = "pyc_mlir.tools.bench.peers.worker"
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ class PeerProcess:
     """A process of `peers_worker`. As a context it ends with it."""
 
     def __init__(self, system: str, key: str, folder: Path, how: RoundSettings) -> None:
-        command = [sys.executable, "-m", how.worker, system, key]
+        command = [sys.executable, "-m", worker.__name__, how.systems, system, key]
         command += [f"--threads={how.threads}", f"--folder={folder}", f"--rounds={how.rounds}"]
         command += [f"--min-seconds={how.min_seconds}", *(["--tiny"] if how.tiny else [])]
         self.ready: Ready | None = None
@@ -210,3 +215,86 @@ def _died(process: "subprocess.Popen[str]") -> PycError:
         f"{process.args}: expected an answer, got the end of the process with status "
         f"{process.wait()}; its message stands above",
     )
+
+
+_ITERATIONS, _QUICK_ITERATIONS = 2_000_000, 20_000
+FAILURE, LEFT_OUT = "failure", "left out"
+# What records take over from `Ready` as it is.
+_OF_READY = (
+    "setting",
+    "cold_start_seconds",
+    "compile_seconds",
+    "compile_cpu_seconds",
+    "peak_resident_bytes",
+    "resident_before_bytes",
+    "resident_bytes",
+    "first_call_bytes",
+    "call_peak_bytes",
+)
+_MICRO = 1e6
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Read positive numbers, each once. Raises ArgumentTypeError, and ValueError."""
+    numbers = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"expected numbers above 0, got {text!r}")
+    return numbers
+
+
+def fma_and_copies(threads: int, bench: SuiteRun) -> Peaks:
+    """Measure the machine's peaks on that many threads now. Raises PycError."""
+    iterations = _QUICK_ITERATIONS if bench.quick else _ITERATIONS
+    found = in_own_process(threads, iterations, dict(os.environ))
+    note(f"{threads} threads: {found.flops / 1e9:.0f} GFLOP/s, {found.bandwidth / 1e9:.1f} GB/s")
+    return found
+
+
+def records_of(
+    name: str, kind: str, threads: int, work: LeastWork, found: SystemRounds, peaks: Peaks
+) -> list[Record]:
+    """Return one record for each system: its latency, or the reason why it has none."""
+    rows = list(_records(name, threads, work, found, peaks))
+    for system, reason in found.failed.items():
+        rows.append(failure(name, system, threads, reason))
+    for system, reason in found.missing.items():
+        rows.append(failure(name, system, threads, reason, LEFT_OUT))
+    return [row | {"class": kind} for row in rows]
+
+
+def metric(threads: int) -> str:
+    """Return the metric of a record; it tells apart records of different numbers of threads."""
+    return f"latency, {threads} thread{'s' * (threads > 1)}"
+
+
+def _records(
+    name: str, threads: int, work: LeastWork, found: SystemRounds, peaks: Peaks
+) -> Iterator[Record]:
+    bound = work.seconds(peaks.flops, peaks.bandwidth)
+    for system, timing in found.timings.items():
+        spread, ready = timing.spread, found.ready[system]
+        note(f"{name}; {threads}: {system} {spread.median * _MICRO:.1f} us ({ready.setting})")
+        row = record(name, system, metric(threads), "s", spread.median, p10=spread.p10,
+                     p90=spread.p90, min=spread.min, n=spread.n, calls=timing.calls,
+                     samples=timing.rounded)  # fmt: skip
+        yield row | {
+            "system": system,
+            "threads": threads,
+            "median_seconds": spread.median,
+            "p10_seconds": spread.p10,
+            "p90_seconds": spread.p90,
+            "max_error": ready.max_error,
+            "roofline_fraction": bound / spread.median,
+            "peak_flops": peaks.flops,
+            "peak_bandwidth": peaks.bandwidth,
+            "flops": work.flops,
+            "bytes": work.bytes,
+            **{field: getattr(ready, field) for field in _OF_READY},
+            "tried": dict(ready.tried),
+        }
+
+
+def failure(name: str, system: str, threads: int, reason: str, metric: str = FAILURE) -> Record:
+    """Record why a system has no latency."""
+    row = record(name, system, metric, "systems", 1, reason=reason)
+    return row | {"system": system, "threads": threads}

@@ -1,27 +1,19 @@
-"""XLA's temporary memory for a pyc module, through jax.
+"""A `PeerGraph` as a function of jax, for XLA.
 
-The builder `JaxBuilder` computes each op with jax, composite ops by their decompositions; traced by
-`jax.jit` it gives XLA the program that PyC compiles, compiled for the CPU and never run. XLA's
-`temp_size_in_bytes` counts transients only. Large constants become arguments, which are not
-counted either, so that XLA does not spend minutes on folding them.
+`JaxBuilder` computes each op with jax, composite ops by their decompositions; traced by `jax.jit`
+it gives XLA the program that PyC compiles.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.attributes import INLINE_BYTES, params_of
-from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import Builder
-from pyc_mlir.dialects.ir.interpreter import entry_function
-from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.opdef import OPS, OpDef
+from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.frontends.sources import Source
-from pyc_mlir.tools.bench.workloads.case import SuiteCase
+from pyc_mlir.tools.bench.peers.graph import PeerGraph
 
 # Ops that jax.numpy has under a name of its own, and those of jax.lax.
 _NUMPY = {
@@ -43,43 +35,24 @@ _PREDICATES = {
 }
 
 
-@dataclass(frozen=True)
-class XlaMemory:
-    """Bytes of transients: as jax compiles by default, and with no operations given to libraries.
+def jax_function(
+    graph: PeerGraph, least_bytes: int = 0
+) -> tuple[Callable[[Sequence[Any], Sequence[Any]], list[Any]], list[np.ndarray]]:
+    """Return the program as a function of (arguments, constants), and those constants.
 
-    By default XLA fuses operations into calls of a library of microkernels, whose own working
-    memory its figure does not hold.
+    Constants of less than `least_bytes` are part of the function. The function raises PycError
+    (UNSUPPORTED_OP) for an op that `JaxBuilder` has no rule for.
     """
+    given = [a for a in graph.constants.values() if a.nbytes >= least_bytes]
 
-    temp_bytes: int
-    no_library_temp_bytes: int
+    def run(arguments: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
+        builder = JaxBuilder()
+        at = {id(a): c for a, c in zip(given, constants, strict=True)}
+        return graph.build(
+            builder, arguments, lambda a: at[id(a)] if id(a) in at else builder.constant(a)
+        )
 
-
-# The kinds of operations that XLA for CPUs may give to the library: none.
-_NO_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
-
-
-def temporary_memory(case: SuiteCase) -> XlaMemory | None:
-    """Return XLA's transients for the program of `case`; None if jax is not installed.
-
-    Raises PycError (UNSUPPORTED_OP) for an op that `JaxBuilder` has no rule for.
-    """
-    try:
-        import jax  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError:
-        return None
-    lowered = jax.jit(_function(case)).lower(case.arrays, _constants(case))
-
-    def bytes_under(options: Mapping[str, str]) -> int:
-        analysis: Any = lowered.compile(compiler_options=dict(options)).memory_analysis()
-        return int(analysis.temp_size_in_bytes)
-
-    return XlaMemory(bytes_under({}), bytes_under(_NO_LIBRARY))
-
-
-def evaluate(case: SuiteCase) -> list[np.ndarray]:
-    """Compute the program's results by jax: the same function, run."""
-    return [np.asarray(r) for r in _function(case)(case.arrays, _constants(case))]
+    return run, given
 
 
 class JaxBuilder(Builder):
@@ -101,7 +74,7 @@ class JaxBuilder(Builder):
             raise PycError(
                 ReasonCode.UNSUPPORTED_OP,
                 f"XLA's figure: expected an op with a rule for jax, got pyc.{op.name}; "
-                "add one to tools/bench/peers/xla.py",
+                "add one to tools/bench/peers/jax_program.py",
             )
         return made
 
@@ -186,56 +159,3 @@ def _max_pool(
         spread(((top, bottom), (left, right)), (0, 0)),
         window_dilation=spread(dilations, 1),
     )
-
-
-def _large(op: Any) -> bool:
-    return op.name == "pyc.constant" and _constant(op).nbytes > INLINE_BYTES
-
-
-def _constant(op: Any) -> np.ndarray:
-    return params_of(OPS["constant"], op)["value"]
-
-
-def _operations(case: SuiteCase, visit: Callable[[Any], Any]) -> Any:
-    """`visit` the entry block of the case's module, which lives no longer than that."""
-    with new_context() as context, ir.Location.unknown():
-        module = Source.of(case.source).load(case.specs, context).module
-        assert module is not None, "workloads are pyc programs"
-        return visit(entry_function(module).regions[0].blocks[0])
-
-
-def _constants(case: SuiteCase) -> list[np.ndarray]:
-    """Return the large constants in the program's order."""
-
-    def visit(block: Any) -> list[np.ndarray]:
-        found = [op.operation for op in block.operations]
-        return [np.array(_constant(op)) for op in found if _large(op)]
-
-    return _operations(case, visit)
-
-
-def _function(case: SuiteCase) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """Return the program as a function of (arguments, large constants)."""
-
-    def run(arrays: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        return _operations(case, lambda block: _run(block, arrays, constants))
-
-    return run
-
-
-def _run(block: Any, arrays: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-    builder, left = JaxBuilder(), iter(constants)
-    values = dict(zip(block.arguments, arrays, strict=True))
-    for op in block.operations:
-        operation = op.operation
-        if operation.name == "func.return":
-            return [values[v] for v in operation.operands]
-        if _large(operation):
-            values[operation.result] = next(left)
-            continue
-        definition = OPS[operation.name.removeprefix("pyc.")]
-        operands = [values[v] for v in operation.operands]
-        values[operation.result] = builder.build(
-            definition, *operands, **params_of(definition, operation)
-        )
-    raise AssertionError("a verified block ends in a terminator")
