@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -100,9 +101,8 @@ def images(seed: int) -> Any:
 def quantized(kind: str, groups: int) -> Any:
     """Return a product of quantized tensors as an ONNX model in QDQ."""
     sys.path.append(str(ROOT / "test/py/pipelines/pyc"))
-    from test_recognize_integers import quantized
-
-    return quantized(kind, relu=True, groups=groups)[0]
+    made = import_module("test_recognize_integers")
+    return made.quantized(kind, relu=True, groups=groups)[0]
 
 
 def decoder() -> Any:
@@ -179,7 +179,7 @@ def hashed(texts: Texts) -> str:
 
 def main() -> int:
     """Store, check or show; 1 where something differs."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--store", type=Path, metavar="FILE")
     what.add_argument("--check", type=Path, metavar="FILE")
