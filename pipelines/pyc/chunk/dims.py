@@ -12,6 +12,7 @@ reductions by their trait. What is not entered blocks.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -34,6 +35,16 @@ class OpCall:
     out: TensorType
     params: dict[str, Any]
 
+    @cached_property
+    def dims(self) -> tuple[Dims | None, ...]:
+        """By dimension of the result, that of each operand; None where it does not run through."""
+        return tuple(_operand_dims(self, dim) for dim in range(self.out.rank))
+
+    @cached_property
+    def windows(self) -> tuple["ChunkWindow | None", ...]:
+        """By dimension of the result, the window whose outputs it has; None without one."""
+        return tuple(_window_of(self, dim) for dim in range(self.out.rank))
+
 
 Rule = Callable[[OpCall, int], Dims | None]
 RULES: dict[str, Rule] = {}
@@ -49,7 +60,7 @@ def runs(*names: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-def operand_dims(call: OpCall, dim: int) -> Dims | None:
+def _operand_dims(call: OpCall, dim: int) -> Dims | None:
     """Return the dimension of each operand that dimension `dim` of the result runs along."""
     if call.definition.has(Trait.ELEMENTWISE):
         return tuple(_aligned(x, call.out, dim) for x in call.inputs)
@@ -84,7 +95,7 @@ class ChunkWindow:
         return max(-first, 0), max(end - self.size, 0)
 
 
-def window_of(call: OpCall, dim: int) -> ChunkWindow | None:
+def _window_of(call: OpCall, dim: int) -> ChunkWindow | None:
     """Return the window whose outputs are dimension `dim` of a result; None where there is none."""
     if not call.definition.has(Trait.WINDOW) or dim not in _sides(call):
         return None
@@ -102,7 +113,7 @@ def window_of(call: OpCall, dim: int) -> ChunkWindow | None:
 
 def operand_rows(call: OpCall, dim: int, rows: Rows) -> Rows:
     """Return what some rows along `dim` of the result need of the operands that it runs along."""
-    window = window_of(call, dim)
+    window = call.windows[dim]
     return rows if window is None else window.source(rows)
 
 
@@ -113,7 +124,7 @@ def _sides(call: OpCall) -> tuple[int, int]:
 
 def part_params(call: OpCall, dim: int, out: TensorType, rows: Rows) -> dict[str, Any]:
     """Return the parameters of `call` for `out`: `rows` of its result along `dim`."""
-    if window := window_of(call, dim):
+    if window := call.windows[dim]:
         pads, axis = list(call.params["pads"]), dim - _sides(call)[0]
         pads[axis], pads[axis + 2] = window.pads(rows)
         return {**call.params, "pads": tuple(pads)}
@@ -200,7 +211,7 @@ def _pool(call: OpCall, dim: int) -> Dims | None:
 
 def _slides(call: OpCall, dim: int) -> bool:
     """Return whether a window slides along `dim`, and meets the image wherever it is."""
-    window = window_of(call, dim)
+    window = call.windows[dim]
     outputs = call.out.shape[dim]
     if window is None or not outputs:
         return False

@@ -17,9 +17,7 @@ from pyc_mlir.pipelines.pyc.chunk.dims import (
     OpCall,
     Rows,
     cuts_a_product,
-    operand_dims,
     operand_rows,
-    window_of,
 )
 from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, Region
 
@@ -35,7 +33,7 @@ def regions(graph: ChunkGraph, op: int, end: int, taken: AbstractSet[int]) -> It
     """Yield the regions from `end` back to `op` or further, cut along the outermost dimension."""
     call = graph.nodes[end].call
     dim = None if call is None else _outermost(call.out)
-    if call is None or dim is None or operand_dims(call, dim) is None:
+    if call is None or dim is None or call.dims[dim] is None:
         return
     dims = _closure(graph, end, dim, taken)
     if op not in dims or (op == end and not graph.nodes[op].hidden):
@@ -75,7 +73,7 @@ def rows_of(graph: ChunkGraph, region: Region, parts: int, number: int) -> dict[
 def has_windows(graph: ChunkGraph, region: Region) -> bool:
     """Return whether parts of a region overlap inside: whether windows slide along what is cut."""
     pairs = zip(region.ops, region.dims, strict=True)
-    return any(window_of(call_of(graph, i), dim) for i, dim in pairs)
+    return any(call_of(graph, i).windows[dim] for i, dim in pairs)
 
 
 def shares(graph: ChunkGraph, region: Region, parts: int) -> dict[int, float]:
@@ -119,7 +117,7 @@ def _closure(graph: ChunkGraph, end: int, dim: int, taken: AbstractSet[int]) -> 
             continue
         (at,) = wanted
         call = graph.nodes[i].call
-        if at is not None and call is not None and operand_dims(call, at) is not None:
+        if at is not None and call is not None and call.dims[at] is not None:
             dims[i] = at
             ask(i)
     return dims
@@ -127,7 +125,7 @@ def _closure(graph: ChunkGraph, end: int, dim: int, taken: AbstractSet[int]) -> 
 
 def along(graph: ChunkGraph, i: int, dim: int) -> Dims:
     """Return the dimension of each operand of op `i` that `dim` of its result runs along."""
-    found = operand_dims(call_of(graph, i), dim)
+    found = call_of(graph, i).dims[dim]
     assert found is not None, "only ops that run in parts are asked"
     return found
 

@@ -1,6 +1,7 @@
 """pyc-chunk: parts compute what the whole computes, peaks fall, and what gains nothing is kept."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -32,7 +33,7 @@ from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.chunk import regions as chunk_regions
 from pyc_mlir.pipelines.pyc.chunk.chunk import KEEP, PART, Chunk, apply
 from pyc_mlir.pipelines.pyc.chunk.cost import seconds
-from pyc_mlir.pipelines.pyc.chunk.dims import RULES, OpCall, operand_dims, operand_rows, part_params
+from pyc_mlir.pipelines.pyc.chunk.dims import RULES, OpCall, operand_rows, part_params
 from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, is_static
 from pyc_mlir.pipelines.pyc.chunk.plan import PREFERENCES, plan
 from pyc_mlir.pipelines.pyc.chunk.regions import regions
@@ -67,7 +68,7 @@ def static_call(case: Case) -> OpCall:
 
 def check_parts(case: Case, call: OpCall, dim: int) -> bool:
     """Whether the dimension runs through; if so, parts must be parts of the whole."""
-    dims, arrays = operand_dims(call, dim), inputs(case)
+    dims, arrays = call.dims[dim], inputs(case)
     size = call.out.shape[dim]
     if dims is None or not size or size < 2:
         return False
@@ -110,7 +111,7 @@ def test_columns_of_a_value_and_causal_rows_do_not_run_through():
     for causal, rows in ((False, (1, None, None)), (True, None)):
         params = {"scale": 1.0, "is_causal": causal}
         call = OpCall(OPS["attention"], types, types[0], params)
-        found = [operand_dims(call, d) for d in range(3)]
+        found = [call.dims[d] for d in range(3)]
         assert found == [(0, 0, 0), rows, None]
 
 
@@ -177,6 +178,20 @@ def test_more_freedom_needs_no_more(case):
         parts = {c.region: c.offers[0].parts for c in plan(graph, CPU, mode)}
         peaks.append(max(need.nbytes for need in graph.needs(parts)))
     assert peaks[1] <= peaks[0] <= max(need.nbytes for need in graph.needs({}))
+
+
+def test_a_search_asks_each_op_once_for_its_dimensions(monkeypatch):
+    asked: Counter[str] = Counter()
+
+    def counted(call: OpCall, dim: int):
+        asked[f"{id(call)}:{dim}"] += 1
+        return rule(call, dim)
+
+    rule = RULES["matmul"]
+    monkeypatch.setitem(RULES, "matmul", counted)
+    _, graph = graph_of(*summed_late(8, 1024, 256))
+    assert plan(graph, CPU, "memory_first")
+    assert len(asked) == 2 * 2 * 8 and set(asked.values()) == {1}
 
 
 def test_parts_cost_what_is_read_again_and_save_what_fits_into_the_cache():

@@ -16,7 +16,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.pipelines.pyc.chunk import regions as chunk_regions
-from pyc_mlir.pipelines.pyc.chunk.dims import ChunkWindow, OpCall, operand_dims
+from pyc_mlir.pipelines.pyc.chunk.dims import ChunkWindow, OpCall
 from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph
 from pyc_mlir.pipelines.pyc.chunk.regions import regions, rows_of
 from pyc_mlir.runtime.device import Device
@@ -62,11 +62,11 @@ def window_call(size, kernel, pads, layout="NHWC"):
 
 
 def test_windows_that_see_padding_alone_are_not_cut():
-    assert operand_dims(window_call(6, 3, (1, 1, 1, 1)), 1) == (1,)
-    assert operand_dims(window_call(6, 3, (1, 1, 1, 1), "NCHW"), 3) == (3,)
-    assert operand_dims(window_call(6, 3, (3, 0, 0, 0)), 1) is None
-    assert operand_dims(window_call(6, 3, (0, 0, 3, 0)), 1) is None
-    assert operand_dims(window_call(6, 3, (3, 0, 3, 0)), 2) == (2,)
+    assert window_call(6, 3, (1, 1, 1, 1)).dims[1] == (1,)
+    assert window_call(6, 3, (1, 1, 1, 1), "NCHW").dims[3] == (3,)
+    assert window_call(6, 3, (3, 0, 0, 0)).dims[1] is None
+    assert window_call(6, 3, (0, 0, 3, 0)).dims[1] is None
+    assert window_call(6, 3, (3, 0, 3, 0)).dims[2] == (2,)
 
 
 def drawn(random):
