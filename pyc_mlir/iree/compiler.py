@@ -22,7 +22,7 @@ from pyc_mlir.iree.shared_constants import share_constants
 from pyc_mlir.iree.sources import FORMED, WORKGROUPS, name_sources
 from pyc_mlir.iree.workarounds.long_chains import part_long_chains
 from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
-from pyc_mlir.iree.workarounds.own_results import keep_returned_arguments
+from pyc_mlir.iree.workarounds.own_results import keep_arguments, keep_returned_arguments
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
 from pyc_mlir.iree.workarounds.repeated_terms import BEFORE_CONSTANTS, FOLDING, keep_repeats
 from pyc_mlir.iree.workarounds.scalar_stores import flatten_stores
@@ -102,6 +102,7 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
         let_go(session.module)
         flatten_stores(session.module)
         keep_repeats(session.module)
+        keep_arguments(session.module)
         start = "flow"
     if place("stream") < place(to):
         if start != "stream":

@@ -6,6 +6,7 @@ IREE's own array loses its memory when only a numpy view of it is left
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,15 @@ def require_held(view: rt.HalBufferView, spec: Spec) -> None:
             f"memory of {held}; the program is not the one that its manifest describes: compile "
             "it again",
         )
+
+
+def require_unchanged(arrays: Sequence[Array], before: Sequence[np.ndarray]) -> None:
+    """Raise PycError (WRONG_RESULT) unless a call left its arguments as they were before."""
+    for number, pair in enumerate(zip(arrays, before, strict=True)):
+        bits = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in pair)
+        if not np.array_equal(*bits):
+            message = f"argument {number}: expected it as it was, got it changed by the call"
+            raise PycError(ReasonCode.WRONG_RESULT, message)
 
 
 def overlap(one: Array, other: Array) -> bool:

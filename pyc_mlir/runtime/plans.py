@@ -25,7 +25,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.runtime import load_check
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
-from pyc_mlir.runtime.array import Array, Spec, readable, to_device
+from pyc_mlir.runtime.array import Array, Spec, readable, require_unchanged, to_device
 from pyc_mlir.runtime.counts import Approximations, Faults, TakeCounts, result_type, takers
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
@@ -347,10 +347,7 @@ class Serving:
         return entries[MAIN].function, ()
 
     def ways(self, inputs: Sequence[np.ndarray]) -> Ways:
-        """Return all code that calls with these inputs may take, by mode and entry.
-
-        That of the plan in use comes first.
-        """
+        """Return the code that calls may take, by mode and entry; the plan in use comes first."""
         found = {}
         modes, current = self.plans.modes, self.plans.current
         for mode in sorted(modes.values(), key=lambda m: m is not current):
@@ -367,9 +364,10 @@ class Serving:
         self, mode: PlannedMode, arena: ArenaCall | None, inputs: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         arrays = [to_device(a, self.device) for a in inputs]
-        if arena is None:
-            return [r.numpy() for r in (mode.run or self.run)(arrays)]
-        return [r.numpy() for r in arena.call(arrays, arena.needs(arrays))]
+        run = mode.run or self.run
+        results = run(arrays) if arena is None else arena.call(arrays, arena.needs(arrays))
+        require_unchanged(arrays, inputs)
+        return [r.numpy() for r in results]
 
     def take_code(self, name: str, run: Run) -> None:
         """Let the fallback `name` answer from now on; it has no plans."""

@@ -22,12 +22,13 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from pyc_mlir.iree.workarounds.own_results import BARRIER
-from pyc_mlir.pipelines.streams.ir import ir, maker, operations
+from pyc_mlir.iree.workarounds.own_results import ARGUMENT, BARRIER
+from pyc_mlir.pipelines.streams.ir import UNTIED, ir, maker, number_of, operations
 
 SUFFIX = "$arena"
 OUTPUTS, BUFFERS, DONATIONS = "pyc.outputs", "pyc.buffers", "pyc.donations"
 _RESHAPE, _DISPATCH, _ALIAS = "flow.tensor.reshape", "flow.dispatch", "hal.tensor.alias"
+_UPDATE = "flow.tensor.update"
 # Dimensions of an output: a size, or the input and its axis that have it. None: not known.
 Shape = list[int | list[int]] | None
 
@@ -132,9 +133,17 @@ def _emplace(tensor: Any, dims: list[Any], export: Any, block: Any) -> None:
     """Have the value of an output written into a new argument of `block`.
 
     A dispatch's result is in the buffer from the start, and whoever else reads it reads it there:
-    else IREE would make it elsewhere and copy it.
+    else IREE would make it elsewhere and copy it. An argument that is written in place is copied
+    into the buffer first.
     """
     buffer = block.add_argument(_buffer(), ir.Location.unknown())
+    if (first := _first_write(tensor)) is not None:
+        op, number = first
+        before = (maker(d) is None or maker(d).is_before_in_block(op) for d in dims)
+        if op.operands[number].type == tensor.type and all(before):
+            alias = _alias(op.operands[number], dims, buffer, ir.InsertionPoint(op))
+            op.operands[number] = alias.result
+            return
     made = _origin(tensor)
     maker_ = maker(made)
     static = made == tensor or ir.RankedTensorType(made.type).has_static_shape
@@ -151,6 +160,37 @@ def _emplace(tensor: Any, dims: list[Any], export: Any, block: Any) -> None:
         user = use.owner.operation
         if user != alias and last.is_before_in_block(_in_block(user, block)):
             user.operands[use.operand_number] = alias.result
+
+
+def _first_write(value: Any) -> tuple[Any, int] | None:
+    """Return the op, and its operand, that first writes the argument which `value` is made of.
+
+    None for what is not an argument, updated in place by one op after the other with no reader
+    in between.
+    """
+    found = None
+    while (op := maker(value)) is not None and op.name != ARGUMENT:
+        number = _updated(op, value)
+        if number is None or len(list(value.uses)) != 1:
+            return None
+        if op.name != _RESHAPE:
+            found = op, number
+        value = op.operands[number]
+    return found if op is not None else None
+
+
+def _updated(op: Any, result: Any) -> int | None:
+    """Return the number of the operand whose memory is the result's too; None if none is."""
+    if op.name in (_RESHAPE, _UPDATE):
+        return 0
+    if op.name != _DISPATCH or "tied_operands" not in op.attributes:
+        return None
+    numbers = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(op.attributes["tied_operands"])]
+    if not numbers or numbers[number_of(result)] == UNTIED:
+        return None
+    # They count from the first operand behind the workload.
+    workload = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0]
+    return workload + numbers[number_of(result)]
 
 
 def _unbarred(tensor: Any) -> Any:

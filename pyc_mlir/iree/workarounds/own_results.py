@@ -1,12 +1,14 @@
-"""Give every result of a program memory of its own, which no other result and no argument shares.
+"""Give every result of a program memory of its own, and leave arguments as they are.
 
 Two results that are one value come out of value numbering as one buffer, and a result that is an
-argument as the argument itself; a write into one would then change the other. Comes in twice: the
-module before IREE's first phase, where `keep_returned_arguments` keeps arguments that are returned
-apart from their results, and the module after IREE has elided copies (versions.py, `to_async`),
-where `separate_results` copies each result whose memory is there already. Those
-copies are part of the memory plan. The entry with an arena (arena_entry.py) needs them only for
-results that take no buffer.
+argument as the argument itself; a write into one would then change the other. And IREE takes
+arguments as its own: it writes a part of one in place if nothing reads it afterwards. Comes in
+three times: the module before IREE's first phase, where `keep_returned_arguments` keeps arguments
+that are returned apart from their results; at the end of phase `flow`, where `keep_arguments`
+reads each argument once more at the end, so that IREE copies it before it writes; and after IREE
+has elided copies (versions.py, `to_async`), where `separate_results` copies each result whose
+memory is there already. All copies are part of the memory plan. The entry with an arena
+(arena_entry.py) needs the last ones only for results that take no buffer.
 """
 
 from collections.abc import Sequence
@@ -27,6 +29,7 @@ from pyc_mlir.pipelines.streams.ir import (
 )
 
 BARRIER = "util.optimization_barrier"
+ARGUMENT = "hal.tensor.import"
 _RETURNS = ("func.return", "util.return")
 _AWAIT, _EXPORT, _IMPORT = "stream.timepoint.await", "stream.tensor.export", "stream.tensor.import"
 # Ops whose first resource is the memory of their result; a wait's results are its operands.
@@ -59,6 +62,25 @@ def _keep(returned: Any, number: int) -> bool:
             kept = _op("flow.tensor.tie_shape", [kept, *sizes], value.type)
     returned.operands[number] = kept
     return True
+
+
+def keep_arguments(module: Any) -> int:
+    """Put a barrier that reads each argument at the end of its function; the number of barriers.
+
+    `module` is at the end of phase `flow`. IREE elides its copy of a value that is written in place
+    where that is the last use; the barriers go once it has decided (`separate_results`).
+    """
+    stubs = [f for f in find(module, "util.func") if _STUB in f.attributes]
+    return sum(_read_last(f, returned) for f in stubs for returned in find(f, "util.return"))
+
+
+def _read_last(function: Any, returned: Any) -> int:
+    start = operations(function.regions[0].blocks[0])
+    arguments = [op.results[0] for op in start if op.name == ARGUMENT]
+    with ir.InsertionPoint(returned), returned.location:
+        for value in arguments:
+            _op(BARRIER, [value], value.type)
+    return len(arguments)
 
 
 def separate_results(module: Any) -> int:
