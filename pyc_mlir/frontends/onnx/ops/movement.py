@@ -147,9 +147,7 @@ def _equal_parts(n: OnnxNode, size: int | None) -> list[int]:
 
 @node("Slice")
 def slice_node(n: OnnxNode) -> Any:
-    """x[start:end:step] along `axes`; with bounds of dynamic sizes a gather of start, start + 1,
-    ...
-    """
+    """x[start:end:step] along `axes`; with bounds of dynamic sizes a gather of those places."""
     starts, ends = n.extents(1, "starts"), n.extents(2, "ends")
     rank = n.type().rank
     axes = n.ints(3, "axes") if n.has(3) else tuple(range(len(starts)))
