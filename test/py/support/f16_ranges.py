@@ -37,13 +37,20 @@ def in_f16(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def difference(model: onnx.ModelProto, inputs: list, scale: float, context: Any) -> str:
+def difference(
+    model: onnx.ModelProto, inputs: list, scale: float, context: Any, scaled: int = 99
+) -> str:
     """How the results of f16 differ from those of f32, "" if they do not.
 
-    The f32 inputs are multiplied by `scale` and rounded to f16. Raises PycError as the importer.
+    The f32 inputs, the first `scaled` of them multiplied by `scale`, are rounded to f16. Raises
+    PycError as the importer.
     """
+    factors = [scale if i < scaled else 1 for i in range(len(inputs))]
     with np.errstate(over="ignore"):
-        narrow = [(v * scale).astype(np.float16) if v.dtype == np.float32 else v for v in inputs]
+        narrow = [
+            (v * f).astype(np.float16) if v.dtype == np.float32 else v
+            for v, f in zip(inputs, factors, strict=True)
+        ]
     wide = [v.astype(np.float32) if v.dtype == np.float16 else v for v in narrow]
     wanted = interpret(import_onnx(model, context=context), wide)
     found = interpret(import_onnx(in_f16(model), context=context), narrow)

@@ -48,19 +48,6 @@ def _moved(b: Any, keep: float, old: Any, new: Any) -> Any:
     return b.add(b.mul(old, b.scalar(keep, old)), b.mul(new, b.scalar(1 - keep, new)))
 
 
-@node("MeanVarianceNormalization")
-def mean_variance_norm(n: OnnxNode) -> Any:
-    """out = (x - mean) / (deviation + 1e-9) over `axes`."""
-    b, axes = n.b, tuple(a % n.type().rank for a in n.attr("axes", [0, 2, 3]))
-
-    def formula(x: Any) -> Any:
-        centered = b.sub(x, b.reduce_mean(x, axes=axes, keepdims=True))
-        variance = b.reduce_mean(b.mul(centered, centered), axes=axes, keepdims=True)
-        return b.div(centered, b.add(b.sqrt(variance), b.scalar(1e-9, x)))
-
-    return accumulated(b, n.x(), formula)
-
-
 def normalized(n: OnnxNode, x: Any, axes: Sequence[int], *, center: bool = True) -> tuple[Any, ...]:
     """(x - mean) / sqrt(var + epsilon) over `axes` in at least f32, with the mean and the inverse.
 

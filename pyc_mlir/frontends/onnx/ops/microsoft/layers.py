@@ -181,8 +181,12 @@ def rotated(b: Any, x: Any, cosine: Any, sine: Any, interleaved: bool) -> Any:
         even, odd = (take(b, first, 3, i, 2 * half, 2) for i in (0, 1))
     else:
         even, odd = take(b, first, 3, 0, half), take(b, first, 3, half, 2 * half)
-    low = b.sub(b.mul(even, cosine), b.mul(odd, sine))
-    high = b.add(b.mul(even, sine), b.mul(odd, cosine))
+
+    def mixed(join: Any) -> Callable[..., Any]:
+        return lambda x, y, u, v: join(b.mul(x, u), b.mul(y, v))
+
+    low = accumulated(b, even, mixed(b.sub), odd, cosine, sine)
+    high = accumulated(b, even, mixed(b.add), odd, sine, cosine)
     if interleaved:
         out = merge(b, b.concat(b.expand_dims(low, 4), b.expand_dims(high, 4), axis=4), 3)
     else:
