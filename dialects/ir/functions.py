@@ -7,12 +7,13 @@ floats are computed in f32 and rounded once. docs/numerics.md has the errors.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.ops.elementwise import accumulated
-from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float, is_unsigned
+from pyc_mlir.dialects.types import BOOL, DTYPES, is_float, is_unsigned
 
 
 def _in_accumulator(
@@ -21,9 +22,7 @@ def _in_accumulator(
     """Return the function of two operands that computes `formula` as `accumulated` does."""
 
     def function(b: Any, x: Any, y: Any) -> Any:
-        dtype = b.type_of(x).dtype
-        wide = accumulator(dtype)
-        return b.convert(formula(b, b.convert(x, wide), b.convert(y, wide)), dtype)
+        return accumulated(b, x, partial(formula, b), y)
 
     function.__doc__ = formula.__doc__
     return function

@@ -379,10 +379,14 @@ def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.where(x < least, info.min, out).astype(dtype)
 
 
-def accumulated(b: Any, x: Any, formula: Callable[[Any], Any]) -> Any:
-    """Return `formula` of x, computed in the type that sums of x are kept in, rounded once."""
+def accumulated(b: Any, x: Any, formula: Callable[..., Any], *others: Any) -> Any:
+    """Return `formula` of x and the others, computed in the type that sums of x are kept in.
+
+    The result is rounded once, to the type of x.
+    """
     dtype = b.type_of(x).dtype
-    return b.convert(formula(b.convert(x, accumulator(dtype))), dtype)
+    wide = accumulator(dtype)
+    return b.convert(formula(*(b.convert(v, wide) for v in (x, *others))), dtype)
 
 
 class Clip(Elementwise, name="clip", operands="x low high"):

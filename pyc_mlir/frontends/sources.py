@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pyc_mlir.artifact.import_report import GraphBreak
+from pyc_mlir.artifact.import_report import GraphBreak, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.printable import one_line
@@ -127,7 +127,7 @@ class OnnxFile(Source):
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Import the file."""
-        return Loaded(_onnx(self.path, context, self.islands), name=self.path.stem)
+        return Loaded(_onnx(self.path, inputs, context, self.islands), name=self.path.stem)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class OnnxBytes(Source):
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Import the model."""
-        return Loaded(_onnx(self.data, context, self.islands))
+        return Loaded(_onnx(self.data, inputs, context, self.islands))
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class OnnxModel(Source):
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Import the model."""
-        return Loaded(_onnx(self.proto, context, self.islands))
+        return Loaded(_onnx(self.proto, inputs, context, self.islands))
 
 
 @dataclass(frozen=True)
@@ -383,7 +383,8 @@ def _raised(data: bytes, name: str, context: ir.Context, path: str | None = None
     return Loaded(found.module, found.foreign, name, found.unraised)
 
 
-def _onnx(model: Any, context: ir.Context, islands: bool) -> ir.Module:
+def _onnx(model: Any, inputs: Inputs, context: ir.Context, islands: bool) -> ir.Module:
+    """Import a model; one that is refused with its dynamic sizes, at the sizes of `inputs`."""
     try:
         from pyc_mlir.frontends.onnx.importer import import_onnx
     except ModuleNotFoundError as error:
@@ -391,7 +392,13 @@ def _onnx(model: Any, context: ir.Context, islands: bool) -> ir.Module:
             ReasonCode.MISSING_DEPENDENCY,
             f"ONNX models: expected the package `{error.name}`, found none; {install('onnx')}",
         ) from None
-    return import_onnx(model, context=context, islands=islands)
+    try:
+        return import_onnx(model, context=context, islands=islands)
+    except UnsupportedModel:
+        if inputs is None:
+            raise
+    shapes = [getattr(i, "dims", None) or getattr(i, "shape", i) for i in inputs]
+    return import_onnx(model, context=context, islands=islands, shapes=shapes)
 
 
 _LOADED = "if you trust it, load it with torch and give the module or the ExportedProgram"

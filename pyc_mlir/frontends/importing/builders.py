@@ -5,12 +5,13 @@
 
 GraphBuilder finds the sizes by probing: it runs an op's own `infer` rule twice with large primes
 in place of the dynamic dimensions. A result dimension that has the same factors both times is
-that product of dimensions; anything else becomes a new dimension. Where a rule asks that sizes
-agree (a static size contracted with a dynamic one, two names), a probe lets them agree.
+that product of dimensions, or one of the operands' sizes plus such a product or a number; anything
+else becomes a new dimension. Where a rule asks that sizes agree (a static size contracted with a
+dynamic one, two names), a probe lets them agree.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, reduce
 from itertools import islice, product
 from typing import Any
 
@@ -21,12 +22,16 @@ from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.quantized import widens_weights
 from pyc_mlir.dialects.types import I64, TensorType
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, SymbolicSizes
+from pyc_mlir.frontends.importing.shaping import chain, take, vector
+from pyc_mlir.frontends.importing.sizes import Extent, Sum, SymbolicSize, SymbolicSizes, total
 
 _PROBES = (10**9, 2 * 10**9)
+# Numbers that an op adds to a size: far below the probes.
+_MAX_ADDED = 10**6
 _MAX_ATOMS = 16
 _ROOT = 50_000
 # Bytes that a step of folding may make of less.
@@ -84,10 +89,23 @@ class GraphBuilder(IRBuilder):
     def _source(self, name: str) -> tuple[ir.Value, int]:
         """Return a value with the dynamic dimension `name`, and the axis. Raises unsupported."""
         if name not in self._sources:
-            if name not in self._definitions:
+            if isinstance(name, Sum):
+                self._sources[name] = self._joined(name), 0
+            elif name in self._definitions:
+                self._sources[name] = self._definitions[name](), 0
+            else:
                 raise unsupported(f"the size {name}, which is computed from data: expected sizes")
-            self._sources[name] = self._definitions[name](), 0
         return self._sources[name]
+
+    def _joined(self, name: Sum) -> ir.Value:
+        """Join a vector for each term, then drop as many elements as a negative number says."""
+        *sizes, last = name.terms
+        number = last if isinstance(last, int) else 0
+        sizes += [] if number else [last]
+        if not all(isinstance(t, SymbolicSize) and t.is_length for t in sizes):
+            raise unsupported(f"the size {name}: expected no differences of dimensions")
+        parts = [vector(self, t) for t in (*sizes, *((number,) if number > 0 else ()))]
+        return take(self, chain(self, parts, 0), 0, max(0, -number), END)
 
     def dims(self, value: ir.Value) -> tuple[Extent, ...]:
         """Return the size of each dimension."""
@@ -138,8 +156,10 @@ class GraphBuilder(IRBuilder):
             return self.constant(np.array(size, np.int64))
         out = None if size.factor == 1 else self.constant(np.array(size.factor, np.int64))
         for name in size.atoms:
-            value, axis = self._source(name)
-            length = self.size(value, axis)
+            if isinstance(name, Sum):
+                length = reduce(self.add, map(self.extent, name.terms))
+            else:
+                length = self.size(*self._source(name))
             out = length if out is None else self.mul(out, length)
         assert out is not None
         return out
@@ -173,7 +193,8 @@ def _probe(
     values = dict(zip(atoms, _primes_above(start), strict=False))
     shape = _inferred(op, types, shapes, params, values)
     if shape is not None:
-        return [_factored(d, values) for d in shape]
+        sizes = {d for s in shapes for d in s if isinstance(d, SymbolicSize)}
+        return [_summed(d, values, sorted(sizes, key=str)) for d in shape]
     static = sorted({d for s in shapes for d in s if not isinstance(d, SymbolicSize) and d > 1})
     for atom, size in product(atoms, (*static, *values.values())):
         shape = _inferred(op, types, shapes, params, {**values, atom: size})
@@ -218,6 +239,21 @@ def _factored(number: int, values: dict[str, int]) -> Extent:
             number //= prime
             atoms.append(atom)
     return SymbolicSize(number, tuple(atoms)) if atoms else number
+
+
+def _summed(number: int, values: dict[str, int], sizes: Sequence[Extent]) -> Extent:
+    """Return a number as a product of atoms, or as one of `sizes` and such a product more."""
+    plain = _factored(number, values)
+    if isinstance(plain, SymbolicSize) or plain < _PROBES[0]:
+        return plain
+    for size in sizes:
+        more = _factored(number - _at(size, values), values)
+        out = total((size, more))
+        known = isinstance(more, SymbolicSize) or abs(more) <= _MAX_ADDED
+        # A difference may be what a slice leaves, which is 0 of a smaller dimension.
+        if known and isinstance(out, SymbolicSize) and out.is_length:
+            return out
+    return plain
 
 
 @cache

@@ -1,12 +1,13 @@
 """Sizes of dynamic dimensions as data, so that a model's shape arithmetic runs at import.
 
 Exporters compute shapes inside the graph: ``Reshape(y, Concat(Shape(x)[0:1], [12, 64]))``. A
-dynamic size is a `SymbolicSize` (a factor times named dimensions); a tensor of such sizes is a
-`SymbolicSizes`. What leaves this form (`Untracked`) is computed when the program runs instead.
+dynamic size is a `SymbolicSize` (a factor times named dimensions, or times a `Sum` of sizes); a
+tensor of such sizes is a `SymbolicSizes`. What leaves this form (`Untracked`) is computed when the
+program runs instead.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +41,7 @@ class SymbolicSize:
     __rmul__ = __mul__
 
     def __add__(self, other: "int | SymbolicSize") -> "int | SymbolicSize":
-        if isinstance(other, SymbolicSize) and other.atoms == self.atoms:
-            factor = self.factor + other.factor
-            return SymbolicSize(factor, self.atoms) if factor else 0
-        if other == 0:
-            return self
-        raise Untracked(f"{self} + {other}")
+        return total((self, other))
 
     __radd__ = __add__
 
@@ -74,11 +70,62 @@ class SymbolicSize:
         return _ordering(self, other) >= 0
 
     def __str__(self) -> str:
+        if self.factor == 1 == len(self.atoms):
+            return f"{self.atoms[0]}"
         factor = [] if self.factor == 1 else [str(self.factor)]
-        return "*".join([*factor, *self.atoms])
+        return "*".join([*factor, *(f"({a})" if isinstance(a, Sum) else a for a in self.atoms)])
+
+    @property
+    def is_length(self) -> bool:
+        """True where no dimensions make it negative."""
+        sums = [t for a in self.atoms if isinstance(a, Sum) for t in a.terms]
+        return self.factor > 0 and all(t > 0 if isinstance(t, int) else t.is_length for t in sums)
 
 
 Extent = int | SymbolicSize
+
+
+class Sum(str):
+    """An atom that is a sum of two sizes or more, and is written so: ``length+1``."""
+
+    terms: tuple[Extent, ...]
+
+    def __new__(cls, terms: Sequence[Extent]) -> "Sum":
+        """Return the atom. terms: no two of the same atoms, a number last."""
+        made = super().__new__(cls, "+".join(map(str, terms)).replace("+-", "-"))
+        made.terms = tuple(terms)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sum) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+
+def total(extents: Iterable[Extent]) -> Extent:
+    """Return the sum of sizes: a product if it is one, else an atom of its own."""
+    factors: Counter[tuple[str, ...]] = Counter()
+    for extent in extents:
+        for atoms, factor in _terms(extent):
+            factors[atoms] += factor
+    # The number, which has no atoms, comes last.
+    ordered = sorted((i for i in factors.items() if i[1]), key=lambda item: (not item[0], item[0]))
+    terms = [SymbolicSize(factor, atoms) if atoms else factor for atoms, factor in ordered]
+    if len(terms) < 2:
+        return terms[0] if terms else 0
+    return SymbolicSize(1, (Sum(terms),))
+
+
+def _terms(extent: Extent) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the products that a size is the sum of, as atoms and a factor."""
+    if not isinstance(extent, SymbolicSize):
+        yield (), int(extent)
+    elif len(extent.atoms) == 1 and isinstance(extent.atoms[0], Sum):
+        for term in extent.atoms[0].terms:
+            yield from ((atoms, factor * extent.factor) for atoms, factor in _terms(term))
+    else:
+        yield extent.atoms, extent.factor
 
 
 def quotient(a: Extent, b: Extent) -> Extent:
@@ -102,12 +149,7 @@ def sign(a: Extent) -> int:
 def _ordering(a: Extent, b: Extent) -> int:
     """Return the sign of a - b; a size (>= 0) also compares with a negative int, as -1."""
     for one, other, answer in ((a, b, 1), (b, a, -1)):
-        if (
-            isinstance(one, SymbolicSize)
-            and one.factor > 0
-            and isinstance(other, int)
-            and other < 0
-        ):
+        if isinstance(one, SymbolicSize) and one.is_length and isinstance(other, int) and other < 0:
             return answer
     return sign(a - b)
 
@@ -156,6 +198,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
+    "neg": np.negative,
     "div": _divide,
     "compare": _compare,
     "select": _select,

@@ -64,12 +64,14 @@ def import_onnx(
     context: ir.Context | None = None,
     name: str = "main",
     islands: bool = False,
+    shapes: Sequence[Any] = (),
 ) -> ir.Module:
     """Return the pyc module with a function `name` that computes `model`.
 
     `model` is a path, the bytes of a file or a ModelProto, of opset 13 to 28; older ones go through
     onnx's version converter. `islands`: nodes that PyC lacks, of a tested list of operators, become
-    functions that torch-mlir lowers. Raises PycError: BAD_MODEL for a malformed model,
+    functions that torch-mlir lowers. `shapes`: of the inputs, whose integers become the sizes of
+    dynamic dimensions. Raises PycError: BAD_MODEL for a malformed model,
     UnsupportedModel for one with nodes that PyC lacks (all of them are listed), NATIVE_CRASH where
     the process that lowers an island ends.
     """
@@ -78,19 +80,27 @@ def import_onnx(
     active = new_context() if context is None else context
     load(active)
     with active, ir.Location.unknown():
-        return _Importer(prepared, source, islands).run(name)
+        return _Importer(prepared, source, islands, shapes).run(name)
 
 
 class _Importer:
     """State of one import: the values of the graph by name."""
 
-    def __init__(self, prepared: PreparedModel, source: ModelSource, islands: bool = False) -> None:
+    def __init__(
+        self,
+        prepared: PreparedModel,
+        source: ModelSource,
+        islands: bool = False,
+        shapes: Sequence[Any] = (),
+    ) -> None:
         self.islands = islands
         self.model = prepared.model
         self.graph = prepared.model.graph
         self.weights = prepared.weights
         self.source = source
         self.values: dict[str, Any] = {}
+        self._shapes = iter(shapes)
+        self._sizes: dict[str, int] = {}  # of dynamic dimensions, as `shapes` give them
         # The number of rows that count, of values that are buffers (bounded.py).
         self.counts: dict[str, Any] = {}
         # The node of the model's own graph that is being imported, from 0.
@@ -148,11 +158,16 @@ class _Importer:
                 "export the model with the inputs' shapes",
             )
         dims: list[Extent] = []
+        shape = next(self._shapes, ())
+        given = shape if isinstance(shape, tuple | list) else ()
         for axis, dim in enumerate(tensor.shape.dim):
             if dim.HasField("dim_value"):
                 dims.append(dim.dim_value)
-            else:
-                dims.append(SymbolicSize(1, (dim.dim_param or f"{info.name}#{axis}",)))
+                continue
+            name = dim.dim_param or f"{info.name}#{axis}"
+            if axis < len(given) and isinstance(given[axis], int | np.integer):
+                self._sizes.setdefault(name, int(given[axis]))
+            dims.append(self._sizes.get(name, SymbolicSize(1, (name,))))
         try:
             argument = Argument(info.name, pyc_dtype(tensor.elem_type), tuple(dims))
         except PycError as error:

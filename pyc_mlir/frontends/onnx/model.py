@@ -38,6 +38,7 @@ from pyc_mlir.frontends.onnx.work import refused
 
 OLDEST, NEWEST = 13, 28
 _RESIZE_WITH_COORDINATES = 11
+_COORDINATES = "coordinate_transformation_mode"
 _MICROSOFT = "com.microsoft"
 _PREVIEW = "ai.onnx.preview"
 # Of functions that stand for ONNX's own until they are inlined.
@@ -137,7 +138,7 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
     _refuse_undefined(light, source, opset or NEWEST, known_ops)
     _check(light, source)
     _check_attributes(light, source, opset or NEWEST)
-    _state_sides(light, opset or NEWEST)
+    _state_defaults_of(light, opset or NEWEST)
     if opset is not None and opset < OLDEST:
         light, opset = _converted(light, source, opset), OLDEST
     light = _inlined(light, opset or NEWEST, known_ops)
@@ -223,17 +224,19 @@ def _check_attributes(model: onnx.ModelProto, source: ModelSource, opset: int) -
                 )
 
 
-def _state_sides(model: onnx.ModelProto, opset: int) -> None:
-    """State the default axis of a DFT, which opset 20 changed, and that an STFT is one-sided.
+def _state_defaults_of(model: onnx.ModelProto, opset: int) -> None:
+    """State defaults that an opset changed, and that an STFT is one-sided.
 
     onnx's inference takes an STFT without the attribute for a two-sided one.
     """
+    meant: dict[str, tuple[str, Any]] = {"STFT": ("onesided", 1)}
+    meant |= {"DFT": ("axis", 1)} if opset < 20 else {}
+    meant |= {"RoiAlign": (_COORDINATES, "output_half_pixel")} if opset < 16 else {}
     for node in model.graph.node:
-        given = {a.name for a in node.attribute}
-        if node.op_type == "DFT" and is_default_domain(node) and opset < 20 and "axis" not in given:
-            node.attribute.append(onnx.helper.make_attribute("axis", 1))
-        if node.op_type == "STFT" and is_default_domain(node) and "onesided" not in given:
-            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+        name, value = meant.get(node.op_type, ("", None))
+        stated = any(a.name == name for a in node.attribute)
+        if name and is_default_domain(node) and not stated:
+            node.attribute.append(onnx.helper.make_attribute(name, value))
 
 
 def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.ModelProto:
@@ -254,14 +257,35 @@ def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.
                 f"{source.name}: opset {opset} could not be converted to {OLDEST} without another "
                 f"shape of the input `{info.name}`; export the model with opset {OLDEST} or newer",
             )
+    _flatten_hardmax(converted)
     if opset < _RESIZE_WITH_COORDINATES:
         _state_coordinates(converted)
     return converted
 
 
+def _flatten_hardmax(model: onnx.ModelProto) -> None:
+    """Write out the matrices of Hardmax before opset 13, as onnx's converter does of Softmax."""
+    nodes, make = list(model.graph.node), onnx.helper.make_node
+    del model.graph.node[:]
+    for node in nodes:
+        if node.op_type != "Hardmax" or not is_default_domain(node):
+            model.graph.node.append(node)
+            continue
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        (x,), (y,) = node.input, node.output
+        model.graph.node.extend(
+            [
+                make("Shape", [x], [f"{y}.shape"], f"{node.name}.shape"),
+                make("Flatten", [x], [f"{y}.rows"], f"{node.name}.rows", axis=axis),
+                make("Hardmax", [f"{y}.rows"], [f"{y}.most"], node.name, axis=1),
+                make("Reshape", [f"{y}.most", f"{y}.shape"], [y], f"{node.name}.back"),
+            ]
+        )
+
+
 def _state_coordinates(model: onnx.ModelProto) -> None:
     """State the defaults of Upsample and the first Resize, which onnx's converter would replace."""
-    meant = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": SIMPLE}
+    meant = {_COORDINATES: "asymmetric", "nearest_mode": SIMPLE}
     for node in model.graph.node:
         if node.op_type == "Resize" and is_default_domain(node):
             node.attribute.extend(onnx.helper.make_attribute(*pair) for pair in meant.items())

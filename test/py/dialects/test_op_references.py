@@ -109,6 +109,16 @@ def test_decomposition_equals_the_reference(op):
     assert compared >= 3
 
 
+def test_a_batchnorm_of_f16_keeps_its_factors_in_f32():
+    """In f16, the product with the factor and the offset are both infinite."""
+    given = [
+        np.array(v, np.float16) for v in ([[1000, 1001]], [1, 1], [0, 0.5], [1e3, 1e3], [0, 0])
+    ]
+    found = OPS["batchnorm"].decompose(NumpyBuilder(), *given, axis=1, epsilon=1e-5)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, [[0, 316.7]], 1e-3)
+
+
 def types(*shapes: tuple[int, ...], dtype: str = "f32") -> list[TensorType]:
     return [TensorType(s, DTYPES[dtype]) for s in shapes]
 

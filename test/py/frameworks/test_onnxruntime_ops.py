@@ -13,7 +13,9 @@ import numpy as np
 import ort_cases
 import ort_microsoft
 import ort_newer
+from f16_ranges import SCALES, difference
 
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.onnx.importer import import_onnx
@@ -65,6 +67,29 @@ def test_operators_of_onnx_of_dynamic_sizes_are_right_or_refused(record_property
     counts = Counter(reported.partition(":")[0] for reported in found.values())
     record_property("onnx operators against onnxruntime, dynamic sizes", dict(counts))
     assert [name for name, reported in found.items() if reported.startswith("wrong")] == []
+
+
+# Those that keep products of 16-bit floats between two of them.
+_STORED = frozenset({"Attention", "FusedGemm"})
+
+
+def test_operators_of_onnxruntime_over_the_range_of_f16(record_property) -> None:
+    """What f32 gives within the range of f16, f16 gives too; the first two inputs are scaled."""
+    context, counts, wrong = new_context(), Counter(), {}
+    cases = [c for c in ort_microsoft.cases() if c.op not in _STORED]
+    for case in cases if FULL else random.Random(17).sample(cases, SAMPLE):
+        given = [x for i, x in enumerate(case.inputs) if x is not None and i not in case.known]
+        model = ort_cases.model(case, wanted=[np.zeros((), np.float32)] * case.outputs)
+        try:
+            for scale in SCALES:
+                differs = difference(model, given, scale, context, 2)
+                counts["wrong" if differs else "equal"] += 1
+                wrong |= {f"{case.name}, times {scale}": differs} if differs else {}
+        except PycError:
+            counts["refused"] += 1
+    record_property("com.microsoft over the range of f16", dict(counts))
+    assert wrong == {}
+    assert counts["equal"] > 100
 
 
 def _steps(onnx_model) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:

@@ -328,6 +328,26 @@ def test_softmax_before_opset_13_spans_the_trailing_dimensions() -> None:
     np.testing.assert_allclose(run("Softmax", x, [], {"axis": 1}, opset=11), expected, 1e-5)
 
 
+def test_hardmax_before_opset_13_spans_the_trailing_dimensions() -> None:
+    x = f32(2, 3, 4)
+    expected = np.zeros((2, 12), np.float32)
+    expected[[0, 1], x.reshape(2, 12).argmax(1)] = 1
+    for opset in (1, 11, 12):
+        found = run("Hardmax", x, [], {"axis": 1}, opset=opset)
+        np.testing.assert_array_equal(found, expected.reshape(2, 3, 4))
+    np.testing.assert_array_equal(run("Hardmax", x, [], {}, opset=12), expected.reshape(2, 3, 4))
+    last = (x == x.max(2, keepdims=True)).astype(np.float32)
+    np.testing.assert_array_equal(run("Hardmax", x, [], {}, opset=13), last)
+
+
+def test_regions_before_opset_16_have_no_half_pixel() -> None:
+    x = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)
+    given = [np.array([[1, 1, 4, 4]], np.float32), np.array([0], np.int64)]
+    attributes = {"output_height": 1, "output_width": 1, "sampling_ratio": 1}
+    for opset, wanted in ((10, 17.5), (13, 17.5), (15, 17.5), (16, 14.0)):
+        assert run("RoiAlign", x, given, attributes, opset=opset).item() == wanted
+
+
 def test_batch_normalization_of_opset_9() -> None:
     x = f32(2, 3, 4)
     scale, bias, mean, variance = (np.abs(f32(3)) for _ in range(4))

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from modules import shared_context
 from onnx import TensorProto, helper, numpy_helper
+from onnx_models import node_model
 
 from pyc_mlir.artifact.import_report import UnsupportedModel
 from pyc_mlir.dialects.ir.interpreter import interpret
@@ -50,7 +51,9 @@ def drawn(batch: int = 1) -> tuple[np.ndarray, np.ndarray]:
     return boxes.astype(np.float32), rng.random((batch, CLASSES, BOXES)).astype(np.float32)
 
 
-def expected(boxes: np.ndarray, scores: np.ndarray, keep: int, least: float = 0.2) -> np.ndarray:
+def expected(
+    boxes: np.ndarray, scores: np.ndarray, keep: int, least: float = 0.2, limit: float = 0.5
+) -> np.ndarray:
     """ONNX's definition, box by box."""
     rows = []
     for image in range(len(boxes)):
@@ -60,7 +63,7 @@ def expected(boxes: np.ndarray, scores: np.ndarray, keep: int, least: float = 0.
             for i in order:
                 if scores[image, kind, i] <= least or len(taken) == keep:
                     break
-                if all(overlap(boxes[image, i], boxes[image, j]) <= 0.5 for j in taken):
+                if all(overlap(boxes[image, i], boxes[image, j]) <= limit for j in taken):
                     taken.append(int(i))
             rows += [(image, kind, i) for i in taken]
     return np.array(rows, np.int64).reshape(-1, 3)
@@ -101,6 +104,48 @@ def test_without_a_least_score_all_boxes_may_be_taken() -> None:
     rows, count = interpret(import_onnx(model, context=shared_context()), [boxes, -scores])
     wanted = expected(boxes, -scores, BOXES, -np.inf)
     np.testing.assert_array_equal(rows[: int(count)], wanted)
+
+
+@pytest.mark.parametrize("left_out", [(), (4,), (3, 4), (2,), (2, 3, 4)])
+def test_boxes_that_are_known_are_suppressed_at_import(left_out: Sequence[int]) -> None:
+    """Without a number of boxes there are none; without an overlap any is too much."""
+    boxes, scores = drawn()
+    model = detector((), ["taken"])
+    for name, value in (("boxes", boxes), ("scores", scores)):
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    del model.graph.input[:]
+    for index in left_out:
+        model.graph.node[0].input[index] = ""
+    (rows,) = interpret(import_onnx(model, context=shared_context()), [])
+    keep = 0 if 2 in left_out else 3
+    limit, least = (0.0 if 3 in left_out else 0.5), (-np.inf if 4 in left_out else 0.2)
+    np.testing.assert_array_equal(rows, expected(boxes, scores, keep, least, limit))
+
+
+def test_values_that_differ() -> None:
+    """Of constants: in order or by first places, of elements or slices."""
+    x = np.array([[3, 1, 3], [3, 1, 3], [0, 1, 0]])
+    cases = {
+        (1, None): ([0, 1, 3], [6, 1, 0], [2, 1, 2, 2, 1, 2, 0, 1, 0], [2, 3, 4]),
+        (0, None): ([3, 1, 0], [0, 1, 6], [0, 1, 0, 0, 1, 0, 2, 1, 2], [4, 3, 2]),
+        (0, 0): ([[3, 1, 3], [0, 1, 0]], [0, 2], [0, 0, 1], [2, 1]),
+        (1, 0): ([[0, 1, 0], [3, 1, 3]], [2, 0], [1, 1, 0], [1, 2]),
+        (0, 1): ([[3, 1], [3, 1], [0, 1]], [0, 1], [0, 1, 0], [2, 1]),
+        (1, -1): ([[1, 3], [1, 3], [1, 0]], [1, 0], [1, 0, 1], [1, 2]),
+    }
+    for (in_order, axis), wanted in cases.items():
+        attributes = {"sorted": in_order} | ({} if axis is None else {"axis": axis})
+        model = node_model("Unique", [], [x], attributes, outputs=4)
+        found = interpret(import_onnx(model, context=shared_context()), [])
+        for f, w in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(f, w)
+
+
+@pytest.mark.parametrize("x", [np.array([[0, 3], [1, 0]]), np.array(2.0), np.array(False)])
+def test_places_that_are_not_zero(x: np.ndarray) -> None:
+    model = node_model("NonZero", [], [x], {})
+    (found,) = interpret(import_onnx(model, context=shared_context()), [])
+    np.testing.assert_array_equal(found, np.argwhere(x).T)
 
 
 def test_any_number_of_images() -> None:

@@ -10,16 +10,20 @@ import numpy as np
 import onnx
 import pytest
 from conftest import FULL, sample
+from f16_ranges import SCALES, difference
 from onnx_cases import array, cases, close, counted, import_case, tensors, with_dynamic_sizes
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.onnx.importer import import_onnx
+from pyc_mlir.frontends.onnx.names import qualified_op
+from pyc_mlir.frontends.onnx.shared.handler import HANDLERS
 
 # How many cases must be equal: of all 1,884, and of the sample.
 ALL_EQUAL, SAMPLE, SAMPLE_EQUAL = 1633, 500, 424
 DYNAMIC_EQUAL, DYNAMIC_SAMPLE, DYNAMIC_SAMPLE_EQUAL = 1182, 250, 140
+F16_SAMPLE, F16_EQUAL = 60, 100
 STORED_EQUAL, STORED_SAMPLE, STORED_SAMPLE_EQUAL = 104, 50, 39
 
 
@@ -58,6 +62,34 @@ def test_onnx_node_cases_of_dynamic_sizes(record_property) -> None:
     record_property("onnx node cases of dynamic sizes", dict(counts))
     assert [name for name, result in results.items() if result == "wrong"] == []
     assert counts["equal"] >= (DYNAMIC_EQUAL if FULL else DYNAMIC_SAMPLE_EQUAL), counts
+
+
+def imported_whole(model: onnx.ModelProto) -> bool:
+    """Whether PyC itself says what is rounded; of ONNX's functions their nodes say it."""
+    return all(qualified_op(node) in HANDLERS for node in model.graph.node)
+
+
+def test_onnx_node_cases_over_the_range_of_f16(record_property) -> None:
+    """What f32 gives within the range of f16, f16 gives too."""
+    context, counts = new_context(), Counter()
+    wrong: dict[str, str] = {}
+    plain = [c for c in cases() if "_expanded" not in c.name]
+    for case in sample(plain, F16_SAMPLE):
+        found = tensors(case)
+        if isinstance(found, str) or not imported_whole(found[0]):
+            continue
+        model, inputs, _ = found
+        try:
+            _, rest = import_case(model, inputs, context)
+            for scale in SCALES:
+                differs = difference(model, rest, scale, context)
+                counts["wrong" if differs else "equal"] += 1
+                wrong |= {f"{case.name}, times {scale}": differs} if differs else {}
+        except PycError:
+            counts["refused"] += 1
+    record_property("onnx node cases over the range of f16", dict(counts))
+    assert wrong == {}
+    assert counts["equal"] >= F16_EQUAL
 
 
 # Models that are files: exported by PyTorch long ago (opset 6 to 9), and well-known networks.

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.ir import functions
+from pyc_mlir.dialects.ops.elementwise import accumulated
 from pyc_mlir.dialects.types import DTYPES, is_integer
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node, pyc_dtype
@@ -21,7 +22,7 @@ _SAME = {
 _PREDICATES = {
     "Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge",
 }  # fmt: skip
-_VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
+_VARIADIC = {"Max": "maximum", "Min": "minimum"}
 
 
 @node(*_SAME)
@@ -42,10 +43,16 @@ def variadic(n: OnnxNode) -> Any:
     return reduce(getattr(n.b, _VARIADIC[n.op]), n.all())
 
 
-@node("Mean")
-def mean(n: OnnxNode) -> Any:
-    """out = (x0 + x1 + ...) / count."""
-    return n.b.div(reduce(n.b.add, n.all()), n.number(n.count))
+@node("Sum", "Mean")
+def total(n: OnnxNode) -> Any:
+    """out = x0 + x1 + ..., over their count for the mean."""
+
+    def formula(*values: Any) -> Any:
+        out = reduce(n.b.add, values)
+        return out if n.op == "Sum" else n.b.div(out, n.b.scalar(n.count, out))
+
+    first, *rest = n.all()
+    return accumulated(n.b, first, formula, *rest)
 
 
 @node("Reciprocal")

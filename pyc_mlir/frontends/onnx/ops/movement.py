@@ -10,6 +10,7 @@ from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import extent_value
 from pyc_mlir.frontends.importing.shaping import (
     broadcast_extents,
     chain,
@@ -146,30 +147,41 @@ def _equal_parts(n: OnnxNode, size: int | None) -> list[int]:
 
 @node("Slice")
 def slice_node(n: OnnxNode) -> Any:
-    """x[start:end:step] along `axes`; a dynamic end is a gather of 0, 1, ..., end - 1."""
-    starts = n.ints(1, "starts")
-    ends = n.extents(2, "ends")
+    """x[start:end:step] along `axes`; with bounds of dynamic sizes a gather of those places."""
+    starts, ends = n.extents(1, "starts"), n.extents(2, "ends")
     rank = n.type().rank
     axes = n.ints(3, "axes") if n.has(3) else tuple(range(len(starts)))
     steps = n.ints(4, "steps") if n.has(4) else (1,) * len(starts)
     from_, to, by = (list(v) for v in whole(rank))
     x = n.x()
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        if isinstance(end, SymbolicSize):
-            x = _first(n, x, axis % rank, start, end, step)
+        place = axis % rank
+        if isinstance(end, SymbolicSize) and end == n.dims()[place] and step > 0:
+            end = END
+        if isinstance(start, SymbolicSize) or isinstance(end, SymbolicSize):
+            x = _between(n, x, place, start, end, step)
         else:
-            from_[axis % rank], to[axis % rank] = _start(start, step), _stop(end, step)
-            by[axis % rank] = step
+            from_[place], to[place] = _start(start, step), _stop(end, step)
+            by[place] = step
     return n.b.slice(x, starts=tuple(from_), stops=tuple(to), steps=tuple(by))
 
 
-def _first(n: OnnxNode, x: Any, axis: int, start: int, end: Extent, step: int) -> Any:
-    """Take the first `end` elements along `axis`, a dynamic number."""
-    if n.dims()[axis] == end and start == 0 and step == 1:
-        return x
-    if start or step != 1:
-        raise unsupported(f"a dynamic end with start {start} and step {step}: expected 0 and 1")
-    return n.b.gather(x, vector(n.b, end), axis=axis)
+def _between(n: OnnxNode, x: Any, axis: int, start: Extent, end: Extent, step: int) -> Any:
+    """x[start:end:step] along `axis`, whose bounds lie in x; one of them is a dynamic size."""
+    if step <= 0:
+        raise unsupported(f"a slice from {start} to {end} by {step}: expected a step above 0")
+    size = n.dims()[axis]
+    start = 0 if isinstance(start, int) and start <= -_FAR else start
+    end = size if isinstance(end, int) and end >= _FAR else end
+    start, end = (size + v if _from_the_end(v) else v for v in (start, end))
+    b, count = n.b, end - start
+    index = vector(b, max(count, 0) if isinstance(count, int) else count)
+    index = b.add(index, extent_value(b, start)) if start != 0 else index
+    return b.gather(x, index if step == 1 else take(b, index, 0, 0, END, step), axis=axis)
+
+
+def _from_the_end(bound: Extent) -> bool:
+    return bound.factor < 0 if isinstance(bound, SymbolicSize) else bound < 0
 
 
 # pyc's bounds read the extreme i64 values as "omitted", which for the wrong sign of the step

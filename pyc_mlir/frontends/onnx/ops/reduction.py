@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.ops.elementwise import accumulated
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
@@ -61,8 +62,9 @@ def reduce_mean(n: OnnxNode) -> Any:
 def _in_float(b: Any, x: Any, function: Callable[[Any], Any]) -> Any:
     """Apply a function of floats; integers go by way of f64, and the result is truncated."""
     dtype = b.type_of(x).dtype
-    wide = x if is_float(dtype) else b.cast(x, dtype=DTYPES["f64"])
-    return b.convert(function(wide), dtype)
+    if is_float(dtype):
+        return accumulated(b, x, function)
+    return b.convert(function(b.cast(x, dtype=DTYPES["f64"])), dtype)
 
 
 @node("ReduceL1")
@@ -74,20 +76,22 @@ def reduce_l1(n: OnnxNode) -> Any:
 @node("ReduceL2")
 def reduce_l2(n: OnnxNode) -> Any:
     """out = sqrt(sum x^2)."""
-    total = _reduce(n, "reduce_sum", n.b.mul(n.x(), n.x()), axes_of(n))
-    return _in_float(n.b, total, n.b.sqrt)
+    b, axes = n.b, axes_of(n)
+    return _in_float(b, n.x(), lambda x: b.sqrt(_reduce(n, "reduce_sum", b.mul(x, x), axes)))
 
 
 @node("ReduceSumSquare")
 def reduce_sum_square(n: OnnxNode) -> Any:
     """out = sum x^2."""
-    return _reduce(n, "reduce_sum", n.b.mul(n.x(), n.x()), axes_of(n))
+    b, axes = n.b, axes_of(n)
+    return accumulated(b, n.x(), lambda x: _reduce(n, "reduce_sum", b.mul(x, x), axes))
 
 
 @node("ReduceLogSum")
 def reduce_log_sum(n: OnnxNode) -> Any:
     """out = ln(sum x)."""
-    return _in_float(n.b, _reduce(n, "reduce_sum", n.x(), axes_of(n)), n.b.log)
+    axes = axes_of(n)
+    return _in_float(n.b, n.x(), lambda x: n.b.log(_reduce(n, "reduce_sum", x, axes)))
 
 
 @node("ReduceLogSumExp")

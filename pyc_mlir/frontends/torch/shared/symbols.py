@@ -1,8 +1,8 @@
 """torch's symbolic sizes (sympy expressions) as the importers' sizes, under the user's names.
 
-A product of symbols is a `SymbolicSize`. Any other expression, such as ``s + 1`` or ``(s - 1)//2 +
-1``, is an atom of its own, named as it is written. The builder gets a function that computes it at
-run time, and calls it only if no tensor has that dimension.
+A sum or product of symbols is a `SymbolicSize`. Any other expression, such as ``(s - 1)//2``, is an
+atom of its own, named as it is written. The builder gets a function that computes it at run time,
+and calls it only if no tensor has that dimension.
 """
 
 import re
@@ -10,14 +10,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from pyc_mlir.dialects.ops.movement import END
-from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.importing.builders import GraphBuilder
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import take, vector
-from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, total
 
 
 class Symbols:
@@ -69,6 +66,8 @@ class Symbols:
             return int(expression)
         if expression.is_Symbol:
             return SymbolicSize(1, (self.name(expression),))
+        if expression.is_Add:
+            return total(map(self.extent, expression.as_ordered_terms()))
         named = expression.xreplace({s: _symbol(self.name(s)) for s in expression.free_symbols})
         atom = re.sub(r"\s+", "", str(named))
         self._b.define(atom, partial(self._vector, expression))
@@ -77,8 +76,6 @@ class Symbols:
     def _vector(self, expression: Any) -> Any:
         """Return an i64 vector of that length. Raises unsupported for other functions of sizes."""
         b, name = self._b, type(expression).__name__
-        if expression.is_Add:
-            return self._sum(expression)
         if name == "FloorDiv":
             numerator, divisor = expression.args
             if divisor.is_Integer and divisor > 0:
@@ -88,21 +85,6 @@ class Symbols:
             f"the size {expression}, which no tensor has: expected sums, products and quotients "
             "of dimensions"
         )
-
-    def _sum(self, expression: Any) -> Any:
-        """Join a vector for each positive term, then drop the constant if it is negative."""
-        b = self._b
-        terms = [self.extent(t) for t in expression.as_ordered_terms()]
-        constant = sum(t for t in terms if isinstance(t, int))
-        if any(isinstance(t, SymbolicSize) and t.factor < 0 for t in terms):
-            raise unsupported(f"the size {expression}: expected no differences of dimensions")
-        parts = [vector(b, t) for t in terms if isinstance(t, SymbolicSize)]
-        if constant > 0:
-            parts.append(b.constant(np.zeros(constant, I64)))
-        out = parts[0]
-        for part in parts[1:]:
-            out = b.concat(out, part, axis=0)
-        return take(b, out, 0, -constant, END) if constant < 0 else out
 
 
 def _symbol(name: str) -> Any:

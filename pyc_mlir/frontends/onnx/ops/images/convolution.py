@@ -1,10 +1,13 @@
 """Convolutions and pools over one to three spatial dimensions."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.ops.elementwise import accumulated
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to
 from pyc_mlir.frontends.importing.volumes import avg_pool3d, conv3d, max_pool3d
@@ -115,19 +118,22 @@ def _dilated_average(n: OnnxNode, x: Any, w: OnnxWindow) -> Any:
     if n.type().shape[1] is None:
         raise unsupported("a dynamic number of channels with dilations: expected a static one")
     x, w, include = _counted_pads(n, to_2d(b, x), w)
-    total = _window_sum(n, x, w)
-    if include:
-        return b.div(total, n.number(math.prod(w.kernel)))
-    ones = expand_to(b, n.number(1), b.dims(x))
-    return b.div(total, _window_sum(n, ones, w))
+
+    def formula(x: Any) -> Any:
+        total = _window_sum(n, x, w)
+        if include:
+            return b.div(total, b.scalar(math.prod(w.kernel), x))
+        ones = expand_to(b, b.scalar(1, x), b.dims(x))
+        return b.div(total, _window_sum(n, ones, w))
+
+    return accumulated(b, x, formula)
 
 
 def _window_sum(n: OnnxNode, x: Any, w: OnnxWindow) -> Any:
     """Build the sum of each window of each channel."""
     b, rank, channels = n.b, spatial_rank(n), n.type().shape[1] or 1
     kernel = (1, 1, *w.kernel)
-    dtype = n.type().dtype
-    weight = b.constant(np.ones((channels, *kernel[1:]), dtype))
+    weight = b.constant(np.ones((channels, *kernel[1:]), b.type_of(x).dtype))
     if rank == 3:
         return conv3d(b, x, weight, w.strides, w.low, w.high, w.dilations, channels)
     out = b.conv2d(
@@ -139,20 +145,28 @@ def _window_sum(n: OnnxNode, x: Any, w: OnnxWindow) -> Any:
 @node("LpPool")
 def lp_pool(n: OnnxNode) -> Any:
     """out = (sum of |x|^p over each window)^(1/p)."""
-    b, p = n.b, float(n.attr("p", 2))
+    p = float(n.attr("p", 2))
     w = window(n, n.attr("kernel_shape"))
     if n.type().shape[1] is None:
         raise unsupported("a dynamic number of channels: expected a static one")
-    total = _window_sum(n, b.pow(b.abs(n.x()), n.number(p)), w)
-    return b.pow(total, n.number(1 / p))
+    return _lp(n, p, lambda terms: _window_sum(n, terms, w))
+
+
+def _lp(n: OnnxNode, p: float, sums: Callable[[Any], Any]) -> Any:
+    """Build (sums of |x|^p)^(1/p)."""
+    b = n.b
+
+    def formula(x: Any) -> Any:
+        return b.pow(sums(b.pow(b.abs(x), b.scalar(p, x))), b.scalar(1 / p, x))
+
+    return accumulated(b, n.x(), formula)
 
 
 @node("GlobalLpPool")
 def global_lp_pool(n: OnnxNode) -> Any:
     """out = (sum of |x|^p over all spatial dimensions)^(1/p)."""
     axes, p = tuple(range(2, n.type().rank)), float(n.attr("p", 2))
-    total = n.b.reduce_sum(n.b.pow(n.b.abs(n.x()), n.number(p)), axes=axes, keepdims=True)
-    return n.b.pow(total, n.number(1 / p))
+    return _lp(n, p, partial(n.b.reduce_sum, axes=axes, keepdims=True))
 
 
 @node("GlobalAveragePool", "GlobalMaxPool")

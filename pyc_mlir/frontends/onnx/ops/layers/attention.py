@@ -8,7 +8,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.functions import sees_a_key
-from pyc_mlir.dialects.types import BOOL, I64
+from pyc_mlir.dialects.types import BOOL, I64, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, merge, split, swap_last
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
@@ -42,8 +42,13 @@ def attention(n: OnnxNode) -> Any:
     seen = None if mask is None else sees_a_key(b, mask)
     shown = None
     if cap or n.wants(3):
-        scores = _scores(b, query, full_key, scale, cap)
-        out, shown = _by_scores(n, scores, mask, seen, full_value)
+        # The scores of 16-bit floats may leave their range, weighted values do not.
+        dtype = b.type_of(query).dtype
+        wide = [b.convert(v, accumulator(dtype)) for v in (query, full_key, full_value)]
+        if mask is not None and b.type_of(mask).dtype != BOOL:
+            mask = b.convert(mask, accumulator(dtype))
+        scores = _scores(b, wide[0], wide[1], scale, cap)
+        out, shown = (b.convert(v, dtype) for v in _by_scores(n, scores, mask, seen, wide[2]))
     else:
         n.attr("qk_matmul_output_mode")
         given = () if mask is None else (mask,)

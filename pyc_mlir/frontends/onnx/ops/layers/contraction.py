@@ -3,6 +3,7 @@
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ops.elementwise import accumulated
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import product, reshape_to, swap_last, take
@@ -22,16 +23,22 @@ def gemm(n: OnnxNode) -> Any:
     lhs = swap_last(b, n.x(0)) if n.attr("transA", 0) else n.x(0)
     rhs = swap_last(b, n.x(1)) if n.attr("transB", 0) else n.x(1)
     alpha, beta = n.attr("alpha", 1.0), n.attr("beta", 1.0)
-    out = _scaled(n, b.matmul(lhs, rhs), alpha)
-    return b.add(out, _scaled(n, n.x(2), beta)) if n.has(2) else out
+    for factor in (alpha, beta):
+        if not is_float(n.type().dtype) and factor != int(factor):
+            raise unsupported(f"factor {factor} with integers: expected a whole number")
+    out = scaled_product(b, lhs, rhs, alpha)
+    return b.add(out, _scaled(b, n.x(2), beta)) if n.has(2) else out
 
 
-def _scaled(n: OnnxNode, x: Any, factor: float) -> Any:
+def scaled_product(b: Any, lhs: Any, rhs: Any, factor: float) -> Any:
+    """factor * lhs @ rhs; of 16-bit floats the product before it may leave their range."""
     if factor == 1.0:
-        return x
-    if not is_float(n.type().dtype) and factor != int(factor):
-        raise unsupported(f"factor {factor} with integers: expected a whole number")
-    return n.b.mul(x, n.number(factor))
+        return b.matmul(lhs, rhs)
+    return accumulated(b, lhs, lambda x, y: _scaled(b, b.matmul(x, y), factor), rhs)
+
+
+def _scaled(b: Any, x: Any, factor: float) -> Any:
+    return x if factor == 1.0 else b.mul(x, b.scalar(factor, x))
 
 
 _MAX_DETERMINANT = 4
@@ -45,23 +52,23 @@ def determinant(n: OnnxNode) -> Any:
         raise unsupported(f"matrices of {size} rows: expected 1 to {_MAX_DETERMINANT}, static")
     dims = n.dims()[:-2]
 
-    def entry(row: int, column: int) -> Any:
-        one = take(n.b, take(n.b, n.x(), rank - 2, row, row + 1), rank - 1, column, column + 1)
+    def entry(x: Any, row: int, column: int) -> Any:
+        one = take(n.b, take(n.b, x, rank - 2, row, row + 1), rank - 1, column, column + 1)
         return reshape_to(n.b, one, dims)
 
-    def minor(row: int, columns: tuple[int, ...]) -> Any:
+    def minor(x: Any, row: int, columns: tuple[int, ...]) -> Any:
         total = None
         for place, column in enumerate(columns):
-            term = entry(row, column)
+            term = entry(x, row, column)
             if rest := (*columns[:place], *columns[place + 1 :]):
-                term = n.b.mul(term, minor(row + 1, rest))
+                term = n.b.mul(term, minor(x, row + 1, rest))
             if total is None:
                 total = term
             else:
                 total = n.b.sub(total, term) if place % 2 else n.b.add(total, term)
         return total
 
-    return minor(0, tuple(range(size)))
+    return accumulated(n.b, n.x(), lambda x: minor(x, 0, tuple(range(size))))
 
 
 @node("Einsum")

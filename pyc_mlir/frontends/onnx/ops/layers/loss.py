@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.ops.elementwise import accumulated
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.indexing import take_along
+from pyc_mlir.frontends.importing.shaping import expand_to
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 
@@ -23,19 +25,22 @@ def negative_log_likelihood(n: OnnxNode) -> Any:
         skip = b.compare(target, np.array(ignored, np.int64), predicate="eq")
         target = b.select(skip, np.array(0, np.int64), target)
     taken = b.squeeze(take_along(b, x, b.expand_dims(target, 1), 1), 1)
-    zero, one = n.number(0), n.number(1)
-    weight = b.gather(n.x(2), target, axis=0) if n.has(2) else b.add(b.mul(taken, zero), one)
+    weight = b.gather(n.x(2), target, axis=0) if n.has(2) else None
+    if weight is None:
+        weight = expand_to(b, n.number(1), b.dims(taken))
     if ignored is not None:
-        weight = b.select(skip, zero, weight)
-        taken = b.select(skip, zero, taken)
-    loss = b.mul(b.neg(taken), weight)
+        weight = b.select(skip, n.number(0), weight)
+        taken = b.select(skip, n.number(0), taken)
     reduction = n.attr("reduction", "mean")
-    if reduction == "none":
-        return loss
-    axes = tuple(range(b.type_of(loss).rank))
-    total = b.reduce_sum(loss, axes=axes)
-    if reduction == "sum":
-        return total
-    if reduction != "mean":
+    if reduction not in ("none", "sum", "mean"):
         raise unsupported(f"reduction={reduction}: expected none, sum or mean")
-    return b.div(total, b.reduce_sum(weight, axes=axes))
+    axes = tuple(range(b.type_of(taken).rank))
+
+    def formula(taken: Any, weight: Any) -> Any:
+        loss = b.mul(b.neg(taken), weight)
+        if reduction == "none":
+            return loss
+        total = b.reduce_sum(loss, axes=axes)
+        return total if reduction == "sum" else b.div(total, b.reduce_sum(weight, axes=axes))
+
+    return accumulated(b, taken, formula, weight)

@@ -1,8 +1,10 @@
 """Normalizations, in the form that inference uses."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from pyc_mlir.dialects.ops.elementwise import accumulated
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import reshape_to, split, take
@@ -17,9 +19,11 @@ def batch_norm(n: OnnxNode) -> Any:
     """pyc.batchnorm over dimension 1; in training by the batch's own mean and variance."""
     if n.attr("training_mode", 0):
         return _batch_norm_training(n)
-    dtype = n.type().dtype
-    vectors = [n.b.cast(v, dtype=dtype) if n.b.type_of(v).dtype != dtype else v for v in n.all()]
-    return n.b.batchnorm(*vectors, axis=1, epsilon=n.attr("epsilon", 1e-5))
+    b, given, epsilon = n.b, n.all(), n.attr("epsilon", 1e-5)
+    if len({b.type_of(v).dtype for v in given}) == 1:
+        return b.batchnorm(*given, axis=1, epsilon=epsilon)
+    x, *vectors = given
+    return accumulated(b, x, partial(b.batchnorm, axis=1, epsilon=epsilon), *vectors)
 
 
 def _batch_norm_training(n: OnnxNode) -> tuple[Any, Any, Any]:
@@ -33,12 +37,15 @@ def _batch_norm_training(n: OnnxNode) -> tuple[Any, Any, Any]:
     keep = n.attr("momentum", 0.9)
     running = []
     for index, now in ((3, mean), (4, variance)):
-        dtype = n.type(index).dtype
-        old, new = b.scalar(keep, n.x(index)), b.scalar(1 - keep, n.x(index))
-        running.append(b.add(b.mul(n.x(index), old), b.mul(b.convert(now, dtype), new)))
+        running.append(accumulated(b, n.x(index), partial(_moved, b, keep), now))
     vectors = [b.convert(n.x(i), wide) for i in (1, 2)]
     out = b.batchnorm(x, *vectors, mean, variance, axis=1, epsilon=n.attr("epsilon", 1e-5))
     return b.convert(out, n.type().dtype), *running
+
+
+def _moved(b: Any, keep: float, old: Any, new: Any) -> Any:
+    """keep * old + (1 - keep) * new."""
+    return b.add(b.mul(old, b.scalar(keep, old)), b.mul(new, b.scalar(1 - keep, new)))
 
 
 def normalized(n: OnnxNode, x: Any, axes: Sequence[int], *, center: bool = True) -> tuple[Any, ...]:
@@ -122,35 +129,39 @@ def _by_channel(n: OnnxNode, x: Any) -> Any:
 @node("LpNormalization")
 def lp_norm(n: OnnxNode) -> Any:
     """out = x / |x|_p along `axis`, p = 1 or 2; 0 where the norm is 0."""
-    b, x, axes = n.b, n.x(), (n.attr("axis", -1) % n.type().rank,)
-    if n.attr("p", 2) == 1:
-        norm = b.reduce_sum(b.abs(x), axes=axes, keepdims=True)
-    else:
-        norm = b.sqrt(b.reduce_sum(b.mul(x, x), axes=axes, keepdims=True))
-    empty = b.compare(norm, n.number(0), predicate="eq")
-    return b.div(x, b.select(empty, n.number(1), norm))
+    b, axes, p = n.b, (n.attr("axis", -1) % n.type().rank,), n.attr("p", 2)
+
+    def formula(x: Any) -> Any:
+        terms = b.abs(x) if p == 1 else b.mul(x, x)
+        total = b.reduce_sum(terms, axes=axes, keepdims=True)
+        norm = total if p == 1 else b.sqrt(total)
+        empty = b.compare(norm, b.scalar(0, x), predicate="eq")
+        return b.div(x, b.select(empty, b.scalar(1, x), norm))
+
+    return accumulated(b, n.x(), formula)
 
 
 @node("LRN")
 def local_response_norm(n: OnnxNode) -> Any:
     """out = x / (bias + alpha/size * sum of x^2 over `size` neighbouring channels)^beta."""
-    b, x, size = n.b, n.x(), n.attr("size")
-    rank = n.type().rank
+    b, size, rank = n.b, n.attr("size"), n.type().rank
     channels = n.type().shape[1]
     if channels is None:
         raise unsupported("a dynamic number of channels: expected a static one")
     if not 0 < size <= _MAX_NEIGHBOURS:
         raise unsupported(f"size {size}: expected 1 to {_MAX_NEIGHBOURS}")
     low, high = (size - 1) // 2, size - 1 - (size - 1) // 2
-    square = b.mul(x, x)
+    alpha, beta, bias = (n.attr(k, v) for k, v in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
 
     def around(amount: int) -> tuple[int, ...]:
         return tuple(amount if i == 1 else 0 for i in range(rank))
 
-    padded = b.pad(square, low=around(low), high=around(high))
-    total = take(b, padded, 1, 0, channels)
-    for offset in range(1, size):
-        total = b.add(total, take(b, padded, 1, offset, offset + channels))
-    scaled = b.mul(total, n.number(n.attr("alpha", 1e-4) / size))
-    base = b.add(scaled, n.number(n.attr("bias", 1.0)))
-    return b.mul(x, b.pow(base, n.number(-n.attr("beta", 0.75))))
+    def formula(x: Any) -> Any:
+        padded = b.pad(b.mul(x, x), low=around(low), high=around(high))
+        total = take(b, padded, 1, 0, channels)
+        for offset in range(1, size):
+            total = b.add(total, take(b, padded, 1, offset, offset + channels))
+        base = b.add(b.mul(total, b.scalar(alpha / size, x)), b.scalar(bias, x))
+        return b.mul(x, b.pow(base, b.scalar(-beta, x)))
+
+    return accumulated(b, n.x(), formula)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ops.elementwise import accumulated
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.indexing import along, extent_value
@@ -154,15 +155,18 @@ def _attended(n: OnnxNode, query: Any, key: Any, value: Any, past: Any) -> Any:
     if not cap and not smooth and not n.has(11):
         mask = seen if bias is None else b.select(seen, bias, b.scalar(-np.inf, bias))
         return b.attention(query, key, value, mask, scale=scale)
-    scores = b.matmul(b.mul(query, b.scalar(scale, query)), swap_last(b, key))
-    if cap:
-        limit = b.scalar(cap, scores)
-        scores = b.mul(b.tanh(b.div(scores, limit)), limit)
-    scores = scores if bias is None else b.add(scores, bias)
-    scores = b.select(seen, scores, b.scalar(-np.inf, scores))
-    if smooth or n.has(11):
-        return b.matmul(_with_sink(n, scores), value)
-    return b.matmul(b.softmax(scores, axis=-1), value)
+
+    def formula(query: Any, key: Any, value: Any, *bias: Any) -> Any:
+        scores = b.matmul(b.mul(query, b.scalar(scale, query)), swap_last(b, key))
+        if cap:
+            limit = b.scalar(cap, scores)
+            scores = b.mul(b.tanh(b.div(scores, limit)), limit)
+        scores = b.add(scores, *bias) if bias else scores
+        scores = b.select(seen, scores, b.scalar(-np.inf, scores))
+        sink = smooth or n.has(11)
+        return b.matmul(_with_sink(n, scores) if sink else b.softmax(scores, axis=-1), value)
+
+    return accumulated(b, query, formula, key, value, *([] if bias is None else [bias]))
 
 
 def _with_sink(n: OnnxNode, scores: Any) -> Any:

@@ -4,14 +4,18 @@
 """
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ops.elementwise import accumulated
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.shaping import merge, reshape_to, swap_last, take
+from pyc_mlir.frontends.importing.shaping import expand_to, merge, reshape_to, swap_last, take
+from pyc_mlir.frontends.onnx.ops.layers.contraction import scaled_product
 from pyc_mlir.frontends.onnx.ops.microsoft.blocks import unpacked
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, contrib
 
@@ -34,15 +38,29 @@ def skip_layer_norm(n: OnnxNode) -> Any:
     if n.wants(1) or n.wants(2):
         raise unsupported("the outputs `mean`, `inv_std_var`: expected the first and the last")
     bias = 3 if simplified else 4
-    total = b.add(n.x(0), n.x(1))
-    total = b.add(total, n.x(bias)) if n.has(bias) else total
-    epsilon = n.attr("epsilon", 1e-12)
-    if simplified:
-        out = b.rmsnorm(total, n.x(2), axis=-1, epsilon=epsilon)
-    else:
-        zeros = b.mul(n.x(2), n.number(0))
-        out = b.layernorm(total, n.x(2), n.x(3) if n.has(3) else zeros, axis=-1, epsilon=epsilon)
-    return out, None, None, total
+    added = [n.x(1), *([n.x(bias)] if n.has(bias) else ())]
+    vectors = [n.x(2)]
+    if not simplified:
+        vectors.append(n.x(3) if n.has(3) else expand_to(b, n.number(0), n.dims(2)))
+    norm = partial(
+        b.rmsnorm if simplified else b.layernorm, axis=-1, epsilon=n.attr("epsilon", 1e-12)
+    )
+    return normed_sum(b, n.x(0), added, norm, vectors)
+
+
+def normed_sum(
+    b: Any, x: Any, added: Sequence[Any], norm: Callable[..., Any], vectors: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Return `norm` of the sum of x and `added`, two missing outputs, and that sum.
+
+    16-bit floats are added in f32: the sum may leave their range, its norm does not.
+    """
+
+    def formula(x: Any, *rest: Any) -> Any:
+        return norm(reduce(b.add, (x, *rest[: len(added)])), *rest[len(added) :])
+
+    total = accumulated(b, x, lambda *values: reduce(b.add, values), *added)
+    return accumulated(b, x, formula, *added, *vectors), None, None, total
 
 
 @contrib("BiasGelu", "Gelu", "FastGelu")
@@ -70,8 +88,7 @@ def fused_matmul(n: OnnxNode) -> Any:
             x = b.transpose(x, permutation=(*range(1, rank - 1), 0, rank - 1))
         return swap_last(b, x) if n.attr(f"trans{name}", 0) else x
 
-    out = b.matmul(operand(0, "A"), operand(1, "B"))
-    return out if alpha == 1.0 else b.mul(out, n.number(alpha))
+    return scaled_product(b, operand(0, "A"), operand(1, "B"), alpha)
 
 
 @contrib("MatMulNBits")
@@ -164,8 +181,12 @@ def rotated(b: Any, x: Any, cosine: Any, sine: Any, interleaved: bool) -> Any:
         even, odd = (take(b, first, 3, i, 2 * half, 2) for i in (0, 1))
     else:
         even, odd = take(b, first, 3, 0, half), take(b, first, 3, half, 2 * half)
-    low = b.sub(b.mul(even, cosine), b.mul(odd, sine))
-    high = b.add(b.mul(even, sine), b.mul(odd, cosine))
+
+    def mixed(join: Any) -> Callable[..., Any]:
+        return lambda x, y, u, v: join(b.mul(x, u), b.mul(y, v))
+
+    low = accumulated(b, even, mixed(b.sub), odd, cosine, sine)
+    high = accumulated(b, even, mixed(b.add), odd, sine, cosine)
     if interleaved:
         out = merge(b, b.concat(b.expand_dims(low, 4), b.expand_dims(high, 4), axis=4), 3)
     else:

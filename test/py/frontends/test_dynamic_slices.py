@@ -1,0 +1,128 @@
+"""Slices of ONNX models whose bounds are sizes known at run time, and sums of such sizes."""
+
+import numpy as np
+import onnx
+import pytest
+from modules import shared_context
+from onnx import helper
+from onnx_models import check, model
+
+from pyc_mlir.artifact.import_report import UnsupportedModel
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.frontends.importing.sizes import SymbolicSize, Untracked, quotient
+from pyc_mlir.frontends.onnx.importer import import_onnx
+from pyc_mlir.frontends.sources import Source
+
+F = np.float32
+NUMBERS = {"_1": -1, "0": 0, "1": 1, "2": 2, "3": 3}
+VECTORS = {f"v{name}": np.array([value]) for name, value in NUMBERS.items()}
+SCALARS = {f"s{name}": np.array(value) for name, value in NUMBERS.items()}
+
+
+def n(op: str, inputs: str, output: str, **attributes) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), [output], output, **attributes)
+
+
+def size(of: str, axis: int, name: str) -> onnx.NodeProto:
+    return n("Shape", of, name, start=axis, end=axis + 1)
+
+
+# x: [batch, seq], past: [batch, past].
+LENGTHS = [size("x", 1, "seq"), size("past", 1, "before"), n("Add", "seq before", "all")]
+TABLE = {"table": np.arange(256, dtype=F).reshape(16, 16)}
+CASES: dict[str, list[onnx.NodeProto]] = {
+    # Differences of neighbours, as transformers finds packed sequences.
+    "x[1 : 1 + seq]": [
+        size("x", 1, "seq"), n("Slice", "x v0 v1 v1", "first"), n("Concat", "first x", "c", axis=1),
+        n("Add", "v1 seq", "end"), n("Slice", "c v1 end v_1 v1", "late"),
+        n("Slice", "c v0 seq v_1", "early"), n("Sub", "late early", "y"),
+    ],
+    # The mask of a decoder with a cache.
+    "table[all - seq : all, :all]": [
+        *LENGTHS, n("Sub", "all seq", "start"), n("Slice", "table start all v0", "rows"),
+        n("Slice", "rows v0 all v1", "part"), n("Concat", "past x", "c", axis=1),
+        n("Transpose", "c", "ct"), n("MatMul", "part ct", "y"),
+    ],
+    "table[1 : all : 2]": [*LENGTHS, n("Slice", "table v1 all v0 v2", "y")],
+    "c[-seq:]": [
+        *LENGTHS, n("Concat", "past x", "c", axis=1), n("Neg", "seq", "start"),
+        n("Slice", "c start far v1", "back"), n("Sub", "back x", "y"),
+    ],
+    "c[: all - seq]": [
+        *LENGTHS, n("Concat", "past x", "c", axis=1), n("Sub", "all seq", "end"),
+        n("Slice", "c v0 end v1", "front"), n("Sub", "front past", "y"),
+    ],
+    "x[seq - 1]": [
+        size("x", 1, "seq"), n("Sub", "seq v1", "last"), n("Gather", "x last", "y", axis=1),
+    ],
+    "arange(seq + 1)": [
+        size("x", 1, "seq"), n("Add", "seq v1", "more"), n("Squeeze", "more", "end"),
+        n("Range", "s0 end s1", "r"), n("Concat", "v2 more", "to", axis=0),
+        n("Expand", "r to", "y"),
+    ],
+    "padded": [
+        size("x", 1, "seq"), n("Add", "seq v3", "more"), n("Pad", "x pads", "p"),
+        size("x", 0, "batch"), n("Concat", "more batch", "to", axis=0),
+        n("Reshape", "p to", "y"),
+    ],
+}  # fmt: skip
+
+
+def made(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+    weights = {**VECTORS, **SCALARS, **TABLE, "far": np.array([2**63 - 1]),
+               "pads": np.array([0, 1, 0, 2])}  # fmt: skip
+    used = {name for node in nodes for name in node.input}
+    inputs = {"x": (F, ["batch", "seq"]), "past": (F, ["batch", "before"])}
+    return model(
+        nodes,
+        {name: given for name, given in inputs.items() if name in used},
+        ["y"],
+        {name: value for name, value in weights.items() if name in used},
+    )
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_bounds_that_are_dynamic_sizes(case: str) -> None:
+    proto = made(CASES[case])
+    for batch, seq, past in ((2, 3, 4), (1, 5, 1), (3, 1, 0)):
+        given = {"x": (batch, seq), "past": (batch, past)}
+        arrays = {i.name: np.random.default_rng(0).random(given[i.name]).astype(F)
+                  for i in proto.graph.input}  # fmt: skip
+        check(proto, arrays)
+
+
+def test_what_is_refused_with_dynamic_sizes_is_imported_at_those_of_the_inputs() -> None:
+    half = [size("x", 1, "seq"), n("Div", "seq v2", "end"), n("Slice", "x v0 end v1", "y")]
+    proto = made(half)
+    with pytest.raises(UnsupportedModel):
+        import_onnx(proto, context=shared_context())
+    x = np.arange(14, dtype=F).reshape(2, 7)
+    with shared_context() as context:
+        for inputs in ([x], [(2, 7)], [(None, 7)]):
+            module = Source.of(proto).load(inputs, context).module
+            assert module is not None
+            np.testing.assert_array_equal(interpret(module, [x])[0], x[:, :3])
+        with pytest.raises(UnsupportedModel):
+            Source.of(proto).load([(2, None)], context)
+
+
+def test_a_length_that_is_a_difference_is_refused() -> None:
+    """No tensor has it, and none can be made of that length."""
+    proto = made(
+        [size("x", 1, "seq"), n("Slice", "table seq far v0", "y"), n("Identity", "x", "z")]
+    )
+    with pytest.raises(UnsupportedModel, match=r"-1\*seq\+16"):
+        import_onnx(proto, context=shared_context())
+
+
+def test_sums_of_sizes() -> None:
+    length, past = (SymbolicSize(1, (name,)) for name in ("length", "past"))
+    more = length + 1
+    assert str(more) == "length+1" and str(more * 2) == "2*(length+1)" and str(past - 1) == "past-1"
+    assert more - 1 == length and past + length - past == length
+    assert more * 2 - length - length == 2 and quotient(more * 64, 64) == more
+    assert more == 1 + length and more != SymbolicSize(1, ("length+1",))
+    assert more > -1 and past + length > -5
+    for unknown in (length - 1, past - length):
+        with pytest.raises(Untracked):
+            bool(unknown > -2)
