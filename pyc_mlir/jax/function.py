@@ -12,11 +12,14 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
+from types import MethodType
 from typing import Any
 
 import jax  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
 import numpy as np
+from jax._src.config import trace_context  # pyright: ignore[reportMissingImports]
+from jax._src.lax.lax import _convert_element_type  # pyright: ignore[reportMissingImports]
 from jax.core import Tracer  # pyright: ignore[reportMissingImports]
 from jax.dtypes import float0  # pyright: ignore[reportMissingImports]
 
@@ -39,13 +42,16 @@ def jit(function: Callable[..., Any] | None = None, **arguments: Any) -> Any:
     As ``@jit`` or ``@jit(...)``, with what `pyc_mlir.compile` takes besides:
 
     static_argnums: positions of arguments that are values of the program, not arrays; hashable.
-    static_argnames: names of such keyword arguments.
+        Negative ones count from the last parameter.
+    static_argnames: names of such arguments. A parameter that is static by its position or by its
+        name is so either way it is given. Equal values of other types (2, 2.0) are other programs.
     polymorphic_shapes: one entry for each array argument that is not static, as
         `jax.export.symbolic_args_specs` takes them: ``("batch, 784", None)`` shares one program
         between the sizes of `batch`.
 
-    Arguments and results are pytrees of arrays. Arrays that the function closes over become
-    constants of the program: parameters are best closed over, since PyC packs constants.
+    Arguments and results are pytrees of arrays; Python's numbers have JAX's weak types. Arrays
+    that the function closes over become constants of the program: parameters are best closed
+    over, since PyC packs constants.
     Raises PycError with the reason's code: UnsupportedModel lists every primitive that PyC lacks,
     with the line of Python that made it.
     """
@@ -60,12 +66,16 @@ _SHARED: dict[int, "weakref.ref[jax.Array]"] = {}
 
 @dataclass(frozen=True)
 class _Bound:
-    """A call's arguments: those that are arrays as a pytree, and the others as part of the key."""
+    """A call's arguments: the leaves of those that are arrays, and the static ones."""
 
-    arrays: tuple[Any, ...]
-    keywords: dict[str, Any]
+    leaves: Sequence[Any]
+    tree: Any
     static: tuple[tuple[int, Any], ...]
     static_keywords: tuple[tuple[str, Any], ...]
+
+    def arrays(self) -> list[Any]:
+        """Return the leaves as arrays."""
+        return [_as_array(leaf) for leaf in self.leaves]
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,7 @@ class _Compiled:
     def __call__(self, arrays: Sequence[Any]) -> Any:
         """Run it with all leaves."""
         made = _run(self.program, [words_of(arrays[i]) for i in self.kept])
-        keyed = [keys_of(a, t) for a, t in zip(made, self.types, strict=True)]
+        keyed = [_like(a, t) for a, t in zip(made, self.types, strict=True)]
         return jax.tree.unflatten(self.results, keyed)
 
 
@@ -97,35 +107,35 @@ class JaxFunction:
     ) -> None:
         self._function = function
         numbers = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
-        self._static = frozenset(numbers)
         names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
-        self._static_names = frozenset(names)
+        self._static, self._static_names = _statics(function, numbers, names)
         self._polymorphic = polymorphic_shapes
         self._options = options
         self._programs: dict[Hashable, _Compiled] = {}
         self._lock = threading.Lock()
         update_wrapper(self, function)
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Return the function as a method of `instance`."""
+        return self if instance is None else MethodType(self, instance)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the compiled program; the result has the structure that the function returns."""
         bound = self._bind(args, kwargs)
-        leaves, tree = jax.tree.flatten((bound.arrays, bound.keywords))
-        if any(isinstance(leaf, Tracer) for leaf in leaves):
-            return _traced(self._restored(bound, tree), leaves, self._options)
-        arrays = [_as_array(leaf) for leaf in leaves]
-        return self._find(bound, tree, arrays)(arrays)
+        if any(isinstance(leaf, Tracer) for leaf in bound.leaves):
+            return _traced(self._restored(bound), bound.leaves, self._options)
+        arrays = bound.arrays()
+        return self._find(bound, arrays)(arrays)
 
     def module(self, *args: Any, **kwargs: Any) -> ir.Module:
         """Return the pyc module that a call with these arguments is compiled from."""
         bound = self._bind(args, kwargs)
-        leaves, tree = jax.tree.flatten((bound.arrays, bound.keywords))
-        return self._imported(bound, tree, [_as_array(leaf) for leaf in leaves])[0]
+        return self._imported(bound, self._specs(bound, bound.arrays()))[0]
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """Return the program of a call with these arguments; it takes the arguments' leaves."""
         bound = self._bind(args, kwargs)
-        leaves, tree = jax.tree.flatten((bound.arrays, bound.keywords))
-        return self._find(bound, tree, [_as_array(leaf) for leaf in leaves]).program
+        return self._find(bound, bound.arrays()).program
 
     def cache_clear(self) -> None:
         """Forget all programs."""
@@ -133,20 +143,21 @@ class JaxFunction:
             self._programs.clear()
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> _Bound:
-        static = tuple((i, a) for i, a in enumerate(args) if i in self._static)
-        named = tuple(sorted((k, v) for k, v in kwargs.items() if k in self._static_names))
+        # Negative positions are left to the call where the function takes any number of arguments.
+        static = {n + len(args) if n < 0 else n for n in self._static}
+        arrays = tuple(a for i, a in enumerate(args) if i not in static)
+        keywords = {k: v for k, v in kwargs.items() if k not in self._static_names}
         return _Bound(
-            tuple(a for i, a in enumerate(args) if i not in self._static),
-            {k: v for k, v in kwargs.items() if k not in self._static_names},
-            static,
-            named,
+            *jax.tree.flatten((arrays, keywords)),
+            tuple((i, a) for i, a in enumerate(args) if i in static),
+            tuple((k, kwargs[k]) for k in sorted(kwargs.keys() & self._static_names)),
         )
 
-    def _restored(self, bound: _Bound, tree: Any) -> Callable[..., Any]:
+    def _restored(self, bound: _Bound) -> Callable[..., Any]:
         """Return the function of the array arguments' leaves alone."""
 
         def flat(*leaves: Any) -> Any:
-            arrays, keywords = jax.tree.unflatten(tree, leaves)
+            arrays, keywords = jax.tree.unflatten(bound.tree, leaves)
             args = list(arrays)
             for position, value in bound.static:
                 args.insert(position, value)
@@ -154,44 +165,45 @@ class JaxFunction:
 
         return flat
 
-    def _find(self, bound: _Bound, tree: Any, arrays: Sequence[Any]) -> _Compiled:
-        specs = self._specs(bound, tree, arrays)
-        types = tuple((str(s.shape), str(s.dtype)) for s in specs)
-        key = (tree, types, bound.static, bound.static_keywords)
+    def _find(self, bound: _Bound, arrays: Sequence[Any]) -> _Compiled:
+        specs = self._specs(bound, arrays)
+        types = tuple((str(s.shape), str(s.dtype), s.weak_type) for s in specs)
+        static = _with_types((bound.static, bound.static_keywords))
+        # JAX's settings that change what it traces, such as 64-bit types.
+        key = (bound.tree, types, static, trace_context())
         with self._lock:
             found = self._programs.get(key)
             if found is None:
-                module, results, kept = self._imported(bound, tree, arrays)
+                module, results, kept = self._imported(bound, specs)
                 program = compile_program(module, **self._options)
                 types, structure = jax.tree.flatten(results)
                 found = _Compiled(program, structure, tuple(types), tuple(kept))
                 self._programs[key] = found
         return found
 
-    def _specs(self, bound: _Bound, tree: Any, arrays: Sequence[Any]) -> list[Any]:
+    def _specs(self, bound: _Bound, arrays: Sequence[Any]) -> list[Any]:
         """Return the types of the leaves; symbolic if the caller named dimensions."""
-        plain = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
+        weak = map(_is_weak, bound.leaves)
+        plain = [_described(a, w) for a, w in zip(arrays, weak, strict=True)]
         if self._polymorphic is None:
             return plain
-        args, keywords = jax.tree.unflatten(tree, plain)
+        args, keywords = jax.tree.unflatten(bound.tree, plain)
         symbolic = jax.export.symbolic_args_specs(args, self._polymorphic)
-        return jax.tree.leaves((symbolic, keywords))
+        leaves = jax.tree.leaves((symbolic, keywords))
+        return [_described(s, p.weak_type) for s, p in zip(leaves, plain, strict=True)]
 
-    def _imported(
-        self, bound: _Bound, tree: Any, arrays: Sequence[Any]
-    ) -> tuple[ir.Module, Any, list[int]]:
-        specs = self._specs(bound, tree, arrays)
-        flat = self._restored(bound, tree)
-        traced = jax.jit(flat, keep_unused=True).trace(*specs)
+    def _imported(self, bound: _Bound, specs: Sequence[Any]) -> tuple[ir.Module, Any, list[int]]:
+        traced = jax.jit(self._restored(bound), keep_unused=True).trace(*specs)
         labels = [_label(path) for path, _ in jax.tree.leaves_with_path(traced.out_info)]
         jaxpr = without_dead_code(traced.jaxpr)
-        module = import_jaxpr(jaxpr, self._argument_names(tree), labels, _title(self._function))
+        names = self._argument_names(bound.tree)
+        module = import_jaxpr(jaxpr, names, labels, _title(self._function))
         return module, traced.out_info, kept_arguments(jaxpr)
 
     def _argument_names(self, tree: Any) -> list[str]:
         """Name the leaves: ``params['dense']['kernel']``, ``x``."""
         numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
-        parameters = list(_parameters(self._function))
+        parameters = _parameters(self._function)[0]
         positional = [p for i, p in enumerate(parameters) if i not in self._static]
         names = [""] * tree.num_leaves
         for (_, which, *rest), number in jax.tree.leaves_with_path(numbered):
@@ -203,16 +215,58 @@ class JaxFunction:
         return names
 
 
-def _parameters(function: Callable[..., Any]) -> Sequence[str]:
-    """Return the names of the positional parameters; none if Python does not know them."""
+def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool]:
+    """Return the names of the positional parameters, and if there may be more of them.
+
+    No names if Python does not know them.
+    """
     try:
-        return [
-            p.name
-            for p in inspect.signature(function).parameters.values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
+        all_of = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return []
+        return [], True
+    positional = [p.name for p in all_of if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return positional, any(p.kind is p.VAR_POSITIONAL for p in all_of)
+
+
+def _statics(
+    function: Callable[..., Any], numbers: Sequence[int], names: Sequence[str]
+) -> tuple[frozenset[int], frozenset[str]]:
+    """Return positions and names of the static parameters: of each both, whichever is given."""
+    parameters, more = _parameters(function)
+    count = len(parameters)
+    at = {n + count if -count <= n < 0 and not more else n for n in numbers}
+    at |= {i for i, name in enumerate(parameters) if name in names}
+    return frozenset(at), frozenset(names) | {parameters[i] for i in at if 0 <= i < count}
+
+
+def _with_types(value: Any) -> Hashable:
+    """Return a key that tells 2 from 2.0 and True, and 0.0 from -0.0; of tuples by their entries.
+
+    Raises PycError (BAD_ARGUMENT) for a value that is not hashable.
+    """
+    if isinstance(value, tuple):
+        return type(value), tuple(map(_with_types, value))
+    if not isinstance(value, Hashable):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"static argument: expected a hashable value, got {type(value).__name__}",
+        )
+    return type(value), value.hex() if isinstance(value, float) else value
+
+
+def _described(array: Any, weak: bool) -> Any:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak)
+
+
+def _is_weak(leaf: Any) -> bool:
+    """Return whether JAX lets the types of other operands decide: Python's numbers, and such."""
+    return getattr(leaf, "weak_type", type(leaf) in (int, float, complex))
+
+
+def _like(array: Any, kind: Any) -> Any:
+    """Return an array as `kind` describes it: keys, or an array of a weak type."""
+    array = keys_of(array, kind)
+    return _convert_element_type(array, weak_type=True) if _is_weak(kind) else array
 
 
 def _label(path: Any) -> str:
@@ -226,20 +280,24 @@ def _title(function: Callable[..., Any]) -> str:
 def _as_array(leaf: Any) -> Any:
     """Return a leaf as an array of JAX's or numpy's, in the element type that JAX gives it.
 
-    Raises PycError (BAD_ARGUMENT) for a leaf that is no array.
+    Raises PycError (BAD_ARGUMENT) for a leaf that is no array, or an integer beyond JAX's type.
     """
     if isinstance(leaf, jax.Array):
         return leaf
     try:
         array = np.asarray(leaf)
+        if array.dtype.kind in "OSU":
+            raise TypeError
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+        return np.asarray(leaf, dtype) if isinstance(leaf, int) else array.astype(dtype, copy=False)
+    except OverflowError as error:
+        raise PycError(ReasonCode.BAD_ARGUMENT, f"argument: {error}") from None
     except (TypeError, ValueError):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"argument: expected an array or a number, got {type(leaf).__name__}; name others in "
             "`static_argnums`",
         ) from None
-    return array.astype(dtype, copy=False)
 
 
 def _run(program: Program, arrays: Sequence[Any]) -> list[jax.Array]:
@@ -284,9 +342,14 @@ def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, 
     types, structure = jax.tree.flatten(jax.eval_shape(flat, *leaves))
     if any(map(is_key, (*types, *leaves))):
         out = _traced(_on_words(flat, leaves), [words_of(leaf) for leaf in leaves], options)
-        return jax.tree.unflatten(structure, map(keys_of, out, types))
+        return jax.tree.unflatten(structure, map(_like, out, types))
+
+    def typed(*arrays: Any) -> Any:
+        # The arrays of a callback have lost the leaves' weak types.
+        return flat(*map(_like, arrays, leaves))
+
     shapes = jax.tree.unflatten(structure, types)
-    forward = _copying(JaxFunction(flat, **options))
+    forward = _copying(JaxFunction(typed, **options))
 
     @jax.custom_vjp
     def call(*arrays: Any) -> Any:
@@ -296,10 +359,11 @@ def _traced(flat: Callable[..., Any], leaves: Sequence[Any], options: dict[str, 
         return call(*arrays), arrays
 
     def back(arrays: Any, cotangents: Any) -> tuple[Any, ...]:
-        return _gradients(flat, arrays, cotangents, options)
+        made = _gradients(typed, arrays, cotangents, options)
+        return tuple(None if g is None else _like(g, k) for g, k in zip(made, leaves, strict=True))
 
     call.defvjp(keep, back)
-    return call(*leaves)
+    return jax.tree.map(_like, call(*leaves), shapes)
 
 
 def _on_words(flat: Callable[..., Any], leaves: Sequence[Any]) -> Callable[..., Any]:

@@ -3,12 +3,12 @@
 torch captures a function's graph; AOTAutograd makes it functional and, where gradients are asked
 for, splits it into a forward and a backward graph. Each graph becomes a `Program`. Parameters and
 buffers are its arguments, shared with the program, so that a call computes with what the module
-holds then. They are compiled in as constants where that is asked for, and in torch's inference
-mode; a call then compares them with what they were, as weights.py says, and compiles again.
+holds then. They are compiled in as constants where that is asked for; a call then compares them
+with what they were, as weights.py says, and compiles again if it sees a change.
 
     torch.compile(model, backend="pyc", options={"target": "cpu-avx2", "fallback": "eager"})
 
-Options are those of `pyc_mlir.compile`, and `freeze` (None) and `fallback` ("error", or "eager":
+Options are those of `pyc_mlir.compile`, and `freeze` (False) and `fallback` ("error", or "eager":
 what PyC refuses runs in torch). Nothing falls back otherwise: a refusal is the error of the call.
 """
 
@@ -28,7 +28,7 @@ from pyc_mlir.torch.calls import (
     EAGER,
     ERROR,
     Call,
-    InferenceCalls,
+    FrozenCalls,
     Settings,
     call_of,
     imported,
@@ -84,11 +84,9 @@ def _settings(options: Mapping[str, Any] | None, mode: str | None) -> Settings:
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"fallback: expected 'error' or 'eager', got {fallback!r}"
         )
-    freeze = given.pop("freeze", None)
-    if freeze not in (None, True, False):
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"freeze: expected True, False or None, got {freeze!r}"
-        )
+    freeze = given.pop("freeze", False)
+    if not isinstance(freeze, bool):
+        raise PycError(ReasonCode.BAD_ARGUMENT, f"freeze: expected True or False, got {freeze!r}")
     return Settings(freeze, fallback, given)
 
 
@@ -127,14 +125,16 @@ class _Compiler:
         self.settings, self.weights, self.count = settings, weights, count
 
     def inference(self, gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compile a graph without gradients, whose weights may be frozen."""
+        """Compile a graph without gradients, its weights as constants if that is asked for."""
         count("inference")
         weights = self._weights(example_inputs)
+        if not self.settings.freeze:
+            return _boxed(call_of(imported(gm), weights, self.settings))
         context = TracingContext.try_get()
         facts = context and context.fw_metadata
         written = facts.mutated_inp_runtime_indices if facts else weights
         frozen = {i: t for i, t in weights.items() if i not in written}
-        return _boxed(InferenceCalls(gm, weights, frozen, self.settings))
+        return _boxed(FrozenCalls(gm, weights, frozen, self.settings))
 
     def _weights(self, example_inputs: Sequence[Any]) -> Mapping[int, Any]:
         """Return the weights of fixed sizes.

@@ -1,11 +1,10 @@
 """The calls of captured graphs: each compiles its graph and runs it on torch's tensors.
 
-`InferenceCalls` are those of a graph without gradients, whose weights may be frozen; `call_of` is
-any other graph.
+`FrozenCalls` are those of a graph with frozen weights; `call_of` is any other graph.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -36,9 +35,9 @@ Call = Callable[[Sequence[Any]], list[Any]]
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of `torch.compile`; `freeze` is None for "in inference mode"."""
+    """The arguments of `torch.compile`."""
 
-    freeze: bool | None
+    freeze: bool
     fallback: str
     compile: Mapping[str, Any]
 
@@ -52,13 +51,10 @@ def leave_to_torch(error: PycError, settings: Settings) -> None:
     logger(COMPILE).warning("left to torch, as asked: %s", error)
 
 
-class InferenceCalls:
-    """The calls of one graph without gradients: with weights as arguments, and with frozen ones.
+class FrozenCalls:
+    """The calls of one graph whose weights are constants, compiled again when one has changed.
 
     static: the tensors of the module, weights: those that the graph does not write; both by number.
-    torch hides its inference mode from compiles, so that without `freeze` the first call tells
-    which of the two is compiled, and the graph is only imported before: that refuses most of what
-    has to be refused. Frozen weights are compiled in again when one of them has changed.
     """
 
     def __init__(
@@ -70,52 +66,30 @@ class InferenceCalls:
             i: _PARAMETER_CHANGES if isinstance(t, torch.nn.Parameter) else 1
             for i, t in weights.items()
         }
-        self._plain: Call | None = None
-        self._frozen: tuple[Watch, Call] | None = None
-        self._imported: CompiledGraph | None = None
-        if settings.freeze:
-            self._freeze(weights)
-        else:
-            self._imported = imported(gm)
+        self._freeze(weights)
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Return the graph's results. Raises PycError if it cannot be compiled, or a call fails."""
-        try:
-            call = self._chosen(args)
-        except PycError as error:
-            leave_to_torch(error, self._settings)
-            call = self._plain = lambda args: list(self._gm(*args))
-            self._settings = replace(self._settings, freeze=False)
-        return call(args)
+        changed = self._watch.changed(args)
+        for i in changed:
+            self._left[i] -= 1
+        if changed:
+            count("refrozen")
+            try:
+                self._freeze(args)
+            except PycError as error:
+                leave_to_torch(error, self._settings)
+                self._watch, self._call = Watch({}), lambda args: list(self._gm(*args))
+        return self._call(args)
 
-    def _chosen(self, args: Sequence[Any]) -> Call:
-        """Return what runs a call, compiled if need be."""
-        asked = self._settings.freeze
-        if torch.is_inference_mode_enabled() if asked is None else asked:
-            if self._frozen is None:
-                return self._freeze(args)
-            watch, call = self._frozen
-            changed = watch.changed(args)
-            for i in changed:
-                self._left[i] -= 1
-            if changed:
-                count("refrozen")
-            return self._freeze(args) if changed else call
-        if self._plain is None:
-            made = self._imported or imported(self._gm)
-            self._plain = call_of(made, self._static, self._settings)
-            self._imported = None
-        return self._plain
-
-    def _freeze(self, args: Mapping[int, Any] | Sequence[Any]) -> Call:
+    def _freeze(self, args: Mapping[int, Any] | Sequence[Any]) -> None:
         """Compile the weights of a call in."""
         weights = {i: args[i] for i, left in self._left.items() if left > 0}
         with _disable_current_modes():
             # Looked at first: what is written while the compile works is seen at the next call.
             watch = Watch(weights)
         call = call_of(imported(self._gm, weights), self._static, self._settings)
-        self._frozen = watch, call
-        return call
+        self._watch, self._call = watch, call
 
 
 def imported(gm: Any, frozen: Mapping[int, Any] = _NOTHING) -> CompiledGraph:

@@ -59,3 +59,31 @@ def random_function(seed: int) -> tuple[Callable[..., Any], tuple[np.ndarray, ..
 
     arrays = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
     return function, tuple(arrays)
+
+
+_NARROW = (jnp.bfloat16, np.float16, np.float32, np.int8, np.uint8, np.int32, np.bool_)
+_NUMBERS: tuple[Callable[[int], Any], ...] = (
+    float, int, lambda v: v > 2, np.float32, np.int8, lambda v: jnp.asarray(v) * 1.0,
+)  # fmt: skip
+# Exact for small multiples of a half, whatever the types.
+_PROMOTING: tuple[Step, ...] = (
+    lambda x, s: x * s, lambda x, s: x + s, lambda x, s: jnp.where(x > 2, x, s), jnp.maximum,
+    lambda x, s: jnp.stack([x, x * s]).sum(0), lambda x, s: jnp.asarray(s) + 2 * x,
+    lambda x, s: jax.lax.fori_loop(0, 2, lambda i, c: c * 2, s * 1) + x, lambda x, s: x**2 + s,
+    lambda x, s: jnp.concatenate([jnp.atleast_1d(s) * 1, x]),
+)  # fmt: skip
+
+
+def random_promotion(seed: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A function of an array of a narrow type and two numbers, weakly typed or not."""
+    rng = np.random.default_rng(seed)
+    dtype = _NARROW[rng.integers(len(_NARROW))]
+    first, second = (_PROMOTING[i] for i in rng.integers(0, len(_PROMOTING), 2))
+    x = jnp.asarray(rng.integers(0, 5, 3) / 2, dtype)
+    numbers = (_NUMBERS[i](int(rng.integers(0, 4))) for i in rng.integers(0, len(_NUMBERS), 2))
+
+    def function(x: Any, s: Any, t: Any) -> Any:
+        y = first(x, s)
+        return y, second(y, t), s * t
+
+    return function, (x, *numbers)
