@@ -6,6 +6,7 @@ comes out infinite or NaN, which `UncertainBuilder` makes infinite: it is not co
 """
 
 import math
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
@@ -254,7 +255,8 @@ def _cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
         margin = LAMBDA * x.deviation
         return np.where((margin > 0) & ~(np.abs(_wide(x)) > margin), 1.0, 0.0)
     if not is_float(x.value.dtype):
-        return x.deviation
+        # Integers wrap around.
+        return np.where((x.deviation > 0) & ~_fits(x, dtype), np.inf, x.deviation)
     swing = _swing("cast", x, dtype=dtype)
     if (dtype_name(x.value.dtype), dtype_name(dtype)) == ("f64", "f16"):
         # IREE's conversion gives 0 for what is subnormal in f16; that from f32 does not.
@@ -262,6 +264,24 @@ def _cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
         size = np.abs(_wide(x))
         swing = np.where((size > 0) & (size < 2 * tiny), np.maximum(swing, tiny), swing)
     return swing
+
+
+def _fits(x: Uncertain, dtype: np.dtype) -> np.ndarray:
+    """Return where an integer type holds whatever x may be; all of a float type."""
+    if is_float(dtype) or dtype == np.bool_:
+        return np.ones(x.value.shape, bool)
+    ends, reach = np.iinfo(dtype), LAMBDA * x.deviation
+    low, high = np.trunc(_wide(x) - reach), np.trunc(_wide(x) + reach)
+    return (low >= float(ends.min)) & (high < float(ends.max + 1))
+
+
+def _numpy_cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
+    """Leave open what numpy leaves to the machine: floats that an integer type does not hold."""
+    certain = True if not is_float(x.value.dtype) else _fits(x, dtype)
+    return np.where(certain, _cast(value, x, dtype=dtype), np.inf)
+
+
+NUMPY_RULES = ChainMap({"cast": _numpy_cast}, RULES)
 
 
 def _movement(name: str) -> None:

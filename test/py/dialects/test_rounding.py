@@ -8,7 +8,7 @@ from op_cases import CASES, inputs
 import pyc_mlir
 from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
 from pyc_mlir.dialects.numerics.rounding import Uncertain
-from pyc_mlir.dialects.numerics.rules import RULES
+from pyc_mlir.dialects.numerics.rules import NUMPY_RULES, RULES
 from pyc_mlir.dialects.numerics.uncertain import UncertainBuilder
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import is_float
@@ -94,6 +94,20 @@ def test_what_rounding_decides_is_left_open():
     assert list(np.isinf(index.deviation)) == [True, False]
     taken = B.gather(B.constant(np.arange(4.0)), index)
     assert list(np.isinf(taken.deviation)) == [True, False]
+
+
+def test_conversions_of_uncertain_numbers_out_of_range():
+    """Integers wrap around; floats saturate, but in numpy."""
+    near = uncertain(np.array([250, 255, 300], np.int32), 1.0)
+    narrow = B.cast(near, dtype=np.dtype(np.uint8))
+    assert list(np.isinf(narrow.deviation)) == [False, True, True]
+    assert B.cast(near, dtype=np.dtype(np.int64)).deviation == pytest.approx(1.0)
+    x = B.constant(np.array([np.nan, np.inf, -1, 256, 255.9, -0.9, 3], np.float32))
+    by_numpy = UncertainBuilder(rules=NUMPY_RULES)
+    for b, left_open in ((B, 0), (by_numpy, 4)):
+        found = b.cast(x, dtype=np.dtype(np.uint8)).deviation
+        assert list(np.isinf(found)) == [True] * left_open + [False] * (7 - left_open)
+        assert not b.cast(x, dtype=np.dtype(np.float16)).deviation.any()
 
 
 def test_exact_values_are_compared_exactly():

@@ -12,6 +12,7 @@ import pyc_mlir
 from pyc_mlir import nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
+from pyc_mlir.artifact.test_vectors import EDGES, FINITE_EDGES, make_inputs
 from pyc_mlir.artifact.verification import SelfCheck, Unchecked
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import CacheStore
@@ -86,6 +87,20 @@ def test_dynamic_dimensions_have_several_sizes():
     check = program.stats().check
     assert check is not None and [s["n"] for s in check.sizes] == [5, 18, 1]
     assert "n = 5; n = 18" in str(check) and "self-check" in repr(program.stats())
+
+
+def test_each_argument_of_the_last_sample_has_all_edge_values():
+    specs = [TensorSpec(d, 3, 4) for d in ("f32", "f16", "f64", "bf16", "i8", "f32")]
+    made = build(lambda *xs: [x + x for x in xs], specs, make_options(check=False))
+    for seed in (EDGES, FINITE_EDGES):
+        for x in make_inputs(made.signature, seed, {}):
+            if x.dtype == np.int8:
+                assert {0, 1, -128, 127} <= set(x.ravel().tolist())
+                continue
+            wide = x.astype(np.float64).ravel()
+            assert set(np.signbit(wide[wide == 0])) == {True, False}
+            special = set(map(str, wide[~np.isfinite(wide)]))
+            assert special == ({"nan", "inf", "-inf"} if seed == EDGES else set())
 
 
 @dataclass(frozen=True)
