@@ -14,9 +14,9 @@ from pyc_mlir.dialects.ir.builder import Builder
 from pyc_mlir.dialects.ir.interpreter import check_unstretched, op_definition, walk
 from pyc_mlir.dialects.numerics.approximation import Approximation
 from pyc_mlir.dialects.numerics.budget import ReferenceBudget
-from pyc_mlir.dialects.numerics.rounding import Rule, Uncertain
+from pyc_mlir.dialects.numerics.rounding import Rule, Uncertain, leaves_range
 from pyc_mlir.dialects.numerics.rules import KERNELS, RULES
-from pyc_mlir.dialects.opdef import OpDef, evaluate
+from pyc_mlir.dialects.opdef import OpDef, unrounded
 from pyc_mlir.dialects.types import TensorType
 
 
@@ -38,8 +38,9 @@ class UncertainBuilder(Builder):
         """Return the reference's value with its deviation. Raises OverBudget."""
         if self._budget is not None:
             self._budget.take(op, [self.type_of(o) for o in operands], params)
-        value = evaluate(op, [o.value for o in operands], **params)
+        exact, dtype = unrounded(op, [o.value for o in operands], **params)
         with np.errstate(all="ignore"):
+            value = exact.astype(dtype, copy=False)
             if (rule := self._rules.get(op.name)) is not None:
                 deviation = rule(value, *operands, **params)
             else:
@@ -47,7 +48,8 @@ class UncertainBuilder(Builder):
                 deviation = np.inf if parts is None else parts.deviation
                 if (more := KERNELS.get(op.name)) is not None:
                     deviation = deviation + more(value, *operands, **params)
-        known = np.where(np.isnan(deviation), np.inf, deviation)
+            lost = np.isnan(deviation) | leaves_range(exact, deviation, dtype)
+        known = np.where(lost, np.inf, deviation)
         return Uncertain(value, np.broadcast_to(known, value.shape))
 
     def constant(self, value: np.ndarray) -> Uncertain:

@@ -23,6 +23,7 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.frontends.python.trace import trace
@@ -101,6 +102,36 @@ def test_each_argument_of_the_last_sample_has_all_edge_values():
             assert set(np.signbit(wide[wide == 0])) == {True, False}
             special = set(map(str, wide[~np.isfinite(wide)]))
             assert special == ({"nan", "inf", "-inf"} if seed == EDGES else set())
+
+
+def spelled_out(x: Any, *weights: Any) -> list[Any]:
+    """What exporters write, behind products: f16 leaves its range there and has subnormal numbers.
+
+    Each has a product of its own, so that composites are found.
+    """
+    one = x.dtype.type(1)
+    a, b, c, d, e, f = (x @ w for w in weights)
+    high = np.exp(c - c.max(-1, keepdims=True))
+    return [
+        one / (one + np.exp(-a)),
+        b * (one / (one + np.exp(-b))),
+        high / high.sum(-1, keepdims=True),
+        np.floor(nn.silu(d)),
+        np.rint(nn.gelu(e)),
+        f * nn.sigmoid(f),
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", ["f16", *(pytest.param(k, marks=pytest.mark.full) for k in ("bf16", "f32", "f64"))]
+)
+def test_activations_that_are_spelled_out_are_right(kind):
+    dtype = DTYPES[kind]
+    draw = np.random.default_rng(0)
+    weights = [(draw.standard_normal((64, 64)) * 4).astype(dtype) for _ in range(6)]
+    made = build(lambda x: spelled_out(x, *weights), [TensorSpec(kind, 16, 64)], ON)
+    check = check_of(made)
+    assert check.done == 3 and "agrees with 3 of 3" in check.function
 
 
 @dataclass(frozen=True)
