@@ -203,12 +203,22 @@ def evaluate(op: type[OpDef], arrays: Sequence[np.ndarray], **params: Any) -> np
 
     Raises VerificationError when the arrays do not fit the op.
     """
+    found, dtype = unrounded(op, arrays, **params)
+    with np.errstate(all="ignore"):
+        return found.astype(dtype, copy=False)
+
+
+def unrounded(
+    op: type[OpDef], arrays: Sequence[np.ndarray], **params: Any
+) -> tuple[np.ndarray, np.dtype]:
+    """Return what the reference of `op` computes, which may be wider, and the result's dtype.
+
+    Raises VerificationError when the arrays do not fit the op.
+    """
     bound = op.bind(params)
     op.check_arity(len(arrays))
-    types = [TensorType(a.shape, a.dtype) for a in arrays]
-    expected = op.infer(*types, **bound)
+    expected = op.infer(*(TensorType(a.shape, a.dtype) for a in arrays), **bound)
     with np.errstate(all="ignore"):
-        out = np.asarray(op.reference(*arrays, **bound)).astype(expected.dtype, copy=False)
-    return out.reshape(
-        [s if d is None else d for d, s in zip(expected.shape, out.shape, strict=True)]
-    )
+        out = np.asarray(op.reference(*arrays, **bound))
+    shape = [s if d is None else d for d, s in zip(expected.shape, out.shape, strict=True)]
+    return out.reshape(shape), expected.dtype

@@ -197,7 +197,7 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
     checks = made.checks or Checks()
     if function is not None and compares:
         samples = Samples.from_bytes(made.samples, made.signature).samples
-        found = agreement(function.call, made.signature, samples)
+        found = agreement(function, made.signature, samples)
         return replace(made, checks=replace(checks, function=found))
     expected, check = checks.expected, checks.check
     if expected is None or check is None:
@@ -207,7 +207,7 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
         found = (
             f"the function itself was not called, since it {effects}"
             if effects
-            else agreement(function.call, made.signature, expected.samples.samples)
+            else agreement(function, made.signature, expected.samples.samples)
         )
         check = replace(check, function=found)
     return replace(made, checks=replace(checks, expected=None, check=check))

@@ -23,6 +23,8 @@ from pyc_mlir.dialects.types import accumulator, dtype_name, is_float
 LAMBDA = 4.0
 # Half the distance of 1 from the next number.
 UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+# The least number that f16 rounds to infinity, and half the distance of its subnormal numbers.
+_F16_OVERFLOW, _F16_UNIT = 65520.0, 2.0**-25
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +42,11 @@ class Uncertain:
     def exact(value: np.ndarray) -> "Uncertain":
         """Return a value that every correct program has, but that subnormal numbers may be zero."""
         value = np.asarray(value)
-        if is_float(value.dtype) and value.dtype.itemsize >= 4:
-            tiny = np.finfo(value.dtype).tiny
+        if is_float(value.dtype) and value.dtype != np.float16:
+            tiny = flushed(value.dtype)
             subnormal = (np.abs(value) < tiny) & (value != 0)
             if subnormal.any():
-                return Uncertain(value, np.where(subnormal, float(tiny), 0.0))
+                return Uncertain(value, np.where(subnormal, tiny, 0.0))
         # One zero for all elements: constants are large.
         return Uncertain(value, np.broadcast_to(0.0, value.shape))
 
@@ -63,8 +65,26 @@ def roundoff(dtype: np.dtype) -> float:
     return UNIT_ROUNDOFF.get(dtype_name(dtype), 0.0)
 
 
+def flushed(dtype: np.dtype) -> float:
+    """Return the least normal number of a float type; that of f32, in which 16 bits are computed.
+
+    Smaller numbers may be taken for zero. Those of f16 are not, as f32 has them.
+    """
+    return float(np.finfo(accumulator(dtype)).tiny)
+
+
+def leaves_range(exact: np.ndarray, deviation: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return where a finite number leaves the range of f16, or may: composites compute in f32.
+
+    They take the place of ops that are spelled out, whose overflow they do not have.
+    """
+    if dtype != np.float16:
+        return np.zeros(exact.shape, bool)
+    return np.isfinite(exact) & (np.abs(exact) + LAMBDA * deviation >= _F16_OVERFLOW)
+
+
 def rounded(value: np.ndarray, ulps: float = 1.0) -> np.ndarray:
-    """Return the deviation of a result computed to `ulps` roundings; subnormal results may be zero.
+    """Return the deviation of a result computed to `ulps` roundings; results may be flushed.
 
     Errors of a rounding are taken as uniform up to u |value|. The 16-bit floats are computed in
     f32 and rounded once more. An infinity is taken as exact.
@@ -72,11 +92,11 @@ def rounded(value: np.ndarray, ulps: float = 1.0) -> np.ndarray:
     dtype = value.dtype
     if not is_float(dtype):
         return np.zeros(value.shape)
-    tiny = float(np.finfo(dtype).tiny) if dtype.itemsize >= 4 else 0.0
     wide = accumulator(dtype)
+    least = flushed(dtype) if dtype != np.float16 else _F16_UNIT / math.sqrt(3)
     u = ulps * roundoff(wide) + (roundoff(dtype) if wide != dtype else 0.0)
     size = np.abs(value.astype(np.float64))
-    return u / math.sqrt(3) * np.where(np.isfinite(size), size, 0.0) + tiny
+    return u / math.sqrt(3) * np.where(np.isfinite(size), size, 0.0) + least
 
 
 def summed(magnitudes: np.ndarray, terms: int, value: np.ndarray) -> np.ndarray:

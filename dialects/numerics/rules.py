@@ -6,15 +6,24 @@ comes out infinite or NaN, which `UncertainBuilder` makes infinite: it is not co
 """
 
 import math
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.numerics.rounding import LAMBDA, Rule, Uncertain, rounded, roundoff, summed
+from pyc_mlir.dialects.numerics.rounding import (
+    LAMBDA,
+    Rule,
+    Uncertain,
+    leaves_range,
+    rounded,
+    roundoff,
+    summed,
+)
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.quantized import block_weights
-from pyc_mlir.dialects.types import accumulator, dtype_name, is_float
+from pyc_mlir.dialects.types import accumulator, is_float
 
 RULES: dict[str, Rule] = {}
 # What composite ops may be off besides their decompositions, whose place a kernel can take.
@@ -44,12 +53,18 @@ def _gap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _swing(name: str, *operands: Uncertain, **params: Any) -> np.ndarray:
-    """Return how far a monotone op goes when all operands do, each by LAMBDA deviations."""
+    """Return how far a monotone op goes when all operands do, each by LAMBDA deviations.
+
+    An operand that is left open may be NaN, too.
+    """
     if not any(o.deviation.any() for o in operands):
         return np.zeros(())
 
     def at(side: float) -> np.ndarray:
-        moved = [_wide(o) + (side * LAMBDA * o.deviation if side else 0.0) for o in operands]
+        moved = [
+            np.where(np.isinf(o.deviation), side * np.inf, _wide(o) + side * LAMBDA * o.deviation)
+            for o in operands
+        ]
         return np.asarray(OPS[name].reference(*moved, **params)).astype(np.float64)
 
     middle, low, high = at(0), at(-1), at(1)
@@ -145,8 +160,8 @@ def _erf(value: np.ndarray, x: Uncertain) -> np.ndarray:
     """Return the steepest slope within reach, at most 2 apart: the reference takes long."""
     nearest = np.maximum(np.abs(_wide(x)) - LAMBDA * x.deviation, 0.0)
     moved = 2 / math.sqrt(math.pi) * np.exp(-(nearest**2)) * x.deviation
-    certain = np.isnan(_wide(x)) | (x.deviation == 0)
-    return np.where(certain, 0.0, np.minimum(moved, 2 / LAMBDA)) + rounded(value, _FUNCTION_ULPS)
+    moved = np.where(np.isnan(_wide(x)) | (x.deviation == 0), 0.0, np.minimum(moved, 2 / LAMBDA))
+    return np.where(np.isinf(x.deviation), np.inf, moved) + rounded(value, _FUNCTION_ULPS)
 
 
 def _silu(value: np.ndarray, x: Uncertain) -> np.ndarray:
@@ -249,19 +264,36 @@ def _select(value: np.ndarray, c: Uncertain, a: Uncertain, b: Uncertain) -> np.n
 
 @_rule("cast")
 def _cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
-    """Return the swing: a conversion rounds in one way, uncertain where x straddles a step."""
+    """Return the swing, and the rounding where x is not exact: a composite may leave it out."""
     if dtype == np.bool_:
         margin = LAMBDA * x.deviation
         return np.where((margin > 0) & ~(np.abs(_wide(x)) > margin), 1.0, 0.0)
     if not is_float(x.value.dtype):
-        return x.deviation
+        # Integers wrap around.
+        return np.where((x.deviation > 0) & ~_fits(x, dtype), np.inf, x.deviation)
     swing = _swing("cast", x, dtype=dtype)
-    if (dtype_name(x.value.dtype), dtype_name(dtype)) == ("f64", "f16"):
-        # IREE's conversion gives 0 for what is subnormal in f16; that from f32 does not.
-        tiny = float(np.finfo(np.float16).tiny)
-        size = np.abs(_wide(x))
-        swing = np.where((size > 0) & (size < 2 * tiny), np.maximum(swing, tiny), swing)
+    if is_float(dtype) and dtype.itemsize <= x.value.itemsize:
+        swing = swing + np.where(x.deviation > 0, rounded(value), 0.0)
+        swing = np.where(leaves_range(_wide(x), x.deviation, dtype), np.inf, swing)
     return swing
+
+
+def _fits(x: Uncertain, dtype: np.dtype) -> np.ndarray:
+    """Return where an integer type holds whatever x may be; all of a float type."""
+    if is_float(dtype) or dtype == np.bool_:
+        return np.ones(x.value.shape, bool)
+    ends, reach = np.iinfo(dtype), LAMBDA * x.deviation
+    low, high = np.trunc(_wide(x) - reach), np.trunc(_wide(x) + reach)
+    return (low >= float(ends.min)) & (high < float(ends.max + 1))
+
+
+def _numpy_cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
+    """Leave open what numpy leaves to the machine: floats that an integer type does not hold."""
+    certain = True if not is_float(x.value.dtype) else _fits(x, dtype)
+    return np.where(certain, _cast(value, x, dtype=dtype), np.inf)
+
+
+NUMPY_RULES = ChainMap({"cast": _numpy_cast}, RULES)
 
 
 def _movement(name: str) -> None:

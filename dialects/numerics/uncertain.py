@@ -3,7 +3,7 @@
 The values are those of the numpy references; the deviations follow rounding.py, op by op.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from pyc_mlir.dialects.ir.builder import Builder
 from pyc_mlir.dialects.ir.interpreter import check_unstretched, op_definition, walk
 from pyc_mlir.dialects.numerics.approximation import Approximation
 from pyc_mlir.dialects.numerics.budget import ReferenceBudget
-from pyc_mlir.dialects.numerics.rounding import Uncertain
+from pyc_mlir.dialects.numerics.rounding import Rule, Uncertain, leaves_range
 from pyc_mlir.dialects.numerics.rules import KERNELS, RULES
-from pyc_mlir.dialects.opdef import OpDef, evaluate
+from pyc_mlir.dialects.opdef import OpDef, unrounded
 from pyc_mlir.dialects.types import TensorType
 
 
@@ -28,24 +28,28 @@ class UncertainBuilder(Builder):
     its deviation is infinite.
     """
 
-    def __init__(self, budget: ReferenceBudget | None = None) -> None:
+    def __init__(
+        self, budget: ReferenceBudget | None = None, rules: Mapping[str, Rule] = RULES
+    ) -> None:
         """Take the work of each op from a budget, if there is one."""
-        self._budget = budget
+        self._budget, self._rules = budget, rules
 
     def emit(self, op: type[OpDef], operands: Sequence[Uncertain], params: dict[str, Any]) -> Any:
         """Return the reference's value with its deviation. Raises OverBudget."""
         if self._budget is not None:
             self._budget.take(op, [self.type_of(o) for o in operands], params)
-        value = evaluate(op, [o.value for o in operands], **params)
+        exact, dtype = unrounded(op, [o.value for o in operands], **params)
         with np.errstate(all="ignore"):
-            if (rule := RULES.get(op.name)) is not None:
+            value = exact.astype(dtype, copy=False)
+            if (rule := self._rules.get(op.name)) is not None:
                 deviation = rule(value, *operands, **params)
             else:
                 parts = op.decompose and op.decompose(self, *operands, **params)
                 deviation = np.inf if parts is None else parts.deviation
                 if (more := KERNELS.get(op.name)) is not None:
                     deviation = deviation + more(value, *operands, **params)
-        known = np.where(np.isnan(deviation), np.inf, deviation)
+            lost = np.isnan(deviation) | leaves_range(exact, deviation, dtype)
+        known = np.where(lost, np.inf, deviation)
         return Uncertain(value, np.broadcast_to(known, value.shape))
 
     def constant(self, value: np.ndarray) -> Uncertain:
@@ -63,17 +67,19 @@ def interpret_uncertain(
     *,
     function: str = "main",
     budget: ReferenceBudget | None = None,
+    rules: Mapping[str, Rule] = RULES,
     observe: Callable[[ir.Operation, Sequence[Uncertain], Uncertain], None] | None = None,
 ) -> list[Uncertain]:
     """Run a pyc function on arrays, which are taken as exact.
 
     A product that may be approximate has the deviation that it is allowed besides its own.
+    rules: those of numpy's own operations (`NUMPY_RULES`) in place of the references'.
     observe: gets each op with its operands and its result.
 
     Raises PycError: as `interpret`, and INVALID_IR for dynamic sizes that do not fit together;
     OverBudget if there is a budget.
     """
-    builder = UncertainBuilder(budget)
+    builder = UncertainBuilder(budget, rules)
 
     def step(op: ir.Operation, operands: list[Uncertain]) -> Uncertain:
         definition = op_definition(op)

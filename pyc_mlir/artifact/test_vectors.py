@@ -29,8 +29,6 @@ MOST_TRIES = 64
 _END_OF_HEAD = b"\n"
 # Seeds of samples with edge values, the second without NaN and infinities.
 EDGES, FINITE_EDGES = 3, 5
-# How many edge values an input has: few, as NaN spreads.
-_EDGE_COUNT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +166,7 @@ def _values(raw: np.ndarray, dtype: np.dtype, seed: int) -> np.ndarray:
 
 
 def _add_edges(values: np.ndarray, raw: np.ndarray, finite: bool) -> None:
-    """Put some edge values of the type in the place of others."""
+    """Put each edge value of the type in the place of another one: once, as NaN spreads."""
     dtype = values.dtype
     if dtype == BOOL:
         return
@@ -177,8 +175,9 @@ def _add_edges(values: np.ndarray, raw: np.ndarray, finite: bool) -> None:
     else:
         ends = np.iinfo(dtype)
         made = np.array([0, 1, ends.min, ends.max], dtype)
-    picked = raw[:_EDGE_COUNT]
-    values[(picked >> np.uint64(8)) % np.uint64(values.size)] = made[picked % np.uint64(len(made))]
+    turn, first = int(raw[0] % np.uint64(len(made))), int(raw[0] >> np.uint64(8))
+    places = first + np.arange(len(made)) * max(1, values.size // len(made))
+    values[places % values.size] = np.roll(made, turn)
 
 
 def candidate_sizes(signature: Signature) -> list[Mapping[str, int]]:

@@ -15,7 +15,7 @@ from pyc_mlir.pipelines.linalg.scalar import f64_math, trigonometry
 
 Scalar = ir.Value
 BF16 = DTYPES["bf16"]
-F64 = DTYPES["f64"]
+F32, F64 = DTYPES["f32"], DTYPES["f64"]
 FLOAT_OPS = {
     "add": "arith.addf",
     "sub": "arith.subf",
@@ -183,11 +183,35 @@ def cast(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
 def _between_floats(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
     if source.itemsize == target.itemsize:
         value, source = widen(value, source), accumulator(source)
+    if source == F64 and target.itemsize == 2:
+        # As numpy does: bf16 is rounded twice.
+        value, source = _to_f32(value, odd=target != BF16), F32
     if source == accumulator(target):
         return narrow(value, target)
     grows = target.itemsize > source.itemsize
     name = "arith.extf" if grows else "arith.truncf"
     return emit(name, value, result=storage_type(target))
+
+
+def _to_f32(value: Scalar, *, odd: bool) -> Scalar:
+    """Round an f64 to nearest even; or to the odd one of both neighbours where it is none.
+
+    From the odd one the next rounding gives what a single one does (Boldo and Melquiond, "Emulation
+    of FMA and correctly rounded sums", IEEE Trans. Comput. 57, 2008). The code of IREE for f64 to
+    f16 rounds twice where a CPU has no instruction, and takes subnormal numbers of f16 for zero.
+    """
+    near = emit("arith.truncf", value, result=storage_type(F32))
+    if not odd:
+        return near
+    bits = emit("arith.bitcast", near, result=ir.IntegerType.get_signless(32))
+    size, found = (
+        emit("math.absf", v) for v in (value, emit("arith.extf", near, result=value.type))
+    )
+    one = constant_scalar(1, bits.type)
+    low = select(compare("gt", found, size), emit("arith.subi", bits, one), bits)
+    is_exact = emit("arith.ori", *(compare(p, found, size) for p in ("eq", "unordered")))
+    chosen = select(is_exact, bits, emit("arith.ori", low, one))
+    return emit("arith.bitcast", chosen, result=near.type)
 
 
 def _to_float(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:

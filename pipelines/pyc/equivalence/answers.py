@@ -21,8 +21,8 @@ class FloatCase:
     """Both programs in floats on one kind of arguments.
 
     first, second: the largest error beside f64 over the largest result, None where that is not
-    finite. lost: how many elements of the second are
-    not finite where all of the first are.
+    finite. lost: how many elements the first has right where the second is not finite, or is
+    another integer, condition or infinity.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Proof:
 
     @property
     def is_safe_in_floats(self) -> bool:
-        """True if no case makes the second program worse: not finite alone, or 8 times the error.
+        """True if no case makes the second program worse: elements lost, or 8 times the error.
 
         True for a relation of bits, which needs no cases.
         """
@@ -78,7 +78,7 @@ class Proof:
             lines.append(f"  steps: {len(self.steps)}, by normal forms: {normal}")
         for case in self.floats:
             errors = [_shown(e) for e in (case.first, case.second)]
-            more = f", {case.lost} elements are not finite in the second alone" if case.lost else ""
+            more = f", {case.lost} elements are right in the first alone" if case.lost else ""
             lines.append(f"  floats, {case.name}: errors {errors[0]} and {errors[1]}{more}")
         return "\n".join(lines)
 

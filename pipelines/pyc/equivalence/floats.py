@@ -1,13 +1,15 @@
 """Both programs in floats, beside f64: the clause of safety, and a check of proofs over fields.
 
 Comes in: two programs. `cases` runs them with their own roundings on arguments that rewrites break
-on: large means, large spreads, zeros, infinities, rows masked by -inf. `agree` runs both in f64 on
-ordinary arguments: a function of reals that differs by a sign differs there.
+on: large means, large spreads, zeros of both signs, rows masked by -inf; NaN, infinities and
+subnormal numbers in one argument at a time, since two of them hide each other. `agree` runs both in
+f64 on ordinary arguments: a function of reals that differs by a sign differs there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
@@ -20,7 +22,11 @@ from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 # Units of `OpDef.evaluation_work` (0.1 ns) that one run may take.
 MOST_WORK = 1 << 33
-_NAMES = ("ordinary", "large mean", "large spread", "zeros", "infinities", "masked")
+_NAMES = ("ordinary", "large mean", "large spread", "zeros", "signed zeros", "masked")
+# Kinds of numbers that stand in one argument alone.
+_ALONE = ("infinities", "NaN", "subnormals")
+# Infinities come up in these, also on the way, and make a result useless as a whole.
+_INFINITE = ("large mean", "large spread", "masked", "infinities")
 _TOLERANCE = 1e-6
 _DRAWS = 12
 # What rounded constants of f32 change, and what few digits of 16-bit constants do.
@@ -37,10 +43,16 @@ def work(given: Program) -> int:
     return total
 
 
-def arguments(given: Program, case: str, seed: int) -> list[np.ndarray]:
-    """Return arguments of a case: floats as it says, integers small, conditions at random."""
+def arguments(given: Program, case: str, seed: int, alone: int | None = None) -> list[np.ndarray]:
+    """Return arguments of a case: floats as it says, integers small, conditions at random.
+
+    alone: the number of the only argument that is of the case.
+    """
     rng = np.random.default_rng(seed)
-    return [_argument(rng, type_, case) for type_ in given.input_types]
+    return [
+        _argument(rng, type_, case if alone in (None, number) else "ordinary")
+        for number, type_ in enumerate(given.input_types)
+    ]
 
 
 def _argument(rng: np.random.Generator, type_: TensorType, case: str) -> np.ndarray:
@@ -56,8 +68,15 @@ def _argument(rng: np.random.Generator, type_: TensorType, case: str) -> np.ndar
         x = x * 100.0
     elif case == "zeros":
         x = np.zeros(shape)
+    elif case == "signed zeros":
+        x.flat[::2] = 0.0
+        x.flat[::4] = -0.0
     elif case == "infinities" and x.size:
         x.flat[0] = np.inf
+    elif case == "NaN" and x.size:
+        x.flat[-1] = np.nan
+    elif case == "subnormals":
+        x = x * float(ml_dtypes.finfo(type_.dtype).tiny)
     elif case == "masked" and x.size:
         x.flat[:: max(2, x.size // 2)] = -np.inf
     with np.errstate(all="ignore"):
@@ -93,25 +112,50 @@ def cases(first: Program, second: Program, seed: int) -> tuple[FloatCase, ...]:
     """Return both programs' errors on each kind of arguments; none for large programs."""
     if work(first) + work(second) > MOST_WORK:
         return ()
-    if not any(is_float(t.dtype) for t in first.output_types):
+    if not any(is_float(t.dtype) for t in (*first.input_types, *first.output_types)):
         return ()
-    return tuple(_cases(first, second, seed))
+    floating = [i for i, t in enumerate(first.input_types) if is_float(t.dtype)]
+    whole = (_case(first, second, name, [arguments(first, name, seed)]) for name in _NAMES)
+    alone = (
+        _case(first, second, name, [arguments(first, name, seed, i) for i in floating])
+        for name in _ALONE
+    )
+    return tuple(case for case in (*whole, *alone) if case is not None)
 
 
-def _cases(first: Program, second: Program, seed: int) -> Iterator[FloatCase]:
-    for name in _NAMES:
-        inputs = arguments(first, name, seed)
+def _case(
+    first: Program, second: Program, name: str, drawn: Sequence[Sequence[np.ndarray]]
+) -> FloatCase | None:
+    """Return the worst of some arguments; None without any that the programs take."""
+    errors: list[tuple[float | None, float | None]] = []
+    lost = 0
+    for inputs in drawn:
         try:
             exact = run(first, inputs, wide=True)
             found = [run(p, inputs) for p in (first, second)]
         except PycError:
-            continue
-        errors: list[float | None] = []
-        for results in found:
-            errors.append(_error(results, exact))
-        whole = all(np.isfinite(_wide(a)).all() for a in found[0])
-        lost = sum(int((~np.isfinite(_wide(b))).sum()) for b in found[1]) if whole else 0
-        yield FloatCase(name, errors[0], errors[1], lost)
+            return None
+        errors.append((_error(found[0], exact), _error(found[1], exact)))
+        results = zip(*found, exact, strict=True)
+        lost += sum(int(_lost(a, b, e, name not in _INFINITE).sum()) for a, b, e in results)
+    if not errors:
+        return None
+    one, other = (None if None in side else max(side) for side in zip(*errors, strict=True))
+    return FloatCase(name, one, other, lost)
+
+
+def _lost(a: np.ndarray, b: np.ndarray, exact: np.ndarray, each: bool) -> np.ndarray:
+    """Return where the first program is right and the second has no number, or another outcome.
+
+    each: elements count by themselves; else only those of a result that is finite as a whole.
+    """
+    if not is_float(a.dtype):
+        return (a == exact) & (b != exact)
+    a, b = _wide(a), _wide(b)
+    finite = np.isfinite(a) & np.isfinite(exact)
+    if not each and not finite.all():
+        return np.zeros(a.shape, bool)
+    return (finite & ~np.isfinite(b)) | (np.isinf(exact) & (a == exact) & (b != exact))
 
 
 def _wide(x: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import pytest
 import pyc_mlir
 from pyc_mlir import Contract, nn
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES, is_integer
 from pyc_mlir.frontends.python import numpy_ufuncs
 from pyc_mlir.frontends.python.numpy_protocol import UFUNCS
 from pyc_mlir.frontends.python.specs import spec
@@ -128,6 +129,38 @@ def test_sums_of_16_bit_floats(kind):
         return x.sum(0), x.mean(0), np.var(x, 0), x @ x.T, x * 0.5 + 2.5
 
     assert output_text(model, spec(kind, (300, 8))) == AGREES
+
+
+INTEGERS = [DTYPES[name] for name in sorted(DTYPES) if is_integer(DTYPES[name])]
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16"])
+@pytest.mark.sampled(1)
+def test_conversions_out_of_range_are_the_machines(kind):
+    """Of NaN, infinities and numbers that a type cannot hold numpy gives what the machine does."""
+
+    def model(x: Any) -> Any:
+        return [(x * 255).astype(dtype) for dtype in INTEGERS]
+
+    program = pyc_mlir.compile(model, [spec(kind, (6, 7))], cache=False, check=True)
+    check = program.stats().check
+    assert check is not None and "agrees with 3 of 3 samples" in check.function
+    assert "conversions out of range" in check.function
+    x = np.array([np.nan, np.inf, -np.inf, -1, 6e4, 0.5]).astype(DTYPES[kind])
+    for dtype, got in zip(INTEGERS, program(np.tile(x[:, None], 7)), strict=True):
+        ends = np.iinfo(dtype)
+        least = max(ends.min, -255)
+        wanted = [0, ends.max, ends.min, least, got[4, 0], min(127, ends.max)]
+        assert got[:, 0].tolist() == wanted and got[4, 0] >= min(ends.max, 15_000_000)
+
+
+def test_what_follows_from_other_numbers_is_still_compared():
+    def odd(x: Any) -> Any:
+        return (x * 255 + isinstance(x, np.ndarray)).astype(np.uint8)
+
+    refused(odd, X)
+    text = output_text(lambda x: (x.astype(np.uint8), x), X)
+    assert "agrees with 2 of 2" in text and "conversions out of range" in text
 
 
 @pytest.mark.full

@@ -12,6 +12,7 @@ import pyc_mlir
 from pyc_mlir import nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
+from pyc_mlir.artifact.test_vectors import EDGES, FINITE_EDGES, make_inputs
 from pyc_mlir.artifact.verification import SelfCheck, Unchecked
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import CacheStore
@@ -22,6 +23,7 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.frontends.python.trace import trace
@@ -86,6 +88,50 @@ def test_dynamic_dimensions_have_several_sizes():
     check = program.stats().check
     assert check is not None and [s["n"] for s in check.sizes] == [5, 18, 1]
     assert "n = 5; n = 18" in str(check) and "self-check" in repr(program.stats())
+
+
+def test_each_argument_of_the_last_sample_has_all_edge_values():
+    specs = [TensorSpec(d, 3, 4) for d in ("f32", "f16", "f64", "bf16", "i8", "f32")]
+    made = build(lambda *xs: [x + x for x in xs], specs, make_options(check=False))
+    for seed in (EDGES, FINITE_EDGES):
+        for x in make_inputs(made.signature, seed, {}):
+            if x.dtype == np.int8:
+                assert {0, 1, -128, 127} <= set(x.ravel().tolist())
+                continue
+            wide = x.astype(np.float64).ravel()
+            assert set(np.signbit(wide[wide == 0])) == {True, False}
+            special = set(map(str, wide[~np.isfinite(wide)]))
+            assert special == ({"nan", "inf", "-inf"} if seed == EDGES else set())
+
+
+def spelled_out(x: Any, *weights: Any) -> list[Any]:
+    """What exporters write, behind products: f16 leaves its range there and has subnormal numbers.
+
+    Each has a product of its own, so that composites are found.
+    """
+    one = x.dtype.type(1)
+    a, b, c, d, e, f = (x @ w for w in weights)
+    high = np.exp(c - c.max(-1, keepdims=True))
+    return [
+        one / (one + np.exp(-a)),
+        b * (one / (one + np.exp(-b))),
+        high / high.sum(-1, keepdims=True),
+        np.floor(nn.silu(d)),
+        np.rint(nn.gelu(e)),
+        f * nn.sigmoid(f),
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", ["f16", *(pytest.param(k, marks=pytest.mark.full) for k in ("bf16", "f32", "f64"))]
+)
+def test_activations_that_are_spelled_out_are_right(kind):
+    dtype = DTYPES[kind]
+    draw = np.random.default_rng(0)
+    weights = [(draw.standard_normal((64, 64)) * 4).astype(dtype) for _ in range(6)]
+    made = build(lambda x: spelled_out(x, *weights), [TensorSpec(kind, 16, 64)], ON)
+    check = check_of(made)
+    assert check.done == 3 and "agrees with 3 of 3" in check.function
 
 
 @dataclass(frozen=True)

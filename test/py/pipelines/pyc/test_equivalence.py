@@ -9,7 +9,7 @@ import pytest
 from equivalence_campaign import SPELLINGS, encoder, mutants
 from equivalence_mutants import PROGRAMS, read, takes
 
-from pyc_mlir import PycError, Relation, Tensor, equivalent, nn
+from pyc_mlir import PycError, Relation, Tensor, TensorSpec, equivalent, nn
 from pyc_mlir.equivalence import Counterexample, Proof, Unknown, equivalent_all, replay
 from pyc_mlir.pipelines.pyc.equivalence.balls import is_available
 from pyc_mlir.pipelines.pyc.equivalence.decide import decide
@@ -109,6 +109,31 @@ def test_the_clause_of_floats_shows_what_overflows():
     assert not proof.is_safe_in_floats
     assert any(c.name == "large mean" and c.second is None for c in proof.floats)
     assert "not finite" in str(proof)
+
+
+ZERO, ONE = np.float32(0), np.float32(1)
+# Equal over the reals; the second lacks what the first does of NaN, or of a zero's sign.
+GUARDS: dict[str, tuple[Any, Any]] = {
+    "x == x": (lambda x, y: np.where(x == x, x, ZERO), lambda x, y: x * 1),
+    "x <= x": (lambda x, y: np.where(x <= x, x, ONE), lambda x, y: x + 0),
+    "isnan": (lambda x, y: np.where(np.isnan(x), ZERO, x), lambda x, y: x * 1),
+    "fmax": (lambda x, y: np.fmax(x, ZERO), lambda x, y: np.maximum(x, ZERO)),
+    "fmin": (lambda x, y: np.fmin(x, y), lambda x, y: np.minimum(x, y)),
+    "a condition": (lambda x, y: np.isnan(x * 1), lambda x, y: x * 1 > x),
+    "an index": (lambda x, y: (x != x).argmax(-1), lambda x, y: (x > x).argmax(-1)),
+    "of a factor": (lambda x, y: np.where(y == y, y, ZERO) * x, lambda x, y: x * y),
+    "of one result": (lambda x, y: (x * 2, np.where(x == x, x, y)), lambda x, y: (x + x, x * 1)),
+    "signs of zeros": (lambda x, y: 1 / (x + ZERO), lambda x, y: 1 / x),
+    "subnormals": (lambda x, y: x * 1, lambda x, y: 1 / (1 / x)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(GUARDS))
+def test_what_differs_at_special_values_is_not_safe(name: str):
+    first, second = GUARDS[name]
+    for other, is_safe in ((second, False), (lambda x, y: first(x * 1, y), True)):
+        proof = equivalent(first, other, inputs=[TensorSpec("f32", 2, 3)] * 2)
+        assert isinstance(proof, Proof) and proof.is_safe_in_floats is is_safe
 
 
 def test_replay_refuses_other_programs_and_changed_proofs():
