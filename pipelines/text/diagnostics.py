@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.names import name_in
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.pipelines.text.input_text import regex_fault
 
@@ -65,10 +66,13 @@ def position_of(location: ir.Location) -> Position | None:
 
 
 def from_mlir(diagnostic: ir.Diagnostic) -> Diagnostic:
-    """Return MLIR's diagnostic (or the information about one) as data."""
+    """Return MLIR's diagnostic (or the information about one) as data, its op's name in front."""
+    kind = str(diagnostic.severity).rsplit(".", 1)[-1].lower()
+    name = "" if kind == "note" else name_in(str(diagnostic.location))
+    named = name and not name.startswith("pyc:")
     return Diagnostic(
-        str(diagnostic.severity).rsplit(".", 1)[-1].lower(),
-        diagnostic.message,
+        kind,
+        f'"{name}": {diagnostic.message}' if named else diagnostic.message,
         position_of(diagnostic.location),
         tuple(from_mlir(note) for note in diagnostic.notes),
     )
