@@ -8,6 +8,7 @@ import re
 
 _IN_TEXT = re.compile(r'"pyc:([^"]+)"|\bpyc:([^":\s]+):1:1\b')
 _SOURCE = re.compile(r'"pyc:[^"]+"\((.+)\)\)$')
+_NAME = re.compile(r'(?:loc\(|fused\[|callsite\()"((?:[^"\\]|\\.)*)"[](), ]')
 _OP = re.compile(r"[a-z]\w*\.[0-9a-f]+")
 _KERNEL = re.compile(r"pyc_(\w+)_\d+_*")
 
@@ -20,6 +21,12 @@ def place_of(op_id: str) -> str:
 def ids_in(text: str) -> tuple[str, ...]:
     """Return the ids that a printed location or a diagnostic refers to, in order, each once."""
     return tuple(dict.fromkeys(found[1] or found[2] for found in _IN_TEXT.finditer(text)))
+
+
+def name_in(location: str) -> str:
+    """Return the first name in a printed location, as ``loc("layer7/relu")`` has; "" for none."""
+    found = _NAME.search(location)
+    return found[1] if found else ""
 
 
 def source_in(location: str) -> str | None:

@@ -470,10 +470,16 @@ class ReasonCode(Enum):
         "`POST /v2/repository/index` lists the models; leave the version out",
         "`/v2/models/none/infer`",
     )
+    UNKNOWN_ADDRESS = ReasonRow(
+        "a request goes to an address, or uses a method, that the server does not have",
+        "a misspelt path, GET in place of POST, or an extension of Triton that PyC does not have",
+        "docs/service.md lists the addresses",
+        "`GET /v2/nowhere`",
+    )
     UNAUTHORIZED = ReasonRow(
-        "a request does not carry the server's token",
-        "a client without the token, or with an old one",
-        "send it as `Authorization: Bearer TOKEN`",
+        "a request lacks the server's token, or asks a server without one by a foreign name",
+        "a client without the token, or with an old one; a web page that reaches into this machine",
+        "send it as `Authorization: Bearer TOKEN`; ask a server without a token as localhost",
         "a request without a token to `pyc-serve --token-file`",
     )
     OUTPUT_OVERLAP = ReasonRow(

@@ -90,11 +90,11 @@ def _work(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
 
 
 def _work_told(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
-    """Run `_work`; report exhausted memory as the user's."""
+    """Run `_work`; report what is the user's, exhausted memory too."""
     try:
         return _work(flags, data, progress)
     except Exception as error:
-        known = out_of_memory(error)
+        known = error if isinstance(error, PycError) else out_of_memory(error)
         if known is None:
             raise
         print(f"pyc-opt: error: {known}", file=sys.stderr)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
+from pyc_mlir.serve.limits import LOOPBACK, Limits
 from pyc_mlir.tools.cli.common import Parser, positive, run_tool
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 TOKEN = "PYC_SERVE_TOKEN"
 _SIZE = re.compile(r"(\d{1,12})(?:([KMG])iB)?")
 
@@ -102,7 +102,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(args: argparse.Namespace) -> int:
     uvicorn = _uvicorn()
     from pyc_mlir.serve.app import application
-    from pyc_mlir.serve.limits import Limits
     from pyc_mlir.serve.models import ModelSettings, load_models
     from pyc_mlir.service.targets import Targets
     from pyc_mlir.service.telemetry import JsonLines
@@ -199,7 +198,7 @@ def _token(args: argparse.Namespace) -> str:
                 expected="a file with a token",
                 got="an empty one",
             )
-    if not token and args.host not in _LOOPBACK:
+    if not token and args.host not in LOOPBACK:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             where="--host",

@@ -6,9 +6,10 @@ the same process. Needs no MLIR until a pass is looked up.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
@@ -46,8 +47,9 @@ class PassRegistry(Mapping[str, "type[Pass]"]):
     def register(self, pass_class: "type[Pass]") -> "type[Pass]":
         """Add a pass class under its own name; usable as a decorator.
 
-        Raises PycError when another class has the name.
+        Raises PycError when another class has the name, and for a class that is no pass.
         """
+        _require_pass(pass_class, f"register({getattr(pass_class, '__qualname__', pass_class)})")
         known = self._registered.get(pass_class.name)
         if pass_class.name in BUILT_IN or known not in (None, pass_class):
             raise PycError(
@@ -94,13 +96,31 @@ class PassRegistry(Mapping[str, "type[Pass]"]):
 def _load(entry_point: "EntryPoint") -> "type[Pass]":
     """Import a third party's pass. Raises PycError, naming the plugin and what went wrong."""
     try:
-        return entry_point.load()
+        loaded = entry_point.load()
     except Exception as error:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,
             f"pass `{entry_point.name}` of plugin {entry_point.value}: it does not import "
             f"({type(error).__name__}: {error}); mend or uninstall the plugin",
         ) from error
+    _require_pass(loaded, f"pass `{entry_point.name}` of plugin {entry_point.value}")
+    return loaded
+
+
+def _require_pass(given: Any, where: str) -> None:
+    has = {
+        "that is a dataclass": isinstance(given, type) and is_dataclass(given),
+        "with a `name`": isinstance(getattr(given, "name", None), str),
+        "with `run(module, context)`": callable(getattr(given, "run", None)),
+    }
+    if lacking := [what for what, there in has.items() if not there]:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            where=where,
+            expected=f"a class {' and '.join(lacking)}",
+            got=repr(given),
+            remedy="mend it as docs/extending.md says, or leave it out",
+        )
 
 
 PASSES = PassRegistry()

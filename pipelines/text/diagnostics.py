@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.names import name_in
 from pyc_mlir.dialects.printable import one_line
+from pyc_mlir.pipelines.text.input_text import regex_fault
 
 _EXPECTED = re.compile(
     r"expected-(?P<kind>error|note|remark|warning)(?P<re>-re)? *"
@@ -63,10 +66,13 @@ def position_of(location: ir.Location) -> Position | None:
 
 
 def from_mlir(diagnostic: ir.Diagnostic) -> Diagnostic:
-    """Return MLIR's diagnostic (or the information about one) as data."""
+    """Return MLIR's diagnostic (or the information about one) as data, its op's name in front."""
+    kind = str(diagnostic.severity).rsplit(".", 1)[-1].lower()
+    name = "" if kind == "note" else name_in(str(diagnostic.location))
+    named = name and not name.startswith("pyc:")
     return Diagnostic(
-        str(diagnostic.severity).rsplit(".", 1)[-1].lower(),
-        diagnostic.message,
+        kind,
+        f'"{name}": {diagnostic.message}' if named else diagnostic.message,
         position_of(diagnostic.location),
         tuple(from_mlir(note) for note in diagnostic.notes),
     )
@@ -147,6 +153,7 @@ def expectations(text: str, file: str, line_offset: int = 0) -> list[Expectation
     """Return the ``expected-...`` comments of `text`, at most one a line.
 
     ``@above`` and ``@below`` point at the nearest line without such a comment.
+    Raises PycError (BAD_ARGUMENT) for an ``-re`` comment without a regular expression.
     """
     lines = text.splitlines()
     found = [_EXPECTED.search(line) for line in lines]
@@ -158,6 +165,13 @@ def expectations(text: str, file: str, line_offset: int = 0) -> list[Expectation
         target = _target(match["at"], index, commented)
         line = None if target is None else target + 1 + line_offset
         position = Position(file, index + 1 + line_offset, match.start() + 1)
+        if match["re"] and (fault := regex_fault(_as_regex(match["text"]))):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                where=f"{one_line(file)}:{position.line}:{position.column}",
+                expected=f"regular expressions within {{{{...}}}} of expected-{match['kind']}-re",
+                got=fault,
+            )
         result.append(
             Expectation(match["kind"], match["text"], line, match["re"] is not None, position)
         )

@@ -1,5 +1,6 @@
-"""Facts about a tool's input before MLIR is loaded: bytecode or text, and its parts."""
+"""Facts about a tool's input, which need no MLIR: bytecode or text, its parts, its patterns."""
 
+import re
 from dataclasses import dataclass
 
 SPLIT_MARKER = "// -----"
@@ -30,3 +31,12 @@ def split(text: str, marker: str = SPLIT_MARKER) -> list[InputPart]:
         else:
             current.append(line)
     return [*chunks, InputPart("".join(current), offset)]
+
+
+def regex_fault(pattern: str) -> str:
+    """Return why a text is no regular expression; "" for one that is."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        return str(error)
+    return ""

@@ -15,7 +15,7 @@ from typing import Any
 from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.names import ids_in, place_of, source_in
+from pyc_mlir.dialects.names import ids_in, name_in, place_of, source_in
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSession, check_phase
 from pyc_mlir.iree.shared_constants import share_constants
@@ -180,22 +180,26 @@ def _check_extra_flags(flags: Sequence[str]) -> None:
 
 
 def mark_locations(module: Any) -> dict[str, str]:
-    """Make every op that carries an id carry it in a form that IREE's diagnostics print.
+    """Make every op that carries an id or a name carry it in a form that IREE's diagnostics print.
 
     IREE prints only file locations: once a function is inlined, an op that has but a name is
     shown at its caller. ``"pyc:<id>"`` becomes ``"pyc:<id>"("pyc:<id>":1:1)``. Returns what the
-    ids stood for: the source location of each, where it had one.
+    ids stood for: the source location of each, where it had one; and of files' places the names.
     """
     sources: dict[str, str] = {}
 
     def visit(op: Any) -> Any:
         location = str(op.location)
         if (op_id := _first_id(location)) is not None:
+            name = place_of(op_id)
             if (source := source_in(location)) is not None:
                 sources.setdefault(op_id, source.replace('"', ""))
-            name = place_of(op_id)
-            file = ir.Location.file(name, 1, 1, op.context)
-            op.location = ir.Location.name(name, file, op.context)
+        elif (name := name_in(location)) and location == f'loc("{name}")':
+            sources[f"{name}:1:1"] = f'"{name}"'
+        else:
+            return ir.WalkResult.ADVANCE
+        file = ir.Location.file(name, 1, 1, op.context)
+        op.location = ir.Location.name(name, file, op.context)
         return ir.WalkResult.ADVANCE
 
     module.walk(visit)
@@ -216,11 +220,13 @@ def check_dtypes(module: Any, target: Target, locations: Mapping[str, str]) -> N
     found = [(op, kind) for op, kind in _values(module) if pattern.search(kind)]
     if not found:
         return
-    op, kind = next(((o, k) for o, k in found if _first_id(str(o.location)) is not None), found[0])
+    op, kind = next(((o, k) for o, k in found if name_in(str(o.location))), found[0])
+    location = str(op.location)
+    place = _place(location, locations) or name_in(location) or op.name
     dtype = (pattern.search(kind) or [""])[0]
     raise PycError(
         ReasonCode.UNSUPPORTED_DTYPE,
-        f"{_place(str(op.location), locations) or op.name}: expected an element type of target "
+        f"{place}: expected an element type of target "
         f"`{target.name}` ({', '.join(sorted(target.dtypes))}), got {dtype} in {kind}; "
         "cast the model, or choose another target",
     )
@@ -245,7 +251,8 @@ def located(error: CompileError, target: Target, locations: Mapping[str, str]) -
     if not errors:
         return error
     chosen = (known or errors)[0]
-    place = _place(_where(chosen), locations) or chosen.location or "module"
+    own = locations.get(chosen.location, chosen.location)
+    place = _place(_where(chosen), locations) or own or "module"
     noise = ("see current operation", "called from")
     notes = [n for n in chosen.notes if not any(word in n for word in noise)]
     said = _LINKING if chosen.message.startswith(_LINKER) else chosen.message

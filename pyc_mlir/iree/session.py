@@ -29,6 +29,7 @@ from pyc_mlir.dialects.errors import ErrorFields, PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import make_folder
 from pyc_mlir.dialects.util.suggestions import did_you_mean
+from pyc_mlir.iree.calls import check_calls
 
 PHASES = (
     "start",
@@ -220,7 +221,10 @@ class IreeSession:
         return self._session.context
 
     def parse(self, source: bytes, name: str = "source.mlir") -> None:
-        """Take MLIR text or bytecode, `name` in locations. Raises CompileError (INVALID_IR)."""
+        """Take MLIR text or bytecode, `name` in locations.
+
+        Raises CompileError (INVALID_IR), and PycError as `check_calls`.
+        """
         reader = self._new_invocation()
         buffer = api.Source.wrap_buffer(self._session, source, buffer_name=name)
         if not reader.parse_source(buffer):
@@ -228,6 +232,7 @@ class IreeSession:
         module = reader.export_module()
         # The bindings free only modules that they know to have no parent.
         module.detach_from_parent()
+        check_calls(module)
         self.use(module)
 
     def use(self, module: Any) -> None:

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -24,7 +25,14 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, internal_error
 from pyc_mlir.serve.limits import Limits
 from pyc_mlir.serve.models import Model, model_of
 from pyc_mlir.serve.page import PAGE, POLICY
-from pyc_mlir.serve.protocol import HEADER_LENGTH, metadata, read_request, write_response
+from pyc_mlir.serve.protocol import (
+    HEADER_LENGTH,
+    metadata,
+    read_object,
+    read_request,
+    unknown_address,
+    write_response,
+)
 from pyc_mlir.service.builds import FAULTS
 from pyc_mlir.service.telemetry import collector
 from pyc_mlir.util.versions import installed_version
@@ -38,6 +46,7 @@ _STATUS = {
     ReasonCode.DEADLINE_PASSED: 504,
     ReasonCode.REQUEST_TOO_LARGE: 413,
     ReasonCode.UNKNOWN_MODEL: 404,
+    ReasonCode.UNKNOWN_ADDRESS: 404,
     ReasonCode.UNAUTHORIZED: 401,
     ReasonCode.SERVICE_REFUSING: 503,
     ReasonCode.OUT_OF_MEMORY: 503,
@@ -66,7 +75,7 @@ def application(models: Mapping[str, Model], limits: Limits) -> Any:
         for model in models.values():
             await asyncio.to_thread(model.close)
 
-    handlers = {PycError: _told, Exception: _told}
+    handlers = {HTTPException: server.no_address, PycError: _told, Exception: _told}
     app = Starlette(routes=server.routes(), lifespan=lifespan, exception_handlers=handlers)
     return server.guarded(app)
 
@@ -105,16 +114,13 @@ class _Server:
         return found
 
     def guarded(self, app: Any) -> Any:
-        """Return the application behind the token, if there is one."""
-        if not self.limits.token:
-            return app
+        """Return the application behind the limits of access."""
 
         async def guard(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
-                given = dict(scope["headers"]).get(b"authorization", b"")
                 try:
                     if scope["path"] not in _OPEN:
-                        self.limits.require_token(given)
+                        self.limits.require_access(dict(scope["headers"]))
                 except PycError as error:
                     self.refusals[error.code.name] += 1
                     await _refused(error)(scope, receive, send)
@@ -122,6 +128,17 @@ class _Server:
             await app(scope, receive, send)
 
         return guard
+
+    async def no_address(self, request: Request, error: Exception) -> Response:
+        """Answer a request that no address takes."""
+        assert isinstance(error, HTTPException)
+        self.refusals[ReasonCode.UNKNOWN_ADDRESS.name] += 1
+        headers, paths = error.headers or {}, (r.path for r in self.routes())
+        expected = headers.get("Allow") or ", ".join(p for p in paths if "version}" not in p)
+        refused = _refused(unknown_address(request.method, request.url.path, expected))
+        refused.status_code = error.status_code
+        refused.headers.update(headers)
+        return refused
 
     def model(self, params: Mapping[str, str]) -> Model:
         """Return the model that an address names. Raises PycError (UNKNOWN_MODEL)."""
@@ -163,6 +180,7 @@ class _Server:
         return JSONResponse({"model_stats": [_triton(m) for m in self.models.values()]})
 
     async def _index(self, request: Request) -> Response:
+        only_ready = (await self._asked(request, "ready")).get("ready")
         found = [
             {
                 "name": m.name,
@@ -170,14 +188,25 @@ class _Server:
                 "state": "READY" if m.is_ready else "UNAVAILABLE",
             }
             for m in self.models.values()
+            if m.is_ready or not only_ready
         ]
         return JSONResponse(found)
 
     async def _load(self, request: Request) -> Response:
         """Put the file of a model in place as a new build."""
         model = self.model(request.path_params)
+        await self._asked(request)
         version = await asyncio.to_thread(model.swap)
         return JSONResponse({"name": model.name, "version": version})
+
+    async def _asked(self, request: Request, *known: str) -> Mapping[str, Any]:
+        """Read the object in a request's body, if it has one, whose fields the server all knows."""
+        try:
+            body = await _body(dict(request.scope["headers"]), request.receive, self.limits)
+            return read_object(body or b"{}", known)
+        except PycError as error:
+            self.refusals[error.code.name] += 1
+            raise
 
     async def _status(self, request: Request) -> Response:
         models = {n: m.numbers() for n, m in self.models.items()}
@@ -224,12 +253,11 @@ class _Infer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["method"] != "POST":
-            await JSONResponse({"error": "expected POST"}, 405)(scope, receive, send)
-            return
+            raise HTTPException(405, headers={"Allow": "POST"})
         model = self._server.model(scope["path_params"])
         headers = dict(scope["headers"])
         with model.counted():
-            body = await self._body(headers, receive)
+            body = await _body(headers, receive, self._server.limits)
             if body is None:
                 return
             given = headers.get(HEADER_LENGTH.encode())
@@ -245,38 +273,47 @@ class _Infer:
             )
         await _send(send, json_length, parts)
 
-    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
-        """Read the body within the limits; None if the client left."""
-        limits = self._server.limits
-        declared = headers.get(b"content-length", b"0")
-        limits.require_size(int(declared) if declared.isdigit() else 0)
-        try:
-            async with asyncio.timeout(limits.read_seconds):
-                message = await receive()
-                if message["type"] == "http.request" and not message.get("more_body"):
-                    limits.require_size(len(message["body"]))
-                    return message["body"]
-                return await self._rest(message, receive, limits)
-        except TimeoutError:
-            raise PycError(
-                ReasonCode.DEADLINE_PASSED,
-                where="request",
-                expected=f"a body within {limits.read_seconds:g} s",
-                got="a part of it",
-            ) from None
 
-    @staticmethod
-    async def _rest(message: Mapping[str, Any], receive: Receive, limits: Limits) -> bytes | None:
-        parts, size = [], 0
-        while True:
-            if message["type"] == "http.disconnect":
-                return None
-            parts.append(message["body"])
-            size += len(message["body"])
-            limits.require_size(size)
-            if not message.get("more_body"):
-                return b"".join(parts)
+async def _body(headers: Mapping[bytes, bytes], receive: Receive, limits: Limits) -> bytes | None:
+    """Read the body within the limits; None if the client left."""
+    encoding = headers.get(b"content-encoding", b"identity").decode("latin-1")
+    if encoding.lower() != "identity":
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            where="content-encoding",
+            expected="identity",
+            got=encoding[:80],
+            remedy="send the body uncompressed",
+        )
+    declared = headers.get(b"content-length", b"0")
+    limits.require_size(int(declared) if declared.isdigit() else 0)
+    try:
+        async with asyncio.timeout(limits.read_seconds):
             message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body"):
+                limits.require_size(len(message["body"]))
+                return message["body"]
+            return await _rest(message, receive, limits)
+    except TimeoutError:
+        raise PycError(
+            ReasonCode.DEADLINE_PASSED,
+            where="request",
+            expected=f"a body within {limits.read_seconds:g} s",
+            got="a part of it",
+        ) from None
+
+
+async def _rest(message: Mapping[str, Any], receive: Receive, limits: Limits) -> bytes | None:
+    parts, size = [], 0
+    while True:
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message["body"])
+        size += len(message["body"])
+        limits.require_size(size)
+        if not message.get("more_body"):
+            return b"".join(parts)
+        message = await receive()
 
 
 async def _unless_gone(answer: Any, receive: Receive) -> Any:

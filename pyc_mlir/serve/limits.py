@@ -1,9 +1,14 @@
-"""Limits of what clients may send, and the token that they must."""
+"""Limits of what clients may send, and what lets them in."""
 
 import hmac
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+
+# The names under which this machine alone reaches itself.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
@@ -28,12 +33,32 @@ class Limits:
                 remedy="send less at once, or start the server with a larger --max-request-bytes",
             )
 
-    def require_token(self, authorization: bytes) -> None:
-        """Raise PycError (UNAUTHORIZED) unless the header holds the token, if there is one."""
-        if self.token and not hmac.compare_digest(authorization, f"Bearer {self.token}".encode()):
-            raise PycError(
-                ReasonCode.UNAUTHORIZED,
-                where="authorization",
-                expected="the server's token as `Authorization: Bearer TOKEN`",
-                got="another one" if authorization else "none",
-            )
+    def require_access(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise PycError (UNAUTHORIZED) unless the headers hold the token.
+
+        Without one, the request must be meant for this machine (`Host`: a foreign name may be made
+        to lead here, by DNS rebinding) and come from no other site's page (`Origin`).
+        """
+        if self.token:
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
+                raise PycError(
+                    ReasonCode.UNAUTHORIZED,
+                    where="authorization",
+                    expected="the server's token as `Authorization: Bearer TOKEN`",
+                    got="another one" if given else "none",
+                )
+            return
+        host = headers.get(b"host", b"localhost").decode("latin-1").lower()
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        if re.sub(r":\d*$", "", host).strip("[]") not in LOOPBACK:
+            _refuse("host", " or ".join(LOOPBACK), host)
+        if origin and origin.partition("://")[2] != host:
+            _refuse("origin", f"none, or the server's own page at {host}", origin)
+
+
+def _refuse(where: str, expected: str, got: str) -> None:
+    remedy = "ask for it as localhost, by no page of another site, or start the server with a token"
+    raise PycError(
+        ReasonCode.UNAUTHORIZED, where=where, expected=expected, got=got[:80], remedy=remedy
+    )

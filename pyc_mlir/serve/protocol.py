@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from reprlib import Repr
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,16 @@ _BINARY_ONLY = ("FP16", "BF16")
 _MOST_EMPTY = 1 << 20
 _MOST_RANK = 32
 _MOST_TIMEOUT = 24 * 3600 * 10**6
+# Parameters of extensions that the server does not have, by how their names begin: without them
+# another answer would come than was asked for. Each with its remedy.
+_LACKING = {
+    "classification": "ask for the whole result, and choose its classes in the client",
+    "shared_memory_": "send tensors in the request, as lists or as binary data",
+    "sequence_": "send a whole sequence at once: calls keep no state",
+}
+_SHORT = Repr()
+_SHORT.maxstring = 80
+_shown = _SHORT.repr
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +80,29 @@ def _tensor(entry: SignatureEntry) -> dict[str, Any]:
     return {"name": entry.name, "datatype": datatype(entry.dtype), "shape": shape}
 
 
+def unknown_address(method: str, path: str, expected: str) -> PycError:
+    """Return the error of a request to an address, or by a method, that the server lacks."""
+    return PycError(
+        ReasonCode.UNKNOWN_ADDRESS,
+        where="address",
+        expected=expected,
+        got=f"{method[:20]} {path[:80]}",
+        remedy="docs/service.md lists the addresses",
+    )
+
+
+def read_object(data: bytes, known: Sequence[str] | None = None) -> Mapping[str, Any]:
+    """Read a JSON object. Raises PycError (BAD_ARGUMENT), also for fields that are not known."""
+    try:
+        found = _mapping(parse_json(data), "request")
+    except ValueError as error:
+        raise _bad("request", "JSON", str(error)) from None
+    if known is not None and not set(found) <= set(known):
+        fields = f"no fields but {', '.join(known)}" if known else "no fields"
+        raise _bad("request", fields, _shown([*found]), "leave out what the server does not do")
+    return found
+
+
 def read_request(body: bytes, header_length: str | None, signature: Signature) -> InferRequest:
     """Read a request. Raises PycError (BAD_ARGUMENT) that names the part that is wrong.
 
@@ -76,25 +110,21 @@ def read_request(body: bytes, header_length: str | None, signature: Signature) -
     """
     length = len(body) if header_length is None else _number(header_length, len(body))
     view = memoryview(body)
-    try:
-        head = parse_json(bytes(view[:length]))
-    except ValueError as error:
-        raise _bad("request", "JSON", str(error)) from None
-    head = _mapping(head, "request")
-    parameters = _mapping(head.get("parameters", {}), "parameters")
+    head = read_object(bytes(view[:length]))
+    parameters = _parameters(head, "parameters")
     tensors = _sequence(head.get("inputs"), "inputs")
     rest, arrays = view[length:], dict[str, np.ndarray]()
     for tensor in (_mapping(t, "inputs") for t in tensors):
         name = tensor.get("name")
         if not isinstance(name, str) or name in arrays:
-            raise _bad("inputs", "tensors of different names", repr(name))
+            raise _bad("inputs", "tensors of different names", _shown(name))
         arrays[name], rest = _array(name, tensor, rest)
     if len(rest):
         raise _bad("request", "binary data of the inputs alone", f"{len(rest)} bytes more")
     inputs = _in_order(arrays, signature)
     timeout = parameters.get("timeout")
     if timeout is not None and not (type(timeout) is int and 0 < timeout <= _MOST_TIMEOUT):
-        raise _bad("parameters: timeout", f"1 to {_MOST_TIMEOUT} microseconds", repr(timeout))
+        raise _bad("parameters: timeout", f"1 to {_MOST_TIMEOUT} microseconds", _shown(timeout))
     binary = _flag(parameters, "binary_data_output", False)
     own = head.get("id", "")
     if not isinstance(own, str):
@@ -116,31 +146,31 @@ def _in_order(arrays: Mapping[str, np.ndarray], signature: Signature) -> list[np
 
 def _array(name: str, tensor: Mapping[str, Any], rest: memoryview) -> tuple[np.ndarray, memoryview]:
     """Return a tensor, and the binary data that is left for those after it."""
-    kind = tensor.get("datatype")
+    at, kind = f"`{name[:80]}`", tensor.get("datatype")
     dtype = _DTYPES.get(kind) if isinstance(kind, str) else None
     if dtype is None:
-        raise _bad(f"`{name}`: datatype", f"one of {', '.join(sorted(_DTYPES))}", repr(kind))
-    shape = _sequence(tensor.get("shape"), f"`{name}`: shape")
-    if not all(type(d) is int and d >= 0 for d in shape) or len(shape) > _MOST_RANK:
-        raise _bad(f"`{name}`: shape", f"up to {_MOST_RANK} sizes of 0 or more", repr(shape)[:80])
+        raise _bad(f"{at}: datatype", f"one of {', '.join(sorted(_DTYPES))}", _shown(kind))
+    shape = _sequence(tensor.get("shape"), f"{at}: shape")
+    if not all(type(d) is int and 0 <= d < 1 << 63 for d in shape) or len(shape) > _MOST_RANK:
+        raise _bad(f"{at}: shape", f"up to {_MOST_RANK} sizes of 0 or more", _shown(shape))
     if 0 in shape and prod(d for d in shape if d) > _MOST_EMPTY:
         most = f"at most {_MOST_EMPTY} by its other sizes, as there are no elements"
-        raise _bad(f"`{name}`: shape", most, repr(shape)[:80])
-    parameters = _mapping(tensor.get("parameters", {}), f"`{name}`: parameters")
+        raise _bad(f"{at}: shape", most, _shown(shape))
+    parameters = _parameters(tensor, f"{at}: parameters")
     size = parameters.get("binary_data_size")
     elements = prod(shape)
     if size is not None:
-        if size != elements * dtype.itemsize or size > len(rest):
-            have = f"binary_data_size {size!r} and {len(rest)} bytes left"
-            raise _bad(f"`{name}`", f"{elements * dtype.itemsize} bytes of {kind}{shape}", have)
+        if type(size) is not int or size != elements * dtype.itemsize or size > len(rest):
+            have = f"binary_data_size {_shown(size)} and {len(rest)} bytes left"
+            raise _bad(at, f"{elements * dtype.itemsize} bytes of {kind}{shape}", have)
         array = np.frombuffer(rest[:size], dtype).reshape(shape)
         if dtype == BOOL and array.size and (most := int(array.view(np.uint8).max())) > 1:
-            raise _bad(f"`{name}`", f"bytes of 0 and 1 for {kind}", str(most))
+            raise _bad(at, f"bytes of 0 and 1 for {kind}", str(most))
         return array, rest[size:]
     if kind in _BINARY_ONLY:
-        raise _bad(f"`{name}`", f"{kind} as binary data", "a list")
-    data = _listed(_sequence(tensor.get("data"), f"`{name}`: data"), shape, f"`{name}`: data")
-    return _of_kind(data, dtype, f"`{name}`: data").reshape(shape), rest
+        raise _bad(at, f"{kind} as binary data", "a list")
+    data = _listed(_sequence(tensor.get("data"), f"{at}: data"), shape, f"{at}: data")
+    return _of_kind(data, dtype, f"{at}: data").reshape(shape), rest
 
 
 def _listed(data: list[Any], shape: Sequence[int], where: str) -> list[Any]:
@@ -180,9 +210,9 @@ def _wanted(outputs: Any, signature: Signature, binary: bool) -> list[tuple[int,
     found = []
     for output in (_mapping(o, "outputs") for o in _sequence(outputs, "outputs")):
         name = output.get("name")
-        if name not in names:
-            raise _bad("outputs", f"names out of {', '.join(names)}", repr(name)[:80])
-        parameters = _mapping(output.get("parameters", {}), "outputs: parameters")
+        if not isinstance(name, str) or name not in names:
+            raise _bad("outputs", f"names out of {', '.join(names)}", _shown(name))
+        parameters = _parameters(output, "outputs: parameters")
         found.append((names[name], _flag(parameters, "binary_data", binary)))
     return found
 
@@ -190,7 +220,7 @@ def _wanted(outputs: Any, signature: Signature, binary: bool) -> list[tuple[int,
 def _flag(parameters: Mapping[str, Any], name: str, otherwise: bool) -> bool:
     value = parameters.get(name, otherwise)
     if not isinstance(value, bool):
-        raise _bad(f"parameters: {name}", "true or false", repr(value)[:80])
+        raise _bad(f"parameters: {name}", "true or false", _shown(value))
     return value
 
 
@@ -203,7 +233,7 @@ def write_response(
     """
     tensors, data = [], []
     for number, binary in request.outputs:
-        entry, array = signature.outputs[number], np.ascontiguousarray(results[number])
+        entry, array = signature.outputs[number], np.asarray(results[number], order="C")
         kind = datatype(entry.dtype)
         tensor = {"name": entry.name, "datatype": kind, "shape": list(array.shape)}
         if binary or kind in _BINARY_ONLY:
@@ -223,9 +253,20 @@ def write_response(
 
 
 def _number(text: str, most: int) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > most:
-        raise _bad(HEADER_LENGTH, f"a number up to the body's {most} bytes", repr(text)[:80])
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) > most:
+        raise _bad(HEADER_LENGTH, f"a number up to the body's {most} bytes", _shown(text))
     return int(text)
+
+
+def _parameters(holder: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return the parameters of a request or a tensor; none asks for what the server cannot do."""
+    found = _mapping(holder.get("parameters", {}), where)
+    for start, remedy in _LACKING.items():
+        asked = [name for name in found if name.startswith(start)]
+        if asked:
+            what = "parameters of the extensions that GET /v2 lists"
+            raise _bad(where, what, _shown(asked[0]), remedy)
+    return found
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
@@ -240,5 +281,7 @@ def _sequence(value: Any, where: str) -> list[Any]:
     return value
 
 
-def _bad(where: str, expected: str, got: str) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, where=where, expected=expected, got=got)
+def _bad(where: str, expected: str, got: str, remedy: str = "") -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARGUMENT, where=where, expected=expected, got=got[:200], remedy=remedy
+    )

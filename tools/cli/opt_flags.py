@@ -5,7 +5,6 @@ A flag that is not a field but the name of a pass adds that pass, as in mlir-opt
 ``--flag value``. Needs no MLIR.
 """
 
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields, replace
@@ -16,7 +15,7 @@ from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
 from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
 from pyc_mlir.pipelines.driver.registry import PASSES
-from pyc_mlir.pipelines.text.input_text import SPLIT_MARKER
+from pyc_mlir.pipelines.text.input_text import SPLIT_MARKER, regex_fault
 
 _BOOLEANS = {"": True, "true": True, "1": True, "false": False, "0": False}
 
@@ -193,10 +192,8 @@ def _check(flags: OptFlags) -> None:
         )
     if flags.emit_bytecode and flags.split_input_file is not None:
         raise _error("--emit-bytecode: expected one module, got --split-input-file")
-    try:
-        re.compile(flags.remarks_filter or "")
-    except re.error as error:
-        raise _error(f"--remarks-filter: expected a regular expression, got {error}") from None
+    if fault := regex_fault(flags.remarks_filter or ""):
+        raise _error(f"--remarks-filter: expected a regular expression, got {fault}")
     for name in (*flags.mlir_print_ir_before, *flags.mlir_print_ir_after):
         if name not in NATIVE_PASSES and name not in PASSES:
             hint = did_you_mean(name, [*PASSES, *NATIVE_PASSES])

@@ -16,6 +16,7 @@ from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
+from pyc_mlir.dialects.names import name_in
 from pyc_mlir.frontends.hlo.call import made_by
 from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
 from pyc_mlir.frontends.importing.errors import unsupported
@@ -99,7 +100,7 @@ class _LinalgImporter:
         raise PycError(ReasonCode.INVALID_IR, f"{self.source}: a block without a return")
 
     def _operation(self, op: ir.Operation) -> Sequence[Any]:
-        site = SourceNode(op.name, op.name, self.count, op.location)
+        site = SourceNode(name_in(str(op.location)) or op.name, op.name, self.count, op.location)
         try:
             if op.name == "arith.constant":
                 return (_constant(op),)

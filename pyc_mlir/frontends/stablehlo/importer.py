@@ -7,7 +7,6 @@ that are not known all are computed and one is selected. A composite whose name 
 its op, others are imported by their decomposition. Locations are those of the source.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.names import name_in
 from pyc_mlir.frontends.hlo import composites
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.control import Loops, select_branch
@@ -30,7 +30,6 @@ from pyc_mlir.frontends.stablehlo.handlers import HANDLERS
 from pyc_mlir.frontends.stablehlo.op import StablehloOp, tensor_type
 from pyc_mlir.frontends.stablehlo.regions import REGIONED
 
-_NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"[()]')
 _MAY_HAVE_EFFECTS = frozenset(
     {"return", "while", "if", "case", "composite", "infeed", "outfeed", "send", "recv"}
 )
@@ -86,7 +85,7 @@ class StableHloImporter:
 
     def _argument(self, index: int, value: Any) -> Argument:
         type_ = tensor_type(value.type)
-        label = _label(value.location) or f"arg{index}"
+        label = name_in(str(value.location)) or f"arg{index}"
         dims: list[Extent] = [
             SymbolicSize(1, (f"{label}#{axis}",)) if d is None else d
             for axis, d in enumerate(type_.shape)
@@ -158,7 +157,9 @@ class StableHloImporter:
     def site(self, op: StablehloOp) -> SourceNode:
         """Return an operation's own location."""
         location = op.operation.location
-        return SourceNode(_label(location) or op.name, op.operation.name, self.count, location)
+        return SourceNode(
+            name_in(str(location)) or op.name, op.operation.name, self.count, location
+        )
 
     def _constant(self, attribute: ir.Attribute) -> Any:
         if attribute not in self._constants:
@@ -283,11 +284,6 @@ def _is_pure(operation: ir.Operation) -> bool:
 
 def _symbol(attribute: ir.Attribute) -> str:
     return ir.FlatSymbolRefAttr(attribute).value
-
-
-def _label(location: ir.Location) -> str:
-    match = _NAME.match(str(location))
-    return match[1] if match else ""
 
 
 def _attributes(op: StablehloOp) -> dict[str, Any]:

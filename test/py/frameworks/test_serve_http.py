@@ -156,6 +156,56 @@ def test_refusals_of_the_server_are_counted(server):
         assert counted().get(code, 0) == before.get(code, 0) + 1
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "sent", "status", "code"),
+    [
+        ("GET", "/v2/nowhere", {}, 404, "UNKNOWN_ADDRESS"),
+        ("POST", "/v2/repository/models/m/unload", {}, 404, "UNKNOWN_ADDRESS"),
+        ("POST", "/v2", {}, 405, "UNKNOWN_ADDRESS"),
+        ("GET", "/v2/models/m/infer", {}, 405, "UNKNOWN_ADDRESS"),
+        ("GET", "/status", {"headers": {"Host": "attacker.example"}}, 401, "UNAUTHORIZED"),
+        ("POST", "/v2/models/m/infer", {"headers": {"Origin": "null"}}, 401, "UNAUTHORIZED"),
+        (
+            "POST",
+            "/v2/models/m/infer",
+            {"headers": {"Content-Encoding": "gzip"}, "content": b"{}"},
+            400,
+            "BAD_ARGUMENT",
+        ),
+        (
+            "POST",
+            "/v2/models/m/infer",
+            {"headers": {"Inference-Header-Content-Length": "9" * 5000}, "content": b"{}"},
+            400,
+            "BAD_ARGUMENT",
+        ),
+        (
+            "POST",
+            "/v2/repository/models/m/load",
+            {"json": {"parameters": {"config": "{}"}}},
+            400,
+            "BAD_ARGUMENT",
+        ),
+        ("POST", "/v2/repository/index", {"json": ["ready"]}, 400, "BAD_ARGUMENT"),
+    ],
+)
+def test_mistakes_are_answered_in_json(server, method, path, sent, status, code):
+    def counted() -> int:
+        found = httpx.get(server.url + "/status").json()
+        return found["refusals"].get(code, 0) + found["models"]["m"]["refusals"].get(code, 0)
+
+    before = counted()
+    reply = httpx.request(method, server.url + path, **sent)
+    assert (reply.status_code, reply.json()["code"]) == (status, code), reply.text
+    assert counted() == before + 1
+    assert status != 405 or reply.headers["allow"]
+
+
+def test_the_index_lists_those_that_are_ready(server):
+    reply = httpx.post(server.url + "/v2/repository/index", json={"ready": True})
+    assert [m["name"] for m in reply.json()] == ["m"]
+
+
 def test_a_fault_of_the_program_has_status_500():
     """The rest are the caller's mistakes."""
     assert _refused(PycError(ReasonCode.ARENA_TOO_SMALL, "none")).status_code == 500
@@ -226,7 +276,9 @@ def test_unknown_models_and_versions(server):
 def test_a_client_that_says_nothing_holds_up_nobody(server):
     host, port = server.address.split(":")
     with socket.create_connection((host, int(port))) as idle:
-        idle.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+        idle.sendall(
+            b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+        )
         assert infer(server).status_code == 200
 
 

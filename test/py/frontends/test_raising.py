@@ -134,6 +134,17 @@ def test_what_cannot_be_raised_stays_foreign_and_is_listed():
     assert finding.code in (ReasonCode.UNSUPPORTED_OP, ReasonCode.UNSUPPORTED_DTYPE)
 
 
+@pytest.mark.parametrize("text", [FFT, LINALG.replace("arith.maximumf", "arith.remf")])
+def test_what_is_listed_has_its_name(text):
+    lines = [
+        line + ' loc("layer7/fft")'
+        if "stablehlo.fft" in line or line.startswith("  } ->")
+        else line
+        for line in text.splitlines()
+    ]
+    assert [u.node for u in raised("\n".join(lines)).unraised] == ["layer7/fft"]
+
+
 @pytest.mark.full
 def test_the_report_says_what_was_raised():
     assert report_import(SOFTMAX + CALLS).foreign == 0

@@ -58,6 +58,25 @@ def test_code_generation_errors_name_the_source_op(loc):
     assert "see current operation" not in str(caught.value)
 
 
+def test_errors_name_an_op_that_has_but_a_name():
+    """Also where its function is inlined: IREE alone would name the caller."""
+    t = "tensor<4xf32>"
+    text = f"""func.func private @f(%x: {t}) -> {t} {{
+      %m = memref.alloc() : memref<4xf32> loc("layer7/alloc")
+      %y = bufferization.to_tensor %m restrict : memref<4xf32> to {t} loc("layer7/relu")
+      return %y : {t}
+    }}
+    func.func @main(%x: {t}) -> {t} {{
+      %y = func.call @f(%x) : ({t}) -> {t} loc("model.py":12:3)
+      return %y : {t}
+    }}"""
+    with pytest.raises(CompileError, match=r'^"layer7/relu": expected a module that IREE compiles'):
+        compile_module(text.encode(), CPU)
+    named = add_text(dtype="f64", loc='loc("layer7/relu")')
+    with pytest.raises(PycError, match=r"^layer7/relu: .*got f64 in tensor<4xf64>"):
+        compile_module(named, TARGETS["vulkan"])
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -24,6 +24,9 @@ TENSORS = [
     {"name": "k", "datatype": "INT64", "shape": [2], "data": [3, -1]},
     {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [[0, 1], [2, 3]]},
 ]
+
+
+BINARY = {"name": "x", "datatype": "FP32", "shape": [2, 2]}
 
 
 def body(**changes) -> bytes:
@@ -108,6 +111,21 @@ def integers(kind: str, data: list) -> bytes:
         (body() + b"1234", str(len(body())), "expected binary data of the inputs alone, got 4"),
         (body(), "9999999", "inference-header-content-length: expected a number up to"),
         (body(), "-1", "inference-header-content-length: expected a number up to"),
+        (body(), "9" * 5000, "inference-header-content-length: expected a number up to"),
+        (changed(parameters={"binary_data_size": 16.0}), None, "`x`: expected 16 bytes of FP32"),
+        (changed(shape=[10**4000] * 2), None, "`x`: shape: expected up to 32 sizes"),
+        (body(outputs=[{"name": []}]), None, "outputs: expected names out of y, got []"),
+        (
+            body(outputs=[{"name": "y", "parameters": {"classification": 2}}]),
+            None,
+            "got 'classification'; ask for the whole result",
+        ),
+        (
+            changed(parameters={"shared_memory_region": "r", "shared_memory_byte_size": 16}),
+            None,
+            "got 'shared_memory_region'; send tensors in the request",
+        ),
+        (body(parameters={"sequence_id": 7}), None, "got 'sequence_id'; send a whole sequence"),
         (b"\xff", None, "request: expected JSON"),
         (b"[" * 100000, None, "request: expected JSON"),
     ],
@@ -116,6 +134,56 @@ def test_what_is_no_request_is_named(data, length, message):
     with pytest.raises(PycError) as error:
         read_request(data, length, SIGNATURE)
     assert message in error.value.message and error.value.code is ReasonCode.BAD_ARGUMENT
+
+
+WHOLE = {
+    "id": "7",
+    "parameters": {"timeout": 5, "binary_data_output": True},
+    "inputs": [
+        TENSORS[0] | {"parameters": {}},
+        {**BINARY, "parameters": {"binary_data_size": 16}},
+    ],
+    "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+}
+DEEP = json.loads("[" * 900 + "]" * 900)
+NUMBERS = (0, 1, -1, 12.0, 16.0, 0.5, 1e300, float("nan"), 2**63, -(2**63), 10**4000)
+TEXTS = ("", "y", "\ud800", "\x1b[2J", "9" * 5000)
+OBJECTS = ([], {}, [[]], [{}], {"a": 1}, [1, 2], ["y"], [10**4000] * 2, [1 << 62, 1 << 62], DEEP)
+
+
+def places(value, path: tuple = ()) -> Iterator[tuple]:
+    yield path
+    if isinstance(value, dict | list):
+        for key in range(len(value)) if isinstance(value, list) else value:
+            yield from places(value[key], (*path, key))
+
+
+def replaced(value, path: tuple, new):
+    if not path:
+        return new
+    found = value.copy()
+    found[path[0]] = replaced(value[path[0]], path[1:], new)
+    return found
+
+
+@pytest.mark.parametrize("path", list(places(WHOLE)), ids=str)
+def test_any_json_in_any_field_is_read_or_refused(path):
+    """And a refusal stays short, whatever came."""
+    for new in (None, True, False, *NUMBERS, *TEXTS, *OBJECTS):
+        head = json.dumps(replaced(WHOLE, path, new)).encode()
+        try:
+            read_request(head + X.tobytes(), str(len(head)), SIGNATURE)
+        except PycError as error:
+            assert error.code is ReasonCode.BAD_ARGUMENT and len(error.message) < 600
+
+
+def test_a_scalar_keeps_its_shape():
+    entry = SignatureEntry("s", F32, ())
+    signature = Signature((entry,), (entry,))
+    tensor = {"name": "s", "datatype": "FP32", "shape": [], "data": [2.5]}
+    request = read_request(json.dumps({"inputs": [tensor]}).encode(), None, signature)
+    _, (text,) = write_response("m", "1", request, signature, request.inputs)
+    assert json.loads(text)["outputs"] == [tensor]
 
 
 def test_bytes_of_booleans_are_0_or_1():

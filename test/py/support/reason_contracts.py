@@ -51,6 +51,7 @@ from pyc_mlir.runtime.plans import Serving
 from pyc_mlir.serve.batching import Batcher, Waiting
 from pyc_mlir.serve.limits import Limits
 from pyc_mlir.serve.models import model_of
+from pyc_mlir.serve.protocol import unknown_address
 
 # Contracts
 
@@ -344,7 +345,12 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.UNAUTHORIZED)
 def _(here: Here) -> Codes:
-    return reported(lambda: Limits(token="secret").require_token(b"Bearer guess"))
+    return reported(lambda: Limits(token="secret").require_access({b"authorization": b"guess"}))
+
+
+@provokes(ReasonCode.UNKNOWN_ADDRESS)
+def _(here: Here) -> Codes:
+    return {unknown_address("GET", "/v2/nowhere", "others").code}
 
 
 @provokes(ReasonCode.UNKNOWN_MODEL)

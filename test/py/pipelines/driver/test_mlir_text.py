@@ -47,6 +47,21 @@ def test_errors_show_a_caret():
     assert lines[1:3] == [BAD.splitlines()[1], " " * 7 + "^"]
 
 
+@pytest.mark.parametrize(
+    ("location", "place"),
+    [
+        ('"layer7/relu"', "<unknown>:0"),
+        ('"layer7/relu"("m.py":3:4)', "m.py:3:4"),
+        ('fused["layer7/relu", "m.py":3:4]', "m.py:3:4"),
+        ('callsite("layer7/relu" at "m.py":3:4)', "<unknown>:0"),
+    ],
+)
+def test_errors_name_the_op(location, place):
+    text = BAD.replace("tensor<5xf32>\n", f"tensor<5xf32> loc({location})\n")
+    first = refused(text, ReasonCode.INVALID_IR).splitlines()[0]
+    assert first.startswith(f'{place}: error: "layer7/relu": pyc.relu: expected a result')
+
+
 def test_custom_syntax_is_explained():
     text = GOOD.replace('"pyc.relu"(%x)', "pyc.relu %x")
     assert "written generically" in refused(text, ReasonCode.INVALID_IR)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import opt_harness
 import pytest
@@ -17,7 +17,6 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site
 from pyc_mlir.pipelines.choices.log import decisions_of, read_log
-from pyc_mlir.pipelines.driver import registry
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.driver.native_names import (
     MODULE_PIPELINES,
@@ -182,46 +181,6 @@ def test_verify_each_can_be_switched_off(module: ir.Module) -> None:
         module.operation.verify()
 
 
-# --- the registry
-
-
-def test_a_missing_built_in_module_is_an_unknown_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.BUILT_IN, "test-absent", ("pyc_mlir.pipelines.absent", "Absent"))
-    assert "test-absent" not in PASSES
-    assert "test-absent" not in list(PASSES)
-    with pytest.raises(PipelineError, match="unknown pass 'test-absent'"):
-        names_of("test-absent")
-
-
-class FakeEntryPoint:
-    value = "third_party:Pass"
-
-    def __init__(self, name: str, loaded: object) -> None:
-        self.name = name
-        self.loaded = loaded
-
-    def load(self) -> object:
-        if isinstance(self.loaded, Exception):
-            raise self.loaded
-        return self.loaded
-
-
-def test_third_parties_register_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [FakeEntryPoint("their-rename", Rename), FakeEntryPoint("broken", OSError("gone"))]
-    monkeypatch.setattr(PASSES, "_entry_points", {p.name: p for p in points})
-    assert PASSES["their-rename"] is Rename
-    assert "their-rename" in list(PASSES)
-    with pytest.raises(PycError, match=r"third_party:Pass: it does not import \(OSError: gone"):
-        PASSES["broken"]
-
-
-def test_names_are_taken_once() -> None:
-    assert PASSES.register(Rename) is Rename
-    clash: Any = type("Clash", (), {"name": "test-rename"})
-    with pytest.raises(PycError, match="is taken"):
-        PASSES.register(clash)
-
-
 # --- the table of native passes
 
 
@@ -305,6 +264,16 @@ def test_verify_reports_both_sides() -> None:
     assert len(verify(expected, [other], only_expected=True)) == 1
     wanted = Diagnostic("error", "is wanted", Position("f", 1, 5))
     assert verify(expected, [wanted]) == []
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999}b", "[z-a]"])
+def test_a_pattern_that_is_none_is_told_where_it_stands(pattern: str) -> None:
+    text = "module {}\n  // expected-error-re @above {{a{{" + pattern + "}}}}\n"
+    ran = opt_harness.run_opt(["--verify-diagnostics", "-"], text.encode())
+    assert ran.status == 1
+    assert "<stdin>:2:6: expected regular expressions within {{...}} of" in ran.err
+    with pytest.raises(PycError, match="--remarks-filter: expected a regular expression"):
+        parse_command_line([f"--remarks-filter={pattern}"])
 
 
 # --- the driver, in process
