@@ -7,12 +7,11 @@ Each process of a run writes FOLDER/*.json; `merged` reads them all.
 
 import json
 import os
-import sys
-import threading
 from collections.abc import Generator, Iterable
+from cProfile import Profile
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 
 import pytest
 
@@ -41,34 +40,30 @@ def merged(files: Iterable[Path]) -> CoverageMap:
 
 
 class Calls:
-    """Traces calls while a test runs; lines are not traced."""
+    """Profiles each test on its thread: a profiler in C is quicker than to trace calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.found: set[CodeType] = set()
+        self.profile = Profile(subcalls=False, builtins=False)
         self.rows: dict[str, tuple[float, list[str]]] = {}
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        self.found.add(frame.f_code)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
-        self.found.clear()
-        sys.settrace(self)
-        threading.settrace(self)
+        self.profile.clear()
+        self.profile.enable()
         try:
             return (yield)
         finally:
-            sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            self.profile.disable()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed and not hasattr(report, "node"):
-            sys.settrace(None)
+            self.profile.disable()
+            called = (entry.code for entry in self.profile.getstats())
             named = {
                 f"{os.path.relpath(code.co_filename, ROOT)}:{code.co_firstlineno}"
-                for code in self.found
-                if code.co_filename.startswith(MEASURED)
+                for code in called
+                if isinstance(code, CodeType) and code.co_filename.startswith(MEASURED)
             }
             self.rows[report.nodeid] = (round(report.duration, 3), sorted(named))
 
