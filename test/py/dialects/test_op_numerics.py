@@ -35,7 +35,9 @@ def call_of(case: Case, dynamic: bool) -> OpCall:
 
 
 def guards_memory(case: Case) -> bool:
-    return any(o.values in FAR for o in case.operands)
+    """Indices, places or bounds of a slice that lie far out of what they are of."""
+    bounds = {*case.keywords.get("starts", ()), *case.keywords.get("stops", ())}
+    return any(o.values in FAR for o in case.operands) or bool(bounds & {-100, 100})
 
 
 def always(op: str) -> list[Case]:
