@@ -28,6 +28,7 @@ from scenarios import SCENARIOS, Scenario  # noqa: E402  (the path is set above)
 from slices import (  # noqa: E402
     FIRST_HOUR,
     LIT,
+    MUTANTS,
     SLICES,
     STORED,
     Slice,
@@ -39,6 +40,7 @@ from slices import (  # noqa: E402
 
 Rows = Mapping[str, Mapping[str, Any]]
 FINISHED = (0, 1)  # pytest's and lit's exit statuses: passed, failed
+SURVIVED = ("survived", "unseen")  # test/mutants.py
 LIT_FAILURES = ("FAIL", "XPASS", "UNRESOLVED", "TIMEOUT")
 
 
@@ -81,6 +83,17 @@ def run_first_hour(folder: Path) -> Rows:
     outcomes = folder / "first-hour.json"
     outcomes.unlink(missing_ok=True)
     run([sys.executable, str(ROOT / "test" / "first_hour.py"), f"--outcomes={outcomes}"])
+    return json.loads(outcomes.read_text())
+
+
+def run_mutants(one: Slice, folder: Path) -> Rows:
+    """Run a part of the mutants of the compiler's code: what became of each, by its place."""
+    outcomes = folder / f"{one.name}.json"
+    outcomes.unlink(missing_ok=True)
+    assert one.part is not None
+    part = "--part={}/{}".format(*one.part)
+    script = str(ROOT / "test" / "mutants.py")
+    run([sys.executable, script, "--fresh", part, f"--outcomes={outcomes}"])
     return json.loads(outcomes.read_text())
 
 
@@ -136,6 +149,7 @@ def report_of(one: Slice, rows: Rows, seconds: float) -> Report:
         "date": datetime.now(UTC).date().isoformat(),
         "failed": failed,
         "skipped": dict(sorted(reasons.items())),
+        "survived": sorted(i for i, row in rows.items() if row["outcome"] in SURVIVED),
     }
     names = ("passed", "failed", "skipped")
     records = [
@@ -152,8 +166,9 @@ def run_slice(one: Slice) -> list[str]:
     folder = ROOT / "build" / "test-full"
     folder.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    alone = {LIT.name: run_lit, FIRST_HOUR.name: run_first_hour}
-    rows = alone[one.name](folder) if one.name in alone else run_pytest(one, folder)
+    alone = {LIT: lambda _, to: run_lit(to), FIRST_HOUR: lambda _, to: run_first_hour(to)}
+    alone |= dict.fromkeys(MUTANTS, run_mutants)
+    rows = alone.get(one, run_pytest)(one, folder)
     report = report_of(one, rows, time.monotonic() - start)
     STORED.mkdir(exist_ok=True)
     report.save(STORED / f"{one.name}.json")

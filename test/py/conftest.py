@@ -1,7 +1,8 @@
 """What all tests share: how much of a long table runs, what is made once, what a rerun skips.
 
-`PYC_FULL=1` (set by `make test-full`) runs every case; otherwise long tables are sampled with a
-fixed seed, so that two runs test the same, and IREE generates code once for equal modules
+`PYC_FULL=1` (set by `make test-full`) runs every case, and as many random ones as a slice has time
+for; `--all-cases` runs every case. Otherwise long tables are sampled with a fixed seed, so that two
+runs test the same. But in a full run IREE generates code once for equal modules
 (support/remembered.py; tests marked `generates_anew` have it generated each time). `--outcomes` is
 how test/full.py learns what a slice came to.
 """
@@ -22,6 +23,10 @@ from hypothesis import settings
 T = TypeVar("T")
 BUILD = Path(__file__).resolve().parents[2] / "build"
 FULL = os.environ.get("PYC_FULL") == "1"
+# Tables are cut while tests are collected, by workers too, which have no such option of their own.
+if "--all-cases" in sys.argv:
+    os.environ["PYC_ALL_CASES"] = "1"
+ALL_CASES = FULL or os.environ.get("PYC_ALL_CASES") == "1"
 # Tests compile what they test, here and in child processes; those of the cache have folders.
 os.environ["PYC_CACHE"] = "0"
 # Tests compare what they compile on their own; those of the self-check have it on.
@@ -64,8 +69,8 @@ settings.load_profile("full" if FULL else "fast")
 
 
 def sample(items: Sequence[T], n: int, seed: int = 0) -> list[T]:
-    """All `items` in a full run, else `n` of them, in their order, the same ones every time."""
-    if FULL or len(items) <= n:
+    """All `items`, or in a sampled run `n` of them, in their order, the same ones every time."""
+    if ALL_CASES or len(items) <= n:
         return list(items)
     chosen = random.Random(seed).sample(range(len(items)), n)
     return [items[i] for i in sorted(chosen)]
@@ -86,7 +91,7 @@ def kept(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--outcomes", type=Path, help="JSON of all outcomes; see test/full.py")
-    parser.addoption("--all-cases", action="store_true", help="also tests marked full or sampled")
+    parser.addoption("--all-cases", action="store_true", help="run what is sampled or left out")
     parser.addoption("--part", help="K/N: run each N-th test only, from the K-th on (1 to N)")
 
 
@@ -101,7 +106,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = items if FULL or config.getoption("all_cases") else kept(items)
+    chosen = items if ALL_CASES else kept(items)
     if part := config.getoption("part"):
         number, parts = map(int, part.split("/"))
         chosen = chosen[number - 1 :: parts]

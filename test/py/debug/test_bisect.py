@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import wrong_kernels
-from conftest import FULL
+from conftest import ALL_CASES
 
 from pyc_mlir import nn
 from pyc_mlir.api import build
@@ -99,7 +99,7 @@ def test_a_wrong_decision_is_found_by_its_error(logs):
     assert found.differing >= LAYERS and found.culprits.tests <= 7
 
 
-@pytest.mark.skipif(not FULL, reason="a dozen large compiles")
+@pytest.mark.skipif(not ALL_CASES, reason="a dozen large compiles")
 def test_twelve_programs_do_for_two_hundred_decisions(tmp_path, monkeypatch, record_property):
     wrong_kernels.register(monkeypatch)
     good = recorded(tmp_path, "good.vmfb", None, wide)

@@ -4,13 +4,14 @@ Cases of several ops are compiled as functions of one module. What is not compar
 the tolerance of its element type, times the length of what is summed.
 """
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 from compiled import OpCall, assert_close, expected_of, run_calls
 from conftest import sample
-from op_cases import CASES, Case, dynamic_types, inputs
+from op_cases import Case, cases_of, dynamic_types, inputs
 
 from pyc_mlir.dialects.ir.interpreter import flush_subnormals
 from pyc_mlir.dialects.opdef import OPS
@@ -22,6 +23,9 @@ PER_OP = 2
 AT_ONCE = 8
 # A decomposition rounds several times in the 16-bit floats, its reference once.
 COMPOSITE_SCALE = 8.0
+# Values that touch foreign memory unless they are clamped, and those with rules of their own.
+FAR = {"far_index", "far_start"}
+EDGES = {"special", "extreme", "wide", "bits", "half_minus_inf"}
 
 
 def call_of(case: Case, dynamic: bool) -> OpCall:
@@ -30,12 +34,35 @@ def call_of(case: Case, dynamic: bool) -> OpCall:
     return OpCall(case.op, arrays, case.keywords, declared)
 
 
+def guards_memory(case: Case) -> bool:
+    """Indices, places or bounds of a slice that lie far out of what they are of."""
+    bounds = {*case.keywords.get("starts", ()), *case.keywords.get("stops", ())}
+    return any(o.values in FAR for o in case.operands) or bool(bounds & {-100, 100})
+
+
+def always(op: str) -> list[Case]:
+    """The cases that every sample has: all that guard memory, one of each kind of edge values.
+
+    Cases of edge values that differ in element types alone are of one kind.
+    """
+    kinds: dict[str, Case] = {}
+    for case in cases_of(op):
+        if not EDGES.isdisjoint(o.values for o in case.operands):
+            untyped = replace(case, operands=tuple(replace(o, dtype="") for o in case.operands))
+            kinds.setdefault(str(untyped), case)
+    return [c for c in cases_of(op) if guards_memory(c) or c in kinds.values()]
+
+
 @cache
 def calls_of(op: str) -> list[OpCall]:
-    cases = sample([c for c in CASES if c.op == op], PER_OP, seed=7)
+    guards = always(op)
+    others = [c for c in cases_of(op) if c not in guards]
+    cases = [*guards, *sample(others, max(PER_OP - len(guards), 1), seed=7)]
     calls = [call_of(c, dynamic=False) for c in cases]
     changing = [c for c in cases if c.dynamic and dynamic_types(c) != c.types]
-    return calls + [call_of(c, dynamic=True) for c in sample(changing, 1, seed=8)]
+    dynamic = [c for c in changing if guards_memory(c)]
+    dynamic += sample([c for c in changing if c not in dynamic], 1, seed=8)
+    return calls + [call_of(c, dynamic=True) for c in dynamic]
 
 
 @cache

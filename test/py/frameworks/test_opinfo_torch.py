@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from conftest import FULL
+from conftest import ALL_CASES
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("expecttest", reason="expecttest, which torch's samples need, is not installed")
@@ -27,7 +27,7 @@ CASES = [
     for dtype in DTYPES
     if dtype in info.supported_dtypes("cpu") and not info.name.startswith(UNDEFINED)
 ]
-SAMPLED = CASES if FULL else random.Random(17).sample(CASES, 10)
+SAMPLED = CASES if ALL_CASES else random.Random(17).sample(CASES, 10)
 # What models are made of: every sample is equal.
 WHOLE = (
     "add", "mul", "div", "where", "clamp", "cat", "gather", "index_select", "cumsum", "sort",
@@ -41,17 +41,17 @@ WHOLE = (
 
 @pytest.mark.parametrize(("name", "info", "dtype"), SAMPLED, ids=[c[0] for c in SAMPLED])
 def test_no_sample_is_wrong(name, info, dtype):
-    for sample in samples(info, dtype, None if FULL else 2):
+    for sample in samples(info, dtype, None if ALL_CASES else 2):
         found = outcome(info, sample)
         assert found.kind in (EQUAL, REFUSED, UNEXPORTED), found
 
 
 def _whole():
     found = [i for i in op_db if i.name in WHOLE and torch.float32 in i.supported_dtypes("cpu")]
-    return found if FULL else random.Random(19).sample(found, 6)
+    return found if ALL_CASES else random.Random(19).sample(found, 6)
 
 
 @pytest.mark.parametrize("info", _whole(), ids=lambda i: f"{i.name}-{i.variant_test_name}")
 def test_operators_of_models_are_whole(info):
-    for sample in samples(info, torch.float32, None if FULL else 2):
+    for sample in samples(info, torch.float32, None if ALL_CASES else 2):
         assert outcome(info, sample).kind == EQUAL

@@ -1,10 +1,9 @@
 """Random modules through `torch.compile(backend="pyc")`, and random functions, equal eager mode."""
 
-import random
 from collections import Counter
 
 import pytest
-from conftest import FULL, sample
+from conftest import sample
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -13,7 +12,7 @@ from random_torch import SEEDS, check
 from torch_cases import EQUAL, REFUSED, UNEXPORTED
 
 
-@pytest.mark.parametrize("seed", SEEDS if FULL else random.Random(23).sample(SEEDS, 6))
+@pytest.mark.parametrize("seed", sample(SEEDS, 6, seed=23))
 def test_a_random_module_equals_eager(seed):
     """Of every fourth module with a second batch too, which makes it dynamic."""
     check(seed)

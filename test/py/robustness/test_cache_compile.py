@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FULL
+from conftest import ALL_CASES
 from faults import largest_file
 
 import pyc_mlir
@@ -305,7 +305,7 @@ def check_tool(folder: Path, capsys) -> None:
         assert tool(*wrong)[0] == 2
 
 
-@pytest.mark.parametrize("processes", [2, 8] if FULL else [2])
+@pytest.mark.parametrize("processes", [2, 8] if ALL_CASES else [2])
 @pytest.mark.full
 def test_processes_compile_the_same_model_at_once(tmp_path, processes, plain):
     source = tmp_path / "model.mlir"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from conftest import FULL, sample
+from conftest import ALL_CASES, sample
 from onnx import helper
 from tool_runs import run_tool
 
@@ -22,7 +22,7 @@ FORGED = "FORGED: all is well"
 # Clears the screen, sets the title, turns the reading order, begins lines of its own.
 ALL = f"ä\x1b[2J\x1b]0;title\x07\x08\x7f\x9b31m\u202e\u2066\n{FORGED}\r{FORGED}\u2028{FORGED}"
 PARTS = ["\x1b[2J", "\x07", "\x7f", "\x9b31m", "\u202e", f"\n{FORGED}", f"\r{FORGED}", "\x85"]
-NAMES = [f"ä{part}b" for part in PARTS] if FULL else []
+NAMES = [f"ä{part}b" for part in PARTS] if ALL_CASES else []
 # The tools that have run and said nothing odd, for the count.
 RUNS: list[str] = []
 ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

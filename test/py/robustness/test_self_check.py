@@ -29,6 +29,7 @@ from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
+from pyc_mlir.pipelines.linalg.base.lowering import Lowering
 from pyc_mlir.tools import pyc_compile, pyc_explain
 from pyc_mlir.util.captures.effects import Effects
 
@@ -155,6 +156,22 @@ def test_a_wrong_program_is_refused_with_the_decision_to_blame(monkeypatch):
     assert [d.chosen for d in error.blamed] == ["wrong:softmax"] and "wrong:softmax" in str(error)
     unchecked = build(nn.softmax, [x], make_options(check=False, policy=TakesWrong()))
     assert "wrong:softmax" in [d.chosen for d in unchecked.decisions]
+
+
+@pytest.mark.full
+def test_samples_have_indices_far_out_of_range(monkeypatch):
+    """A gather without its clamp reads foreign memory: ends of the index type lead there."""
+    table, at = TensorSpec("f32", 1000, 8), TensorSpec("i64", 8)
+    calls = (lambda x, i: x[i], [table, at]), (lambda i, x: x[i], [at, table])
+    build(*calls[0], ON)
+    arith = Lowering.arith
+
+    def unclamped(self: Lowering, name: str, *operands: Any) -> Any:
+        return operands[0] if name in ("minsi", "maxsi") else arith(self, name, *operands)
+
+    monkeypatch.setattr(Lowering, "arith", unclamped)
+    for function, inputs in calls:
+        refused(ReasonCode.WRONG_RESULT, lambda: build(function, inputs, ON), "sample 3")  # noqa: B023
 
 
 def expected(source: Any, inputs: Sequence[Any] | None = None) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled import OpCall, OwnKernels, add_function, assert_close, expected_of
-from conftest import FULL
+from conftest import ALL_CASES
 from op_cases import CASES, FLOATS
 from special_cases import FAMILIES, calls_of, takes_values
 
@@ -25,7 +25,7 @@ from pyc_mlir.runtime.device import Device
 
 # Calls of one program: more make its compile long, fewer make more compiles.
 AT_ONCE = 40
-TYPES = FLOATS if FULL else FLOATS[:1]
+TYPES = FLOATS if ALL_CASES else FLOATS[:1]
 
 
 class DirectKernels(OwnKernels):
@@ -59,7 +59,7 @@ GROUPS = [
 SAMPLED_WAYS = [
     (*group, way)
     for place, group in enumerate(GROUPS)
-    for way in (WAYS if FULL else [list(WAYS)[place % len(WAYS)]])
+    for way in (WAYS if ALL_CASES else [list(WAYS)[place % len(WAYS)]])
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import FULL
+from conftest import ALL_CASES, FULL
 
 import pyc_mlir
 from pyc_mlir.artifact import artifact as artifacts
@@ -21,7 +21,7 @@ from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 
 MODELS = Path(__file__).parents[1] / "support" / "strict_models.py"
-NAMES = ("encoder", "images", "chain", "doubles") if FULL else ("encoder", "doubles")
+NAMES = ("encoder", "images", "chain", "doubles") if ALL_CASES else ("encoder", "doubles")
 PROCESSES = 4 if FULL else 2
 RUNS = 50 if FULL else 4
 

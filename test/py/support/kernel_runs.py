@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from assembly import Loop, innermost_loops
-from conftest import FULL
+from conftest import ALL_CASES
 
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier, Kernel, Operand
@@ -54,7 +54,7 @@ def name_of(parameter: Target | str) -> str:
 
 def _levels(draw: str) -> Sequence[Target]:
     here = [target for target in LEVELS if not _lacks(target)]
-    return [Random(draw).choice(here)] if draw and here and not FULL else LEVELS
+    return [Random(draw).choice(here)] if draw and here and not ALL_CASES else LEVELS
 
 
 def any_target() -> Target:

@@ -180,11 +180,13 @@ class Drawing:
             return (rng.integers(-8, 9, shape) / 4).astype(dtype)
         return rng.integers(-4, 5, shape).astype(dtype)
 
-    def argument(self, dtype: np.dtype, shape: Sequence[int]) -> None:
+    def argument(
+        self, dtype: np.dtype, shape: Sequence[int], array: np.ndarray | None = None
+    ) -> None:
         """An argument; some of its dimensions become dynamic, those of one size under one name."""
         names = [f"n{s}" if s > 1 and self.dynamic and self.chance(0.5) else "" for s in shape]
         declared = tuple(None if n else s for n, s in zip(names, shape, strict=True))
-        array = self.array(dtype, shape)
+        array = self.array(dtype, shape) if array is None else array
         self.graph.dims.append(tuple(names))
         shadow = array.astype(np.float64) if is_float(dtype) else array
         self.graph.values.append(Value(TensorType(declared, dtype), array, shadow, True, 0.0, 0))

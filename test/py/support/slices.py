@@ -19,10 +19,10 @@ LIMIT_SECONDS = 20 * 60
 class Slice:
     """A part of the tests.
 
-    tests: folders and files below test/py/, `../lit` or `../users`. sources: the folders and files,
-    from the root, whose changes it is for. part: (K, N) takes each N-th test of them, from the K-th
-    on. dist: how pytest-xdist deals tests out: `loadfile`, or `load` where few files have most of
-    the work.
+    tests: folders and files below test/py/, `../lit`, `../users` or `../mutants`. sources: the
+    folders and files, from the root, whose changes it is for. part: (K, N) takes each N-th test of
+    them, from the K-th on. dist: how pytest-xdist deals tests out: `loadfile`, or `load` where few
+    files have most of the work.
     """
 
     name: str
@@ -39,6 +39,10 @@ _ALL = ("dialects", "pipelines", "pyc_mlir")
 LIT = Slice("lit", ("../lit",), ("dialects", "pipelines", "tools/pyc_opt.py"))
 # The ways of new users on a bare clone: a script of its own.
 FIRST_HOUR = Slice("first-hour", ("../users",), (*_ALL, "tools", "pyproject.toml"))
+# Mutants of the compiler's own code: a script of its own, which also makes the map of the tests.
+MUTANTS = tuple(
+    Slice(f"mutants-{k}", ("../mutants",), ("dialects", "pipelines"), (k, 3)) for k in (1, 2, 3)
+)
 SLICES: tuple[Slice, ...] = (
     Slice("dialects", ("dialects",), ("dialects", "pipelines/linalg")),
     Slice("frontends", ("frontends",), ("dialects", "pyc_mlir/frontends")),
@@ -56,7 +60,7 @@ SLICES: tuple[Slice, ...] = (
     Slice("robustness", (_ROBUST,), _ALL),
     Slice("answers-1", (f"{_ROBUST}/test_first_answers.py",), _ALL, (1, 2), "load"),
     Slice("answers-2", (f"{_ROBUST}/test_first_answers.py",), _ALL, (2, 2), "load"),
-    Slice("mutants", (f"{_ROBUST}/test_mutants.py",), ("dialects", "pyc_mlir"), dist="load"),
+    Slice("miscompiles", (f"{_ROBUST}/test_mutants.py",), ("dialects", "pyc_mlir"), dist="load"),
     Slice(
         "models",
         tuple(
@@ -84,6 +88,7 @@ SLICES: tuple[Slice, ...] = (
     Slice("opinfo", ("frameworks/test_opinfo_torch.py",), ("pyc_mlir/frontends",), dist="load"),
     LIT,
     FIRST_HOUR,
+    *MUTANTS,
 )
 
 

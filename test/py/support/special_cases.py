@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 from compiled import OpCall
-from conftest import FULL
+from conftest import ALL_CASES
 from op_cases import CASES, FLOATS, Case, Operand, case, make
 
 from pyc_mlir.dialects.opdef import OPS
@@ -20,7 +20,7 @@ INF, NAN = np.inf, np.nan
 # What a row has besides plain values; in turn.
 ROWS = ((), (NAN,), (INF,), (-INF,), (), (INF, -INF), (NAN, -INF), (-0.0, INF))
 # Cases of the common table that are taken of each op, where not all are.
-PER_OP = 100 if FULL else 3
+PER_OP = 100 if ALL_CASES else 3
 # iota, constant and size take no values.
 FAMILIES = sorted({op.family for op in OPS.values()} - {"creation"})
 ALL_PAIRS = (37, 131)

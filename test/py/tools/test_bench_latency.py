@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from conftest import FULL
+from conftest import ALL_CASES
 
 from pyc_mlir.calibrate.peaks import fma_program, measure_flops
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -100,7 +100,7 @@ def test_a_system_prepares_and_reports(tmp_path):
     workload = make(MLP, tiny=True)
     cpu_rounds.store(workload, tmp_path)
     task = SystemTask(MLP, tmp_path, 1, True)
-    for name in ("iree" if FULL else PYC, *QUICK_PEERS[:1]):
+    for name in ("iree" if ALL_CASES else PYC, *QUICK_PEERS[:1]):
         call, ready = peers_worker.prepare(SYSTEMS[name], task, 1, 0.0)
         call()
         assert 0 <= ready.max_error < 1e-5 and ready.calls == 1

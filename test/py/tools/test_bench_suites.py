@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import FULL
+from conftest import ALL_CASES
 
 from pyc_mlir.api import compile
 from pyc_mlir.compilation.options import make_options
@@ -31,7 +31,7 @@ from pyc_mlir.tools.bench.workloads.ops import OPS, op_workload
 from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, TINY_ENCODER, WORKLOADS
 
 # Each takes 10 to 15 s of CPU time.
-only_full = pytest.mark.skipif(not FULL, reason="part of `make test-full`")
+only_full = pytest.mark.skipif(not ALL_CASES, reason="part of `make test-full`")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import FULL
+from conftest import ALL_CASES
 from wisdoms import row
 
 from pyc_mlir.compilation.job import Job
@@ -67,7 +67,7 @@ def judge(kind: type[Fastest], wisdom: Wisdom) -> Fastest:
 
 
 @pytest.mark.parametrize("kind", [Fastest, Explore])
-@pytest.mark.parametrize("name", list(ROWS) if FULL else SOME)
+@pytest.mark.parametrize("name", list(ROWS) if ALL_CASES else SOME)
 def test_fastest_is_never_slower_than_heuristic(name: str, kind: type[Fastest]):
     """At least 0.97, whatever was measured, with noise of 1 to 30 % and rows that lack."""
     sites = sites_of(name)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import opt_harness
 import pytest
-from conftest import FULL
+from conftest import ALL_CASES
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
@@ -213,7 +213,7 @@ def test_described(name: str, anchor: str, some_option: tuple[str, str]) -> None
     assert some_option in described.options.items()
 
 
-@pytest.mark.skipif(not FULL, reason="reads 200 MB: part of `make test-full`")
+@pytest.mark.skipif(not ALL_CASES, reason="reads 200 MB: part of `make test-full`")
 def test_the_table_names_every_pass_of_the_wheel() -> None:
     import torch_mlir
 

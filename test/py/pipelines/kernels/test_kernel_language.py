@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import FULL
+from conftest import ALL_CASES, FULL
 from kernel_runs import Kernels, pointwise, targets
 
 from pyc_mlir.pipelines.kernels.lang import functions
@@ -13,7 +13,7 @@ from pyc_mlir.pipelines.kernels.lang.values import Index, add, larger, maximum, 
 
 TINY = 2.0**-126
 SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 64, 65, 100, 129, 257)
-STATIC = SIZES[:: 1 if FULL else 3]
+STATIC = SIZES[:: 1 if ALL_CASES else 3]
 FOLDS = {"sum": (add, 0.0), "max": (maximum, -math.inf), "larger": (larger, -math.inf)}
 REFERENCES = {
     "exp": np.exp,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FULL
+from conftest import ALL_CASES, FULL
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.memory.selection.problem import (
@@ -139,7 +139,7 @@ def test_wrong_problems_are_refused():
 @pytest.mark.parametrize("path", sorted(CONTEST.glob("*.json.gz")), ids=lambda p: p.name[19:-8])
 def test_instances_of_the_contest(path):
     problem = from_contest(gzip.decompress(path.read_bytes()))
-    if len(problem.costs) > 1000 and not FULL:
+    if len(problem.costs) > 1000 and not ALL_CASES:
         pytest.skip("large instances run in `make test-full` only")
     with open(CONTEST / "best_known.csv") as file:
         known = {r["instance"]: float(r["best_contest"]) for r in csv.DictReader(file)}
