@@ -7,7 +7,7 @@ IREE's side such calls become dispatches of generated code (`pyc_mlir/iree/kerne
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import combinations, count, pairwise
 from typing import Any
 
 import numpy as np
@@ -71,12 +71,8 @@ class KernelCalls:
             _require(_fits(tensor, operand), f"a value for {_text(operand)}", tensor.type)
             sizes.meet(operand, value, feed)
             operands.append(_under(lowering.value(tensor), _declared(operand)))
-        named = {name: product(run) for name, run in sizes.runs.items()}
-        known = tuple(LoweredDim(d) if isinstance(d, int) else named[d] for d in out.shape)
-        # The kernel's own dimensions where they are the result's, else those of the first feed.
-        alike = tuple(d.static for d in known) == result.shape
-        source = known if alike else values[attached.feeds[0].value].dims
-        dims = [source[i] if d is None else LoweredDim(d) for i, d in enumerate(result.shape)]
+        known = sizes.of_operand(out)
+        dims = sizes.of_result(out, result)
         sizes.meet_result(kernel, dims)
         counted = [o for o in kernel.inputs if o in COUNTED]
         operands += [self.counts.get(o.name) or zero_counts(o) for o in counted]
@@ -93,7 +89,6 @@ class KernelCalls:
         whole = LoweredTensor(
             dtype, known, _under(made.results[0], lowering.tensor_type(known, dtype))
         )
-        _require(product(dims) == product(known), f"a result like {_text(out)}", result)
         return reshape(lowering, whole, dims)
 
     def _view(
@@ -197,12 +192,32 @@ class _Sizes:
             for a, b in zip(known, run, strict=True):
                 self.lowering.require_equal(a, b, f"sizes `{name}` {self.what}")
 
+    def of_operand(self, operand: Operand) -> tuple[LoweredDim, ...]:
+        """Return the dimensions as the kernel has them."""
+        shape = operand.shape
+        return tuple(LoweredDim(d) if isinstance(d, int) else product(self.runs[d]) for d in shape)
+
+    def of_result(self, out: Operand, result: TensorType) -> list[LoweredDim]:
+        """Return the dimensions of the result: unknown ones are, in order, parts of its sizes."""
+        parts = [part for d in out.shape if isinstance(d, str) for part in self.runs[d]]
+        whole = product(self.of_operand(out))
+        for picked in combinations(parts, result.shape.count(None)):
+            unknown = iter(picked)
+            dims = [next(unknown) if d is None else LoweredDim(d) for d in result.shape]
+            if product(dims) == whole:
+                return dims
+        raise _misfit(f"a result like {_text(out)}", result)
+
     def meet_result(self, kernel: Kernel, dims: Sequence[LoweredDim]) -> None:
-        """Check an input of the size of the result's first dimensions against each of them."""
+        """Check an input of the size of the result's first dimensions against each of them.
+
+        The kernel may see rows of the result as several dimensions, or as fewer.
+        """
         for name, number in kernel.merged:
             run = self.runs.get(name, ())
+            first = dims[: len(dims) - len(kernel.results[0].shape) + number]
             # An input of a lower rank lacks leading dimensions of size 1.
-            for a, b in zip(reversed(dims[:number]), reversed(run), strict=False):
+            for a, b in zip(reversed(first), reversed(run), strict=False):
                 self.lowering.require_equal(a, b, f"sizes `{name}` {self.what}")
 
 
@@ -236,8 +251,12 @@ def _text(operand: Operand) -> str:
 
 def _require(holds: bool, expected: str, came: object) -> None:
     if not holds:
-        raise PycError(
-            ReasonCode.INVALID_IR,
-            f"{ATTRIBUTE}: expected {expected}, got {came}; leave the attribute to "
-            "pyc-select-kernels, or write one that fits",
-        )
+        raise _misfit(expected, came)
+
+
+def _misfit(expected: str, came: object) -> PycError:
+    return PycError(
+        ReasonCode.INVALID_IR,
+        f"{ATTRIBUTE}: expected {expected}, got {came}; leave the attribute to "
+        "pyc-select-kernels, or write one that fits",
+    )

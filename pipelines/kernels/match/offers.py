@@ -31,11 +31,11 @@ class Feed:
 class KernelOffer:
     """A kernel for the first `covers` ops; `feeds` are its inputs in order.
 
-    A dynamic dimension of the result has the size that the kernel's has, where their sizes agree;
-    else that of the first feed's dimension at its place. `worth` is False where the family expects
-    IREE's code to be as good: such a kernel is taken on request only. `indirect` is True where
-    the kernel adds other numbers than the op's plain form, so that its error, and what it makes of
-    infinities and NaN, differ: a strict compile does not take it.
+    Dynamic dimensions of the result are, in order, among those that make the named sizes of the
+    kernel's result. `worth` is False where the family expects IREE's code to be as good: such a
+    kernel is taken on request only. `indirect` is True where the kernel adds other numbers than the
+    op's plain form, so that its error, and what it makes of infinities and NaN, differ: a strict
+    compile does not take it.
     """
 
     knobs: Any

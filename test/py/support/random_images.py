@@ -1,5 +1,6 @@
 """Random image networks as ONNX models: layers of published ones, in any order, of odd sizes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -55,6 +56,15 @@ class Network:
             "Conv", *inputs, pads=pads, strides=[stride] * 2, dilations=[dilation] * 2, group=groups
         )
         self.shape = [n, filters, *(size // stride + 1 for size in sizes)]
+
+    def model(self, shape: Sequence[int | str]) -> onnx.ModelProto:
+        """Return the model of an image of that shape; names are sizes of each call."""
+        image = helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)
+        result = helper.make_tensor_value_info(self.x, TensorProto.FLOAT, None)
+        graph = helper.make_graph(self.nodes, "network", [image], [result], self.weights)
+        opset = [helper.make_opsetid("", OPSET)]
+        made = helper.make_model(graph, opset_imports=opset, ir_version=9)
+        return onnx.shape_inference.infer_shapes(made)
 
 
 def convolve(net: Network) -> None:
@@ -177,9 +187,8 @@ def network(seed: int, blocks: int = 8) -> tuple[onnx.ModelProto, np.ndarray]:
         net.x = net.add("Softmax", net.add("Gemm", flat, weights, net.normal(10)), axis=1)
     if net.x == "image":
         activate(net)
-    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)
-    result = helper.make_tensor_value_info(net.x, TensorProto.FLOAT, None)
-    graph = helper.make_graph(net.nodes, "network", [image], [result], net.weights)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
-    x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-    return onnx.shape_inference.infer_shapes(made), x
+    # Half of the networks have sizes that are known in a call only.
+    names = zip("ncHW", shape, strict=True)
+    unknown = Random(seed).sample("nHW", seed // 2 % 2 * (1 + seed // 4 % 3))
+    made = net.model([name if name in unknown else size for name, size in names])
+    return made, np.random.default_rng(seed).normal(size=shape).astype(np.float32)
