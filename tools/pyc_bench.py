@@ -36,7 +36,6 @@ SUITES: dict[str, str] = {
     "compile": "pyc_mlir.tools.bench.compile.compile_time:run",
     "self-check": "pyc_mlir.tools.bench.compile.self_check:run",
     "latency": "pyc_mlir.tools.bench.latency.suite:run",
-    "demo-latency": "pyc_mlir.tools.bench.latency.demo:run",
     "gemm": "pyc_mlir.tools.bench.latency.gemm:run",
     "layers": "pyc_mlir.tools.bench.latency.layers:run",
     "overhead": "pyc_mlir.tools.bench.latency.overhead:run",

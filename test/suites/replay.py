@@ -17,8 +17,8 @@ from pyc_mlir.pipelines.choices.log import decisions_of, read_log
 from pyc_mlir.tools.bench.compile.compile_time import command
 from pyc_mlir.tools.bench.compile.tooling import layers
 from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_onnx, encoder_weights
-from pyc_mlir.tools.bench.workloads.workloads import digits
+from pyc_mlir.tools.bench.workloads.cpu import digits
+from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_model
 from pyc_mlir.util.children import run as run_child
 
 SUITE = "replay"
@@ -43,7 +43,7 @@ def models_in(folder: Path) -> Mapping[str, Sequence[str]]:
     """Return by name the arguments of `pyc-compile`: the model and its options."""
     chain, encoder = folder / "chain.mlir", folder / "encoder.onnx"
     chain.write_text(layers(_OPS))
-    encoder.write_bytes(encoder_onnx(TINY, encoder_weights(TINY)))
+    encoder.write_bytes(encoder_model(TINY))
     mlp, cnn = (str(digits(kind, 1).source) for kind in ("mlp", "cnn"))
     return {
         "digits mlp": (mlp,),

@@ -39,7 +39,6 @@ GOALS: Mapping[str, Goal] = {
     "operators": Goal(
         "PyTorch's own operator samples and random modules", ("torch-operators", "torch-random")
     ),
-    "demo": Goal("the demo models and an encoder block", ("demo-latency",)),
     "products": Goal("share of the FMA peak of products with an epilogue", ("gemm",)),
     "memory": Goal(
         "memory of a call against plain IREE and XLA", ("memory", "account", "transients-jax")

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from conftest import sample
 
-from pyc_mlir.measure.records import Report
-from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.memory.xla import evaluate, temporary_memory
-from pyc_mlir.tools.bench.peers import candidates, rounds
+from pyc_mlir.tools.bench.peers import rounds
 from pyc_mlir.tools.bench.peers.rounds import specialized
 from pyc_mlir.tools.bench.peers.systems import SYSTEMS, SystemTask
 from pyc_mlir.tools.bench.peers.workload import BenchWorkload, relative_error
@@ -44,22 +42,6 @@ def test_onnxruntimes_arena_holds_the_result(tmp_path):
     path.write_bytes(onnx_model(specialized(workload)))
     found = peak_bytes(path, workload.inputs, 1)
     assert 4 * sum(a.size for a in workload.expected) <= found < 1 << 20
-
-
-def test_demo_latency_measures_onnxruntime(tmp_path):
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    path = tmp_path / "latency.json"
-    assert pyc_bench.main(["demo-latency", "--quick", "--json", str(path)]) == 0
-    records = Report.load(path).records
-    times = {r["candidate"]: r for r in records if r["metric"] == "latency"}
-    assert set(times) == {"pyc", "iree", "onnxruntime"}
-    assert all(r["n"] == 2 and 0 < r["min"] <= r["value"] <= r["p90"] for r in times.values())
-    assert times["pyc"]["setting"] == "default"
-    tried = times["iree"]["tried"]
-    assert times["iree"]["setting"] in tried and len(tried) == 4 * len(candidates.IREE_COMPILES)
-    errors = {r["candidate"]: r for r in records if r["metric"] == "max relative error"}
-    assert set(errors) == set(times)
-    assert all(0 <= r["value"] < 100 and r["unit"] == "ppm" for r in errors.values())
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))

@@ -20,15 +20,14 @@ from pyc_mlir.runtime.program import Program, serving
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.compile import tooling
 from pyc_mlir.tools.bench.compile.compile_time import command, run_command
-from pyc_mlir.tools.bench.latency import demo as latency
 from pyc_mlir.tools.bench.latency import gpu, layers
 from pyc_mlir.tools.bench.peers.prepared import PreparedWorkload, choose
 from pyc_mlir.tools.bench.peers.workload import evaluate_wide, relative_error
 from pyc_mlir.tools.bench.report.suite import SuiteRun, parse
 from pyc_mlir.tools.bench.report.table import markdown
-from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_onnx, encoder_weights
+from pyc_mlir.tools.bench.workloads.cpu import ENCODER, MODELS, ROWS, make
+from pyc_mlir.tools.bench.workloads.encoder import EncoderShape, encoder_model
 from pyc_mlir.tools.bench.workloads.ops import OPS, op_workload
-from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, TINY_ENCODER, WORKLOADS
 
 # Each takes 10 to 15 s of CPU time.
 only_full = pytest.mark.skipif(not ALL_CASES, reason="part of `make test-full`")
@@ -100,18 +99,6 @@ def test_compile(quick):
     ratios = by_metric(report, "pyc / this")
     assert set(ratios) == set(times) - {"pyc"}
     assert all(r["unit"] == "times" and r["value"] > 0 for r in ratios.values())
-
-
-@only_full
-def test_two_threads_have_a_process_of_their_own(tmp_path, capfd):
-    if latency.available_cores() < 2:
-        pytest.skip("this machine has one core")
-    requested = SuiteRun("demo-latency", 1, True, tmp_path / "x.json")
-    rows = latency.in_own_process(requested, [TINY_ENCODER], threads=2)
-    assert {r["candidate"] for r in rows} >= {"pyc", "iree"}
-    assert all(r["workload"].endswith("2 threads") for r in rows)
-    with pytest.raises(PycError, match="2 threads: expected the measuring process to finish"):
-        latency.in_own_process(requested, ["no such workload"], threads=2)
 
 
 def test_overhead(quick):
@@ -199,7 +186,7 @@ def test_gpu_cases_are_measured_and_failures_recorded(tmp_path):
 
 def test_quick_cases_are_few():
     assert len(list(gpu.cases(quick=True))) == 1
-    assert len(list(gpu.cases(quick=False))) == len(OPS) + len(PUBLISHED)
+    assert len(list(gpu.cases(quick=False))) == len(OPS) + len(MODELS)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -211,9 +198,9 @@ def test_op_cases_describe_what_numpy_computes(name):
 
 
 def test_the_onnx_encoder_is_the_same_program():
-    workload = WORKLOADS[TINY_ENCODER]()
-    model = encoder_onnx(TINY, encoder_weights(TINY))
-    results = evaluate_wide(model, {"x": workload.inputs[0]})
+    workload = make(ENCODER, tiny=True)
+    shape = EncoderShape(*ROWS[ENCODER].tiny)
+    results = evaluate_wide(encoder_model(shape), {"x0": workload.inputs[0]})
     # The graph's own scale is f32.
     assert relative_error(results, workload.expected) < 1e-7
 

@@ -25,7 +25,7 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.bench.workloads.workloads import ENCODER, TINY_ENCODER, WORKLOADS
+from pyc_mlir.tools.bench.workloads.cpu import ENCODER, make
 from pyc_mlir.util.children import run as run_child
 
 SUITE = "compile"
@@ -39,8 +39,8 @@ def run(arguments: Sequence[str]) -> int:
     bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     records: list[Record] = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in (TINY_ENCODER,) if bench.quick else MEASURED:
-            workload = WORKLOADS[name]()
+        for name in (ENCODER,) if bench.quick else MEASURED:
+            workload = make(name, bench.quick)
             flags = iree_flags(workload)
             calls = compiles(workload, flags, Path(folder))
             timings = interleave(calls, bench.rounds, warmup=0 if bench.quick else 1)

@@ -23,7 +23,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.measure.interleave import interleave, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.bench.workloads.workloads import TINY_ENCODER, WORKLOADS
+from pyc_mlir.tools.bench.workloads.cpu import ENCODER, MODELS, make
 
 SUITE = "self-check"
 ROUNDS = 5
@@ -38,14 +38,14 @@ def run(arguments: Sequence[str]) -> int:
         "--models", nargs="*", type=Path, default=[], metavar="FILE.onnx", help="further programs"
     )
     bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
-    names = (TINY_ENCODER,) if bench.quick else tuple(WORKLOADS)
-    workloads = {name: WORKLOADS[name]() for name in names}
+    tiny = make(ENCODER, tiny=True)
+    workloads = {ENCODER: tiny} if bench.quick else {n: build() for n, build in MODELS.items()}
     programs: dict[str, tuple[Any, Sequence[Any] | None]] = {
         **{name: (w.source, w.specs) for name, w in workloads.items()},
         **{path.stem: (path, None) for path in known.models},
     }
     records: list[Record] = []
-    measured(TINY_ENCODER, *programs[TINY_ENCODER], 1)  # loads what compiles need
+    measured(ENCODER, tiny.source, tiny.specs, 1)  # loads what compiles need
     for name, (source, inputs) in programs.items():
         records += measured(name, source, inputs, bench.rounds)
     bench.store([*records, *summary(records)])

@@ -19,8 +19,8 @@ from pyc_mlir.runtime.device import Device
 from pyc_mlir.tools.bench.peers import candidates
 from pyc_mlir.tools.bench.peers.workload import BenchWorkload
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
+from pyc_mlir.tools.bench.workloads.cpu import MODELS
 from pyc_mlir.tools.bench.workloads.ops import OPS, SMALLEST, op_workload
-from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, WORKLOADS
 
 SUITE = "gpu"
 ROUNDS = 15
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
 def cases(quick: bool) -> Iterator[Build]:
     """Yield builders of the measured cases; one op in a quick run."""
     yield from (partial(op_workload, name) for name in ((SMALLEST,) if quick else OPS))
-    yield from () if quick else (WORKLOADS[name] for name in PUBLISHED)
+    yield from () if quick else MODELS.values()
 
 
 def measure(

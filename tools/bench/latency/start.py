@@ -38,14 +38,13 @@ from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.load import load
 from pyc_mlir.tools.bench.peers.candidates import IREE_COMPILES, plain_options
 from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.bench.workloads.cpu import digits
 from pyc_mlir.tools.bench.workloads.encoder import (
     BASE,
     TINY,
     EncoderShape,
-    encoder_onnx,
-    encoder_weights,
+    encoder_model,
 )
-from pyc_mlir.tools.bench.workloads.workloads import digits
 from pyc_mlir.util.children import run as run_child
 
 SUITE = "start"
@@ -104,7 +103,7 @@ def _plain_code(code: bytes) -> bytes:
 
 def _encoder(shape: EncoderShape) -> tuple[bytes, np.ndarray]:
     x = np.random.default_rng(1).normal(size=(shape.seq, shape.width)).astype(np.float32)
-    return encoder_onnx(shape, encoder_weights(shape)), x
+    return encoder_model(shape), x
 
 
 def measured(name: str, folder: Path, rounds: int) -> list[Record]:

@@ -22,13 +22,12 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
 from pyc_mlir.compilation.plan_memory import UNPLANNED
-from pyc_mlir.dialects.errors import PycError, ReasonCode, install
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.plain import compile_plain, plain_flags
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.tools.bench.peers import onnxruntime_session as peers_onnxruntime
 from pyc_mlir.tools.bench.peers.footprint import footprint
 from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload, Settings, Spent
 from pyc_mlir.tools.bench.peers.workload import BenchWorkload
@@ -145,18 +144,3 @@ def _plain_program(
     return PreparedWorkload(
         entry.bare_call(arrays), lambda: [r.numpy() for r in entry(arrays)], peak
     )
-
-
-def onnxruntime(workload: BenchWorkload, threads: int) -> Settings:
-    """Prepare the workload's ONNX model under onnxruntime's CPU provider.
-
-    Raises PycError (MISSING_DEPENDENCY) if it is not installed.
-    """
-    model = workload.onnx() if workload.onnx is not None else b""
-    try:
-        return dict(peers_onnxruntime.settings(model, workload.inputs, threads))
-    except ModuleNotFoundError as error:
-        raise PycError(
-            ReasonCode.MISSING_DEPENDENCY,
-            f"benchmarks: expected onnxruntime; {install('bench')}",
-        ) from error

@@ -16,7 +16,7 @@ class BenchWorkload:
     """A program for `compile(source, inputs)`, its arguments, and how to judge what it computes.
 
     `reference` gives the results in float64; `tolerance` is the largest error (see
-    `relative_error`) that counts as correct; `onnx` makes the same program as an ONNX model.
+    `relative_error`) that counts as correct.
     """
 
     name: str
@@ -24,7 +24,6 @@ class BenchWorkload:
     inputs: tuple[np.ndarray, ...]
     reference: Callable[[], Sequence[np.ndarray]]
     tolerance: float = 1e-4
-    onnx: Callable[[], bytes] | None = None
     # What the compiler is told of the arguments where that is less than they are (dynamic sizes).
     types: tuple[Any, ...] | None = None
 

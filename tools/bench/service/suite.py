@@ -35,14 +35,12 @@ from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.bench.service.load import Answers, Load, under_load
+from pyc_mlir.tools.bench.workloads.cpu import digits
 from pyc_mlir.tools.bench.workloads.encoder import (
     BASE,
     TINY,
-    EncoderShape,
-    encoder_onnx,
-    encoder_weights,
+    encoder_model,
 )
-from pyc_mlir.tools.bench.workloads.workloads import digits
 from pyc_mlir.tools.cli.common import Parser
 from pyc_mlir.util.children import Child
 
@@ -96,13 +94,9 @@ def models(folder: Path, known: argparse.Namespace, quick: bool) -> Iterator[Ser
             yield _written(folder, name, Path(path).read_bytes(), None)
         return
     mlp = digits("mlp", 1)
-    yield _written(folder, "digits mlp", mlp.onnx() if mlp.onnx else b"", mlp.inputs[0])
+    yield _written(folder, "digits mlp", mlp.source.read_bytes(), mlp.inputs[0])
     shape = TINY if quick else BASE
-    yield _written(folder, "encoder", _encoder(shape), None)
-
-
-def _encoder(shape: EncoderShape) -> bytes:
-    return encoder_onnx(shape, encoder_weights(shape))
+    yield _written(folder, "encoder", encoder_model(shape), None)
 
 
 def _written(folder: Path, name: str, onnx: bytes, rows: np.ndarray | None) -> Served:

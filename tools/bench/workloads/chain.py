@@ -11,7 +11,7 @@ from typing import Any
 
 from pyc_mlir import nn
 from pyc_mlir.tools.bench.workloads.case import SeededWeights, SuiteCase
-from pyc_mlir.tools.bench.workloads.workloads import digits
+from pyc_mlir.tools.bench.workloads.cpu import digits
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""An encoder block (Vaswani et al., 2017; normalization first), once in numpy style, once as ONNX.
+"""An encoder block (Vaswani et al., 2017; normalization first) in numpy style.
 
     x = x + attention(norm(x) Wq, norm(x) Wk, norm(x) Wv) Wo
     y = x + gelu(norm(x) Wup) Wdown            x, y: [seq, width]
 
 Biases everywhere, gelu by the error function. On float64 arrays and weights the same function is
-the reference; the ONNX graph is built from the same weights, as exporters write it.
+the reference.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +16,6 @@ import numpy as np
 from pyc_mlir import nn
 
 EPSILON = 1e-5
-# ONNX's first opset with Gelu as one node; LayerNormalization is older.
-OPSET = 20
 
 Weights = Mapping[str, np.ndarray]
 
@@ -86,63 +84,10 @@ def encoder_block(shape: EncoderShape, w: Weights) -> Callable[[Any], Any]:
     return block
 
 
-class _Nodes:
-    """Collects ONNX nodes: each call makes one and gives the name of its result."""
+def encoder_model(shape: EncoderShape) -> bytes:
+    """Return the block as an ONNX model of one input [seq, width]. Needs the package `onnx`."""
+    from pyc_mlir.tools.bench.peers.graph import read_graph
+    from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
 
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-
-    def __call__(self, op: str, *operands: str, out: str = "", **attributes: Any) -> str:
-        from onnx import helper
-
-        result = out or f"{op.lower()}{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, operands, [result], result, **attributes))
-        return result
-
-    def linear(self, x: str, name: str) -> str:
-        """x @ weight + bias."""
-        return self("Add", self("MatMul", x, f"{name}.weight"), f"{name}.bias")
-
-    def norm(self, x: str, name: str) -> str:
-        """Add LayerNormalization over the last axis."""
-        operands = (x, f"{name}.scale", f"{name}.bias")
-        return self("LayerNormalization", *operands, axis=-1, epsilon=EPSILON)
-
-    def heads(self, x: str, order: list[int]) -> str:
-        """[seq, width] -> the heads' slices, in the given order of axes."""
-        return self("Transpose", self("Reshape", x, "heads.shape"), perm=order)
-
-
-def encoder_onnx(shape: EncoderShape, w: Weights) -> bytes:
-    """Return the block as a checked ONNX model: `x` -> `y`. Needs the package `onnx`."""
-    import onnx
-    from onnx import helper, numpy_helper
-
-    node = _Nodes()
-    normed = node.norm("x", "norm1")
-    query, value = (node.heads(node.linear(normed, n), [1, 0, 2]) for n in ("query", "value"))
-    key = node.heads(node.linear(normed, "key"), [1, 2, 0])
-    scores = node("Mul", node("MatMul", query, key), "scale")
-    mixed = node("MatMul", node("Softmax", scores, axis=-1), value)
-    joined = node("Reshape", node("Transpose", mixed, perm=[1, 0, 2]), "joined.shape")
-    x = node("Add", "x", node.linear(joined, "out"))
-    hidden = node("Gelu", node.linear(node.norm(x, "norm2"), "up"))
-    node("Add", x, node.linear(hidden, "down"), out="y")
-    constants = {
-        **w,
-        "heads.shape": np.array([shape.seq, shape.heads, shape.depth]),
-        "joined.shape": np.array([shape.seq, shape.width]),
-        "scale": np.array(shape.depth**-0.5, np.float32),
-    }
-    kind = (onnx.TensorProto.FLOAT, [shape.seq, shape.width])
-    graph = helper.make_graph(
-        node.nodes,
-        "encoder",
-        [helper.make_tensor_value_info("x", *kind)],
-        [helper.make_tensor_value_info("y", *kind)],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    opset = [helper.make_opsetid("", OPSET)]
-    model = helper.make_model(graph, opset_imports=opset, ir_version=9)
-    onnx.checker.check_model(model, full_check=True)
-    return model.SerializeToString()
+    x = np.zeros((shape.seq, shape.width), np.float32)
+    return onnx_model(read_graph(encoder_block(shape, encoder_weights(shape)), [x]))
