@@ -64,6 +64,8 @@ SUITES: dict[str, str] = {
     "gates": "suites.gates:run",
     "zoo": "pyc_mlir.tools.bench.zoo.suite:run",
     "architectures-torch": "pyc_mlir.tools.bench.zoo.architectures:run",
+    "architectures-jax": "pyc_mlir.tools.bench.zoo.jax_programs:run",
+    "transients-jax": "pyc_mlir.tools.bench.zoo.jax_transients:run",
     "gpu": "pyc_mlir.tools.bench.latency.gpu:run",
 }
 

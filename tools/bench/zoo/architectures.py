@@ -2,8 +2,8 @@
 
     pyc-bench architectures-torch CATALOGUE --only bert,resnet50 --limit 1800
 
-CATALOGUE is a Python file with ``ZOO``: name -> () -> (module, args, kwargs), random weights
-and small inputs; it needs torch and whatever its models need. Each architecture runs in a process
+CATALOGUE (`catalogue.py`) gives (module, args, kwargs), random weights and small inputs; it needs
+torch and whatever its models need. Each architecture runs in a process
 of its own, with the batch and the length of token ids as dynamic dimensions; where that fails, with
 the sizes as they are. Records of each:
 
@@ -13,12 +13,10 @@ the sizes as they are. Records of each:
     difference              the largest difference as a part of torch's largest result, of all
                             results and sizes; `sizes` has the number of sizes that were compared
 
-`why` of what fails is the first line of the error. Records of an earlier run in the same file stay
-unless they are made anew: with compiling, a catalogue takes hours.
+`why` of what fails is the first line of the error.
 """
 
 import argparse
-import importlib.util
 import json
 import subprocess
 import sys
@@ -28,14 +26,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.measure.records import Record, Report, record
-from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.measure.records import Record, record
+from pyc_mlir.tools.bench.report.suite import parse
+from pyc_mlir.tools.bench.zoo.catalogue import (
+    REASON_CHARACTERS,
+    Zoo,
+    make_parser,
+    read_catalogue,
+    reason,
+    run_catalogue,
+)
 from pyc_mlir.util.children import run as run_child
 
 SUITE = "architectures-torch"
 _LIMIT_SECONDS = 600.0
-_REASON_CHARACTERS = 200
 # What the second and the third run have for the batch and for the length of token ids.
 _BATCHES, _LENGTHS = (3, 1), (9, 24)
 _UNITS = {
@@ -46,25 +50,21 @@ _UNITS = {
 
 def run(arguments: Sequence[str]) -> int:
     """Compare architectures with random weights, imported from torch.export, with torch."""
-    parser = argparse.ArgumentParser(add_help=True)
-    parser.add_argument("catalogue", type=Path, metavar="CATALOGUE")
-    parser.add_argument("--only", default="", metavar="NAME,...")
+    parser = make_parser(SUITE)
     parser.add_argument("--limit", type=float, default=_LIMIT_SECONDS, metavar="S",
                         help=f"for one architecture; default: {_LIMIT_SECONDS:.0f}")  # fmt: skip
     parser.add_argument("--static", action="store_true", help="import without dynamic dimensions")
     parser.add_argument("--worker", metavar="NAME", help=argparse.SUPPRESS)
-    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    parsed = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    known = parsed[1]
     if known.worker:
         print(json.dumps(measured(known.catalogue, known.worker, not known.static)))
         return 0
-    names = [n for n in known.only.split(",") if n] or list(_zoo(known.catalogue))
-    for name in names:
-        note(name)
-        facts = _in_child(known.catalogue, name, known.static, known.limit)
-        earlier = Report.load(bench.path).records if bench.path.exists() else ()
-        others = [r for r in earlier if r["workload"] != name]
-        bench.store([*others, *_records(name, facts)])
-    return 0
+    return run_catalogue(parsed, _measure)
+
+
+def _measure(name: str, zoo: Zoo, known: argparse.Namespace) -> Sequence[Record]:
+    return _records(name, _in_child(known.catalogue, name, known.static, known.limit))
 
 
 def _records(name: str, facts: dict[str, Any]) -> list[Record]:
@@ -88,21 +88,8 @@ def _in_child(catalogue: Path, name: str, static: bool, limit: float) -> dict[st
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         last_line = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        return {"exported": 0, "why": last_line[0][:_REASON_CHARACTERS]}
+        return {"exported": 0, "why": last_line[0][:REASON_CHARACTERS]}
     return json.loads(lines[-1])
-
-
-def _zoo(catalogue: Path) -> dict[str, Any]:
-    """Read the table ``ZOO`` of a Python file. Raises PycError (BAD_ARGUMENT) without one."""
-    spec = importlib.util.spec_from_file_location("catalogue", catalogue)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "ZOO"):
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"{catalogue}: expected a table `ZOO` of models, found none"
-        )
-    return module.ZOO
 
 
 def measured(catalogue: Path, name: str, dynamic: bool) -> dict[str, Any]:
@@ -110,7 +97,7 @@ def measured(catalogue: Path, name: str, dynamic: bool) -> dict[str, Any]:
     import torch  # pyright: ignore[reportMissingImports]
 
     warnings.filterwarnings("ignore")
-    make = _zoo(catalogue)[name]
+    make = read_catalogue(catalogue)[name]
     torch.manual_seed(0)
     module, args, kwargs = make()
     kinds = [True, False] if dynamic else [False]
@@ -147,7 +134,7 @@ def _tried(module: Any, args: Any, kwargs: Any, dynamic: bool) -> dict[str, Any]
         worst = [_difference(module, program, a, kwargs) for a in runs]
         facts["difference"], facts["sizes"] = max(worst), len(worst)
     except Exception as error:  # noqa: BLE001  (whatever a model or torch raises is the finding)
-        facts["why"] = f"{type(error).__name__}: {error}".splitlines()[0][:_REASON_CHARACTERS]
+        facts["why"] = reason(error)
     return facts
 
 

@@ -1,43 +1,39 @@
-"""Programs of JAX through PyC by both roads, jaxpr and exported StableHLO, against `jax.jit`.
+"""The suite `architectures-jax`: programs of JAX by jaxpr and by exported StableHLO, and `jax.jit`.
 
-    python -m pyc_mlir.tools.bench.zoo.jax_programs ZOO [NAME ...] --json FILE
+    pyc-bench architectures-jax CATALOGUE --only NAME,...
 
-ZOO defines `ZOO`: name -> () -> (function, arguments), with random weights. Each row says
+CATALOGUE (`catalogue.py`) gives (function, arguments), with random weights. Each record says
 whether the results are equal, the largest difference relative to the largest result, the number of
-pyc ops, and the seconds of the import. Rows of earlier runs in FILE stay unless they are made anew.
+pyc ops, and the seconds of the import.
 """
 
 import argparse
-import importlib.util
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.api import compile as compile_program
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.measure.environment import probe
-from pyc_mlir.measure.records import Record, Report, record
+from pyc_mlir.measure.records import Record, record
+from pyc_mlir.tools.bench.report.suite import parse
+from pyc_mlir.tools.bench.zoo.catalogue import Zoo, make_parser, reason, run_catalogue
 
+SUITE = "architectures-jax"
 ROADS = ("jaxpr", "stablehlo")
 # What counts as equal, relative to the largest result: f32 sums in another order.
 TOLERANCE = 1e-4
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the programs and write the file after each row."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("zoo", type=Path, help="a Python file that defines ZOO")
-    parser.add_argument("names", nargs="*", help="programs of the file; default: all")
-    parser.add_argument("--json", type=Path, required=True, help="the report to write")
-    given = parser.parse_args(arguments)
-    zoo = zoo_of(given.zoo)
-    for name in given.names or zoo:
-        for road, row in _rows(zoo[name]):
-            _store(given.json, _record(name, road, row))
-            print(name, road, row, flush=True)
+def run(arguments: Sequence[str]) -> int:
+    """Compare programs of JAX with random weights, by both roads, with `jax.jit`."""
+    parsed = parse(SUITE, run.__doc__ or "", 1, arguments, make_parser(SUITE))
+    return run_catalogue(parsed, _measure, summary=lambda records: {"tolerance": TOLERANCE})
+
+
+def _measure(name: str, zoo: Zoo, known: argparse.Namespace) -> list[Record]:
+    return [_record(name, road, row) for road, row in _rows(zoo[name])]
 
 
 def _record(name: str, road: str, row: dict[str, Any]) -> Record:
@@ -47,24 +43,6 @@ def _record(name: str, road: str, row: dict[str, Any]) -> Record:
     return record(
         name, road, "largest difference", "of the largest result", row.pop("difference"), **row
     )
-
-
-def _store(path: Path, made: Record) -> None:
-    """Put a record into the file, in the place of an earlier one of that program and road."""
-    earlier = Report.load(path).records if path.exists() else ()
-    key = (made["workload"], made["candidate"])
-    others = [r for r in earlier if (r["workload"], r["candidate"]) != key]
-    records = sorted([*others, made], key=lambda r: (r["workload"], r["candidate"]))
-    Report("architectures-jax", probe(), {"tolerance": TOLERANCE}, records).save(path)
-
-
-def zoo_of(path: Path) -> dict[str, Callable[[], Any]]:
-    """Read the table `ZOO` of a Python file."""
-    found = importlib.util.spec_from_file_location("zoo", path)
-    assert found is not None and found.loader is not None, path
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module.ZOO
 
 
 def _rows(make: Callable[[], Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -80,7 +58,7 @@ def _rows(make: Callable[[], Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     # A zoo's function may fail in any way, which the row says.
     except Exception as error:  # noqa: BLE001
         for road in ROADS:
-            why = f"{type(error).__name__}: {error}"[:300]
+            why = reason(error)
             yield road, {"metric": "not made by JAX", "why": why}
         return
     for road in ROADS:
@@ -146,7 +124,3 @@ def _difference(mine: Any, theirs: Any) -> float:
         return float((a != b).any())
     a, b = a.astype(np.float64), b.astype(np.float64)
     return float(np.abs(a - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-30))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,44 +1,39 @@
-"""Transient memory of exported StableHLO: PyC's calls against XLA's `temp_size_in_bytes`.
+"""The suite `transients-jax`: transients of exported StableHLO, by PyC and by XLA.
 
-    python -m pyc_mlir.tools.bench.zoo.jax_transients ZOO [NAME ...] --json FILE
+    pyc-bench transients-jax CATALOGUE --only NAME,...
 
-The programs are those of ZOO (as for jax_programs.py), and `encoder6`, an encoder of six layers
-with its weights as constants. PyC's bytes are measured: the allocator's peak of one call without
-results. XLA's are what it reports of the same function, compiled by `jax.jit`; large constants are
-not counted on either side. Rows of earlier runs in FILE stay unless they are made anew.
+The programs are those of CATALOGUE (as for jax_programs.py), and `encoder6`, an encoder of six
+layers with its weights as constants. PyC's bytes are measured: the allocator's peak of one call
+without results. XLA's are what it reports of the same function, compiled by `jax.jit`; large
+constants are not counted on either side.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.api import compile as compile_program
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.measure.environment import probe
-from pyc_mlir.measure.records import Record, Report, record
+from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.peers.footprint import footprint
-from pyc_mlir.tools.bench.zoo.jax_programs import zoo_of
+from pyc_mlir.tools.bench.report.suite import parse
+from pyc_mlir.tools.bench.zoo.catalogue import Zoo, make_parser, reason, run_catalogue
 
 SUITE = "transients-jax"
 MODES = ("balanced", "memory_first")
 _WIDTH, _HEADS, _LENGTH, _LAYERS = 384, 6, 128, 6
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the programs and write the file after each one."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("zoo", type=Path, help="a Python file that defines ZOO")
-    parser.add_argument("names", nargs="*", help="programs of the file; default: all")
-    parser.add_argument("--json", type=Path, required=True, help="the report to write")
-    given = parser.parse_args(arguments)
-    programs = {"encoder6": encoder, **zoo_of(given.zoo)}
-    for name in given.names or programs:
-        rows = _rows(name, programs[name])
-        _store(given.json, name, rows)
-        print(name, [(r["candidate"], r["value"]) for r in rows], flush=True)
+def run(arguments: Sequence[str]) -> int:
+    """Compare transient bytes of programs of JAX with XLA's own figure."""
+    parsed = parse(SUITE, run.__doc__ or "", 1, arguments, make_parser(SUITE))
+    return run_catalogue(parsed, _measure, {"encoder6": encoder}, _means)
+
+
+def _measure(name: str, zoo: Zoo, known: argparse.Namespace) -> list[Record]:
+    return _rows(name, zoo[name])
 
 
 def encoder() -> tuple[Callable[[Any], Any], tuple[Any, ...]]:
@@ -89,7 +84,7 @@ def _rows(name: str, make: Callable[[], Any]) -> list[Record]:
         exported = jax.export.export(jax.jit(function))(*arguments)
     # A zoo's function may fail in any way, which the row says.
     except Exception as error:  # noqa: BLE001
-        return [record(name, "xla", SUITE, "B", 0, why=f"{type(error).__name__}: {error}"[:300])]
+        return [record(name, "xla", SUITE, "B", 0, why=reason(error))]
     rows = [record(name, "xla", SUITE, "B", usage.temp_size_in_bytes)]
     leaves = jax.tree.leaves(arguments)
     arrays = [np.asarray(leaves[i]) for i in exported.module_kept_var_idx]
@@ -103,15 +98,8 @@ def _rows(name: str, make: Callable[[], Any]) -> list[Record]:
     return rows
 
 
-def _store(path: Path, name: str, rows: Sequence[Record]) -> None:
-    """Put the rows into the file, in the place of earlier ones; the means over all programs."""
-    earlier = Report.load(path).records if path.exists() else ()
-    records = sorted(
-        [*(r for r in earlier if r["workload"] != name), *rows],
-        key=lambda r: (r["workload"], r["candidate"]),
-    )
-    means = {mode: _mean(records, f"pyc {mode}") for mode in MODES}
-    Report(SUITE, probe(), {"geometric mean of pyc / xla": means}, records).save(path)
+def _means(records: Sequence[Record]) -> Mapping[str, Any]:
+    return {"geometric mean of pyc / xla": {m: _mean(records, f"pyc {m}") for m in MODES}}
 
 
 def _mean(records: Sequence[Record], candidate: str) -> float | None:
@@ -120,7 +108,3 @@ def _mean(records: Sequence[Record], candidate: str) -> float | None:
     own = {r["workload"]: r["value"] for r in records if r["candidate"] == candidate}
     ratios = [own[n] / xla[n] for n in own if own[n] and xla.get(n)]
     return round(float(np.exp(np.log(ratios).mean())), 3) if ratios else None
-
-
-if __name__ == "__main__":
-    main()
