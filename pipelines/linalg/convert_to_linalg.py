@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
 
 
+# The statistic of how many bytes constants take more in the forms that kernels read.
+LARGER = "bytes of larger constants"
+
+
 @dataclass(frozen=True)
 class ConvertToLinalg:
     """Lower every pyc op to linalg, tensor, arith and math."""
@@ -51,6 +55,7 @@ class ConvertToLinalg:
             counts["converted"] += conversion.converted
             counts["run-time checks"] += conversion.lowering.checks
         require_no_pyc(module)
+        counts[LARGER] = calls.larger_bytes(context.target.alignment)
         return counts
 
 
@@ -89,6 +94,10 @@ class _Calls:
         from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
 
         return KernelCalls(self._module)
+
+    def larger_bytes(self, alignment: int) -> int:
+        """Return how many bytes the constants take more than as the model has them."""
+        return self.made.larger_bytes(alignment) if "made" in vars(self) else 0
 
     def return_counts(self, block: ir.Block) -> None:
         """Make the counts the last results of the function."""

@@ -27,6 +27,7 @@ from pyc_mlir.pipelines.kernels.shared.counts import COUNTED, fed_inputs
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering
 from pyc_mlir.pipelines.linalg.base.structured import reshape
+from pyc_mlir.pipelines.pyc.constant_work import stored_bytes
 from pyc_mlir.pipelines.pyc.groups import AttachedKernel
 
 
@@ -115,6 +116,23 @@ class KernelCalls:
             laid_out = operand.layout.pack(array_of(constant).reshape(sizes))
             self._packed[key] = lowering.constant(laid_out)
         return self._packed[key]
+
+    def larger_bytes(self, alignment: int) -> int:
+        """Return the bytes of the laid out constants, less those of originals that nothing reads.
+
+        Asked at the end of a conversion.
+        """
+        read: set[ir.Attribute] = set()
+
+        def visit(op: ir.Operation) -> ir.WalkResult:
+            if op.name == "arith.constant":
+                read.add(op.attributes["value"])
+            return ir.WalkResult.ADVANCE
+
+        self.module.operation.walk(visit)
+        laid_out = [t.constant for t in self._packed.values() if t.constant is not None]
+        replaced = {original for original, *_ in self._packed} - read
+        return stored_bytes(laid_out, alignment) - stored_bytes(replaced, alignment)
 
     def _free_name(self, wanted: str) -> str:
         """Return a symbol that the module does not have yet."""

@@ -4,6 +4,8 @@ IREE evaluates every op whose operands are constants, without a bound, unless it
 them to the start of the program.
 """
 
+from collections.abc import Iterable
+
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
@@ -18,9 +20,14 @@ def constant_work(module: ir.Module) -> int:
 def constant_bytes(module: ir.Module, alignment: int) -> int:
     """Return the bytes of all constants of a pyc module that have to be stored, each aligned."""
     ops = [op for f in functions_of(module) for op in pyc_ops(f.regions[0].blocks[0])]
-    arrays = (array_of(op.attributes["value"]) for op in ops if op.name == "pyc.constant")
+    values = (op.attributes["value"] for op in ops if op.name == "pyc.constant")
+    return stored_bytes(values, alignment)
+
+
+def stored_bytes(values: Iterable[ir.Attribute], alignment: int) -> int:
+    """Return the bytes of those constants that have to be stored, each aligned."""
     # A repeated element, whose view has no strides, is computed in place.
-    stored = (a.nbytes for a in arrays if any(a.strides))
+    stored = (a.nbytes for a in map(array_of, values) if any(a.strides))
     return sum(-(-size // alignment) * alignment for size in stored)
 
 

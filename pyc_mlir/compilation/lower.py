@@ -53,6 +53,7 @@ from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisd
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, CHECKED, SELECT
+from pyc_mlir.pipelines.linalg.convert_to_linalg import LARGER, ConvertToLinalg
 from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
@@ -87,6 +88,8 @@ class Lowered:
     graph_id: str = ""
     # Of its constants before kernels lay them out; None where IREE reads the program as it came.
     constants_bytes: int | None = None
+    # What the forms that kernels read them in take beyond these.
+    larger_bytes: int = 0
     decisions: tuple[Decision, ...] = ()
     locations: Mapping[str, str] = field(default_factory=dict)
     pyc_text: str = ""
@@ -195,14 +198,13 @@ def _foreign(source: Loaded, options: Options) -> Lowered:
     entry = read_entry(source.foreign, source.name)
     choices = context_of(options).choices
     _choose_raised(choices, source.unraised, can=source.module is not None)
-    code = source.foreign
     return Lowered(
-        code,
+        source.foreign,
         entry.name,
         entry.signature.with_ranges(options.ranges),
         decisions=choices.log,
         constant_work=entry.constant_work,
-        reference=code,
+        reference=source.foreign,
         imported=ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised),
     )
 
@@ -228,7 +230,8 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     before = copied(module) if expect else None
     _optimize(module, options, context)
     function = entry_function(module)
-    locations = {name: _readable(o.location) for o, name in OpIds(function).by_op.items()}
+    places = {name: str(op.location) for op, name in OpIds(function).by_op.items()}
+    locations = {n: at.removeprefix("loc(").removesuffix(")") for n, at in places.items()}
     # In search of aliases, MLIR would print all constants once before the text.
     pyc_text = module.operation.get_asm(
         large_elements_limit=_READABLE_ELEMENTS,
@@ -243,7 +246,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     signature = refined(given, signature_of(function))
     prediction = _predicted(module, signature, options, context.choices.log)
     expected = None if before is None else expectation(before, entry, signature)
-    run_pipeline(module, TO_LINALG, context)
+    converted = run_pipeline(module, TO_LINALG, context).statistics[ConvertToLinalg.name]
     _drop_argument_attributes(module)
     return Lowered(
         bytecode(module),
@@ -251,6 +254,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
         signature,
         graph_id,
         constants,
+        converted[LARGER],
         context.choices.log,
         locations,
         pyc_text,
@@ -383,8 +387,7 @@ def emit(job: Job, stage: str) -> tuple[str, tuple[Decision, ...]]:
     Constants are complete. A module that enters at IREE has no ``pyc`` stage, and bytecode is no
     text: PycError (BAD_ARGUMENT). Raises as `lower`.
     """
-    made_at = imported if stage == IMPORTED else optimized
-    with made_at(job) as (made, context):
+    with (imported if stage == IMPORTED else optimized)(job) as (made, context):
         if made.module is None:
             return _foreign_text(made, stage), context.choices.log
         if stage == LINALG:
@@ -493,8 +496,3 @@ def _mixes_rows(function: ir.Operation) -> bool:
     definitions = map(definition_of, pyc_ops(function.regions[0].blocks[0]))
     kinds = {definition.anchor for definition in definitions if definition is not None}
     return "attention" in kinds or {"contraction", "row"} <= kinds
-
-
-def _readable(location: ir.Location) -> str:
-    """Return a location for people: ``loc(...)`` without its wrapper."""
-    return str(location).removeprefix("loc(").removesuffix(")")

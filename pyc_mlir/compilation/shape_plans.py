@@ -229,6 +229,7 @@ class _Merged:
     constants: dict[str, int] = field(default_factory=dict)
     expected: list[tuple[Signature, Expectation]] = field(default_factory=list)
     allowed: int = 0
+    added: int = 0
 
     @staticmethod
     def of(general: Lowered) -> "_Merged":
@@ -243,15 +244,16 @@ class _Merged:
         more = {k: v for k, v in _constants(lowered.code).items() if k not in self.constants}
         made = {d.site.key: d.chosen for d in (*self.general.decisions, *self.decisions)}
         apart = [d for d in lowered.decisions if made.get(d.site.key, d.chosen) != d.chosen]
-        if sum(more.values()) > self.allowed:
+        left = self.allowed - self.added
+        if sum(more.values()) > left:
             why = f"{plan}: its kernels lay out {sum(more.values())} bytes of weights anew, of "
-            self._leave_out(why + f"{self.allowed} that plans may add")
+            self._leave_out(why + f"{left} that plans may add")
         elif apart:
             self._leave_out(f"{plan}: {apart[0].site.key} is decided otherwise than for all shapes")
         elif _types(lowered) != _types(self.general):
             self._leave_out(f"{plan}: its results have other types")
         else:
-            self.allowed -= sum(more.values())
+            self.added += sum(more.values())
             self.constants |= more
             self.plans[f"{self.general.entry}$shapes{len(self.plans)}"] = plan
             self.codes.append(lowered.code)
@@ -272,6 +274,7 @@ class _Merged:
         return replace(
             self.general,
             code=code,
+            larger_bytes=self.general.larger_bytes + self.added,
             decisions=decisions,
             locations=self.locations,
             shape_plans=dict(self.plans),

@@ -57,13 +57,14 @@ def formulas_of(
     return {name: [str(size) for size in sizes] for name, sizes in sums.items()}
 
 
-def reference_of(account: Account, constants: int | None, needed: CallBytes | None) -> Account:
+def reference_of(account: Account, larger: int, needed: CallBytes | None) -> Account:
     """Return the account of the same dispatches by IREE's own plan.
 
-    constants: bytes of the model's constants as IREE gets them; None: it holds what we hold.
+    larger: what constants take more in the forms that kernels read. Others that a compile makes,
+        such as tables and what IREE computes of constants, it would hold too.
     needed: what a call of `main` allocates under that plan.
     """
-    held = account.constants if constants is None else constants
+    held = None if account.constants is None else account.constants - larger
     peak = None if needed is None else needed.largest
     if peak is None or account.outputs is None:
         return replace(account, constants=held, transients=None, workspace=None)

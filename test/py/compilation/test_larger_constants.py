@@ -8,8 +8,13 @@ import pytest
 from pyc_mlir import nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.compilation.attempts import AS_KERNELS_READ, HELD_SITE
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.iree.compiler import opened, run
+from pyc_mlir.iree.memory.versions import held_bytes
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.evidence import LargerConstant, NotOffered
 from pyc_mlir.pipelines.pyc import select_kernels
@@ -18,6 +23,7 @@ from pyc_mlir.pipelines.pyc.constant_price import ExchangeRate
 RANDOM = np.random.default_rng(5)
 FILTERS = (RANDOM.normal(size=(64, 64, 3, 3)) / 24).astype(np.float32)
 W = RANDOM.normal(size=(784, 10)).astype(np.float32)
+SHAPES = ((1,), (7,), (33,), (128,), (1, 9), (2, 3, 7), (5, 40), (3, 100), (10, 300))
 
 
 def convolution(x):
@@ -77,3 +83,32 @@ def test_memory_first_of_open_sizes_holds_no_larger_constant():
     assert artifact.account.constants <= artifact.reference.constants and not larger(artifact)
     why = [e for d in artifact.decisions for e in d.evidence if isinstance(e, NotOffered)]
     assert any("larger than the model's" in str(e) for e in why)
+
+
+def resized(x):
+    return nn.resize(x, scales=(1.5, 0.7), mode="linear")
+
+
+# IREE computes the places of rows once for all; the taps of a resize are the lowering's.
+@pytest.mark.parametrize(
+    "model, shape",
+    [
+        (np.sort, (4, 16)),
+        (resized, (2, 3, 20, 20)),
+        (lambda x: x @ W[:, :1] + np.arange(3.0), (2, 3, 784)),
+        *((model, shape) for model in (np.sort, np.argsort) for shape in SHAPES),
+    ],
+)
+@pytest.mark.sampled(5)
+def test_constants_that_the_compile_makes_are_those_of_plain_iree(model, shape):
+    spec = TensorSpec("f32", *shape)
+    artifact = made(model, spec, "memory_first")
+    ours, theirs = artifact.account, artifact.reference
+    assert ours.total() <= theirs.total()
+    chosen = {d.site.key: d.chosen for d in artifact.decisions}
+    assert chosen[HELD_SITE.key] == AS_KERNELS_READ, "no second compile"
+    options = make_options(target="cpu-avx2", kernels="iree")
+    lowered = lower(Job.of(model, [spec], options))
+    with opened(lowered.code, options.target) as session:
+        run(session, options.target, to="stream")
+        assert theirs.constants == held_bytes(session.module)

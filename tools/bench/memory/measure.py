@@ -102,7 +102,7 @@ def build_all(case: SuiteCase, clock: Clock = time.perf_counter) -> Programs:
             break
         iree[name] = Built(Artifact(vmfb, manifest), clock() - start)
     bound = min(task_bound(form, options.target, fusion) for form in forms.values())
-    return Programs(pyc, iree, fusion, bound, lowered.constants_bytes)
+    return Programs(pyc, iree, fusion, bound, unplanned.reference.constants)
 
 
 def _iree_settings(fusion: str) -> Iterator[tuple[str, str, str]]:
