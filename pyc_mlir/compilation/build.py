@@ -106,6 +106,7 @@ def prepare(lowered: Lowered, options: Options, before: Sequence[Decision] = ())
         None if options.dump_phases is None else str(options.dump_phases),
         entry,
         _plans(lowered, options, entry.modes),
+        options.verify_ir,
     )
     return Prepared(lowered, options, choices, request, samples, oracle)
 
