@@ -100,10 +100,11 @@ _OTHERS = {
     "chunk.dispatch_seconds": CostConstant(3e-6, _SWEEP),
     "chunk.cache": CostConstant(8, "the last cache over memory; " + _SWEEP),
     "chunk.tile": CostConstant(64 * 64, "elements of a result that one core works on at a time"),
+    # Uncut stretches put the second worker to sleep, which makes the next cut useless.
     "alone.flops_seconds": CostConstant(
-        40e-6, "one core's work below which a second one is not worth its wake-up; " + _SWEEP
+        3e-6, "one core's work below which it is not cut; docs/design-notes/kernels.md"
     ),
-    "alone.read_seconds": CostConstant(80e-6, "the same for reading; " + _SWEEP),
+    "alone.read_seconds": CostConstant(3e-6, "the same for reading"),
 }
 CONSTANTS: Mapping[str, CostConstant] = {
     **_PUBLISHED,

@@ -160,7 +160,7 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
         "built_by": {**identity.versions, "pyc_source": identity.source, "kernels": plugins},
         "host": identity.host,
     }
-    for name in ("calibration", "dump_phases"):
+    for name in ("calibration", "dump_phases", "verify_ir"):
         del parts["options"][name]
     try:
         return Key(to_data(parts, "key", _FORMS))

@@ -106,6 +106,7 @@ def prepare(lowered: Lowered, options: Options, before: Sequence[Decision] = ())
         None if options.dump_phases is None else str(options.dump_phases),
         entry,
         _plans(lowered, options, entry.modes),
+        options.verify_ir,
     )
     return Prepared(lowered, options, choices, request, samples, oracle)
 
@@ -277,7 +278,7 @@ def _manifest(prepared: Prepared, made: Generated, entry: ArenaEntry, account: A
         options.contract,
         entry=lowered.entry,
         arena_entry="" if read_facts(vmfb, entry.request.name) is None else entry.request.name,
-        reference=reference_of(account, lowered.constants_bytes, by_iree),
+        reference=reference_of(account, lowered.larger_bytes, by_iree),
         formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
         modes=_modes(vmfb, options, entry.request),
         shape_plans=tuple(_shape_entries(vmfb, lowered, entry.request)),

@@ -67,6 +67,7 @@ class Request:
 
     setting: of IREE's fusion, one of SETTINGS or UNFUSED.
     entry: asks for a second entry. plans: asks for memory plans of PyC's.
+    verify: whether IREE verifies PyC's own IR after each pass; it always does that of others.
     """
 
     target: Target
@@ -75,6 +76,7 @@ class Request:
     dump_phases: str | None = None
     entry: EntryRequest | None = None
     plans: PlanRequest | None = None
+    verify: bool = True
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,9 @@ def plan(lowered: Lowered, request: Request) -> Iterator[Planned]:
         iree_alone(session)
         return MemoryPlan()
 
-    with opened(lowered.code, target, flags, request.dump_phases, lowered.locations) as session:
+    verify = request.verify or not lowered.graph_id
+    at = lowered.locations
+    with opened(lowered.code, target, flags, request.dump_phases, at, verify) as session:
         if request.setting == UNFUSED:
             unfuse(session.module)
         run(session, target, to="flow")

@@ -83,6 +83,8 @@ class Options(ReplayOptions):
     demand: Demand = field(default_factory=Demand)
     # The program is compared with its references before it is returned (self_check.py).
     check: bool = False
+    # IREE verifies the IR of PyC's own programs after each pass; bytes do not depend on it.
+    verify_ir: bool = False
 
     @property
     def replayed(self) -> ReplayOptions:
@@ -158,22 +160,16 @@ def passes_of(text: str) -> str:
     return ",".join(HIGH_LEVEL if node == _OWN_PASSES else node for node in nodes)
 
 
-_CHECK_SWITCH = "PYC_CHECK"
+# Whether compiles check their programs, and whether IREE verifies PyC's own IR after each pass.
+_CHECK, _VERIFY_IR = "PYC_CHECK", "PYC_VERIFY_IR"
 
 
-def checks_itself(requested: bool | None, environment: Mapping[str, str]) -> bool:
-    """Return whether a compile checks itself: as requested, else unless `PYC_CHECK` is 0.
-
-    Raises PycError (BAD_ARGUMENT) for another value of the variable.
-    """
-    if requested is not None:
-        return requested
-    value = environment.get(_CHECK_SWITCH) or "1"
+def is_on(switch: str, default: str, environment: Mapping[str, str]) -> bool:
+    """Return what a variable says. Raises PycError (BAD_ARGUMENT) for neither 0 nor 1."""
+    value = environment.get(switch) or default
     if value not in ("0", "1"):
         raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{_CHECK_SWITCH}: expected 0 (compiles do not check their programs) or 1, got "
-            f"{value!r}",
+            ReasonCode.BAD_ARGUMENT, f"{switch}: expected 0 (off) or 1 (on), got {value!r}"
         )
     return value == "1"
 
@@ -231,7 +227,8 @@ def resolve(
         islands=given.islands,
         plans=_plans(given),
         demand=_demand(given.shapes),
-        check=checks_itself(given.check, environment),
+        check=is_on(_CHECK, "1", environment) if given.check is None else given.check,
+        verify_ir=is_on(_VERIFY_IR, "0", environment),
     )
     if recipe is not None:
         options = with_recipe(options, recipe)

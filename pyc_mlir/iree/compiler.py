@@ -143,15 +143,17 @@ def opened(
     extra_flags: Sequence[str] = (),
     dump_phases: str | Path | None = None,
     locations: Mapping[str, str] | None = None,
+    verify: bool = True,
 ) -> Iterator[IreeSession]:
     """Open a session on a checked module, before IREE's first phase; see `compile_module`.
 
+    verify: as of `IreeSession`.
     A CompileError that leaves the block is told in the source's terms.
     """
     _check_extra_flags(extra_flags)
     places = {} if locations is None else dict(locations)
     try:
-        with IreeSession((*DEFAULT_FLAGS, *target.flags, *extra_flags)) as session:
+        with IreeSession((*DEFAULT_FLAGS, *target.flags, *extra_flags), verify) as session:
             session.parse(mlir)
             places = {**mark_locations(session.module), **places}
             share_constants(session.module)

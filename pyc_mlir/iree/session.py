@@ -58,6 +58,9 @@ def _bind_library() -> Any:
         function = getattr(library, f"ireeCompilerInvocation{name}")
         function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         function.restype = None
+    verify = library.ireeCompilerInvocationSetVerifyIR
+    verify.argtypes = [ctypes.c_void_p, ctypes.c_bool]
+    verify.restype = None
     enable = library.ireeCompilerInvocationEnableCallbackDiagnostics
     enable.argtypes = [ctypes.c_void_p, ctypes.c_int, _CALLBACK, ctypes.c_void_p]
     enable.restype = None
@@ -158,9 +161,10 @@ class IreeSession:
     Several sessions may compile at once in different threads: each has its own MLIR context.
     """
 
-    def __init__(self, flags: Sequence[str] = ()) -> None:
+    def __init__(self, flags: Sequence[str] = (), verify: bool = True) -> None:
         """Open a session.
 
+        verify: whether the IR is verified after each pass, which takes as long as the passes do.
         Raises PycError: BAD_ARGUMENT for a flag that IREE refuses, FORKED_CHILD.
         """
         if _Threads.lost:
@@ -185,6 +189,7 @@ class IreeSession:
                 f"{' '.join(str(error).split())}; see `iree-compile --help`",
             ) from None
         _own(self._session.context)
+        self._verify = verify
         self._session.context.allow_unregistered_dialects = False
         self._invocation: Any = None
         self._module: Any = None
@@ -305,6 +310,7 @@ class IreeSession:
         _LIBRARY.ireeCompilerInvocationEnableCallbackDiagnostics(
             invocation._inv_p, 0, self._callback, None
         )
+        _LIBRARY.ireeCompilerInvocationSetVerifyIR(invocation._inv_p, self._verify)
         return invocation
 
     def _collect(self, severity: int, text: int, size: int, _: int | None) -> None:

@@ -16,4 +16,5 @@ config.environment["PATH"] = os.pathsep.join(  # noqa: F821
 )
 config.environment["PYC_CACHE"] = "0"  # noqa: F821
 config.environment["PYC_CHECK"] = "0"  # noqa: F821
+config.environment["PYC_VERIFY_IR"] = "1"  # noqa: F821
 config.substitutions.append(("%python", sys.executable))  # noqa: F821

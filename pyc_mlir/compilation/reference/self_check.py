@@ -26,6 +26,7 @@ from pyc_mlir.artifact.test_vectors import (
     make_inputs,
 )
 from pyc_mlir.artifact.verification import Expectation, SelfCheck, Unchecked
+from pyc_mlir.compilation.reference.blas import one_blas_thread
 from pyc_mlir.compilation.reference.oracles import PycOracle, expected_of, samples_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import definition_of, params_of
@@ -63,7 +64,7 @@ class _Metered:
 
     def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
         """Return results as `PycOracle` does. Raises OverBudget."""
-        with any_order():
+        with any_order(), one_blas_thread():
             found = expected_of(self.module, self.entry, inputs, self.budget)
         return [replace(e, tolerance=np.float32(SLACK) * e.tolerance) for e in found]
 

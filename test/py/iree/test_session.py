@@ -1,11 +1,18 @@
+from contextlib import nullcontext
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from faults import CHECKED
 from iree.compiler import ir
 from modules import add_text
 
+from pyc_mlir.api import build
+from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.options import make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.iree import compiler
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.session import CompileError, IreeDiagnostic, IreeSession
 from pyc_mlir.pipelines.target.target import TARGETS, Target
@@ -155,6 +162,38 @@ def test_passes_between_phases():
         assert session.bytecode().startswith(b"ML")
         session.run(start="stream")
         assert session.vmfb().startswith(b"PK")
+
+
+def test_ir_is_verified_after_each_pass_unless_that_is_off():
+    for verify in (True, False):
+        with IreeSession(CPU.flags, verify) as session, session.context:
+            session.parse(add_text())
+            function = session.module.regions[0].blocks[0].operations[0]
+            function.attributes["function_type"] = ir.TypeAttr.parse("() -> tensor<4xf32>")
+            said = nullcontext()
+            if verify:
+                said = pytest.raises(CompileError, match="must have 0 arguments")
+            with said:
+                session.run_passes("func.func(canonicalize)")
+
+
+@pytest.mark.parametrize(
+    "source, variable, verified",
+    [(np.tanh, "", False), (np.tanh, "1", True), (CHECKED.decode(), "", True)],
+)
+def test_ir_of_others_is_always_verified(source, variable, verified, monkeypatch):
+    asked = []
+
+    class Session(IreeSession):
+        def __init__(self, flags=(), verify=True):
+            asked.append(verify)
+            super().__init__(flags, verify)
+
+    monkeypatch.setattr(compiler, "IreeSession", Session)
+    given = [TensorSpec("f32", 4)] if source is np.tanh else None
+    build(source, given, resolve(CompileOptions(), None, {"PYC_VERIFY_IR": variable}))
+    assert asked == [verified]
+    assert make_options().verify_ir, "the tests verify"
 
 
 def test_pass_pipelines_that_would_do_nothing_are_refused():

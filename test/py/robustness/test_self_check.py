@@ -1,11 +1,14 @@
 """Every compile checks its own program: what is compared, what is not, what a difference does."""
 
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 import wrong_kernels
 
 import pyc_mlir
@@ -22,7 +25,9 @@ from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options, resolve
+from pyc_mlir.compilation.reference import blas
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.specs import TensorSpec
@@ -71,6 +76,41 @@ def test_it_is_on_by_default_and_can_be_switched_off():
         assert got == wanted
     bad = {"PYC_CHECK": "no"}
     refused(ReasonCode.BAD_ARGUMENT, lambda: resolve(CompileOptions(), None, bad), "PYC_CHECK")
+
+
+def blas_threads() -> set[int]:
+    found = threadpoolctl.threadpool_info()
+    return {library["num_threads"] for library in found if library["user_api"] == "blas"}
+
+
+def test_references_compute_on_one_blas_thread(monkeypatch):
+    seen, honest = [], OPS["matmul"].reference
+
+    def reference(lhs: Any, rhs: Any) -> Any:
+        seen.append(blas_threads())
+        return honest(lhs, rhs)
+
+    monkeypatch.setattr(OPS["matmul"], "reference", staticmethod(reference))
+    with threadpoolctl.threadpool_limits(2, "blas"):
+        build(lambda x: x @ X.T, [X], ON)
+        assert seen and all(threads == {1} for threads in seen)
+        assert blas_threads() == {2}, "as many as before"
+
+
+def test_compiles_at_once_leave_as_many_blas_threads_as_before(monkeypatch):
+    with threadpoolctl.threadpool_limits(2, "blas"), ExitStack() as first:
+        first.enter_context(blas.one_blas_thread())
+        with blas.one_blas_thread():
+            first.close()
+            assert blas_threads() == {1}, "another compile is still within"
+        assert blas_threads() == {2}
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "threadpoolctl", None)
+            with blas.one_blas_thread():
+                assert blas_threads() == {2}, "without the package nothing changes"
+        with blas.one_blas_thread():
+            assert blas_threads() == {1}
+        assert blas_threads() == {2}
 
 
 def test_the_program_is_compared_and_its_bytes_are_the_same():

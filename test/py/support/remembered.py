@@ -40,8 +40,8 @@ class RememberingSession(IreeSession):
     kept_bytes: ClassVar[int] = 0
     taken: ClassVar[int] = 0
 
-    def __init__(self, flags: Sequence[str] = ()) -> None:
-        super().__init__(flags)
+    def __init__(self, flags: Sequence[str] = (), verify: bool = True) -> None:
+        super().__init__(flags, verify)
         self._flags = tuple(flags)
         self._key: bytes | None = None
         self._generated: Generated | None = None

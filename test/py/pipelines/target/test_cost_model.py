@@ -58,6 +58,13 @@ def test_large_work_is_shared_by_the_cores_of_a_call():
     assert small[0] == small[1]
 
 
+def test_work_of_a_few_microseconds_is_shared():
+    model, core = CostModel(CPU), CPU.peak_flops / CPU.cores
+    for seconds, cores in ((2e-6, 1), (5e-6, CPU.cores)):
+        assert model.cores_for(seconds * core, 0.0) == cores
+        assert model.cores_for(0.0, seconds * CPU.peak_bandwidth) == cores
+
+
 def test_softmax_counts_the_same_operations_as_kernel_and_as_op():
     knobs = Rows("softmax", rows=64, columns=1000)
     flops, _ = totals(softmax(64, 1000))
