@@ -229,6 +229,7 @@ def resolve(
         node_names=given.node_names,
         passes=passes_of(given.passes),
         islands=given.islands,
+        guard_indices=given.guard_indices is not False,
         plans=_plans(given),
         demand=_demand(given.shapes),
         check=checks_itself(given.check, environment),
