@@ -60,6 +60,12 @@ class ReasonCode(Enum):
         "pass arrays of sizes within the range, or compile with a wider one",
         'five rows where `dims={"n": (1, 4)}`',
     )
+    INDEX_OUT_OF_RANGE = ReasonRow(
+        "an argument holds indices that the axis they choose from does not have",
+        "token ids of another vocabulary, or padding by -1",
+        "pass indices of the model's range, or compile with `guard_indices=False`, which clamps",
+        "token id 30600 for an ONNX model with 30522 embeddings",
+    )
     FILE_ACCESS = ReasonRow(
         "a file or folder could not be read or written",
         "it does not exist, permissions forbid it, or the disk is full",

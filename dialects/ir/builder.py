@@ -70,6 +70,13 @@ class Builder(ABC):
                 f"scalar: expected a number of {dtype_name(dtype)}, got {value}"
             ) from None
 
+    def declare_indices(self, indices: Any, size: Any, negative: bool = True) -> None:
+        """State that the source calls indices outside of an axis an error.
+
+        negative: they may count from the end. Ignored where nothing is emitted.
+        """
+        del indices, size, negative
+
     def size(self, x: Any, *axes: int) -> Any:
         """Return the product of the sizes of `axes` as a rank-0 i64, a constant where known."""
         shape = self.type_of(x).shape

@@ -52,6 +52,8 @@ class ImportReport:
     unraised: the ops because of which a foreign program was not raised to pyc ops.
     islands: nodes that torch-mlir lowered for IREE, since PyC has no rule for them: breaks of the
         graph, between which it compiles. They are counted in `foreign` too.
+    clamped: ops of a source in which an index out of range is an error, and whose indices the
+        program computes: no guard sees them, and they are clamped.
     flops: of all of them, and `lost_flops` of breaks and what was not tried; None where a shape is
         dynamic or an op's work is not known.
     """
@@ -67,6 +69,7 @@ class ImportReport:
     lost_flops: int | None = 0
     unraised: tuple[GraphBreak, ...] = ()
     islands: tuple[GraphBreak, ...] = ()
+    clamped: int = 0
 
     @property
     def score(self) -> float | None:
@@ -129,6 +132,8 @@ class ImportReport:
             listed = ", ".join(f"{op} {count}" for op, count in ops)
             breaks = f"{len(self.islands)} graph break{'s' if len(self.islands) > 1 else ''}"
             where += f"; {breaks} by islands ({listed}): score {self.score:.0%}"
+        if self.clamped:
+            where += f"; computed indices of {self.clamped} are clamped where they are out of range"
         return f"{self.total} of {self.total} {self.counted} (100%) can be compiled{work}: {where}"
 
     def _refused(self) -> str:
@@ -150,7 +155,7 @@ class ImportReport:
     def __post_init__(self) -> None:
         """Raise ValueError for counts that no import has."""
         optional = (self.untried, self.flops, self.lost_flops)
-        counts = [self.total, self.foreign, *(c for c in optional if c is not None)]
+        counts = [self.total, self.foreign, self.clamped, *(c for c in optional if c is not None)]
         if (
             self.counted not in (NODES, OPS)
             or min(self.own, *counts) < 0

@@ -60,6 +60,8 @@ class ReplayOptions:
     node_names: bool = False
     # Whether torch-mlir may lower ONNX nodes for which PyC has no rule.
     islands: bool = False
+    # Whether calls compare indices in their arguments with the axes that they choose from.
+    guard_indices: bool = True
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class Manifest(Origin):
     checksums: of the artifact's other parts, in a file.
     """
 
-    schema: ClassVar[int] = 5
+    schema: ClassVar[int] = 6
     device: Literal["local", "cuda", "vulkan", "hip"]
     entries: Mapping[str, EntryPoint]
     memory: Account
@@ -230,6 +232,8 @@ def _check_origin(made: Origin) -> None:
     for argument in arguments:
         _check_argument(argument)
     decode(signature.results, len(signature.outputs))
+    fits = all(r.fits([len(a.shape) for a in signature.inputs]) for r in signature.indices)
+    _require(fits, "signature.indices", "ranges of inputs, by sizes from 0 or axes of inputs")
     try:
         signature.with_ranges(signature.ranges)
     except PycError as error:

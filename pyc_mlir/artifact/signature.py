@@ -23,6 +23,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.index_ranges import IndexRange, check_indices
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float
 from pyc_mlir.dialects.util.codec import Form
@@ -102,7 +103,8 @@ class SignatureEntry:
 class Signature:
     """The inputs and results of a program, and the `ranges` that sizes are declared to keep.
 
-    results: the structure of the results, as `encode` writes it.
+    results: the structure of the results, as `encode` writes it. indices: the ranges that indices
+        in inputs keep.
     """
 
     complete: ClassVar[bool] = True
@@ -110,6 +112,7 @@ class Signature:
     outputs: tuple[SignatureEntry, ...]
     ranges: Ranges = field(default_factory=dict)
     results: str = ""
+    indices: tuple[IndexRange, ...] = ()
 
     @property
     def undeclared(self) -> list[tuple[str, str]]:
@@ -190,6 +193,11 @@ class Signature:
         """Raise PycError (DIMENSION_OUT_OF_RANGE) for sizes outside of the declared ranges."""
         for expected, (shape, _) in zip(self.inputs, given, strict=True):
             _check_ranges(expected, shape, self.ranges)
+
+    def check_indices(self, arrays: Sequence[Any]) -> None:
+        """Raise PycError (INDEX_OUT_OF_RANGE) for indices that their axes do not have."""
+        if self.indices:
+            check_indices(self.indices, [a.name for a in self.inputs], arrays)
 
     @cached_property
     def products(self) -> list[tuple[str, int, list[str]]]:
@@ -415,9 +423,7 @@ def _data(tree: Any) -> Any:
 
 
 def decode(text: str, count: int) -> Any:
-    """Return the tree of `count` results; None for an empty text. Raises ValueError for what is
-    none.
-    """
+    """Return the tree of `count` results, None of an empty text. Raises ValueError for others."""
     if not text:
         return None
     try:

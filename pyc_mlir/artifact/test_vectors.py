@@ -125,7 +125,8 @@ def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> li
     Even seeds give f32-like values in [-2, 2), odd ones multiples of 1/4 in [-4, 4], where ties,
     zeros and whole numbers are common. Integers lie in [-4, 28), to serve as indices too. `EDGES`
     and `FINITE_EDGES` add edge values to those: both zeros, NaN, infinities, the ends of an integer
-    type. Subnormal numbers are none, since a function may have a step between them and 0.
+    type. Indices with a declared range keep it. Subnormal numbers are none, since a function may
+    have a step between them and 0.
     """
     arrays = []
     for i, argument in enumerate(signature.inputs):
@@ -140,6 +141,11 @@ def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> li
         if seed in (EDGES, FINITE_EDGES) and raw.size:
             _add_edges(values, raw, seed == FINITE_EDGES)
         arrays.append(values.reshape(shape))
+    for range_ in signature.indices:
+        array, (low, high) = arrays[range_.input], range_.of(arrays)
+        low = max(low, np.iinfo(array.dtype).min)
+        # An axis of size 0 has no index at all.
+        array[...] = (array.astype(np.int64) - low) % max(high - low + 1, 1) + low
     return arrays
 
 

@@ -209,6 +209,15 @@ class CompileOptions:
             "decisions",
         ),
     )
+    guard_indices: bool | None = field(
+        default=None,
+        metadata=_option(
+            "calls compare indices in their arguments, such as token ids, with the axes that they "
+            "choose from, where the source calls others an error (ONNX, PyTorch); without, they "
+            "are clamped; default: yes",
+            "--guard-indices",
+        ),
+    )
     passes: str = field(
         default="",
         metadata=_option(
@@ -295,6 +304,7 @@ class CompileOverrides(TypedDict, total=False):
     shapes: str | Path | None
     node_names: bool
     islands: bool
+    guard_indices: bool | None
     passes: str
     dump_phases: str | Path | None
     iree_flags: Sequence[str]

@@ -18,6 +18,7 @@ from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, famil
 from pyc_mlir.compilation.reference.approximation import approximate
 from pyc_mlir.compilation.reference.self_check import expectation
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.index_ranges import CLAMPED, INDICES
 from pyc_mlir.dialects.ir.attributes import definition_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
@@ -216,6 +217,8 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
         _choose_raised(context.choices, (), can=True)
     function = entry_function(module)
     entry = ir.StringAttr(function.attributes["sym_name"]).value
+    if not options.guard_indices and INDICES in function.attributes:
+        del function.attributes[INDICES]
     given = signature_of(function)
     if inputs is not None:
         refine(module, inputs, context)
@@ -457,16 +460,13 @@ def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportRep
 
 def _foreign_text(source: Loaded, stage: str) -> str:
     if stage == PYC:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{source.name}: expected a pyc program, got one that enters at IREE; ask for linalg",
-        )
+        why = f"{source.name}: expected a pyc program, got one that enters at IREE; ask for linalg"
+        raise PycError(ReasonCode.BAD_ARGUMENT, why)
     try:
         return source.foreign.decode()
     except UnicodeDecodeError:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"{source.name}: expected MLIR text to show, got bytecode"
-        ) from None
+        why = f"{source.name}: expected MLIR text to show, got bytecode"
+        raise PycError(ReasonCode.BAD_ARGUMENT, why) from None
 
 
 def bytecode(module: ir.Module) -> bytes:
@@ -487,7 +487,7 @@ def bytecode_of(module: ir.Module) -> bytes:
 def _drop_argument_attributes(module: ir.Module) -> None:
     """Take `pyc.*` attributes off functions and arguments: IREE knows no such dialect there."""
     for function in functions_of(module):
-        for name in ("arg_attrs", "res_attrs", RANGES):
+        for name in ("arg_attrs", "res_attrs", RANGES, INDICES, CLAMPED):
             if name in function.attributes:
                 del function.attributes[name]
 

@@ -225,6 +225,7 @@ def resolve(
         node_names=given.node_names,
         passes=passes_of(given.passes),
         islands=given.islands,
+        guard_indices=given.guard_indices is not False,
         plans=_plans(given),
         demand=_demand(given.shapes),
         check=is_on(_CHECK, "1", environment) if given.check is None else given.check,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pyc_mlir.artifact.import_report import ISLAND, GraphBreak, ImportReport
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.index_ranges import CLAMPED
 from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
@@ -26,7 +27,9 @@ def graph_report(function: ir.Operation) -> ImportReport:
     flops = [_flops(op) for op in ops]
     known = [f for f in flops if f is not None]
     total = sum(known) if len(known) == len(flops) else None
-    return ImportReport(len(ops), foreign=foreign, flops=total, islands=_islands(function, ops))
+    islands, attributes = _islands(function, ops), function.attributes
+    clamped = ir.IntegerAttr(attributes[CLAMPED]).value if CLAMPED in attributes else 0
+    return ImportReport(len(ops), foreign=foreign, flops=total, islands=islands, clamped=clamped)
 
 
 def _islands(function: ir.Operation, ops: Sequence[ir.Operation]) -> tuple[GraphBreak, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import RANGES, RESULTS, Ranges, Signature, SignatureEntry, decode
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import read_indices
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
@@ -40,6 +41,7 @@ def _without_ranges(function: ir.Operation) -> Signature:
         _arguments(function, "arg_attrs", type_.inputs, "arg"),
         _arguments(function, "res_attrs", type_.results, "result"),
         results=results,
+        indices=read_indices(function),
     )
 
 
@@ -142,6 +144,7 @@ def refined(given: Signature, now: Signature) -> Signature:
         tuple(map(merge, given.outputs, now.outputs)),
         now.ranges,
         given.results,
+        now.indices,
     )
 
 

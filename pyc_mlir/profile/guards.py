@@ -102,6 +102,17 @@ def _of_arguments(signature: Signature) -> Iterator[Guard]:
         ends = ", ".join(f"{n} {low} to {high}" for n, (low, high) in signature.ranges.items())
         seconds = _seconds(lambda: signature.check_ranges(given))
         yield Guard("ranges", ends, (ReasonCode.DIMENSION_OUT_OF_RANGE,), NEW, seconds)
+    if signature.indices:
+        yield from _of_indices(signature)
+
+
+def _of_indices(signature: Signature) -> Iterator[Guard]:
+    names = [a.name for a in signature.inputs]
+    given = [np.zeros(shape, dtype) for shape, dtype in _smallest(signature)]
+    ends = (f"{names[r.input]} {r.of(given)[0]} to {r.of(given)[1]}" for r in signature.indices)
+    seconds = _seconds(lambda: signature.check_indices(given))
+    checks = "; ".join(ends)
+    yield Guard("indices", checks, (ReasonCode.INDEX_OUT_OF_RANGE,), EVERY, seconds)
 
 
 def _of_memory() -> Iterator[Guard]:

@@ -43,14 +43,7 @@ from pyc_mlir.runtime.counts import check_memory
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats, few
 from pyc_mlir.runtime.monitor import Code, Monitor, compare_every
-from pyc_mlir.runtime.outputs import (
-    check_outputs,
-    donated_memory,
-    donors,
-    fill,
-    no_entry,
-    on_host,
-)
+from pyc_mlir.runtime.outputs import check_outputs, donated_memory, donors, fill, no_entry, on_host
 from pyc_mlir.runtime.plans import Accepted, PlannedMode, Run, Serving
 from pyc_mlir.runtime.selection.adaptive import Adaptive
 from pyc_mlir.runtime.selection.selector import Selector
@@ -162,6 +155,9 @@ class Program:
                 found = self._general(args, named, out, donate, mode, generation, began)
                 values, seconds, plan = found
             else:
+                if self.signature.indices:
+                    with self._guards():
+                        self.signature.check_indices(args)
                 values, plan = self._answered(mode, accepted, args)
                 seconds = perf_counter() - began
                 if monitor is not None:
@@ -473,6 +469,7 @@ class Program:
             accepted = mode.accepted.get(specs)
             if accepted is None:
                 self.signature.check([spec[:2] for spec in specs])
+            self.signature.check_indices(sources)
         arrays = [to_device(s, self.device) for s in sources]
         if accepted is None:
             accepted = mode.accept(arrays, specs)

@@ -31,7 +31,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 
 
 # Options that are on or off, and neither by default.
-_SWITCHES = ("check",)
+_SWITCHES = ("check", "guard_indices")
 
 
 def flags_of_options() -> dict[str, str]:

@@ -191,6 +191,19 @@ is the error `NATIVE_CRASH` with the node's name. Each island is a graph break: 
 report lists them, the score counts them, and `pyc-explain` shows them. Nodes with operands of
 unsigned integers, and results that torch-mlir cannot lower to one function of linalg, are refused.
 
+### Indices out of range
+
+In ONNX and PyTorch an index outside of its axis is an error. Where the indices are an argument of
+the program (also by way of integer casts, reshapes and transposes), each call compares the least
+and the greatest of them with the axis before anything runs, and refuses others with
+`INDEX_OUT_OF_RANGE`: `Gather`, `GatherElements`, `GatherND`, `ScatterElements`, `ScatterND`,
+embeddings, `index_select`, `gather`, `scatter`, `x[i]`, `x[i] = y`. Vectors of indices into
+several axes are compared with the longest one. Indices that the program computes, and those in a
+branch that may not run, are clamped (scatters drop them); `clamped` of the import report counts
+such nodes. The check is one of the [guards](explain.md#guards), about 2 us for 128 ids in an
+array of numpy. `guard_indices=False` (`--no-guard-indices`) leaves it out, and all are clamped.
+JAX's indices are clamped or dropped, as JAX says.
+
 ## PyTorch
 
 [PyTorch models](pytorch.md) describes how to compile them. The table lists each ATen overload

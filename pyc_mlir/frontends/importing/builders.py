@@ -19,12 +19,14 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.fold_work import FoldWork
+from pyc_mlir.dialects.index_ranges import IndexRange
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
+from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.quantized import widens_weights
-from pyc_mlir.dialects.types import I64, TensorType
+from pyc_mlir.dialects.types import I64, TensorType, is_integer
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import chain, take, vector
 from pyc_mlir.frontends.importing.sizes import Extent, Sum, SymbolicSize, SymbolicSizes, total
@@ -71,6 +73,11 @@ class GraphBuilder(IRBuilder):
     """Emits ops; `dims(value)` is the shape with a `SymbolicSize` for each dynamic dimension."""
 
     def __init__(self) -> None:
+        # Of the arguments, and the number of ops whose indices are computed; no range is declared
+        # while what is imported may not run.
+        self.indices: dict[IndexRange, None] = {}
+        self.clamped = 0
+        self.may_not_run = False
         self._dims: dict[ir.Value, tuple[Extent, ...]] = {}
         self._sources: dict[str, tuple[ir.Value, int]] = {}
         self._definitions: dict[str, Callable[[], ir.Value]] = {}
@@ -85,6 +92,28 @@ class GraphBuilder(IRBuilder):
     def define(self, name: str, make: Callable[[], ir.Value]) -> None:
         """State how to make a vector of the length `name`, for where no value has that size."""
         self._definitions.setdefault(name, make)
+
+    def declare_indices(self, indices: ir.Value, size: Extent, negative: bool = True) -> None:
+        """Declare the range of indices that are an argument; count them where they are computed."""
+        value: Any = indices
+        while not isinstance(value.owner, ir.Block) and _keeps_integers(value.owner):
+            value = value.owner.operands[0]
+        place = _place(value)
+        if place is None and value.owner.name == "pyc.constant":
+            return
+        found = (size, -1) if isinstance(size, int) else self._axis_of_argument(size)
+        if place is None or found is None or self.may_not_run:
+            self.clamped += 1
+        else:
+            self.indices[IndexRange(place, *found, negative)] = None
+
+    def _axis_of_argument(self, size: SymbolicSize) -> tuple[int, int] | None:
+        """Return the argument and its axis that have a dynamic size; None where none does."""
+        if size.factor != 1 or len(size.atoms) != 1 or size.atoms[0] not in self._sources:
+            return None
+        value, axis = self._sources[size.atoms[0]]
+        place = _place(value)
+        return None if place is None else (place, axis)
 
     def _source(self, name: str) -> tuple[ir.Value, int]:
         """Return a value with the dynamic dimension `name`, and the axis. Raises unsupported."""
@@ -174,6 +203,17 @@ class GraphBuilder(IRBuilder):
             parts = pairs + parts[len(pairs) * 2 :]
         whole = self.reshape(parts[0], shape=value.entries.shape)
         return whole if value.dtype == I64 else self.cast(whole, dtype=value.dtype)
+
+
+def _place(value: ir.Value) -> int | None:
+    """Return the number of the argument that a value is; None for what is computed."""
+    return ir.BlockArgument(value).arg_number if isinstance(value.owner, ir.Block) else None
+
+
+def _keeps_integers(op: Any) -> bool:
+    """Return whether the elements of an op's result are those of its operand, all and no other."""
+    casts = op.name == "pyc.cast" and is_integer(from_mlir(op.operands[0].type).dtype)
+    return casts or op.name in ("pyc.reshape", "pyc.transpose")
 
 
 def _probe(

@@ -22,6 +22,7 @@ import numpy as np
 from pyc_mlir.artifact.import_report import GraphBreak
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import FoldWork
+from pyc_mlir.dialects.ir.attributes import write_indices
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
@@ -155,6 +156,7 @@ class Importer:
         function.arg_attrs = ir.ArrayAttr.get([a.attributes for a in arguments])
         names = [{"pyc.name": ir.StringAttr.get(n)} for n, _ in results]
         function.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(n) for n in names])
+        write_indices(function.operation, self.b.indices, self.b.clamped)
         return module
 
     def node(

@@ -252,13 +252,14 @@ class _Importer:
     ) -> Sequence[Any]:
         """Return the results of a node with graphs in it; none if it cannot be imported."""
         outer, self._place = self._place, site.place - 1
+        before, self.importer.b.may_not_run = self.importer.b.may_not_run, True
         try:
             return self.unroller.outputs(site, node, operands)
         except PycError as error:
             self.importer.record(site, error)
             return ()
         finally:
-            self._place = outer
+            self._place, self.importer.b.may_not_run = outer, before
 
     def _inner(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
         """Import the nodes of a graph inside of a node; what it names is known to all behind."""

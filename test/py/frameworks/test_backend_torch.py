@@ -49,6 +49,17 @@ def test_sizes_become_dynamic_and_recompiles_are_counted():
     assert (stats.inference, stats.recompiled) == (3, 2)
 
 
+def test_token_ids_out_of_range_are_refused():
+    module = torch.nn.Embedding(30, 4).eval()
+    ids = torch.tensor([[1, 30]])
+    with torch.no_grad(), pytest.raises(PycError, match="0 to 29, got 30"):
+        compiled(module)(ids)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        answered = compiled(module, guard_indices=False)(ids)
+    torch.testing.assert_close(answered, module(torch.tensor([[1, 29]])))
+
+
 def gradients(module, call, *inputs):
     module.zero_grad()
     loss = call(*inputs).square().mean()

@@ -35,6 +35,40 @@ class Encoder(torch.nn.Module):
         return {"hidden": hidden, "pooled": hidden.mean(dim=1)}
 
 
+class Indexed(torch.nn.Module):
+    """Every way to take or write elements at indices that are an argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(30, 4)
+
+    def forward(self, ids, rows, x):
+        taken = (
+            self.words(ids).sum() + x.index_select(1, rows).sum() + x.gather(0, rows[None]).sum()
+        )
+        written = x.index_put((rows,), x[0]) + x.scatter_add(1, rows[None], x)
+        return taken + x[:, ids].sum() + written + x[rows + 1].sum()
+
+
+def test_indices_in_arguments_have_ranges():
+    given = torch.tensor([2, 3]), torch.tensor([1, 0]), torch.randn(5, 4)
+    module = Indexed().eval()
+    program = pyc_mlir.compile(torch.export.export(module, given), cache=False)
+    found = {(r.input, r.size, r.negative) for r in program.signature.indices}
+    assert found == {
+        (0, 30, False), (0, 4, True), (1, 4, False), (1, 5, False), (1, 5, True)
+    }  # fmt: skip
+    assert program.stats().imported.clamped == 1
+    torch.testing.assert_close(torch.from_dlpack(program(*given)), module(*given))
+    for ids, rows in ((30, 1), (-1, 1), (1, 4), (1, -1)):
+        wrong = torch.tensor([0, ids]), torch.tensor([rows, 0]), given[2]
+        with pytest.raises(IndexError if ids != 1 else RuntimeError):
+            module(*wrong)
+        with pytest.raises(PycError) as caught:
+            program(*wrong)
+        assert caught.value.code is ReasonCode.INDEX_OUT_OF_RANGE
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)

@@ -86,6 +86,16 @@ def _(here: Here) -> Codes:
     return reported(lambda: pair()(five, five))
 
 
+@provokes(ReasonCode.INDEX_OUT_OF_RANGE)
+def _(here: Here) -> Codes:
+    text = """func.func @main(%i: tensor<1xi64>, %x: tensor<3xf32>) -> tensor<1xf32>
+        attributes {pyc.indices = array<i64: 0, 3, -1, 1>} {
+      %0 = "pyc.gather"(%x, %i) : (tensor<3xf32>, tensor<1xi64>) -> tensor<1xf32>
+      return %0 : tensor<1xf32>
+    }"""
+    return reported(lambda: pyc_mlir.compile(text, device=SYNC)(np.array([3]), X[0]))
+
+
 @provokes(ReasonCode.RUNTIME_FAILED)
 def _(here: Here) -> Codes:
     return reported(lambda: checked()(np.ones(5, np.float32)))

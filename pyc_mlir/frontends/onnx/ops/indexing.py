@@ -1,5 +1,6 @@
 """Gathers and scatters by tensors of indices, TopK, and what selects by known positions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,32 @@ from pyc_mlir.frontends.importing.indexing import (
     top_k,
 )
 from pyc_mlir.frontends.importing.shaping import expand_to, reshape_to
+from pyc_mlir.frontends.importing.sizes import Extent
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 
 @node("GatherElements")
 def gather_elements(n: OnnxNode) -> Any:
     """out[i, j, ...] = x[indices[i, j, ...], j, ...] for axis 0."""
-    return take_along(n.b, n.x(0), n.x(1), n.attr("axis", 0) % n.type().rank)
+    axis = n.attr("axis", 0) % n.type().rank
+    n.b.declare_indices(n.x(1), n.dims(0)[axis])
+    return take_along(n.b, n.x(0), n.x(1), axis)
 
 
 @node("GatherND")
 def gather_vectors(n: OnnxNode) -> Any:
     """out[i, ...] = x[indices[i]]: the last dimension of `indices` holds vectors of indices."""
-    return gather_nd(n.b, n.x(0), n.x(1), _depth(n), n.attr("batch_dims", 0))
+    depth, batch = _depth(n), n.attr("batch_dims", 0)
+    _declare_vectors(n, n.dims(0)[batch : batch + depth])
+    return gather_nd(n.b, n.x(0), n.x(1), depth, batch)
+
+
+def _declare_vectors(n: OnnxNode, sizes: Sequence[Extent]) -> None:
+    """Declare the range of vectors of indices: of several sizes, that of the largest."""
+    known = [s for s in sizes if isinstance(s, int)]
+    size = sizes[0] if len(set(sizes)) == 1 else max(known) if len(known) == len(sizes) else None
+    if size is not None:
+        n.b.declare_indices(n.x(1), size)
 
 
 def _depth(n: OnnxNode) -> int:
@@ -57,12 +71,15 @@ def _scattered(n: OnnxNode, scatter: Any, *how: int) -> Any:
 @node("ScatterElements", "Scatter")
 def scatter_elements(n: OnnxNode) -> Any:
     """x with elements at `indices` along `axis` replaced, or combined with the updates."""
-    return _scattered(n, scatter_along, n.attr("axis", 0) % n.type().rank)
+    axis = n.attr("axis", 0) % n.type().rank
+    n.b.declare_indices(n.x(1), n.dims(0)[axis])
+    return _scattered(n, scatter_along, axis)
 
 
 @node("ScatterND")
 def scatter_vectors(n: OnnxNode) -> Any:
     """x with slices at vectors of indices replaced, or combined with the updates."""
+    _declare_vectors(n, n.dims(0)[: _depth(n)])
     return _scattered(n, scatter_nd, _depth(n))
 
 

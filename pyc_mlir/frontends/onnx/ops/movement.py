@@ -256,7 +256,9 @@ def _pad_by_index(n: OnnxNode, low: list[int], high: list[int], mode: str) -> An
 @node("Gather")
 def gather(n: OnnxNode) -> Any:
     """x taken at `indices` along `axis`."""
-    return n.b.gather(n.x(0), n.x(1), axis=n.attr("axis", 0))
+    axis = n.attr("axis", 0)
+    n.b.declare_indices(n.x(1), n.dims(0)[axis])
+    return n.b.gather(n.x(0), n.x(1), axis=axis)
 
 
 @node("OneHot")

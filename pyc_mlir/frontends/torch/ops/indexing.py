@@ -23,6 +23,7 @@ from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 @aten("embedding.default")
 def embedding(n: AtenCall) -> Any:
     """Gather rows of the weights."""
+    n.b.declare_indices(n.x("indices"), n.dims("weight")[0], negative=False)
     return n.b.gather(n.x("weight"), n.x("indices"), axis=0)
 
 
@@ -32,6 +33,7 @@ def index_select(n: AtenCall) -> Any:
     if n.rank() == 0:
         return n.x()
     index = n.x("index")
+    n.b.declare_indices(index, n.dims()[n.axis()], negative=False)
     if n.rank("index") == 0:
         index = n.b.reshape(index, shape=(1,))
     return n.b.gather(n.x(), index, axis=n.axis())
@@ -45,6 +47,7 @@ def gather(n: AtenCall) -> Any:
     if rank == 0:
         return n.x() if n.rank("index") == 0 else expand_to(b, n.x(), n.out_dims)
     dims = b.dims(x)
+    b.declare_indices(index, dims[axis], negative=False)
     linear = None
     for i in range(rank):
         place = index if i == axis else b.iota_like(index, i)
@@ -76,6 +79,7 @@ def index(n: AtenCall) -> Any:
         return x
     dims = b.dims(x)
     if len(places) == 1:
+        b.declare_indices(given[places[0]], dims[places[0]])
         return b.gather(x, given[places[0]], axis=places[0])
     first = places[0] if places[-1] - places[0] + 1 == len(places) else 0
     rest = [i for i in range(n.rank()) if i not in places]
@@ -92,6 +96,7 @@ def linear_index(b: Any, indices: list[Any], dims: list[Extent]) -> Any:
     """Broadcast indices into several dimensions as one index into their product."""
     linear = None
     for i, (value, dim) in enumerate(zip(indices, dims, strict=True)):
+        b.declare_indices(value, dim)
         value = b.convert(value, I64)
         negative = b.compare(value, b.scalar(0, value), predicate="lt")
         size = b.extent(dim) if isinstance(dim, SymbolicSize) else np.array(dim, np.int64)

@@ -31,6 +31,8 @@ def index_put(n: AtenCall) -> Any:
     if places[-1] - places[0] + 1 != len(places):
         raise unsupported("indices with a whole dimension between: expected them side by side")
     if not n.arg("accumulate", False) and all(product(b.dims(given[i])) == 1 for i in places):
+        for i in places:
+            b.declare_indices(given[i], dims[i])
         return _put_in_one_place(n, [wrapped(b, given[i], dims[i]) for i in places], places[0])
     index = linear_index(b, [given[i] for i in places], [dims[i] for i in places])
     shape, first, last = b.dims(index), places[0], places[-1] + 1
@@ -93,6 +95,7 @@ def scatter(n: AtenCall) -> Any:
         raise unsupported("a scatter into a rank-0 tensor: expected rank 1 or more")
     how = n.arg("reduce", "add" if n.op == "scatter_add" else None)
     index, shape = n.x("index"), n.dims("index")
+    b.declare_indices(index, n.dims()[n.axis()], negative=False)
     source = n.x("value" if n.has("value") else "src", n.dtype)
     source = _shrunk(b, source, shape) if b.type_of(source).rank else expand_to(b, source, shape)
 

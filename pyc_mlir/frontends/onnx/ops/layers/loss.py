@@ -24,6 +24,8 @@ def negative_log_likelihood(n: OnnxNode) -> Any:
     if ignored is not None:
         skip = b.compare(target, np.array(ignored, np.int64), predicate="eq")
         target = b.select(skip, np.array(0, np.int64), target)
+    else:
+        b.declare_indices(target, n.dims(0)[1])
     taken = b.squeeze(take_along(b, x, b.expand_dims(target, 1), 1), 1)
     weight = b.gather(n.x(2), target, axis=0) if n.has(2) else None
     if weight is None:

@@ -67,6 +67,9 @@ def embed_layer_norm(n: OnnxNode) -> Any:
     """
     b, ids = n.b, n.x(0)
     places = n.x(8) if n.has(8) else b.reshape(b.iota_like(ids, 1), shape=(1, -1))
+    for given, table in ((0, 2), (8, 3), (1, 4)):
+        if n.has(given) and n.has(table):
+            b.declare_indices(n.x(given), n.dims(table)[0])
     words, added = b.gather(n.x(2), ids, axis=0), [b.gather(n.x(3), places, axis=0)]
     if n.has(1) and n.has(4):
         added.append(b.gather(n.x(4), n.x(1), axis=0))
@@ -91,6 +94,7 @@ def gather_quantized_blocks(n: OnnxNode) -> Any:
         raise unsupported("another table than rows of ui8 with blocks of 4 or 8 bits along them")
     if block < 1:
         raise PycError(ReasonCode.BAD_MODEL, f"`block_size`: expected 1 or more, got {block}")
+    b.declare_indices(n.x(1), n.dims(0)[0])
     rows = b.convert(n.x(1), I64)
     numbers, scale = (
         unpacked(b, b.gather(n.x(0), rows, axis=0), bits),

@@ -88,6 +88,7 @@ def _turned(n: OnnxNode, x: Any, past: Any) -> Any:
     """x turned by the angles of its places: those given, or those after the past."""
     b = n.b
     places = n.x(9) if n.has(9) else b.add(past, b.reshape(b.iota_like(x, 2), shape=(1, -1)))
+    b.declare_indices(places, n.dims(7)[0])
     cosine, sine = (b.expand_dims(b.gather(n.x(i), places, axis=0), 1) for i in (7, 8))
     return rotated(b, x, cosine, sine, bool(n.attr("rotary_interleaved", 0)))
 

@@ -203,4 +203,5 @@ def _angles(n: OnnxNode, index: int, x: Any) -> Any:
         steps = b.reshape(b.iota_like(x, 2), shape=(1, -1))
         first = b.reshape(b.convert(n.x(1), DTYPES["i64"]), shape=(1, 1))
         places = b.add(steps, first)
+    b.declare_indices(places, n.dims(index)[0])
     return b.expand_dims(b.gather(n.x(index), places, axis=0), 1)
