@@ -143,6 +143,9 @@ CASES: list[tuple[bool, str, list[np.ndarray], list[Any], dict[str, Any]]] = [
      {}),
     (S, "Slice", [f32(5, 6)], [np.array([-(2**63)]), np.array([3])], {}),
     (D, "Pad", [f32(2, 3)], [np.array([1, 0, 2, 1]), np.float32(7)], {}),
+    *((D, "Pad", [i64(2, 3)], [np.array([1, 0, 2, 1]), np.int64(v)], {})
+      for v in (2**53, 2**53 + 1, 2**63 - 1, -(2**63))),
+    (D, "Pad", [i64(2, 3).astype(np.uint64)], [np.array([1, 0, 2, 1]), np.uint64(2**64 - 1)], {}),
     *((S, "Pad", [f32(4, 5)], [np.array([1, 2, 0, 3])], {"mode": m}) for m in ("edge", "reflect")),
     (D, "Gather", [f32(4, 5), i64(2, 3, low=-4, high=4)], [], {}),
     (D, "Gather", [f32(4, 5)], [np.int64(-1)], {"axis": 1}),

@@ -217,11 +217,13 @@ def pad(n: OnnxNode) -> Any:
     x = _cut(n, low, high)
     low, high = ([max(0, p) for p in side] for side in (low, high))
     pads = {"low": tuple(low), "high": tuple(high)}
-    if n.has(2) and not isinstance(n.operands[2], np.ndarray):
+    known = not n.has(2) or isinstance(n.operands[2], np.ndarray)
+    value = n.scalar(2, "constant_value") if known and n.has(2) else 0
+    # pyc.pad has a float, which not every 64-bit integer is.
+    if not known or (isinstance(value, int) and int(float(value)) != value):
         inside = n.b.constant(np.array(True))
         inside = n.b.pad(expand_to(n.b, inside, n.b.dims(x)), **pads, value=0.0)
         return n.b.select(inside, n.b.pad(x, **pads, value=0.0), n.b.reshape(n.x(2), shape=()))
-    value = n.scalar(2, "constant_value") if n.has(2) else 0
     return n.b.pad(x, **pads, value=float(value))
 
 
