@@ -351,6 +351,23 @@ def test_regions_before_opset_16_have_no_half_pixel() -> None:
         assert run("RoiAlign", x, given, attributes, opset=opset).item() == wanted
 
 
+@pytest.mark.parametrize("op", ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"])
+def test_the_loss_of_a_target_of_probability_0_is_infinite(op: str) -> None:
+    x = np.array([[0, 1, 2], [-np.inf, 1, 0]], np.float32)
+    found = run(op, x, [np.array([1, 0])], {"reduction": "none"})
+    assert found[1] == np.inf and np.isfinite(found[0])
+    assert run(op, x, [np.array([1, 0])], {}) == np.inf
+
+
+def test_an_infinite_column_stays_in_its_place() -> None:
+    x = np.ones((1, 5, 5), np.float32)
+    x[0, 0, 0], x[0, 1, 4] = np.inf, np.nan
+    found = run("Col2Im", x, [np.array([5, 5]), np.array([1, 5])], {}, opset=18)
+    wanted = np.ones((5, 5))
+    wanted[0, 0], wanted[4, 1] = np.inf, np.nan
+    np.testing.assert_array_equal(found[0, 0], wanted)
+
+
 def test_batch_normalization_of_opset_9() -> None:
     x = f32(2, 3, 4)
     scale, bias, mean, variance = (np.abs(f32(3)) for _ in range(4))
