@@ -78,14 +78,18 @@ def window(n: OnnxNode, kernel: Sequence[int]) -> OnnxWindow:
         entries(n, "pads", 0, pads[:rank]),
         entries(n, "pads", 0, pads[rank:]),
     )
-    mode = n.attr("auto_pad", "NOTSET")
-    if mode in ("NOTSET", ""):
-        return _ceiled(n, plain) if n.attr("ceil_mode", 0) else plain
-    if mode == "VALID":
+    if finds_pads(n):
+        return _same(n, plain, n.attr("auto_pad"))
+    if n.attr("auto_pad") == "VALID":
         none = (0,) * len(plain.kernel)
         plain = OnnxWindow(plain.kernel, plain.strides, plain.dilations, none, none)
-        return _ceiled(n, plain) if n.attr("ceil_mode", 0) else plain
-    return _same(n, plain, mode)
+    return _ceiled(n, plain) if n.attr("ceil_mode", 0) else plain
+
+
+def finds_pads(n: OnnxNode) -> bool:
+    """Return True where the pads follow from the sizes alone, whatever `ceil_mode` is."""
+    n.attr("ceil_mode")
+    return n.attr("auto_pad", "NOTSET") not in ("NOTSET", "", "VALID")
 
 
 def spatial_sizes(n: OnnxNode, why: str) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 from pyc_mlir.frontends.onnx.shared.window import (
     OnnxWindow,
     entries,
+    finds_pads,
     from_2d,
     spatial_rank,
     spatial_sizes,
@@ -103,7 +104,7 @@ def _counted_pads(n: OnnxNode, x: Any, w: OnnxWindow) -> tuple[Any, OnnxWindow, 
     then the former become part of x.
     """
     include = bool(n.attr("count_include_pad", 0))
-    if not (include and n.attr("ceil_mode", 0)):
+    if not (include and n.attr("ceil_mode", 0)) or finds_pads(n):
         return x, w, include
     rank = spatial_rank(n)
     stated = entries(n, "pads", 0, n.attr("pads", [0] * (2 * rank))[rank:])

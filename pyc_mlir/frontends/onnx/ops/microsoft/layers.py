@@ -101,8 +101,8 @@ def matmul_of_few_bits(n: OnnxNode) -> Any:
     rows, depth = n.stated("N"), n.stated("K")
     if block < 1:
         raise PycError(ReasonCode.BAD_MODEL, f"`block_size`: expected 1 or more, got {block}")
-    if bits not in (4, 8) or n.has(4):
-        raise unsupported(f"{bits} bits, or `g_idx`: expected 4 or 8 bits in order")
+    if bits not in (4, 8) or n.has(4) or n.attr("weight_prepacked", 0):
+        raise unsupported(f"{bits} bits, `g_idx` or packed weights: expected 4 or 8 bits in order")
     blocks = -(-depth // block)
     if n.type(1).shape != (rows, blocks, block * bits // 8) or n.type(1).dtype != _UI8:
         raise PycError(ReasonCode.BAD_MODEL, f"`B`: expected {rows} x {blocks} blocks of ui8")
