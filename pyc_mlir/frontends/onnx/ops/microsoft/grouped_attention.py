@@ -45,14 +45,14 @@ def group_query_attention(n: OnnxNode) -> Any:
             raise unsupported(f"`{name}`: expected {only}")
     if n.wants(3) or any(n.has(i) for i in (12, 13, 14, 15)):
         raise unsupported("quantized caches, norms of keys, `output_qk`: expected none")
-    n.attr("qk_norm_epsilon")  # Of those norms.
+    for name in ("qk_norm_epsilon", "rotary_interleaved"):
+        n.attr(name)  # Of what this node may lack.
     if few < 1 or heads % few:
         raise PycError(ReasonCode.BAD_MODEL, f"{heads} heads: expected a multiple of {few}")
     query, key, value = _projections(n, heads, few)
     past = _past_lengths(n, query)
-    interleaved = bool(n.attr("rotary_interleaved", 0))
     if n.attr("do_rotary", 0):
-        query, key = (_turned(n, x, past, interleaved) for x in (query, key))
+        query, key = (_turned(n, x, past) for x in (query, key))
     full_key, full_value = (_appended(n, v, i, past) for v, i in ((key, 3), (value, 4)))
     groups = heads // few
     out = _attended(n, query, repeated(b, full_key, groups), repeated(b, full_value, groups), past)
@@ -86,12 +86,12 @@ def _past_lengths(n: OnnxNode, query: Any) -> Any:
     return b.select(first, np.array(0, np.int64), before)
 
 
-def _turned(n: OnnxNode, x: Any, past: Any, interleaved: bool) -> Any:
+def _turned(n: OnnxNode, x: Any, past: Any) -> Any:
     """x turned by the angles of its places: those given, or those after the past."""
     b = n.b
     places = n.x(9) if n.has(9) else b.add(past, b.reshape(b.iota_like(x, 2), shape=(1, -1)))
     cosine, sine = (b.expand_dims(b.gather(n.x(i), places, axis=0), 1) for i in (7, 8))
-    return rotated(b, x, cosine, sine, interleaved)
+    return rotated(b, x, cosine, sine, bool(n.attr("rotary_interleaved", 0)))
 
 
 def _places(n: OnnxNode, new: Extent) -> Extent:
