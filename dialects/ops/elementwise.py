@@ -380,13 +380,10 @@ def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def accumulated(b: Any, x: Any, formula: Callable[..., Any], *others: Any) -> Any:
-    """Return `formula` of x and the others, computed in the type that sums of x are kept in.
-
-    The result is rounded once, to the type of x.
-    """
+    """Return `formula` of all, computed in the type that sums of x are kept in, rounded once."""
     dtype = b.type_of(x).dtype
-    wide = accumulator(dtype)
-    return b.convert(formula(*(b.convert(v, wide) for v in (x, *others))), dtype)
+    wide = (b.convert(v, accumulator(dtype)) for v in (x, *others))
+    return b.convert(formula(*wide), dtype)
 
 
 class Clip(Elementwise, name="clip", operands="x low high"):

@@ -6,12 +6,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.opdef import OpDef, Trait
-from pyc_mlir.dialects.ops.elementwise import (
-    FLOAT,
-    TRANSCENDENTAL_FLOPS,
-    accumulated,
-    require_dtype,
-)
+from pyc_mlir.dialects.ops.elementwise import FLOAT, TRANSCENDENTAL_FLOPS, require_dtype
 from pyc_mlir.dialects.ops.shapes import agree, normalize_axis, require, same_dtype, show
 from pyc_mlir.dialects.types import TensorType, accumulator
 
@@ -225,15 +220,13 @@ class Batchnorm(
     @staticmethod
     def decompose(b: Any, x: Any, *parameters: Any, axis: int, epsilon: float) -> Any:
         """Return one multiply and one add an element, in f32 for 16-bit floats, by two vectors."""
-
-        def formula(x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
-            factor = b.mul(scale, b.rsqrt(b.add(variance, b.scalar(epsilon, x))))
-            offset = b.sub(bias, b.mul(mean, factor))
-            rank = b.type_of(x).rank
-            factor, offset = (b.align(v, axis % rank, rank) for v in (factor, offset))
-            return b.add(b.mul(x, factor), offset)
-
-        return accumulated(b, x, formula, *parameters)
+        rank, dtype = b.type_of(x).rank, b.type_of(x).dtype
+        x, *parameters = (b.convert(v, accumulator(dtype)) for v in (x, *parameters))
+        scale, bias, mean, variance = parameters
+        factor = b.mul(scale, b.rsqrt(b.add(variance, b.scalar(epsilon, x))))
+        offset = b.sub(bias, b.mul(mean, factor))
+        factor, offset = (b.align(v, axis % rank, rank) for v in (factor, offset))
+        return b.convert(b.add(b.mul(x, factor), offset), dtype)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:

@@ -127,7 +127,7 @@ def reduce_window(b: Any, x: Any, op: str, window: HloWindow) -> Any:
     if simple and is_float(b.type_of(x).dtype):
         if op in ("max", "min"):
             return _pooled(b, x, window, _extreme_pool(op))
-        if op == "add" and set(window.steps) == {1}:
+        if op == "add":
             return _pooled(b, x, window, _sum_pool)
     combine = POINTWISE[op]
     start = neutral(op, b.type_of(x).dtype)
@@ -163,21 +163,24 @@ def _extreme_pool(op: str) -> Pool:
 
 
 def _sum_pool(b: Any, x: Any, kernel: tuple[int, int], parameters: dict[str, Any]) -> Any:
-    """Build each window's sum: its mean, padding included, times the size of the window."""
-    del parameters["dilations"]
-    mean = b.avg_pool2d(x, kernel=kernel, count_include_pad=True, **parameters)
-    return b.mul(mean, b.scalar(kernel[0] * kernel[1], x))
+    """Build each window's sum: a convolution of each channel with ones, exact of whole numbers."""
+    type_ = b.type_of(x)
+    channels = type_.shape[1 if parameters["layout"] == "NCHW" else 3]
+    shape = (channels, 1, *kernel) if parameters["layout"] == "NCHW" else (*kernel, 1, channels)
+    ones = b.constant(np.ones(shape, type_.dtype))
+    return b.conv2d(x, ones, groups=channels, **parameters)
 
 
 def _pooled(b: Any, x: Any, window: HloWindow, pool: Pool) -> Any:
-    """Pool in NHWC or NCHW if x is so, else after a transpose and a reshape to rank 4."""
+    """Pool in NHWC or NCHW if x is so, of static channels, else after a transpose."""
     dims = b.dims(x)
     rank, axes = len(dims), window.axes
     if not axes:
         return x
     pair = axes if len(axes) == 2 else (axes[0], None)
     for layout, spatial in (("NHWC", (1, 2)), ("NCHW", (2, 3))):
-        if rank == 4 and set(axes) <= set(spatial):
+        static = rank == 4 and isinstance(dims[6 - sum(spatial)], int)
+        if static and set(axes) <= set(spatial):
             return pool(b, x, *_pool_parameters(window, spatial, layout))
     rest = [d for d in range(rank) if d not in axes]
     order = (*rest, *axes)

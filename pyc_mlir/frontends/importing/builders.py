@@ -32,8 +32,6 @@ from pyc_mlir.frontends.importing.shaping import chain, take, vector
 from pyc_mlir.frontends.importing.sizes import Extent, Sum, SymbolicSize, SymbolicSizes, total
 
 _PROBES = (10**9, 2 * 10**9)
-# Numbers that an op adds to a size: far below the probes.
-_MAX_ADDED = 10**6
 _MAX_ATOMS = 16
 _ROOT = 50_000
 # Bytes that a step of folding may make of less.
@@ -233,8 +231,8 @@ def _probe(
     values = dict(zip(atoms, _primes_above(start), strict=False))
     shape = _inferred(op, types, shapes, params, values)
     if shape is not None:
-        sizes = {d for s in shapes for d in s if isinstance(d, SymbolicSize)}
-        return [_summed(d, values, sorted(sizes, key=str)) for d in shape]
+        sizes = [d for s in shapes for d in s]
+        return [_summed(d, values, sizes) for d in shape]
     static = sorted({d for s in shapes for d in s if not isinstance(d, SymbolicSize) and d > 1})
     for atom, size in product(atoms, (*static, *values.values())):
         shape = _inferred(op, types, shapes, params, {**values, atom: size})
@@ -289,7 +287,7 @@ def _summed(number: int, values: dict[str, int], sizes: Sequence[Extent]) -> Ext
     for size in sizes:
         more = _factored(number - _at(size, values), values)
         out = total((size, more))
-        known = isinstance(more, SymbolicSize) or abs(more) <= _MAX_ADDED
+        known = isinstance(more, SymbolicSize) or abs(more) < _ROOT
         # A difference may be what a slice leaves, which is 0 of a smaller dimension.
         if known and isinstance(out, SymbolicSize) and out.is_length:
             return out

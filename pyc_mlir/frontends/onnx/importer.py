@@ -87,11 +87,7 @@ class _Importer:
     """State of one import: the values of the graph by name."""
 
     def __init__(
-        self,
-        prepared: PreparedModel,
-        source: ModelSource,
-        islands: bool = False,
-        shapes: Sequence[Any] = (),
+        self, prepared: PreparedModel, source: ModelSource, islands: bool, shapes: Sequence[Any]
     ) -> None:
         self.islands = islands
         self.model = prepared.model

@@ -38,6 +38,7 @@ from pyc_mlir.frontends.onnx.work import refused
 
 OLDEST, NEWEST = 13, 28
 _RESIZE_WITH_COORDINATES = 11
+_HARD = "pyc.hard "
 _COORDINATES = "coordinate_transformation_mode"
 _MICROSOFT = "com.microsoft"
 _PREVIEW = "ai.onnx.preview"
@@ -240,6 +241,10 @@ def _state_defaults_of(model: onnx.ModelProto, opset: int) -> None:
 
 
 def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.ModelProto:
+    # The converter flattens what a Softmax before opset 13 spans, and passes over Hardmax.
+    for node in model.graph.node:
+        if node.op_type == "Hardmax" and is_default_domain(node):
+            node.op_type, node.name = "Softmax", f"{_HARD}{node.name}"
     try:
         converted = onnx.version_converter.convert_version(model, OLDEST)
     except NATIVE_ERRORS as error:
@@ -257,30 +262,12 @@ def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.
                 f"{source.name}: opset {opset} could not be converted to {OLDEST} without another "
                 f"shape of the input `{info.name}`; export the model with opset {OLDEST} or newer",
             )
-    _flatten_hardmax(converted)
+    for node in converted.graph.node:
+        if node.name.startswith(_HARD):
+            node.op_type, node.name = "Hardmax", node.name.removeprefix(_HARD)
     if opset < _RESIZE_WITH_COORDINATES:
         _state_coordinates(converted)
     return converted
-
-
-def _flatten_hardmax(model: onnx.ModelProto) -> None:
-    """Write out the matrices of Hardmax before opset 13, as onnx's converter does of Softmax."""
-    nodes, make = list(model.graph.node), onnx.helper.make_node
-    del model.graph.node[:]
-    for node in nodes:
-        if node.op_type != "Hardmax" or not is_default_domain(node):
-            model.graph.node.append(node)
-            continue
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-        (x,), (y,) = node.input, node.output
-        model.graph.node.extend(
-            [
-                make("Shape", [x], [f"{y}.shape"], f"{node.name}.shape"),
-                make("Flatten", [x], [f"{y}.rows"], f"{node.name}.rows", axis=axis),
-                make("Hardmax", [f"{y}.rows"], [f"{y}.most"], node.name, axis=1),
-                make("Reshape", [f"{y}.most", f"{y}.shape"], [y], f"{node.name}.back"),
-            ]
-        )
 
 
 def _state_coordinates(model: onnx.ModelProto) -> None:

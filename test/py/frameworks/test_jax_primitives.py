@@ -118,9 +118,20 @@ def _by_total_order(x: Any) -> Any:
     return jax.lax.top_k(x, x.shape[-1])[1]
 
 
+def _whole_sums(x: Any) -> Any:
+    """Sums of whole numbers, over windows whose means are none."""
+    windows = ((1, 5, 5, 1), (1, 7, 3, 1), (1, 1, 7, 1))
+    sums = [jax.lax.reduce_window(x, 0.0, jax.lax.add, w, (1,) * 4, "SAME") for w in windows]
+    apart = jax.lax.reduce_window(
+        x, 0.0, jax.lax.add, windows[1], (1,) * 4, "VALID", window_dilation=(1, 1, 2, 1)
+    )
+    return *sums, apart
+
+
 _NANS = [-0.0, 0.0, np.nan, -np.nan, 1.0, np.nan, -np.inf, 1.0]
 EDGES = (
     Case("unsigned", _unsigned, (np.array([3, 200, 7], "u1"), np.array([2, 3, 0], "u1")), 0),
+    Case("whole-sums", _whole_sums, (np.arange(336, dtype="f4").reshape(3, 8, 7, 2),), 0),
     Case("searches", _searches, (np.arange(5.0, dtype="f4"), np.array([0.5, 2, 7, -1], "f4"))),
     Case("top-k", _by_total_order, (np.array([_NANS], "f4"),), 0),
 )

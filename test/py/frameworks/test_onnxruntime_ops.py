@@ -9,6 +9,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 import genai_model
 import numpy as np
+import onnx
 import ort_cases
 import ort_microsoft
 import ort_newer
@@ -66,6 +67,32 @@ def test_operators_of_onnx_of_dynamic_sizes_are_right_or_refused(record_property
     counts = Counter(reported.partition(":")[0] for reported in found.values())
     record_property("onnx operators against onnxruntime, dynamic sizes", dict(counts))
     assert [name for name, reported in found.items() if reported.startswith("wrong")] == []
+
+
+def test_defaults_of_onnxruntime_may_be_stated() -> None:
+    """Exporters write all attributes; the defaults are those of onnxruntime's own definitions."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    context, refused, tried = new_context(), set(), set()
+    defined = {s.name: s for s in state.get_all_operator_schema() if s.domain == "com.microsoft"}
+    for case in {c.op: c for c in reversed(list(ort_microsoft.cases()))}.values():
+        model = ort_cases.model(case, wanted=[np.zeros((), np.float32)] * case.outputs)
+        import_onnx(model, context=context)
+        (node,) = model.graph.node
+        given = {a.name for a in node.attribute}
+        for name, attribute in defined[case.op].attributes.items() if case.op in defined else ():
+            default = onnx.AttributeProto.FromString(attribute._default_value)
+            if not default.type or name in given:
+                continue
+            default.name = name
+            node.attribute.append(default)
+            tried.add((case.op, name))
+            try:
+                import_onnx(model, context=context)
+            except PycError as error:
+                refused.add(str(error))
+            del node.attribute[-1]
+    assert refused == set() and len(tried) > 20
 
 
 # Those that keep products of 16-bit floats between two of them.

@@ -115,6 +115,13 @@ def test_a_length_that_is_a_difference_is_refused() -> None:
         import_onnx(proto, context=shared_context())
 
 
+def test_a_bound_that_may_count_from_either_end_is_refused() -> None:
+    """x[seq - 2:] of one element is x[-1:]."""
+    proto = made([size("x", 1, "seq"), n("Sub", "seq v2", "at"), n("Slice", "x at far v1", "y")])
+    with pytest.raises(UnsupportedModel, match="a bound of seq-2"):
+        import_onnx(proto, context=shared_context())
+
+
 def test_sums_of_sizes() -> None:
     length, past = (SymbolicSize(1, (name,)) for name in ("length", "past"))
     more = length + 1

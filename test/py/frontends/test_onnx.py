@@ -143,6 +143,9 @@ CASES: list[tuple[bool, str, list[np.ndarray], list[Any], dict[str, Any]]] = [
      {}),
     (S, "Slice", [f32(5, 6)], [np.array([-(2**63)]), np.array([3])], {}),
     (D, "Pad", [f32(2, 3)], [np.array([1, 0, 2, 1]), np.float32(7)], {}),
+    *((D, "Pad", [i64(2, 3)], [np.array([1, 0, 2, 1]), np.int64(v)], {})
+      for v in (2**53, 2**53 + 1, 2**63 - 1, -(2**63))),
+    (D, "Pad", [i64(2, 3).astype(np.uint64)], [np.array([1, 0, 2, 1]), np.uint64(2**64 - 1)], {}),
     *((S, "Pad", [f32(4, 5)], [np.array([1, 2, 0, 3])], {"mode": m}) for m in ("edge", "reflect")),
     (D, "Gather", [f32(4, 5), i64(2, 3, low=-4, high=4)], [], {}),
     (D, "Gather", [f32(4, 5)], [np.int64(-1)], {"axis": 1}),
@@ -346,6 +349,23 @@ def test_regions_before_opset_16_have_no_half_pixel() -> None:
     attributes = {"output_height": 1, "output_width": 1, "sampling_ratio": 1}
     for opset, wanted in ((10, 17.5), (13, 17.5), (15, 17.5), (16, 14.0)):
         assert run("RoiAlign", x, given, attributes, opset=opset).item() == wanted
+
+
+@pytest.mark.parametrize("op", ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"])
+def test_the_loss_of_a_target_of_probability_0_is_infinite(op: str) -> None:
+    x = np.array([[0, 1, 2], [-np.inf, 1, 0]], np.float32)
+    found = run(op, x, [np.array([1, 0])], {"reduction": "none"})
+    assert found[1] == np.inf and np.isfinite(found[0])
+    assert run(op, x, [np.array([1, 0])], {}) == np.inf
+
+
+def test_an_infinite_column_stays_in_its_place() -> None:
+    x = np.ones((1, 5, 5), np.float32)
+    x[0, 0, 0], x[0, 1, 4] = np.inf, np.nan
+    found = run("Col2Im", x, [np.array([5, 5]), np.array([1, 5])], {}, opset=18)
+    wanted = np.ones((5, 5))
+    wanted[0, 0], wanted[4, 1] = np.inf, np.nan
+    np.testing.assert_array_equal(found[0, 0], wanted)
 
 
 def test_batch_normalization_of_opset_9() -> None:

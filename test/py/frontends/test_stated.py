@@ -9,6 +9,7 @@ from onnx_models import node_model
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.importing.stated import Stated
 from pyc_mlir.frontends.onnx.importer import import_onnx
@@ -47,6 +48,39 @@ def test_a_handler_of_onnx_that_passes_over_an_attribute_is_refused(monkeypatch:
     x = np.zeros((2, 2), np.float32)
     with pytest.raises(PycError, match=r"attribute `perm` is \[1, 0\]"):
         import_onnx(node_model("Transpose", [x], [], {"perm": [1, 0]}))
+
+
+_IMAGE = np.random.default_rng(0).normal(size=(1, 2, 7, 6)).astype(np.float32)
+_HEADS = [np.ones((1, 2, 3, 4), np.float32)] * 3
+_POOL = {"kernel_shape": [3, 2], "strides": [2, 2]}
+_SAME = {**_POOL, "auto_pad": "SAME_UPPER"}
+_LSTM = [np.ones(s, np.float32) for s in ((2, 1, 3), (1, 8, 3), (1, 8, 2))]
+# (op, inputs, constants, attributes, what is stated and means nothing beside them, opset)
+MEANS_NOTHING: list[tuple[str, list[np.ndarray], list[Any], dict, dict, int]] = [
+    *(("DequantizeLinear", [np.array([[-4, 0], [2, 100]], np.int8)],
+       [np.array(0.5, np.float32), np.int8(2)], {}, {"axis": axis}, 13) for axis in (0, -1)),
+    ("QuantizeLinear", [_IMAGE[0, 0]], [np.array([0.5], np.float32), np.array([2], np.int8)], {},
+     {"axis": 0}, 13),
+    *((op, [_IMAGE], [], {**_SAME, **more}, {"ceil_mode": 1}, 19)
+      for op, more in (("MaxPool", {}), ("AveragePool", {}),
+                       ("AveragePool", {"count_include_pad": 1}))),
+    ("Attention", _HEADS, [], {}, {"q_num_heads": 2, "kv_num_heads": 2}, 23),
+    ("LSTM", _LSTM, [], {"hidden_size": 2},
+     {"activation_alpha": [0.0] * 3, "activation_beta": [0.0] * 3}, 17),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "constants", "attributes", "more", "opset"), MEANS_NOTHING
+)
+def test_what_means_nothing_beside_the_others_may_be_stated(
+    op: str, inputs: list, constants: list, attributes: dict, more: dict, opset: int
+) -> None:
+    plain, stated = (
+        interpret(import_onnx(node_model(op, inputs, constants, a, opset=opset)), inputs)
+        for a in (attributes, attributes | more)
+    )
+    np.testing.assert_array_equal(plain[0], stated[0])
 
 
 def _imported(text: str) -> ir.Module:

@@ -51,8 +51,7 @@ def total(n: OnnxNode) -> Any:
         out = reduce(n.b.add, values)
         return out if n.op == "Sum" else n.b.div(out, n.b.scalar(n.count, out))
 
-    first, *rest = n.all()
-    return accumulated(n.b, first, formula, *rest)
+    return accumulated(n.b, n.x(), formula, *n.all()[1:])
 
 
 @node("Reciprocal")

@@ -170,18 +170,21 @@ def _between(n: OnnxNode, x: Any, axis: int, start: Extent, end: Extent, step: i
     """x[start:end:step] along `axis`, whose bounds lie in x; one of them is a dynamic size."""
     if step <= 0:
         raise unsupported(f"a slice from {start} to {end} by {step}: expected a step above 0")
-    size = n.dims()[axis]
-    start = 0 if isinstance(start, int) and start <= -_FAR else start
-    end = size if isinstance(end, int) and end >= _FAR else end
-    start, end = (size + v if _from_the_end(v) else v for v in (start, end))
+    start, end = (_from_the_start(v, n.dims()[axis]) for v in (start, end))
     b, count = n.b, end - start
     index = vector(b, max(count, 0) if isinstance(count, int) else count)
     index = b.add(index, extent_value(b, start)) if start != 0 else index
     return b.gather(x, index if step == 1 else take(b, index, 0, 0, END, step), axis=axis)
 
 
-def _from_the_end(bound: Extent) -> bool:
-    return bound.factor < 0 if isinstance(bound, SymbolicSize) else bound < 0
+def _from_the_start(bound: Extent, size: Extent) -> Extent:
+    """Return a bound as a place from 0 on, for one that may count from the end."""
+    if not isinstance(bound, SymbolicSize):
+        whole = size if bound >= _FAR else 0
+        return whole if abs(bound) >= _FAR else bound + (size if bound < 0 else 0)
+    if not bound.is_length and not (-bound).is_length:
+        raise unsupported(f"a bound of {bound}: expected a size that is never negative")
+    return bound if bound.is_length else size + bound
 
 
 # pyc's bounds read the extreme i64 values as "omitted", which for the wrong sign of the step
@@ -217,11 +220,13 @@ def pad(n: OnnxNode) -> Any:
     x = _cut(n, low, high)
     low, high = ([max(0, p) for p in side] for side in (low, high))
     pads = {"low": tuple(low), "high": tuple(high)}
-    if n.has(2) and not isinstance(n.operands[2], np.ndarray):
+    known = not n.has(2) or isinstance(n.operands[2], np.ndarray)
+    value = n.scalar(2, "constant_value") if known and n.has(2) else 0
+    # pyc.pad has a float, which not every 64-bit integer is.
+    if not known or (isinstance(value, int) and int(float(value)) != value):
         inside = n.b.constant(np.array(True))
         inside = n.b.pad(expand_to(n.b, inside, n.b.dims(x)), **pads, value=0.0)
         return n.b.select(inside, n.b.pad(x, **pads, value=0.0), n.b.reshape(n.x(2), shape=()))
-    value = n.scalar(2, "constant_value") if n.has(2) else 0
     return n.b.pad(x, **pads, value=float(value))
 
 

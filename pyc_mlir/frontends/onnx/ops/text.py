@@ -7,7 +7,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, I64
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.shaping import chain
+from pyc_mlir.frontends.importing.shaping import chain, expand_to
 from pyc_mlir.frontends.onnx.shared.handler import MAX_WRITTEN, OnnxNode, node
 
 _F32 = DTYPES["f32"]
@@ -78,8 +78,7 @@ def _pool(n: OnnxNode) -> list[list[list[int]]]:
 
 def _none(b: Any, x: Any, count: int) -> Any:
     """f32 zeros: `count` for each row of x."""
-    zero = b.reduce_sum(b.mul(x, b.scalar(0, x)), axes=(b.type_of(x).rank - 1,), keepdims=True)
-    return b.add(b.cast(zero, dtype=_F32), b.constant(np.zeros(count, np.float32)))
+    return expand_to(b, b.constant(np.zeros((), np.float32)), (*b.dims(x)[:-1], count))
 
 
 def _occurrences(b: Any, x: Any, grams: np.ndarray, size: int, gap: int) -> Any:

@@ -12,6 +12,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode
 
+# Values of `auto_pad` with which `ceil_mode` counts; with others the sizes alone say the pads.
+CEILED = ("NOTSET", "", "VALID")
+
 
 @dataclass(frozen=True)
 class OnnxWindow:
@@ -78,14 +81,13 @@ def window(n: OnnxNode, kernel: Sequence[int]) -> OnnxWindow:
         entries(n, "pads", 0, pads[:rank]),
         entries(n, "pads", 0, pads[rank:]),
     )
-    mode = n.attr("auto_pad", "NOTSET")
-    if mode in ("NOTSET", ""):
-        return _ceiled(n, plain) if n.attr("ceil_mode", 0) else plain
+    mode, ceiled = n.attr("auto_pad", "NOTSET"), n.attr("ceil_mode", 0)
+    if mode not in CEILED:
+        return _same(n, plain, mode)
     if mode == "VALID":
         none = (0,) * len(plain.kernel)
         plain = OnnxWindow(plain.kernel, plain.strides, plain.dilations, none, none)
-        return _ceiled(n, plain) if n.attr("ceil_mode", 0) else plain
-    return _same(n, plain, mode)
+    return _ceiled(n, plain) if ceiled else plain
 
 
 def spatial_sizes(n: OnnxNode, why: str) -> tuple[int, ...]:

@@ -1,8 +1,6 @@
 """Convolutions and pools over one to three spatial dimensions."""
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from pyc_mlir.frontends.importing.volumes import avg_pool3d, conv3d, max_pool3d
 from pyc_mlir.frontends.onnx.ops.images.folding import max_places
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 from pyc_mlir.frontends.onnx.shared.window import (
+    CEILED,
     OnnxWindow,
     entries,
     from_2d,
@@ -103,7 +102,7 @@ def _counted_pads(n: OnnxNode, x: Any, w: OnnxWindow) -> tuple[Any, OnnxWindow, 
     then the former become part of x.
     """
     include = bool(n.attr("count_include_pad", 0))
-    if not (include and n.attr("ceil_mode", 0)):
+    if not (include and n.attr("ceil_mode", 0)) or n.attr("auto_pad", "") not in CEILED:
         return x, w, include
     rank = spatial_rank(n)
     stated = entries(n, "pads", 0, n.attr("pads", [0] * (2 * rank))[rank:])
@@ -142,31 +141,20 @@ def _window_sum(n: OnnxNode, x: Any, w: OnnxWindow) -> Any:
     return from_2d(b, out, rank)
 
 
-@node("LpPool")
+@node("LpPool", "GlobalLpPool")
 def lp_pool(n: OnnxNode) -> Any:
-    """out = (sum of |x|^p over each window)^(1/p)."""
-    p = float(n.attr("p", 2))
-    w = window(n, n.attr("kernel_shape"))
-    if n.type().shape[1] is None:
+    """out = (sum of |x|^p over each window, or over all spatial dimensions)^(1/p)."""
+    b, p, axes = n.b, float(n.attr("p", 2)), tuple(range(2, n.type().rank))
+    w = window(n, n.attr("kernel_shape")) if n.op == "LpPool" else None
+    if w and n.type().shape[1] is None:
         raise unsupported("a dynamic number of channels: expected a static one")
-    return _lp(n, p, lambda terms: _window_sum(n, terms, w))
-
-
-def _lp(n: OnnxNode, p: float, sums: Callable[[Any], Any]) -> Any:
-    """Build (sums of |x|^p)^(1/p)."""
-    b = n.b
 
     def formula(x: Any) -> Any:
-        return b.pow(sums(b.pow(b.abs(x), b.scalar(p, x))), b.scalar(1 / p, x))
+        terms = b.pow(b.abs(x), b.scalar(p, x))
+        total = _window_sum(n, terms, w) if w else b.reduce_sum(terms, axes=axes, keepdims=True)
+        return b.pow(total, b.scalar(1 / p, x))
 
     return accumulated(b, n.x(), formula)
-
-
-@node("GlobalLpPool")
-def global_lp_pool(n: OnnxNode) -> Any:
-    """out = (sum of |x|^p over all spatial dimensions)^(1/p)."""
-    axes, p = tuple(range(2, n.type().rank)), float(n.attr("p", 2))
-    return _lp(n, p, partial(n.b.reduce_sum, axes=axes, keepdims=True))
 
 
 @node("GlobalAveragePool", "GlobalMaxPool")

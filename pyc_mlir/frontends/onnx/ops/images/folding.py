@@ -9,7 +9,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.shaping import product, reshape_to
+from pyc_mlir.frontends.importing.shaping import expand_to, product, reshape_to
 from pyc_mlir.frontends.onnx.ops.images.sampling import read_at, taps_of
 from pyc_mlir.frontends.onnx.shared.handler import MAX_WRITTEN, OnnxNode, node
 from pyc_mlir.frontends.onnx.shared.window import OnnxWindow
@@ -57,10 +57,9 @@ def columns_to_image(n: OnnxNode) -> Any:
     index = places(sizes, counts, w, total).T.reshape(-1)
     batch, rows, _ = b.dims(n.x())
     channels = rows // window
-    x = reshape_to(b, n.x(), (product((batch, channels)), window * math.prod(counts)))
-    zero = b.mul(x, n.number(0))
-    start = reshape_to(b, b.reduce_sum(zero, axes=(1,)), (1, product((batch, channels))))
-    start = b.gather(start, b.constant(np.zeros(total, np.int64)), axis=0)
+    images = product((batch, channels))
+    x = reshape_to(b, n.x(), (images, window * math.prod(counts)))
+    start = expand_to(b, n.number(0), (total, images))
     out = b.scatter(start, b.constant(index), b.transpose(x, permutation=(1, 0)), reduction="add")
     return reshape_to(b, b.transpose(out, permutation=(1, 0)), (batch, channels, *sizes))
 

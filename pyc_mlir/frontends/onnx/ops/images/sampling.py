@@ -9,7 +9,7 @@ import numpy as np
 from pyc_mlir.dialects.types import I64, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.indexing import gather_nd
-from pyc_mlir.frontends.importing.shaping import chain, product, reshape_to, take
+from pyc_mlir.frontends.importing.shaping import chain, expand_to, product, reshape_to, take
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -114,7 +114,7 @@ def _reflected(b: Any, u: Any, size: int, aligned: bool) -> Any:
     low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
     span = high - low
     if span <= 0:
-        return b.mul(u, b.scalar(0, u))
+        return expand_to(b, b.scalar(0, u), b.dims(u))
     away = b.abs(b.sub(u, b.scalar(low, u)))
     period = b.scalar(2 * span, u)
     rest = b.sub(away, b.mul(b.floor(b.div(away, period)), period))

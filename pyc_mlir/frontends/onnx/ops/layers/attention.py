@@ -91,9 +91,9 @@ def _by_scores(n: OnnxNode, scores: Any, mask: Any, seen: Any, value: Any) -> tu
 
 def _heads(n: OnnxNode, index: int, attribute: str) -> Any:
     """[batch, length, heads * depth] as [batch, heads, length, depth]; rank 4 as it is."""
+    count = n.attr(attribute)
     if n.type(index).rank == 4:
         return n.x(index)
-    count = n.attr(attribute)
     if n.type(index).rank != 3 or not count:
         raise PycError(ReasonCode.BAD_MODEL, f"expected rank 4, or rank 3 and `{attribute}`")
     parts = split(n.b, n.x(index), 2, (count, -1))

@@ -23,22 +23,23 @@ def gemm(n: OnnxNode) -> Any:
     lhs = swap_last(b, n.x(0)) if n.attr("transA", 0) else n.x(0)
     rhs = swap_last(b, n.x(1)) if n.attr("transB", 0) else n.x(1)
     alpha, beta = n.attr("alpha", 1.0), n.attr("beta", 1.0)
-    for factor in (alpha, beta):
-        if not is_float(n.type().dtype) and factor != int(factor):
-            raise unsupported(f"factor {factor} with integers: expected a whole number")
-    out = scaled_product(b, lhs, rhs, alpha)
-    return b.add(out, _scaled(b, n.x(2), beta)) if n.has(2) else out
+    out = scaled_product(n, lhs, rhs, alpha)
+    return b.add(out, _scaled(n, n.x(2), beta)) if n.has(2) else out
 
 
-def scaled_product(b: Any, lhs: Any, rhs: Any, factor: float) -> Any:
+def scaled_product(n: OnnxNode, lhs: Any, rhs: Any, factor: float) -> Any:
     """factor * lhs @ rhs; of 16-bit floats the product before it may leave their range."""
     if factor == 1.0:
-        return b.matmul(lhs, rhs)
-    return accumulated(b, lhs, lambda x, y: _scaled(b, b.matmul(x, y), factor), rhs)
+        return n.b.matmul(lhs, rhs)
+    return accumulated(n.b, lhs, lambda x, y: _scaled(n, n.b.matmul(x, y), factor), rhs)
 
 
-def _scaled(b: Any, x: Any, factor: float) -> Any:
-    return x if factor == 1.0 else b.mul(x, b.scalar(factor, x))
+def _scaled(n: OnnxNode, x: Any, factor: float) -> Any:
+    if factor == 1.0:
+        return x
+    if not is_float(n.type().dtype) and factor != int(factor):
+        raise unsupported(f"factor {factor} with integers: expected a whole number")
+    return n.b.mul(x, n.b.scalar(factor, x))
 
 
 _MAX_DETERMINANT = 4

@@ -27,12 +27,10 @@ def negative_log_likelihood(n: OnnxNode) -> Any:
     else:
         b.declare_indices(target, n.dims(0)[1])
     taken = b.squeeze(take_along(b, x, b.expand_dims(target, 1), 1), 1)
-    weight = b.gather(n.x(2), target, axis=0) if n.has(2) else None
-    if weight is None:
-        weight = expand_to(b, n.number(1), b.dims(taken))
+    zero, one = n.number(0), n.number(1)
+    weight = b.gather(n.x(2), target, axis=0) if n.has(2) else expand_to(b, one, b.dims(taken))
     if ignored is not None:
-        weight = b.select(skip, n.number(0), weight)
-        taken = b.select(skip, n.number(0), taken)
+        weight, taken = (b.select(skip, zero, v) for v in (weight, taken))
     reduction = n.attr("reduction", "mean")
     if reduction not in ("none", "sum", "mean"):
         raise unsupported(f"reduction={reduction}: expected none, sum or mean")

@@ -19,11 +19,10 @@ def batch_norm(n: OnnxNode) -> Any:
     """pyc.batchnorm over dimension 1; in training by the batch's own mean and variance."""
     if n.attr("training_mode", 0):
         return _batch_norm_training(n)
-    b, given, epsilon = n.b, n.all(), n.attr("epsilon", 1e-5)
-    if len({b.type_of(v).dtype for v in given}) == 1:
-        return b.batchnorm(*given, axis=1, epsilon=epsilon)
-    x, *vectors = given
-    return accumulated(b, x, partial(b.batchnorm, axis=1, epsilon=epsilon), *vectors)
+    x, *vectors = n.all()
+    norm = partial(n.b.batchnorm, axis=1, epsilon=n.attr("epsilon", 1e-5))
+    same = all(n.b.type_of(v).dtype == n.type().dtype for v in vectors)
+    return norm(x, *vectors) if same else accumulated(n.b, x, norm, *vectors)
 
 
 def _batch_norm_training(n: OnnxNode) -> tuple[Any, Any, Any]:
@@ -36,16 +35,15 @@ def _batch_norm_training(n: OnnxNode) -> tuple[Any, Any, Any]:
     variance = b.reduce_mean(b.mul(centered, centered), axes=axes)
     keep = n.attr("momentum", 0.9)
     running = []
+
+    def moved(old: Any, new: Any) -> Any:
+        return b.add(b.mul(old, b.scalar(keep, old)), b.mul(new, b.scalar(1 - keep, new)))
+
     for index, now in ((3, mean), (4, variance)):
-        running.append(accumulated(b, n.x(index), partial(_moved, b, keep), now))
+        running.append(accumulated(b, n.x(index), moved, now))
     vectors = [b.convert(n.x(i), wide) for i in (1, 2)]
     out = b.batchnorm(x, *vectors, mean, variance, axis=1, epsilon=n.attr("epsilon", 1e-5))
     return b.convert(out, n.type().dtype), *running
-
-
-def _moved(b: Any, keep: float, old: Any, new: Any) -> Any:
-    """keep * old + (1 - keep) * new."""
-    return b.add(b.mul(old, b.scalar(keep, old)), b.mul(new, b.scalar(1 - keep, new)))
 
 
 def normalized(n: OnnxNode, x: Any, axes: Sequence[int], *, center: bool = True) -> tuple[Any, ...]:

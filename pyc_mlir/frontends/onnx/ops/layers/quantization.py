@@ -21,10 +21,10 @@ _WIDE = (DTYPES["i32"], DTYPES["ui32"])
 def _spread(n: OnnxNode, value: Any) -> Any:
     """Broadcast a scale or zero point of input 0: per tensor, along `axis`, of blocks."""
     b, rank = n.b, n.type(0).rank
-    own, block = b.type_of(value).rank, n.attr("block_size", 0)
+    own, block, axis = b.type_of(value).rank, n.attr("block_size", 0), n.attr("axis", 1)
     if own == 0 or (own == 1 and b.type_of(value).shape == (1,) and not block):
         return b.reshape(value, shape=())
-    axis = n.attr("axis", 1) % rank
+    axis %= rank
     if not block:
         return b.align(value, axis, rank)
     parts = split(b, value, axis, (b.dims(value)[axis], 1))

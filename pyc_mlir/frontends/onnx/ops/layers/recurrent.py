@@ -216,8 +216,8 @@ def _activations(n: OnnxNode, number: int) -> list[Activation]:
     """Return the functions of one direction."""
     usual = _DEFAULTS[n.op]
     names = [v.decode() for v in n.attr("activations", [])] or list(usual) * 2
-    if n.attr("activation_alpha") or n.attr("activation_beta"):
-        raise unsupported("activation_alpha, activation_beta: expected functions without them")
+    for name in ("activation_alpha", "activation_beta"):
+        n.attr(name)  # Of functions that are refused below.
     chosen = [v.lower() for v in names[number * len(usual) : (number + 1) * len(usual)]]
     if len(chosen) < len(usual) or not set(chosen) <= set(_ACTIVATIONS):
         raise unsupported(f"activations {names}: expected Sigmoid, Tanh or Relu")

@@ -1,6 +1,5 @@
 """Operators that onnxruntime makes of several: activations joined to products, embeddings."""
 
-from functools import partial
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -70,11 +69,10 @@ def embed_layer_norm(n: OnnxNode) -> Any:
     for given, table in ((0, 2), (8, 3), (1, 4)):
         if n.has(given) and n.has(table):
             b.declare_indices(n.x(given), n.dims(table)[0])
-    words, added = b.gather(n.x(2), ids, axis=0), [b.gather(n.x(3), places, axis=0)]
+    added = [b.gather(n.x(2), ids, axis=0), b.gather(n.x(3), places, axis=0)]
     if n.has(1) and n.has(4):
         added.append(b.gather(n.x(4), n.x(1), axis=0))
-    norm = partial(b.layernorm, axis=-1, epsilon=n.attr("epsilon", 1e-12))
-    out, _, _, total = normed_sum(b, words, added, norm, [n.x(5), n.x(6)])
+    out, _, _, total = normed_sum(n, added, b.layernorm, [n.x(5), n.x(6)])
     n.attr("mask_index_type")  # Whether there is an output 1.
     mask = n.x(7) if n.has(7) else expand_to(b, b.scalar(0, ids), b.dims(ids))
     counts = b.reduce_sum(b.convert(mask, DTYPES["i32"]), axes=(1,), keepdims=False)

@@ -45,6 +45,8 @@ def group_query_attention(n: OnnxNode) -> Any:
             raise unsupported(f"`{name}`: expected {only}")
     if n.wants(3) or any(n.has(i) for i in (12, 13, 14, 15)):
         raise unsupported("quantized caches, norms of keys, `output_qk`: expected none")
+    for name in ("qk_norm_epsilon", "rotary_interleaved"):
+        n.attr(name)  # Of what this node may lack.
     if few < 1 or heads % few:
         raise PycError(ReasonCode.BAD_MODEL, f"{heads} heads: expected a multiple of {few}")
     query, key, value = _projections(n, heads, few)

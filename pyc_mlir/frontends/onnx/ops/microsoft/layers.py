@@ -5,14 +5,14 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.elementwise import accumulated
-from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.dialects.types import DTYPES, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, merge, reshape_to, swap_last, take
 from pyc_mlir.frontends.onnx.ops.layers.contraction import scaled_product
@@ -38,29 +38,26 @@ def skip_layer_norm(n: OnnxNode) -> Any:
     if n.wants(1) or n.wants(2):
         raise unsupported("the outputs `mean`, `inv_std_var`: expected the first and the last")
     bias = 3 if simplified else 4
-    added = [n.x(1), *([n.x(bias)] if n.has(bias) else ())]
+    added = [n.x(0), n.x(1), *([n.x(bias)] if n.has(bias) else ())]
     vectors = [n.x(2)]
     if not simplified:
         vectors.append(n.x(3) if n.has(3) else expand_to(b, n.number(0), n.dims(2)))
-    norm = partial(
-        b.rmsnorm if simplified else b.layernorm, axis=-1, epsilon=n.attr("epsilon", 1e-12)
-    )
-    return normed_sum(b, n.x(0), added, norm, vectors)
+    norm = b.rmsnorm if simplified else b.layernorm
+    return normed_sum(n, added, norm, vectors)
 
 
 def normed_sum(
-    b: Any, x: Any, added: Sequence[Any], norm: Callable[..., Any], vectors: Sequence[Any]
+    n: OnnxNode, added: Sequence[Any], norm: Callable[..., Any], vectors: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Return `norm` of the sum of x and `added`, two missing outputs, and that sum.
+    """Return `norm` of a sum along the last axis, two missing outputs, and the sum.
 
     16-bit floats are added in f32: the sum may leave their range, its norm does not.
     """
-
-    def formula(x: Any, *rest: Any) -> Any:
-        return norm(reduce(b.add, (x, *rest[: len(added)])), *rest[len(added) :])
-
-    total = accumulated(b, x, lambda *values: reduce(b.add, values), *added)
-    return accumulated(b, x, formula, *added, *vectors), None, None, total
+    b, dtype = n.b, n.b.type_of(added[0]).dtype
+    values, vectors = ([b.convert(v, accumulator(dtype)) for v in g] for g in (added, vectors))
+    total = reduce(b.add, values)
+    out = norm(total, *vectors, axis=-1, epsilon=n.attr("epsilon", 1e-12))
+    return b.convert(out, dtype), None, None, b.convert(total, dtype)
 
 
 @contrib("BiasGelu", "Gelu", "FastGelu")
@@ -88,7 +85,7 @@ def fused_matmul(n: OnnxNode) -> Any:
             x = b.transpose(x, permutation=(*range(1, rank - 1), 0, rank - 1))
         return swap_last(b, x) if n.attr(f"trans{name}", 0) else x
 
-    return scaled_product(b, operand(0, "A"), operand(1, "B"), alpha)
+    return scaled_product(n, operand(0, "A"), operand(1, "B"), alpha)
 
 
 @contrib("MatMulNBits")
@@ -101,8 +98,8 @@ def matmul_of_few_bits(n: OnnxNode) -> Any:
     rows, depth = n.stated("N"), n.stated("K")
     if block < 1:
         raise PycError(ReasonCode.BAD_MODEL, f"`block_size`: expected 1 or more, got {block}")
-    if bits not in (4, 8) or n.has(4):
-        raise unsupported(f"{bits} bits, or `g_idx`: expected 4 or 8 bits in order")
+    if bits not in (4, 8) or n.has(4) or n.attr("weight_prepacked", 0):
+        raise unsupported(f"{bits} bits, `g_idx` or packed weights: expected 4 or 8 bits in order")
     blocks = -(-depth // block)
     if n.type(1).shape != (rows, blocks, block * bits // 8) or n.type(1).dtype != _UI8:
         raise PycError(ReasonCode.BAD_MODEL, f"`B`: expected {rows} x {blocks} blocks of ui8")
@@ -181,12 +178,10 @@ def rotated(b: Any, x: Any, cosine: Any, sine: Any, interleaved: bool) -> Any:
         even, odd = (take(b, first, 3, i, 2 * half, 2) for i in (0, 1))
     else:
         even, odd = take(b, first, 3, 0, half), take(b, first, 3, half, 2 * half)
-
-    def mixed(join: Any) -> Callable[..., Any]:
-        return lambda x, y, u, v: join(b.mul(x, u), b.mul(y, v))
-
-    low = accumulated(b, even, mixed(b.sub), odd, cosine, sine)
-    high = accumulated(b, even, mixed(b.add), odd, sine, cosine)
+    low, high = (
+        accumulated(b, even, lambda x, y, u, v, j=join: j(b.mul(x, u), b.mul(y, v)), odd, *turn)
+        for join, turn in ((b.sub, (cosine, sine)), (b.add, (sine, cosine)))
+    )
     if interleaved:
         out = merge(b, b.concat(b.expand_dims(low, 4), b.expand_dims(high, 4), axis=4), 3)
     else:
