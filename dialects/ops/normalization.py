@@ -176,7 +176,7 @@ class Batchnorm(
     OpDef,
     name="batchnorm",
     operands="x scale bias mean variance",
-    traits=Trait.OVERWRITES | Trait.ANY_ORDER | Trait.FINITE_OPERANDS,
+    traits=Trait.OVERWRITES | Trait.ANY_ORDER | Trait.FINITE_OPERANDS | Trait.WIDE,
 ):
     """out = (x - mean) / sqrt(variance + epsilon) * scale + bias, each parameter indexed by `axis`.
 
@@ -219,13 +219,19 @@ class Batchnorm(
 
     @staticmethod
     def decompose(b: Any, x: Any, *parameters: Any, axis: int, epsilon: float) -> Any:
-        """Return one multiply and one add an element; the factors are vectors."""
-        scale, bias, mean, variance = parameters
+        """Return one multiply and one add an element, by vectors; in f32 for 16-bit floats.
+
+        The offset may be far larger than the result.
+        """
+        dtype = b.type_of(x).dtype
+        x, scale, bias, mean, variance = (
+            b.convert(v, accumulator(dtype)) for v in (x, *parameters)
+        )
         factor = b.mul(scale, b.rsqrt(b.add(variance, b.scalar(epsilon, x))))
         offset = b.sub(bias, b.mul(mean, factor))
         rank = b.type_of(x).rank
         factor, offset = (b.align(v, axis % rank, rank) for v in (factor, offset))
-        return b.add(b.mul(x, factor), offset)
+        return b.convert(b.add(b.mul(x, factor), offset), dtype)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
