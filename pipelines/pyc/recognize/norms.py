@@ -90,7 +90,8 @@ def _with_parameters(root: TermNode, x: TermNode, found: _Statistics) -> Iterato
     """Yield the norms of x that may end at `root`, by the other values that it depends on."""
     others = _parameters(root, x)
     sizes = x.type.shape[found.axis :]
-    if len(others) > 2 or None in sizes:
+    # The composite takes parameters in the type of x, which must not round them.
+    if len(others) > 2 or None in sizes or any(_rounds(p, x) for p in others):
         return
     fits = [p for p in others if _fits(p, sizes)]
     if len(fits) != len(others):
@@ -163,15 +164,23 @@ def _parameters(root: TermNode, x: TermNode) -> list[TermNode]:
 
 
 def _core(node: TermNode) -> TermNode:
-    """Return a vector without the views that make it broadcast."""
+    """Return a vector without the views that make it broadcast, and without exact conversions."""
     while node.has(VIEWS):
         before = node.operands[0]
+        if _rounds(before, node):
+            break
         if prod(d or 0 for d in before.type.shape) != prod(d or 0 for d in node.type.shape) and (
             node.name != "broadcast_to"
         ):
             break
         node = before
     return node
+
+
+def _rounds(node: TermNode, like: TermNode) -> bool:
+    """Return whether a value in the type of another one may be rounded."""
+    own, other = node.type.dtype, like.type.dtype
+    return own != other and own.itemsize >= other.itemsize
 
 
 def _dependents(root: TermNode, x: TermNode) -> set[TermNode]:

@@ -119,6 +119,23 @@ def test_a_batchnorm_of_f16_keeps_its_factors_in_f32():
     np.testing.assert_allclose(found, [[0, 316.7]], 1e-3)
 
 
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_a_batch_norm_of_16_bits_rounds_no_offset(name):
+    """The offset -mean / deviation is 160 times the deviation here."""
+    dtype = DTYPES[name]
+    x, mean = np.full((1, 2), 10.0625, dtype), np.full(2, 10, dtype)
+    variance = np.full(2, 0.00390625, dtype)
+    ones, zeros = np.ones(2, dtype), np.zeros(2, dtype)
+    keywords = {"axis": 1, "epsilon": 0.0}
+    got = OPS["batchnorm"].decompose(
+        NumpyBuilder(), x, ones * dtype.type(0.7), zeros, mean, variance, **keywords
+    )
+    want = evaluate(
+        OPS["batchnorm"], (x, ones * dtype.type(0.7), zeros, mean, variance), **keywords
+    )
+    np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=0.01)
+
+
 def types(*shapes: tuple[int, ...], dtype: str = "f32") -> list[TensorType]:
     return [TensorType(s, DTYPES[dtype]) for s in shapes]
 

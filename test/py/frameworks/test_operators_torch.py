@@ -6,11 +6,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from random_torch_functions import through_compile  # noqa: E402
-from torch_cases import EQUAL, evaluated  # noqa: E402
+from torch_cases import EQUAL, difference, evaluated  # noqa: E402
 
 from pyc_mlir import TensorSpec  # noqa: E402
 from pyc_mlir.frontends.torch.export import from_torch  # noqa: E402
+from pyc_mlir.torch.tensors import array_of  # noqa: E402
 
+nn, F = torch.nn, torch.nn.functional
+NO_CACHE = {"cache": False}
 INF, NAN = float("inf"), float("nan")
 
 
@@ -72,6 +75,73 @@ def test_functions_at_their_corners():
     given = [x, y, grid]
     found = evaluated(from_torch(function, tuple(given)), given, list(function(*given)))
     assert found.kind == EQUAL, found
+
+
+def _norms(x, weight, bias, mean, variance):
+    """Of [n, c, w] with c = w; the parameters may have another type than x."""
+    yield from (F.batch_norm(x, mean, variance, *more) for more in ((weight, bias), ()))
+    yield from (F.layer_norm(x, (4,), *more) for more in ((weight, bias), (weight,), ()))
+    yield from (F.rms_norm(x, (4,), *more) for more in ((weight,), ()))
+    yield from (F.group_norm(x, 2, *more) for more in ((weight, bias), ()))
+    yield F.instance_norm(x, None, None, weight, bias)
+    yield F.instance_norm(x, mean, variance, weight, bias, use_input_stats=False)
+
+
+@pytest.mark.parametrize("parameters", ["float32", "as x"])
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_norms_of_16_bits_round_only_their_results(name, parameters):
+    """The mean of the first channel is far from 0, the squares of the last leave f16's range.
+
+    Eager mode rounds some statistics too; so the results are compared with those in f64.
+    """
+    dtype, generator = getattr(torch, name), torch.Generator().manual_seed(3)
+    mean, variance = torch.tensor([10.03, 0, 1, -9.5]), torch.tensor([0.01, 1e3, 1, 5e4])
+    unit = torch.randn(3, 4, 4, generator=generator)
+    x = (unit * variance.sqrt()[:, None] + mean[:, None]).to(dtype)
+    given = [x, torch.rand(4, generator=generator) + 0.5, mean / 3, mean, variance]
+    given = [v.to(dtype) for v in given] if parameters == "as x" else given
+
+    def function(*given):
+        return tuple(_norms(*given))
+
+    want = [v.to(dtype) for v in function(*(v.double() for v in given))]
+    found = evaluated(from_torch(function, tuple(given)), given, want)
+    assert found.kind == EQUAL, found
+    for got, expected in zip(through_compile(function, given), want, strict=True):
+        assert not difference(array_of(got), array_of(expected))
+
+
+def test_norms_under_autocast_have_statistics_that_their_gradients_take():
+    """The native forms give statistics in the type that torch says they have."""
+    norms = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.GroupNorm(2, 8))
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        want, got = norms(x), torch.compile(norms, backend="pyc", options=NO_CACHE)(x)
+    assert got.dtype == want.dtype
+    torch.testing.assert_close(got, want, rtol=5e-2, atol=5e-2)
+    gradients = [torch.autograd.grad(v.float().pow(2).sum(), norms[1].weight) for v in (got, want)]
+    torch.testing.assert_close(*gradients, rtol=0.1, atol=0.1)
+
+
+def test_a_scale_of_zero_is_a_scale():
+    """All keys weigh the same then; no gradient reaches queries and keys."""
+    q, k, v, mask = torch.randn(4, 1, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+
+    def function(q, k, v, mask):
+        plain = F.scaled_dot_product_attention(q, k, v, scale=0.0)
+        return plain, F.scaled_dot_product_attention(q, k, v, mask, scale=0.0)
+
+    given = [q, k, v, mask]
+    found = evaluated(from_torch(function, tuple(given)), given, list(function(*given)))
+    assert found.kind == EQUAL, found
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    options = {"backend": "pyc", "options": NO_CACHE}
+    compiled = torch.compile(lambda *t: function(*t, mask)[0], **options)
+    got, want = (
+        torch.autograd.grad(f(*leaves).square().sum(), leaves)
+        for f in (compiled, lambda *t: function(*t, mask)[0])
+    )
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
 def _grouped(x, weights, ends):

@@ -25,7 +25,7 @@ def attention(n: AtenCall) -> Any:
     query, key, value = (n.x(name) for name in ("query", "key", "value"))
     key, value = (_repeated(b, v, b.type_of(query).shape) for v in (key, value))
     depth = b.type_of(query).shape[-1]
-    scale = n.static("scale") or (1 / math.sqrt(depth) if depth else None)
+    scale = n.static("scale", 1 / math.sqrt(depth) if depth else None)
     if scale is None:
         raise unsupported("a dynamic depth without `scale`: expected one of the two")
     mask = n.x("attn_mask") if n.has("attn_mask") else None
@@ -118,7 +118,7 @@ def attention_backward(n: AtenCall) -> Any:
     )
     dtype = b.type_of(query).dtype
     depth = b.type_of(query).shape[-1]
-    scale = n.static("scale") or (1 / math.sqrt(depth) if depth else 1.0)
+    scale = n.static("scale", 1 / math.sqrt(depth) if depth else 1.0)
     mask = n.x("attn_mask") if n.has("attn_mask") else None
     scores = _scores(b, query, key, mask, scale, bool(n.arg("is_causal", False)))
     wide = b.type_of(scores).dtype

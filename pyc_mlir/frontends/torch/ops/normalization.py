@@ -1,4 +1,8 @@
-"""Normalizations."""
+"""Normalizations.
+
+Parameters and statistics may be wider than x, as autocast makes them: nothing is rounded before the
+result, which has the type of x.
+"""
 
 from typing import Any
 
@@ -7,7 +11,26 @@ import numpy as np
 from pyc_mlir.dialects.types import accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import product, reshape_to
+from pyc_mlir.frontends.torch.shared.dtypes import pyc_dtype
 from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
+
+
+def _computed(n: AtenCall, *names: str) -> np.dtype:
+    """Return the type to compute in: of x, or of its sums where a parameter has another type."""
+    own = n.type("input").dtype
+    others = {n.type(name).dtype for name in names if n.has(name)} - {own}
+    return accumulator(own) if others else own
+
+
+def _parameter(n: AtenCall, name: str, fill: float, shape: Any, dtype: np.dtype) -> Any:
+    """Return a parameter as `dtype`, or one number throughout where none is given."""
+    return n.x(name, dtype) if n.has(name) else n.b.constant(np.full(shape, fill, dtype))
+
+
+def _with_statistics(n: AtenCall, *results: Any) -> tuple[Any, ...]:
+    """Return a native form's results in the types that torch gives them."""
+    dtypes = [pyc_dtype(r.dtype) for r in n.results]
+    return tuple(n.b.convert(r, d) for r, d in zip(results, dtypes, strict=True))
 
 
 @aten("layer_norm.default", "native_layer_norm.default")
@@ -17,13 +40,14 @@ def layer_norm(n: AtenCall) -> Any:
     shape = n.ints("normalized_shape")
     rank = n.rank("input")
     axis, epsilon = rank - len(shape), n.static("eps", 1e-5)
-    scale = n.x("weight") if n.has("weight") else b.constant(np.ones(shape, b.type_of(x).dtype))
-    bias = n.x("bias") if n.has("bias") else b.constant(np.zeros(shape, b.type_of(x).dtype))
-    out = b.layernorm(x, scale, bias, axis=axis, epsilon=epsilon)
+    dtype = _computed(n, "weight", "bias")
+    vectors = (_parameter(n, v, fill, shape, dtype) for v, fill in (("weight", 1), ("bias", 0)))
+    out = b.layernorm(b.convert(x, dtype), *vectors, axis=axis, epsilon=epsilon)
+    out = b.convert(out, n.dtype)
     if n.op == "layer_norm" or not n.wants(1, 2):
         return out
     _, mean, inverse = statistics(b, x, tuple(range(axis, rank)), epsilon)
-    return out, mean, inverse
+    return _with_statistics(n, out, mean, inverse)
 
 
 def statistics(b: Any, x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
@@ -40,12 +64,12 @@ def rms_norm(n: AtenCall) -> Any:
     """pyc.rmsnorm; without `eps` that of the element type."""
     b, x = n.b, n.x("input")
     shape = n.ints("normalized_shape")
-    dtype = b.type_of(x).dtype
+    dtype = _computed(n, "weight")
     epsilon = n.static("eps")
     if epsilon is None:
         epsilon = float(np.finfo(accumulator(dtype)).eps)
-    scale = n.x("weight") if n.has("weight") else b.constant(np.ones(shape, dtype))
-    return b.rmsnorm(x, scale, axis=n.rank("input") - len(shape), epsilon=epsilon)
+    scale, axis = _parameter(n, "weight", 1, shape, dtype), n.rank("input") - len(shape)
+    return b.convert(b.rmsnorm(b.convert(x, dtype), scale, axis=axis, epsilon=epsilon), n.dtype)
 
 
 @aten("batch_norm.default", "_native_batch_norm_legit_no_training.default")
@@ -57,13 +81,14 @@ def batch_norm(n: AtenCall) -> Any:
             "batch norm in train mode: expected a model in eval mode; call `.eval()` before the "
             "export, or train by `torch.compile(model, backend='pyc')`"
         )
-    dtype, channels = b.type_of(x).dtype, b.type_of(x).shape[1]
+    dtype = _computed(n, "weight", "bias", "running_mean", "running_var")
+    channels = b.type_of(x).shape[1]
     if channels is None:
         raise unsupported("a dynamic number of channels: expected a static one")
-    scale = n.x("weight", dtype) if n.has("weight") else b.constant(np.ones(channels, dtype))
-    bias = n.x("bias", dtype) if n.has("bias") else b.constant(np.zeros(channels, dtype))
-    mean, variance = n.x("running_mean", dtype), n.x("running_var", dtype)
-    out = b.batchnorm(x, scale, bias, mean, variance, axis=1, epsilon=n.static("eps", 1e-5))
+    fills = {"weight": 1, "bias": 0, "running_mean": 0, "running_var": 1}
+    vectors = (_parameter(n, name, fill, channels, dtype) for name, fill in fills.items())
+    out = b.batchnorm(b.convert(x, dtype), *vectors, axis=1, epsilon=n.static("eps", 1e-5))
+    out = b.convert(out, n.dtype)
     return out if n.op == "batch_norm" else (out, None, None)
 
 
@@ -87,4 +112,4 @@ def group_norm(n: AtenCall) -> Any:
     out = b.convert(out, dtype)
     if n.op == "group_norm":
         return out
-    return out, *(reshape_to(b, v, (dims[0], groups)) for v in (mean, inverse))
+    return _with_statistics(n, out, *(reshape_to(b, v, (dims[0], groups)) for v in (mean, inverse)))

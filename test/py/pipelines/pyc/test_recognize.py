@@ -359,6 +359,34 @@ def test_a_near_miss_does_not_match(name):
     np.testing.assert_allclose(got, want, 1e-5, 1e-6)
 
 
+def scaled_in_f32(b: Any, x: Any, scale: Any) -> Any:
+    """An RMS norm of f16 values by a scale of f32, as autocast leaves it."""
+    wide = b.cast(x, dtype=F32)
+    squares = b.reduce_mean(b.mul(wide, wide), axes=(2,), keepdims=True)
+    normed = b.mul(wide, b.rsqrt(b.add(squares, b.scalar(1e-6, wide))))
+    return b.cast(b.mul(normed, scale), dtype=F16)
+
+
+def scaled_by_rounded(b: Any, x: Any, scale: Any) -> Any:
+    """A norm of f32 values by a scale that the program rounds to f16."""
+    return b.mul(unit_norm(b, x), b.cast(b.cast(scale, dtype=F16), dtype=F32))
+
+
+@pytest.mark.parametrize(
+    ("body", "dtype", "kept"),
+    [(scaled_in_f32, "f16", ["cast", "rmsnorm", "cast"]),
+     (scaled_by_rounded, "f32", ["cast", "cast", "layernorm"])],
+)  # fmt: skip
+def test_a_norm_rounds_no_scale_that_the_program_does_not(body, dtype, kept):
+    types = [tensor(dtype, 2, 4, 8), tensor("f32", 8)]
+    module = run(body, types)
+    assert names(module) == kept
+    given = values(types)
+    (want,), (got,) = interpret(plain(body, types), given), interpret(module, given)
+    limit = 1e-6 if dtype == "f32" else 0
+    np.testing.assert_allclose(got.astype(float), want.astype(float), limit, limit)
+
+
 def test_a_norm_computed_in_a_wider_type_keeps_the_type():
     module = run(in_f64, [X])
     (op,) = [op for op in ops_of(module) if op.name == "pyc.layernorm"]
