@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wrong_kernels
+from faults import cancelling
 
 import pyc_mlir
 from pyc_mlir import nn
@@ -23,6 +24,7 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.specs import TensorSpec
@@ -132,6 +134,12 @@ def test_activations_that_are_spelled_out_are_right(kind):
     made = build(lambda x: spelled_out(x, *weights), [TensorSpec(kind, 16, 64)], ON)
     check = check_of(made)
     assert check.done == 3 and "agrees with 3 of 3" in check.function
+
+
+def test_a_decomposition_that_cancels_near_zero_is_refused(monkeypatch):
+    monkeypatch.setattr(OPS["silu"], "decompose", staticmethod(cancelling))
+    plain = make_options(check=True, kernels="iree")
+    refused(ReasonCode.WRONG_RESULT, lambda: build(nn.silu, [TensorSpec("f32", 4, 8)], plain))
 
 
 @dataclass(frozen=True)
