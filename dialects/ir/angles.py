@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir.functions import copysign, is_negative
-from pyc_mlir.dialects.ops.elementwise import accumulated
+from pyc_mlir.dialects.functions import accumulated, copysign, is_negative
 from pyc_mlir.dialects.types import accumulator
 
 

@@ -13,7 +13,7 @@ an integer) gets a deviation as large as the step that it decides.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ from pyc_mlir.dialects.types import accumulator, dtype_name, is_float
 LAMBDA = 4.0
 # Half the distance of 1 from the next number.
 UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+# Roundings of an elementwise composite, of its result and of its operands.
+_COMPOSITE_ULPS = 16.0
 # The least number that f16 rounds to infinity, and half the distance of its subnormal numbers.
 _F16_OVERFLOW, _F16_UNIT = 65520.0, 2.0**-25
 
@@ -97,6 +99,20 @@ def rounded(value: np.ndarray, ulps: float = 1.0) -> np.ndarray:
     u = ulps * roundoff(wide) + (roundoff(dtype) if wide != dtype else 0.0)
     size = np.abs(value.astype(np.float64))
     return u / math.sqrt(3) * np.where(np.isfinite(size), size, 0.0) + least
+
+
+def composed(value: np.ndarray, deviation: np.ndarray, operands: Sequence[Uncertain]) -> np.ndarray:
+    """Return the deviation of an elementwise composite, at most a few roundings of exact operands.
+
+    Near zero too: a decomposition that cancels there errs by as many of 1, which is no measure.
+    """
+    if not is_float(value.dtype) or not np.any(deviation):
+        return deviation
+    size = sum(np.abs(o.value.astype(np.float64)) for o in operands)
+    u = _COMPOSITE_ULPS * roundoff(accumulator(value.dtype)) + flushed(value.dtype)
+    most = rounded(value, _COMPOSITE_ULPS) + u * size
+    inexact = sum(o.deviation for o in operands) > 0
+    return np.where(inexact | ~np.isfinite(deviation), deviation, np.minimum(deviation, most))
 
 
 def summed(magnitudes: np.ndarray, terms: int, value: np.ndarray) -> np.ndarray:

@@ -14,9 +14,9 @@ from pyc_mlir.dialects.ir.builder import Builder
 from pyc_mlir.dialects.ir.interpreter import check_unstretched, op_definition, walk
 from pyc_mlir.dialects.numerics.approximation import Approximation
 from pyc_mlir.dialects.numerics.budget import ReferenceBudget
-from pyc_mlir.dialects.numerics.rounding import Rule, Uncertain, leaves_range
+from pyc_mlir.dialects.numerics.rounding import Rule, Uncertain, composed, leaves_range
 from pyc_mlir.dialects.numerics.rules import KERNELS, RULES
-from pyc_mlir.dialects.opdef import OpDef, unrounded
+from pyc_mlir.dialects.opdef import OpDef, Trait, unrounded
 from pyc_mlir.dialects.types import TensorType
 
 
@@ -46,6 +46,8 @@ class UncertainBuilder(Builder):
             else:
                 parts = op.decompose and op.decompose(self, *operands, **params)
                 deviation = np.inf if parts is None else parts.deviation
+                if op.has(Trait.ELEMENTWISE):
+                    deviation = composed(value, deviation, operands)
                 if (more := KERNELS.get(op.name)) is not None:
                     deviation = deviation + more(value, *operands, **params)
             lost = np.isnan(deviation) | leaves_range(exact, deviation, dtype)

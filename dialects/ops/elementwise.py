@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.opdef import NO_TRAITS, OpDef, Trait
 from pyc_mlir.dialects.ops.shapes import broadcast_shapes, require, same_dtype
 from pyc_mlir.dialects.types import (
@@ -377,13 +378,6 @@ def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     out = np.where(inside, x, 0).astype(dtype)
     out = np.where(x >= limit, info.max, out)
     return np.where(x < least, info.min, out).astype(dtype)
-
-
-def accumulated(b: Any, x: Any, formula: Callable[..., Any], *others: Any) -> Any:
-    """Return `formula` of all, computed in the type that sums of x are kept in, rounded once."""
-    dtype = b.type_of(x).dtype
-    wide = (b.convert(v, accumulator(dtype)) for v in (x, *others))
-    return b.convert(formula(*wide), dtype)
 
 
 class Clip(Elementwise, name="clip", operands="x low high"):

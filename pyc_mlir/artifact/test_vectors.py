@@ -19,6 +19,7 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.numerics.rounding import roundoff
 from pyc_mlir.dialects.types import BOOL, is_float
 from pyc_mlir.dialects.util.json_input import parse_json
 
@@ -124,9 +125,9 @@ def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> li
 
     Even seeds give f32-like values in [-2, 2), odd ones multiples of 1/4 in [-4, 4], where ties,
     zeros and whole numbers are common. Integers lie in [-4, 28), to serve as indices too. `EDGES`
-    and `FINITE_EDGES` add edge values to those: both zeros, NaN, infinities, the ends of an integer
-    type. Indices with a declared range keep it. Subnormal numbers are none, since a function may
-    have a step between them and 0.
+    and `FINITE_EDGES` add edge values to those: both zeros, numbers that 1 absorbs, NaN,
+    infinities, the ends of an integer type. Indices with a declared range keep it. Subnormal
+    numbers are none, since a function may have a step between them and 0.
     """
     arrays = []
     for i, argument in enumerate(signature.inputs):
@@ -177,7 +178,9 @@ def _add_edges(values: np.ndarray, raw: np.ndarray, finite: bool) -> None:
     if dtype == BOOL:
         return
     if is_float(dtype):
-        made = np.array([0.0, -0.0, *(() if finite else (np.nan, np.inf, -np.inf))]).astype(dtype)
+        small = roundoff(dtype)
+        made = np.array([0.0, -0.0, small, -small, *(() if finite else (np.nan, np.inf, -np.inf))])
+        made = made.astype(dtype)
     else:
         ends = np.iinfo(dtype)
         made = np.array([0, 1, ends.min, ends.max], dtype)

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir import angles, functions
+from pyc_mlir.dialects import functions
+from pyc_mlir.dialects.ir import angles
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects import functions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir import angles, divisions, functions
+from pyc_mlir.dialects.ir import angles, divisions
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
 from pyc_mlir.frontends.python.numpy_protocol import UFUNCS, Handler
 from pyc_mlir.frontends.python.source import untraceable, user_point

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from pyc_mlir.dialects.ir import angles, functions
+from pyc_mlir.dialects import functions
+from pyc_mlir.dialects.ir import angles
 from pyc_mlir.dialects.ir.builder import NumpyBuilder
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 3.0, math.inf, -math.inf, math.nan]

@@ -7,6 +7,7 @@ import sys
 PROGRAM = '''
 import numpy as np
 
+from pyc_mlir.dialects import functions
 from pyc_mlir.dialects.ops.elementwise import FLOAT, Elementwise
 from pyc_mlir.dialects.opdef import OpDef, Trait
 
@@ -22,7 +23,7 @@ class Softplus(Elementwise, name="softplus", operands="x"):
 
     @staticmethod
     def decompose(b, x):
-        return b.log(b.add(b.scalar(1, x), b.exp(x)))
+        return functions.log1p(b, b.exp(x))
 
 
 class Centered(OpDef, name="centered", operands="x", traits=Trait.ALIGNED | Trait.OVERWRITES):

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from faults import cancelling
 from op_cases import CASES, Case, cases_of, dynamic_types, inputs
 from op_formulas import FORMULAS, f64
 
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.builder import NumpyBuilder
-from pyc_mlir.dialects.opdef import OPS, evaluate
+from pyc_mlir.dialects.numerics.rounding import flushed
+from pyc_mlir.dialects.opdef import OPS, REQUIRED, Trait, evaluate
 from pyc_mlir.dialects.types import BOOL, DTYPES, TensorType, is_float
 
 # Against the exact formula, results are rounded once; decompositions round at every step.
@@ -81,6 +83,51 @@ def test_inferred_type_is_the_results(op):
             assert dynamic.dtype == inferred.dtype
             pairs = zip(dynamic.shape, inferred.shape, strict=True)
             assert all(d in (None, s) for d, s in pairs), case
+
+
+# Elementwise ops of floats alone, whose parameters have defaults.
+OF_FLOATS = sorted(
+    name
+    for name, op in OPS.items()
+    if op.has(Trait.ELEMENTWISE)
+    and DTYPES["f32"] in getattr(op, "allowed", ())
+    and all(p.default is not REQUIRED for p in op.params)
+    and name != "select"
+)
+SMALL = np.array([s * 10.0**-k for k in np.arange(0.25, 45, 0.5) for s in (1, -1)])
+
+
+def assert_near_zero(got: np.ndarray, want: np.ndarray) -> None:
+    """Assert relative equality, but of what may be flushed."""
+    least = flushed(got.dtype) if got.dtype != np.float16 else 2.0**-24
+    tolerance = RTOL[str(got.dtype)]
+    got, want = f64(got, want)
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=least)
+
+
+def near_zero(op: str, kind: str) -> list[np.ndarray]:
+    x = SMALL.astype(DTYPES[kind])
+    return [np.roll(x, 7 * i) for i in range(len(OPS[op].operands))]
+
+
+@pytest.mark.parametrize("op", OF_FLOATS)
+@pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16"])
+@np.errstate(all="ignore")
+def test_elementwise_ops_are_as_exact_near_zero(op: str, kind: str):
+    """In relative terms; `dialects/functions.py` has what decompositions need for it."""
+    arrays = near_zero(op, kind)
+    bound = OPS[op].bind({})
+    got = evaluate(OPS[op], arrays, **bound)
+    assert_near_zero(got, rounded(FORMULAS[op](*arrays, **bound), got.dtype))
+    if OPS[op].decompose is not None:
+        parts = OPS[op].decompose(NumpyBuilder(), *arrays, **bound)
+        assert_near_zero(parts, got)
+
+
+def test_cancelling_near_zero_is_seen(monkeypatch):
+    monkeypatch.setattr(OPS["silu"], "decompose", staticmethod(cancelling))
+    with pytest.raises(AssertionError):
+        test_elementwise_ops_are_as_exact_near_zero("silu", "f32")
 
 
 COMPOSITE = sorted(name for name, op in OPS.items() if op.decompose is not None)

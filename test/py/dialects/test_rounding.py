@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from compiled import OwnKernels
+from faults import cancelling
 from op_cases import CASES, inputs
 
 import pyc_mlir
@@ -160,6 +161,17 @@ def test_halves_that_leave_their_range_are_left_open():
     far = B.constant(np.array([7e4, np.inf], np.float32))
     assert list(np.isinf(B.cast(far, dtype=half).deviation)) == [True, False]
     assert not B.cast(B.constant(np.array([70000])), dtype=half).deviation.any()
+
+
+def test_a_composite_has_the_error_of_its_result_near_zero(monkeypatch):
+    """Not that of its decomposition, if this cancels there; nor of large operands."""
+    x = B.constant(np.array([1e-8, -1e-4, 0.5, -80, -np.inf], np.float32))
+    exact = B.silu(x)
+    monkeypatch.setattr(OPS["silu"], "decompose", staticmethod(cancelling))
+    found = B.silu(x)
+    assert (found.tolerance[:3] <= 1e-5 * np.abs(x.value[:3])).all()
+    assert (exact.tolerance <= found.tolerance)[3:].all() and np.isinf(found.tolerance[4])
+    assert B.silu(uncertain(x.value[:3], 1e-6)).deviation == pytest.approx(1e-6, rel=1)
 
 
 def test_exact_values_are_compared_exactly():

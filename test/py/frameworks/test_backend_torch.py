@@ -10,6 +10,7 @@ from torch._dynamo.testing import CompileCounter  # noqa: E402  # pyright: ignor
 
 import pyc_mlir.api as api  # noqa: E402
 import pyc_mlir.torch as pyc_torch  # noqa: E402
+from pyc_mlir.dialects.errors import PycError  # noqa: E402
 from pyc_mlir.pipelines.choices.contract import Contract  # noqa: E402
 
 F = torch.nn.functional

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 import wrong_kernels
+from faults import cancelling
 
 import pyc_mlir
 from pyc_mlir import nn
@@ -173,6 +174,12 @@ def test_activations_that_are_spelled_out_are_right(kind):
     made = build(lambda x: spelled_out(x, *weights), [TensorSpec(kind, 16, 64)], ON)
     check = check_of(made)
     assert check.done == 3 and "agrees with 3 of 3" in check.function
+
+
+def test_a_decomposition_that_cancels_near_zero_is_refused(monkeypatch):
+    monkeypatch.setattr(OPS["silu"], "decompose", staticmethod(cancelling))
+    plain = make_options(check=True, kernels="iree")
+    refused(ReasonCode.WRONG_RESULT, lambda: build(nn.silu, [TensorSpec("f32", 4, 8)], plain))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from compiled import OwnKernels
 
 import pyc_mlir
 from pyc_mlir import Tensor, nn
-from pyc_mlir.dialects.ir import functions
+from pyc_mlir.dialects import functions
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
@@ -88,7 +88,7 @@ def _numpy(name: str, most: dict[str, float], operands: int = 1, **more: Any) ->
 
 
 def _composed(name: str, exact: Callable[[Array], Array], most: dict[str, float]) -> Function:
-    """A function of dialects/ir/functions.py, which ONNX's operator of that name is."""
+    """A function of dialects/functions.py, which ONNX's operator of that name is."""
     return Function(lambda x: getattr(functions, name)(x.tracer, x), exact, most)
 
 

@@ -74,6 +74,14 @@ def _gelu_tanh(x: float) -> float:
     return x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
 
 
+def _erf(x: float) -> float:
+    """1 - erfc(x); near zero, where that cancels, Maclaurin's series."""
+    if not abs(x) < 0.5:
+        return 1 - math.erfc(x)
+    terms = (x * (-x * x) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(16))
+    return 2 / math.sqrt(math.pi) * math.fsum(terms)
+
+
 def _not(x: Any) -> Any:
     return not x if isinstance(x, bool) else -x - 1
 
@@ -435,7 +443,7 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "sqrt": elementwise(math.sqrt),
     "rsqrt": elementwise(_rsqrt),
     "tanh": elementwise(math.tanh),
-    "erf": elementwise(lambda a: 1 - math.erfc(a)),
+    "erf": elementwise(_erf),
     "and": elementwise(lambda a, b: a & b),
     "or": elementwise(lambda a, b: a | b),
     "xor": elementwise(lambda a, b: a ^ b),

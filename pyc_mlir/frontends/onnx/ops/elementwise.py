@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.ops.elementwise import accumulated
+from pyc_mlir.dialects import functions
+from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.types import DTYPES, is_integer
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node, pyc_dtype

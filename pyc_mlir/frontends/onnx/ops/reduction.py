@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ops.elementwise import accumulated
+from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.ops.elementwise import accumulated
+from pyc_mlir.dialects import functions
+from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 

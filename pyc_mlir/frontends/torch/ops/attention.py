@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir.functions import sees_a_key
+from pyc_mlir.dialects.functions import sees_a_key
 from pyc_mlir.dialects.types import BOOL, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, merge, split, swap_last

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir import angles, divisions, functions
+from pyc_mlir.dialects import functions
+from pyc_mlir.dialects.ir import angles, divisions
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float
 from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten, operators
 
@@ -29,7 +30,7 @@ def float_op(n: AtenCall) -> Any:
 
 @aten(*(f"{name}.default" for name in _FLOAT_FUNCTIONS))
 def float_function(n: AtenCall) -> Any:
-    """Apply the composition of `pyc_mlir.dialects.ir.functions`, in the type of the result."""
+    """Apply the composition of `pyc_mlir.dialects.functions`, in the type of the result."""
     return getattr(functions, n.op)(n.b, n.x("self", n.dtype))
 
 

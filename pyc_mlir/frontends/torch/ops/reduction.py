@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir import functions
+from pyc_mlir.dialects import functions
 from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import take

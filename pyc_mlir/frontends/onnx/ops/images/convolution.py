@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ops.elementwise import accumulated
+from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to
 from pyc_mlir.frontends.importing.volumes import avg_pool3d, conv3d, max_pool3d

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pyc_mlir.dialects.ir import functions
+from pyc_mlir.dialects import functions
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
 

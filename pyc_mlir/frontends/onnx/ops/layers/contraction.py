@@ -3,7 +3,7 @@
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ops.elementwise import accumulated
+from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import product, reshape_to, swap_last, take

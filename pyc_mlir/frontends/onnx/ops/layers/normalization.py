@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from pyc_mlir.dialects.ops.elementwise import accumulated
+from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import reshape_to, split, take

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from pyc_mlir.dialects import functions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import DTYPES, I64
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ops.elementwise import accumulated
+from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.types import DTYPES, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, merge, reshape_to, swap_last, take

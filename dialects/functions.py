@@ -1,4 +1,4 @@
-"""Functions that the dialect has no op for, composed of its ops, for all front ends.
+"""Functions that the dialect has no op for, composed of its ops: for decompositions and front ends.
 
 Each takes a builder and operands of one float type (`sign` also of an integer type) and gives its
 result in that type. The 16-bit
@@ -12,8 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ops.elementwise import accumulated
-from pyc_mlir.dialects.types import BOOL, DTYPES, is_float, is_unsigned
+from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float, is_unsigned
+
+
+def accumulated(b: Any, x: Any, formula: Callable[..., Any], *others: Any) -> Any:
+    """Return `formula` of all, computed in the type that sums of x are kept in, rounded once."""
+    dtype = b.type_of(x).dtype
+    wide = (b.convert(v, accumulator(dtype)) for v in (x, *others))
+    return b.convert(formula(*wide), dtype)
 
 
 def _in_accumulator(
