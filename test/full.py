@@ -40,7 +40,7 @@ from slices import (  # noqa: E402
 
 Rows = Mapping[str, Mapping[str, Any]]
 FINISHED = (0, 1)  # pytest's and lit's exit statuses: passed, failed
-SURVIVED = ("survived", "unseen")  # test/mutants.py
+SURVIVED = ("survived", "unseen")  # test/mutate.py
 LIT_FAILURES = ("FAIL", "XPASS", "UNRESOLVED", "TIMEOUT")
 
 
@@ -92,7 +92,7 @@ def run_mutants(one: Slice, folder: Path) -> Rows:
     outcomes.unlink(missing_ok=True)
     assert one.part is not None
     part = "--part={}/{}".format(*one.part)
-    script = str(ROOT / "test" / "mutants.py")
+    script = str(ROOT / "test" / "mutate.py")
     run([sys.executable, script, "--fresh", part, f"--outcomes={outcomes}"])
     return json.loads(outcomes.read_text())
 

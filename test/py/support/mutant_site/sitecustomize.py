@@ -1,4 +1,4 @@
-"""Import one file of the compiler with a change in it: `PYC_MUTANT` says which (test/mutants.py).
+"""Import one file of the compiler with a change in it: `PYC_MUTANT` says which (test/mutate.py).
 
 Python imports this module first where its folder is on PYTHONPATH, in child processes too. The file
 itself stays as it is, and no bytecode of the changed text is written.
