@@ -59,7 +59,7 @@ def exclusive_or(a: Vector, b: Vector) -> Vector:
 def mixed(a: Vector, b: Vector, factor: Any = None) -> Vector:
     """Hash the bits of both: a product carries differences up, a shift takes them down.
 
-    The step and the factor, but for one that is given, are of `lowbias32` (Wellons, 2018).
+    The step and the factor, but for one that is given, are of ``lowbias32`` (Wellons, 2018).
     """
     known = int_constant(_FACTOR, a.lanes) if factor is None else factor
     x = arith.muli(arith.xori(bits(a), bits(b)), known)
