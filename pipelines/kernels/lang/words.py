@@ -19,6 +19,8 @@ from pyc_mlir.pipelines.kernels.lang.values import (
 )
 from pyc_mlir.pipelines.streams.ir import ir
 
+_FACTOR = 0x7FEB352D
+
 
 class Word:
     """A register of 32-bit integers whose sums wrap."""
@@ -52,6 +54,16 @@ class Word:
 def exclusive_or(a: Vector, b: Vector) -> Vector:
     """Return the vector whose bits are those in which both differ."""
     return from_bits(arith.xori(bits(a), bits(b)))
+
+
+def mixed(a: Vector, b: Vector, factor: Any = None) -> Vector:
+    """Hash the bits of both: a product carries differences up, a shift takes them down.
+
+    The step and the factor, but for one that is given, are of ``lowbias32`` (Wellons, 2018).
+    """
+    known = int_constant(_FACTOR, a.lanes) if factor is None else factor
+    x = arith.muli(arith.xori(bits(a), bits(b)), known)
+    return from_bits(arith.xori(x, arith.shrui(x, int_constant(15, a.lanes))))
 
 
 def differ(these: Sequence[Vector], those: Sequence[Vector]) -> Condition:

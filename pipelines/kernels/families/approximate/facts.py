@@ -1,11 +1,11 @@
 """How a constant B is rounded and laid out for approximate products, and what checks know of it.
 
-Rounding is dithered, so that its errors do not depend on the numbers: a fixed pseudo-random number
-is added before an integer is rounded, and taken off the sums again (Schuchman, 1964, "Dither
-Signals and Their Effect on Quantization Noise"). The error of each number is then uniform over a
-step, whatever the data, and that of a sum of products is below `DEVIATIONS` standard deviations,
-but for a share of 2 exp(-DEVIATIONS^2 / 2) of all draws at most. bf16 rounds up or down with a
-probability by how near a number is, which keeps the mean.
+B's rounding is dithered, so that its errors do not depend on B: a fixed pseudo-random number is
+added before an integer is rounded, and taken off the sums again (Schuchman, 1964, "Dither Signals
+and Their Effect on Quantization Noise"). A's numbers are rounded up or down at random, by how near
+they are (`rows.py`), which keeps their mean whatever A is. The error of a sum of products is below
+`DEVIATIONS` standard deviations, but for a share of 2 exp(-DEVIATIONS^2 / 2) of all draws at most;
+docs/contracts.md says for which data that holds. bf16 rounds both sides at random.
 """
 
 from dataclasses import dataclass
@@ -66,16 +66,19 @@ class RoundedB:
             whole = np.rint(np.clip(np.nan_to_num(moved), -form.levels - 1, form.levels + 1))
         return RoundedB(whole.astype(np.int64), scales)
 
+    def variance(self, form: Form) -> np.ndarray:
+        """Return the variance of an element's error with integers: A's part, B's for a norm of 1.
 
-def dither_of_a(form: Form) -> np.ndarray:
-    """Return what is added to A's shares before they are rounded, along the depth, in f32.
+        A number between two integers errs by sqrt(f (1 - f)) steps with f its fraction: 1/6 step
+        squared where fractions are spread evenly. B's errors are uniform over a step.
+        """
+        held = (self.numbers - dither_of_b(form)[:, None]) * self.scales
+        return np.array([(held**2).sum(axis=0).max() / 6, (self.scales**2).max() / 12])
 
-    Integers: around their offset. bf16: integers of 16 bits.
-    """
-    drawn = dither(form.depth, 0)
-    if form.is_bf16:
-        return (drawn * 2.0**16).astype(np.uint32).view(np.float32)
-    return (drawn - 0.5 + form.offset).astype(np.float32)
+
+def random_words(form: Form) -> np.ndarray:
+    """Return fixed random bits along the depth, as f32, of which each row of A makes its own."""
+    return (dither(form.depth, 0) * 2.0**32).astype(np.uint32).view(np.float32)
 
 
 def dither_of_b(form: Form) -> np.ndarray:
@@ -110,7 +113,7 @@ class ApproximateWords:
 class Facts:
     """The layout of what the kernel knows of B beside its words, as f32.
 
-    First what is added to A and to B before rounding, along the depth (B's only for integers).
+    First random bits for A, then what is added to B before rounding, along the depth (integers).
     Then of each panel: its sums along the depth, columns with the signs of their lines; what sums
     of products begin with, as i32; the scales of columns; and `BOUND_B` to `SUMS_A`: the variance
     of an element's error is BOUND_B + n BOUND_A, that of a row's sum with signs SUMS_B + n SUMS_A,
@@ -172,7 +175,7 @@ class Facts:
         assert b.shape == self.shape
         form, depth = self.form, self.form.depth
         found = np.zeros(self.size, np.float32)
-        found[:depth] = dither_of_a(form)
+        found[:depth] = random_words(form)
         if not form.is_bf16:
             found[self.along : self.along + depth] = dither_of_b(form)
         wide = np.zeros((depth, self.count * self.panel))
@@ -193,10 +196,9 @@ class Facts:
             if form.is_bf16:
                 bounds = np.array([0.0, bf16_variance(b)])
             else:
-                u = dither_of_a(form).astype(np.float64)
-                starts = -np.rint(u @ rounded.numbers).astype(np.int32)
+                starts = (-form.offset * rounded.numbers.sum(axis=0)).astype(np.int32)
                 made[self.starts : self.scales] = starts.view(np.float32)
-                bounds = integer_variance(b, rounded.scales, form.depth)
+                bounds = rounded.variance(form)
             made[self.scales : self.bounds] = rounded.scales
             of_sums = bounds * self.panel + [0.0, (_SUM_ROUNDING * np.linalg.norm(sums)) ** 2]
             norm = np.linalg.norm(b, axis=0).max()
@@ -204,15 +206,6 @@ class Facts:
                 bounds = of_sums = np.full(2, np.nan)
             made[self.bounds : self.bounds + 4] = [*bounds, *of_sums]
         return made
-
-
-def integer_variance(b: np.ndarray, scales: np.ndarray, depth: int) -> np.ndarray:
-    """Return the variance of an element's error in the panel: A's part, and B's for a norm of 1.
-
-    Both errors are uniform over a step; those of B also meet those of A.
-    """
-    steps = scales**2 / 12
-    return np.array([((b**2).sum(axis=0) / 12 + depth * steps / 12).max(), steps.max()])
 
 
 def bf16_variance(b: np.ndarray) -> float:

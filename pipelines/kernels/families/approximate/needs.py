@@ -3,11 +3,7 @@
 import numpy as np
 
 from pyc_mlir.dialects.numerics.approximation import DEVIATIONS
-from pyc_mlir.pipelines.kernels.families.approximate.facts import (
-    RoundedB,
-    bf16_variance,
-    integer_variance,
-)
+from pyc_mlir.pipelines.kernels.families.approximate.facts import RoundedB, bf16_variance
 from pyc_mlir.pipelines.kernels.families.approximate.forms import Form, best_form
 from pyc_mlir.pipelines.target.target import Target
 
@@ -32,18 +28,18 @@ def needed_share(
     with np.errstate(all="ignore"):
         for start in range(0, b.shape[1], _PANEL):
             panel = slice(start, start + _PANEL)
-            of_rows = _deviations(form, rows, b[:, panel]) / result[:, panel].max(axis=1)
+            of_rows = deviations(form, rows, b[:, panel]) / result[:, panel].max(axis=1)
             share = DEVIATIONS * np.fmax.reduceat(of_rows, tiles)
             found.append(share[np.isfinite(share)])
     shares = np.concatenate(found) if found else np.zeros(0)
     return float(np.quantile(shares, _TILES)) if shares.size else 0.0
 
 
-def _deviations(form: Form, rows: np.ndarray, panel: np.ndarray) -> np.ndarray:
+def deviations(form: Form, rows: np.ndarray, panel: np.ndarray) -> np.ndarray:
     """Return the standard deviation of an element of each row, as kernels bound it."""
     wide = panel.astype(np.float64)
     if form.is_bf16:
         return np.sqrt(np.sqrt((rows**4).sum(axis=1)) * bf16_variance(wide))
-    of_a, of_b = integer_variance(wide, RoundedB.of(form, panel).scales, form.depth)
+    of_a, of_b = RoundedB.of(form, panel).variance(form)
     steps = np.abs(rows).max(axis=1) / form.levels
     return np.sqrt(steps**2 * of_a + (rows**2).sum(axis=1) * of_b)

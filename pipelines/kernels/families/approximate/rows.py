@@ -1,7 +1,9 @@
 """Round a block of A's rows into a workgroup's scratch memory, with what the checks ask of each.
 
-A row's greatest number is the highest level of its integers. What is added before rounding, and
-the sums that take it off again, are those of `facts.py`.
+A row's greatest number is the highest level of its integers. A number is rounded up or down at
+random, by how near it is, with bits that a hash of the whole row makes of fixed ones: equal rows
+have equal bits, and any change of a row draws all of its errors anew, so that no search goes
+step by step to a row whose errors add up. What B's dither adds is that of `facts.py`.
 """
 
 from collections.abc import Sequence
@@ -28,13 +30,21 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     square_root,
     tree,
 )
-from pyc_mlir.pipelines.kernels.lang.words import above, lanes_of_sums, picked_by, size_of, sums_of
+from pyc_mlir.pipelines.kernels.lang.words import (
+    above,
+    lanes_of_sums,
+    mixed,
+    picked_by,
+    size_of,
+    sums_of,
+)
 from pyc_mlir.pipelines.streams.ir import ir
 
 # Rows whose greatest number is beyond these are computed exactly.
 _LEAST, _MOST = 2.0**-100, 2.0**100
 _UNROLL = 4
 _PANELS, _MANY = 4, 32  # panels that are multiplied together, where there are so many registers
+_HALF = 16  # bits
 _NAN = float("nan")
 
 
@@ -146,10 +156,8 @@ class RoundedRows:
     def _row(self, source: Index, row: Index) -> None:
         k, form = self.k, self.places.form
 
-        @k.fold(form.depth, larger, 0.0)
-        def largest(at: Lanes) -> Vector:
-            return size_of(self.a.load(source, at))
-
+        largest, seed = self._read(source)
+        factor = arith.ori(bits(mixed(seed, Vector.counting(k.lanes))), int_constant(1, k.lanes))
         usable = above(largest, Scalar.of(_LEAST)) & above(Scalar.of(_MOST), largest)
         levels = 1.0 if form.is_bf16 else float(form.levels)
         inverse = picked_by(usable, Scalar.of(levels) / largest, Scalar.of(0.0))
@@ -157,14 +165,15 @@ class RoundedRows:
 
         def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
             new = list(kept)
+            drawn = self._drawn(places, seed, factor)
             for n, at in enumerate(places):
                 number = self.a.load(source, at)
                 share = number * inverse_lanes
-                square = share * share
-                new[2 * n], new[2 * n + 1] = (
-                    self._halves(number, square, row, at, new[2 * n : 2 * n + 2])
+                square, own = share * share, new[2 * n : 2 * n + 2]
+                new[2 * n : 2 * n + 2] = (
+                    self._halves(number, square, drawn[n], row, at, own)
                     if form.is_bf16
-                    else self._integers(share, square, row, at, new[2 * n : 2 * n + 2])
+                    else self._integers(share, square, drawn[n], row, at, own)
                 )
             return new
 
@@ -180,27 +189,58 @@ class RoundedRows:
         if not form.is_bf16:
             self._keep(self.places.shifts, -(unit * shares), row)
 
+    def _read(self, source: Index) -> tuple[Scalar, Vector]:
+        """Return a row's greatest number without its sign, and a hash of its bits in each lane."""
+        k = self.k
+
+        def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
+            new = list(kept)
+            for n, at in enumerate(places):
+                x = self.a.load(source, at)
+                new[n] = larger(new[n], size_of(x))
+                new[_UNROLL + n] = mixed(new[_UNROLL + n], x)
+            return new
+
+        starts = [k.vector(0.0)] * _UNROLL + [k.vector(n + 1.0) for n in range(_UNROLL)]
+        found = k.walk(Index.of(self.places.form.depth), _UNROLL, starts, turn)
+        largest = across_lanes(larger, tree(larger, found[:_UNROLL]))
+        whole = mixed(tree(mixed, found[_UNROLL:]), Vector.counting(k.lanes))
+        return largest, across_lanes(mixed, whole).across(k.lanes)
+
+    def _drawn(self, places: Sequence[Lanes], seed: Vector, factor: Any) -> list[Any]:
+        """Return integers for vectors of a row, of which the upper 16 bits are random.
+
+        Two neighbouring vectors share what is drawn.
+        """
+        made: list[Any] = []
+        for at in places[::2]:
+            word = bits(mixed(mixed(self.facts.load(at), seed, factor), seed))
+            made += [word, arith.shli(word, int_constant(_HALF, self.k.lanes))]
+        return made[: len(places)]
+
     def _integers(
-        self, share: Vector, square: Vector, row: Index, at: Lanes, kept: list[Vector]
+        self, share: Vector, square: Vector, drawn: Any, row: Index, at: Lanes, kept: list[Vector]
     ) -> list[Vector]:
         """Store integers; add to squares, and to the products of what they stand for with B's."""
         k, form = self.k, self.places.form
-        added = self.facts.load(at)
-        whole = nearest(share + added)
+        chance = Vector(arith.sitofp(f32_vector(k.lanes), drawn))
+        whole = nearest(fma(chance, 2.0**-32, share))
+        of_b = self.facts.load(Lanes(at.start + self.layout.along, at.mask))
+        stands = Vector(arith.sitofp(f32_vector(k.lanes), whole))
+        if form.offset:
+            whole = arith.addi(whole, int_constant(form.offset, k.lanes))
         bytes_ = ir.IntegerType.get_signless(32 // form.per)
         self._store(arith.trunci(ir.VectorType.get([k.lanes], bytes_), whole), row, at)
-        stands = Vector(arith.sitofp(f32_vector(k.lanes), whole)) - added
-        of_b = self.facts.load(Lanes(at.start + self.layout.along, at.mask))
         return [kept[0] + square, fma(stands, of_b, kept[1])]
 
     def _halves(
-        self, number: Vector, square: Vector, row: Index, at: Lanes, kept: list[Vector]
+        self, number: Vector, square: Vector, drawn: Any, row: Index, at: Lanes, kept: list[Vector]
     ) -> list[Vector]:
         """Store numbers of bf16, rounded up or down by the random bits; add to fourth powers."""
         k = self.k
-        moved = arith.addi(bits(number), bits(self.facts.load(at)))
-        upper = arith.shrui(moved, int_constant(16, k.lanes))
-        sixteen = ir.VectorType.get([k.lanes], ir.IntegerType.get_signless(16))
+        half = int_constant(_HALF, k.lanes)
+        upper = arith.shrui(arith.addi(bits(number), arith.shrui(drawn, half)), half)
+        sixteen = ir.VectorType.get([k.lanes], ir.IntegerType.get_signless(_HALF))
         self._store(arith.trunci(sixteen, upper), row, at)
         return [fma(square, square, kept[0]), kept[1]]
 

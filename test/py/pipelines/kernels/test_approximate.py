@@ -10,10 +10,11 @@ from suites.approximate import Products, is_wrong, ways_of
 
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.numerics.approximation import WAYS
+from pyc_mlir.dialects.numerics.approximation import DEVIATIONS, WAYS
 from pyc_mlir.pipelines.kernels.families.approximate.facts import RoundedB, dither
 from pyc_mlir.pipelines.kernels.families.approximate.family import FAMILY, ApproximateGemm
 from pyc_mlir.pipelines.kernels.families.approximate.forms import FORMS, Form, best_form, has_form
+from pyc_mlir.pipelines.kernels.families.approximate.needs import deviations
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.lang.words import lanes_of_sums
@@ -130,6 +131,64 @@ def test_errors_have_the_deviation_that_the_bound_counts_with(form):
         a = np.full(256, 0.7)
         errors = a @ off / (np.linalg.norm(a) * rounded.scales / np.sqrt(12))
         assert np.abs(errors).max() < 6
+
+
+def test_no_search_step_by_step_finds_a_row_whose_errors_add_up(products):
+    """Each number is kept within one level, at the one of 25 that raises a column's error most."""
+    a, b = drawn(5)
+    for number in each(products):
+        knobs, given = products.knobs[number], products.arguments(number, a, b)
+        panel = b[:, : knobs.product.panel].astype(np.float64)
+        row = np.clip(a[0], -2.5, 2.5)
+        row[0] = 2.5
+        step = 2.5 / (64 if knobs.of_form.is_bf16 else knobs.of_form.levels)
+        for k in range(1, DEPTH):
+            tried = np.repeat(row[None], ROWS, 0)
+            tried[1:, k] = np.clip(row[k] + np.linspace(-1, 1, ROWS - 1) * step, -2.49, 2.49)
+            given[0] = to_device(tried, products.device)
+            found = products.found(number, given)
+            off = found.result[:, : panel.shape[1]] - tried.astype(np.float64) @ panel
+            row = tried[off[:, 0].argmax()]
+        assert found.by_bound + found.by_sums == 0
+        of_rows = deviations(knobs.of_form, tried.astype(np.float64), panel)
+        assert np.abs(off / of_rows[:, None]).max() < 5.5
+
+
+def test_rows_made_of_the_errors_of_weights_are_off_by_no_more_than_documented(products):
+    """docs/contracts.md: what B's rounding adds is fixed, and such rows meet all of it."""
+    _, b = drawn(7)
+    for number in each(products):
+        form = products.knobs[number].of_form
+        if form.is_bf16:
+            continue
+        panel = b[:, : products.knobs[number].product.panel].astype(np.float64)
+        rounded = RoundedB.of(form, panel)
+        held = (rounded.numbers - (dither(DEPTH, 1) - 0.5)[:, None]) * rounded.scales
+        a = np.resize((held - panel).T, (ROWS, DEPTH)).astype(np.float32)
+        result = products.found(number, products.arguments(number, a, b)).result
+        off = np.abs(result[:, : panel.shape[1]] - a.astype(np.float64) @ panel).max(axis=1)
+        share = off / deviations(form, a.astype(np.float64), panel) / DEVIATIONS
+        assert 1 < share.max() < np.sqrt(1 + DEPTH / 12)
+
+
+def test_any_change_of_a_row_draws_its_errors_anew(products):
+    """The last bit or the sign of a number, or two numbers in each other's place."""
+    a, b = drawn(6)
+    changed = np.repeat(a[:1], ROWS, 0)
+    for row in range(2, ROWS):
+        at = 7 * row - 11
+        if row % 3 == 0:
+            changed[row, at] *= -1
+        elif row % 3 == 1:
+            changed[row, at : at + 32 : 16] = changed[row, at : at + 32 : 16][::-1]
+        else:
+            changed[row, at] = np.nextafter(changed[row, at], np.float32(9))
+    for number in each(products):
+        result = products.found(number, products.arguments(number, changed, b)).result
+        errors = result - changed.astype(np.float64) @ b.astype(np.float64)
+        assert np.array_equal(result[0], result[1])
+        alike = np.corrcoef(errors[1:])
+        assert np.abs(alike[0, 1:]).max() < 0.9
 
 
 def test_random_products_of_this_machine_are_within_their_bounds():
