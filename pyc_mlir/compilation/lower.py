@@ -233,8 +233,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     before = copied(module) if expect else None
     _optimize(module, options, context)
     function = entry_function(module)
-    places = {name: str(op.location) for op, name in OpIds(function).by_op.items()}
-    locations = {n: at.removeprefix("loc(").removesuffix(")") for n, at in places.items()}
+    locations = _locations(function)
     # In search of aliases, MLIR would print all constants once before the text.
     pyc_text = module.operation.get_asm(
         large_elements_limit=_READABLE_ELEMENTS,
@@ -272,6 +271,12 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
         context.counts,
         expected,
     )
+
+
+def _locations(function: ir.Operation) -> dict[str, str]:
+    """Return the source locations of a function's ops, by op id."""
+    places = {name: str(op.location) for op, name in OpIds(function).by_op.items()}
+    return {name: at.removeprefix("loc(").removesuffix(")") for name, at in places.items()}
 
 
 def _predicted(
