@@ -31,7 +31,7 @@ ALL_CASES = FULL or os.environ.get("PYC_ALL_CASES") == "1"
 os.environ["PYC_CACHE"] = "0"
 # Tests compare what they compile on their own; those of the self-check have it on.
 os.environ.setdefault("PYC_CHECK", "0")
-os.environ.setdefault("PYC_VERIFY_IR", "1")
+os.environ["PYC_VERIFY_IR"] = "1"
 # Where Python is told to leave no bytecode beside sources, it keeps it in the build folder: each
 # of the many child processes would compile hundreds of modules again.
 if sys.dont_write_bytecode:
