@@ -143,9 +143,9 @@ def _emplace(tensor: Any, dims: list[Any], export: Any, block: Any) -> None:
         alias = _alias(_unbarred(tensor), dims, buffer, ir.InsertionPoint(export))
         export.operands[0] = alias.result
         return
-    argument = _written_argument(made, maker_)
-    if argument is not None:
-        sizes = list(maker(argument).operands)[1:]
+    import_ = _written_argument(made, maker_)
+    if import_ is not None:
+        (argument,), sizes = import_.results, list(import_.operands)[1:]
         alias = _alias(argument, sizes, buffer, ir.InsertionPoint(maker_))
         for number, operand in enumerate(maker_.operands):
             if operand == argument:
@@ -163,11 +163,10 @@ def _emplace(tensor: Any, dims: list[Any], export: Any, block: Any) -> None:
 
 
 def _written_argument(made: Any, op: Any) -> Any | None:
-    """Return the argument that `op` updates in place to make a value that is read once, if any."""
+    """Return the import of what `op` updates in place to make a value that is read once, if any."""
     before = [operand for result, operand in ties(op) if result == made]
-    alone = before and len(list(made.uses)) == 1
-    source = maker(before[0]) if alone else None
-    return before[0] if source is not None and source.name == ARGUMENT else None
+    import_ = maker(before[0]) if before and len(list(made.uses)) == 1 else None
+    return import_ if import_ is not None and import_.name == ARGUMENT else None
 
 
 def _unbarred(tensor: Any) -> Any:

@@ -73,8 +73,8 @@ def test_what_is_declared(case):
     proto, size, clamped = CASES[case]
     module = import_onnx(proto, context=shared_context())
     function = entry_function(module)
-    place = size if isinstance(size, tuple) else (size, -1)
-    wanted = () if size is None else (IndexRange(0, *place),)
+    of_axis, axis = size if isinstance(size, tuple) else (size, -1)
+    wanted = () if size is None else (IndexRange(0, of_axis, axis),)
     assert signature_of(function).indices == wanted
     report = graph_report(function)
     assert report.clamped == clamped
@@ -90,12 +90,12 @@ def taken():
 def test_a_call_is_refused_and_counted(taken, where, tmp_path):
     taken.save(tmp_path / "taken.vmfb")
     program = pyc_mlir.load(tmp_path / "taken.vmfb") if where == "loaded" else taken
-    options = {"out": np.zeros((2, 3, 4), np.float32)} if where == "out" else {}
+    out = np.zeros((2, 3, 4), np.float32) if where == "out" else None
 
     def call(ids: Any) -> np.ndarray:
         array = np.array(ids)
         return np.asarray(
-            program(to_device(array, program.device) if where == "device" else array, **options)
+            program(to_device(array, program.device) if where == "device" else array, out=out)
         )
 
     legal = [[0, -1, -30], [29, 1, 2]]
