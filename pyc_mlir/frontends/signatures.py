@@ -11,11 +11,11 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import RANGES, RESULTS, Ranges, Signature, SignatureEntry, decode
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.index_ranges import INDICES, IndexRange, ranges_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.dialects.util.index_ranges import INDICES, IndexRange, ranges_of
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION

@@ -15,9 +15,9 @@ import pyc_mlir
 from pyc_mlir import Contract, PycError
 from pyc_mlir.artifact.test_vectors import EDGES, make_inputs
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.dialects.index_ranges import IndexRange, ranges_text
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
+from pyc_mlir.dialects.util.index_ranges import IndexRange, ranges_text
 from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.onnx.importer import import_onnx
 from pyc_mlir.frontends.signatures import signature_of
