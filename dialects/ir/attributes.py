@@ -5,13 +5,12 @@ tuple[float, ...] <-> array<f64>, np.dtype <-> type, np.ndarray <-> elements (a 
 `INLINE_BYTES`, printed whole).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.index_ranges import CLAMPED, INDICES, IndexRange
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import dtype_of, element_type, from_mlir, to_mlir
 from pyc_mlir.dialects.ir.resources import as_resource, resource_array, resource_attr
@@ -41,34 +40,6 @@ def attributes_of(op: ir.Operation) -> list[tuple[str, ir.Attribute]]:
             f"{op.location}: {op.name}: expected attributes that MLIR's Python bindings read, "
             f"got: {error}"
         ) from None
-
-
-def write_indices(function: ir.Operation, ranges: Iterable[IndexRange], clamped: int) -> None:
-    """Write on a function the ranges of its arguments, and how many ops clamp computed indices."""
-    numbers = [n for r in ranges for n in (r.input, r.size, r.axis, int(r.negative))]
-    if numbers:
-        function.attributes[INDICES] = ir.DenseI64ArrayAttr.get(numbers)
-    if clamped:
-        function.attributes[CLAMPED] = ir.IntegerAttr.get(ir.IndexType.get(), clamped)
-
-
-def read_indices(function: ir.Operation) -> tuple[IndexRange, ...]:
-    """Read the ranges. Raises VerificationError for what is none of this function's arguments."""
-    if INDICES not in function.attributes:
-        return ()
-    numbers = list(ir.DenseI64ArrayAttr(function.attributes[INDICES]))
-    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    ranks = [from_mlir(t).rank for t in type_.inputs]
-    found = tuple(
-        IndexRange(*numbers[i : i + 3], negative=bool(numbers[i + 3]))
-        for i in range(0, len(numbers) // 4 * 4, 4)
-    )
-    if len(numbers) % 4 or not all(r.fits(ranks) for r in found):
-        raise VerificationError(
-            f"`{INDICES}`: expected an argument, a size or argument, an axis or -1, and 0 or 1 for "
-            f"each range, got {numbers}"
-        )
-    return found
 
 
 def elements_attr(array: np.ndarray) -> ir.Attribute:

@@ -154,7 +154,7 @@ def size_value(value: Any) -> Any:
 # The last group of an execution region are the timepoints that it awaits.
 _SIZE_GROUPS = {DISPATCH: -1, CONCURRENT: -1, EXECUTE: 2}
 # Which group of operands `tied_operands` counts in: a dispatch's first one is its workload.
-_TIED_GROUPS = {DISPATCH: 1, CONCURRENT: 0, EXECUTE: 0}
+_TIED_GROUPS = {DISPATCH: 1, CONCURRENT: 0, EXECUTE: 0, "flow.dispatch": 1}
 
 
 def ties(op: Any) -> list[tuple[Any, Any]]:
@@ -170,7 +170,8 @@ def ties(op: Any) -> list[tuple[Any, Any]]:
     numbers = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(op.attributes["tied_operands"])]
     if not numbers:
         return []
-    pairs = zip(resources(op.results), numbers, strict=True)
+    results = (r for r in op.results if str(r.type) != "!stream.timepoint")
+    pairs = zip(results, numbers, strict=True)
     return [(result, operands[n]) for result, n in pairs if n != UNTIED]
 
 

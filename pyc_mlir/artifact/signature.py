@@ -23,10 +23,10 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.index_ranges import IndexRange, check_indices
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float
 from pyc_mlir.dialects.util.codec import Form
+from pyc_mlir.dialects.util.index_ranges import IndexRange, check_indices
 
 # Arguments of calls that are no arrays: numbers and trees.
 PLAIN = (bool, int, float, list, tuple, dict)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from pyc_mlir.artifact.import_report import ISLAND, GraphBreak, ImportReport
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.dialects.index_ranges import CLAMPED
 from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.dialects.util.index_ranges import CLAMPED
 
 _OURS = "pyc."
 _CONSTANT = "pyc.constant"

@@ -11,11 +11,11 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import RANGES, RESULTS, Ranges, Signature, SignatureEntry, decode
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.attributes import read_indices
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.dialects.util.index_ranges import INDICES, IndexRange, ranges_of
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
@@ -41,8 +41,14 @@ def _without_ranges(function: ir.Operation) -> Signature:
         _arguments(function, "arg_attrs", type_.inputs, "arg"),
         _arguments(function, "res_attrs", type_.results, "result"),
         results=results,
-        indices=read_indices(function),
+        indices=_indices(function, [len(ir.ShapedType(t).shape) for t in type_.inputs]),
     )
+
+
+def _indices(function: ir.Operation, ranks: Sequence[int]) -> tuple[IndexRange, ...]:
+    if INDICES not in function.attributes:
+        return ()
+    return ranges_of(ir.StringAttr(function.attributes[INDICES]).value, ranks)
 
 
 def _check_results(text: str, count: int) -> None:

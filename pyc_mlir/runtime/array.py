@@ -215,8 +215,8 @@ def require_held(view: rt.HalBufferView, spec: Spec) -> None:
 def require_unchanged(arrays: Sequence[Array], before: Sequence[np.ndarray]) -> None:
     """Raise PycError (WRONG_RESULT) unless a call left its arguments as they were before."""
     for number, pair in enumerate(zip(arrays, before, strict=True)):
-        bits = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in pair)
-        if not np.array_equal(*bits):
+        one, other = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in pair)
+        if not np.array_equal(one, other):
             message = f"argument {number}: expected it as it was, got it changed by the call"
             raise PycError(ReasonCode.WRONG_RESULT, message)
 

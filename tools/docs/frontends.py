@@ -193,16 +193,14 @@ unsigned integers, and results that torch-mlir cannot lower to one function of l
 
 ### Indices out of range
 
-In ONNX and PyTorch an index outside of its axis is an error. Where the indices are an argument of
-the program (also by way of integer casts, reshapes and transposes), each call compares the least
-and the greatest of them with the axis before anything runs, and refuses others with
-`INDEX_OUT_OF_RANGE`: `Gather`, `GatherElements`, `GatherND`, `ScatterElements`, `ScatterND`,
-embeddings, `index_select`, `gather`, `scatter`, `x[i]`, `x[i] = y`. Vectors of indices into
-several axes are compared with the longest one. Indices that the program computes, and those in a
-branch that may not run, are clamped (scatters drop them); `clamped` of the import report counts
-such nodes. The check is one of the [guards](explain.md#guards), about 2 us for 128 ids in an
-array of numpy. `guard_indices=False` (`--no-guard-indices`) leaves it out, and all are clamped.
-JAX's indices are clamped or dropped, as JAX says.
+In ONNX and PyTorch an index outside of its axis is an error. If the indices of a gather, scatter,
+embedding or `x[i]` are an argument (also by way of integer casts, reshapes and transposes), each
+call compares the least and the greatest with the axis first, and refuses others
+(`INDEX_OUT_OF_RANGE`): about 2 us for 128 ids in numpy; vectors of indices into several axes are
+compared with the longest. Computed indices, and those in a branch that may not run, are clamped
+or, by scatters, dropped; `clamped` of the import report counts these nodes.
+`guard_indices=False` (`--no-guard-indices`) leaves the check out. In JAX they are clamped or
+dropped, as JAX says.
 
 ## PyTorch
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.fold_work import FoldWork
-from pyc_mlir.dialects.index_ranges import IndexRange
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.ir.irtypes import from_mlir
@@ -27,6 +26,7 @@ from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.quantized import widens_weights
 from pyc_mlir.dialects.types import I64, TensorType, is_integer
+from pyc_mlir.dialects.util.index_ranges import IndexRange
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import chain, take, vector
 from pyc_mlir.frontends.importing.sizes import Extent, Sum, SymbolicSize, SymbolicSizes, total

@@ -22,10 +22,10 @@ import numpy as np
 from pyc_mlir.artifact.import_report import GraphBreak
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import FoldWork
-from pyc_mlir.dialects.ir.attributes import write_indices
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
+from pyc_mlir.dialects.util.index_ranges import CLAMPED, INDICES, ranges_text
 from pyc_mlir.frontends.importing.builders import ConstantBuilder, GraphBuilder, NotWrittenOut
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.sizes import (
@@ -156,7 +156,11 @@ class Importer:
         function.arg_attrs = ir.ArrayAttr.get([a.attributes for a in arguments])
         names = [{"pyc.name": ir.StringAttr.get(n)} for n, _ in results]
         function.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(n) for n in names])
-        write_indices(function.operation, self.b.indices, self.b.clamped)
+        if self.b.indices:
+            function.attributes[INDICES] = ir.StringAttr.get(ranges_text(self.b.indices))
+        if self.b.clamped:
+            number = ir.IntegerAttr.get(ir.IndexType.get(), self.b.clamped)
+            function.attributes[CLAMPED] = number
         return module
 
     def node(

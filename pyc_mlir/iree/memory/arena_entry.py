@@ -23,12 +23,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from pyc_mlir.iree.workarounds.own_results import ARGUMENT, BARRIER
-from pyc_mlir.pipelines.streams.ir import UNTIED, ir, maker, number_of, operations
+from pyc_mlir.pipelines.streams.ir import ir, maker, operations, ties
 
 SUFFIX = "$arena"
 OUTPUTS, BUFFERS, DONATIONS = "pyc.outputs", "pyc.buffers", "pyc.donations"
 _RESHAPE, _DISPATCH, _ALIAS = "flow.tensor.reshape", "flow.dispatch", "hal.tensor.alias"
-_UPDATE = "flow.tensor.update"
 # Dimensions of an output: a size, or the input and its axis that have it. None: not known.
 Shape = list[int | list[int]] | None
 
@@ -137,19 +136,20 @@ def _emplace(tensor: Any, dims: list[Any], export: Any, block: Any) -> None:
     into the buffer first.
     """
     buffer = block.add_argument(_buffer(), ir.Location.unknown())
-    if (first := _first_write(tensor)) is not None:
-        op, number = first
-        before = (maker(d) is None or maker(d).is_before_in_block(op) for d in dims)
-        if op.operands[number].type == tensor.type and all(before):
-            alias = _alias(op.operands[number], dims, buffer, ir.InsertionPoint(op))
-            op.operands[number] = alias.result
-            return
     made = _origin(tensor)
     maker_ = maker(made)
     static = made == tensor or ir.RankedTensorType(made.type).has_static_shape
     if maker_ is None or maker_.name != _DISPATCH or not static:
         alias = _alias(_unbarred(tensor), dims, buffer, ir.InsertionPoint(export))
         export.operands[0] = alias.result
+        return
+    import_ = _written_argument(made, maker_)
+    if import_ is not None:
+        (argument,), sizes = import_.results, list(import_.operands)[1:]
+        alias = _alias(argument, sizes, buffer, ir.InsertionPoint(maker_))
+        for number, operand in enumerate(maker_.operands):
+            if operand == argument:
+                maker_.operands[number] = alias.result
         return
     last = maker_
     for op in filter(None, map(maker, dims)):
@@ -162,35 +162,11 @@ def _emplace(tensor: Any, dims: list[Any], export: Any, block: Any) -> None:
             user.operands[use.operand_number] = alias.result
 
 
-def _first_write(value: Any) -> tuple[Any, int] | None:
-    """Return the op, and its operand, that first writes the argument which `value` is made of.
-
-    None for what is not an argument, updated in place by one op after the other with no reader
-    in between.
-    """
-    found = None
-    while (op := maker(value)) is not None and op.name != ARGUMENT:
-        number = _updated(op, value)
-        if number is None or len(list(value.uses)) != 1:
-            return None
-        if op.name != _RESHAPE:
-            found = op, number
-        value = op.operands[number]
-    return found if op is not None else None
-
-
-def _updated(op: Any, result: Any) -> int | None:
-    """Return the number of the operand whose memory is the result's too; None if none is."""
-    if op.name in (_RESHAPE, _UPDATE):
-        return 0
-    if op.name != _DISPATCH or "tied_operands" not in op.attributes:
-        return None
-    numbers = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(op.attributes["tied_operands"])]
-    if not numbers or numbers[number_of(result)] == UNTIED:
-        return None
-    # They count from the first operand behind the workload.
-    workload = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0]
-    return workload + numbers[number_of(result)]
+def _written_argument(made: Any, op: Any) -> Any | None:
+    """Return the import of what `op` updates in place to make a value that is read once, if any."""
+    before = [operand for result, operand in ties(op) if result == made]
+    import_ = maker(before[0]) if before and len(list(made.uses)) == 1 else None
+    return import_ if import_ is not None and import_.name == ARGUMENT else None
 
 
 def _unbarred(tensor: Any) -> Any:

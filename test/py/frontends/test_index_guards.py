@@ -1,5 +1,6 @@
 """Indices in an argument are compared with their axis at the call, where the source demands it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,9 +15,9 @@ import pyc_mlir
 from pyc_mlir import Contract, PycError
 from pyc_mlir.artifact.test_vectors import EDGES, make_inputs
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.dialects.index_ranges import IndexRange
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
+from pyc_mlir.dialects.util.index_ranges import IndexRange, ranges_text
 from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.onnx.importer import import_onnx
 from pyc_mlir.frontends.signatures import signature_of
@@ -72,8 +73,8 @@ def test_what_is_declared(case):
     proto, size, clamped = CASES[case]
     module = import_onnx(proto, context=shared_context())
     function = entry_function(module)
-    place = size if isinstance(size, tuple) else (size, -1)
-    wanted = () if size is None else (IndexRange(0, *place),)
+    of_axis, axis = size if isinstance(size, tuple) else (size, -1)
+    wanted = () if size is None else (IndexRange(0, of_axis, axis),)
     assert signature_of(function).indices == wanted
     report = graph_report(function)
     assert report.clamped == clamped
@@ -89,12 +90,12 @@ def taken():
 def test_a_call_is_refused_and_counted(taken, where, tmp_path):
     taken.save(tmp_path / "taken.vmfb")
     program = pyc_mlir.load(tmp_path / "taken.vmfb") if where == "loaded" else taken
-    options = {"out": np.zeros((2, 3, 4), np.float32)} if where == "out" else {}
+    out = np.zeros((2, 3, 4), np.float32) if where == "out" else None
 
     def call(ids: Any) -> np.ndarray:
         array = np.array(ids)
         return np.asarray(
-            program(to_device(array, program.device) if where == "device" else array, **options)
+            program(to_device(array, program.device) if where == "device" else array, out=out)
         )
 
     legal = [[0, -1, -30], [29, 1, 2]]
@@ -143,10 +144,11 @@ def test_a_branch_that_may_not_run_declares_nothing():
     assert not signature_of(entry_function(module)).indices
 
 
-@pytest.mark.parametrize("numbers", ["0, 3", "1, 3, -1, 1", "0, -3, -1, 1", "0, 0, 7, 1"])
-def test_malformed_ranges_are_refused(numbers):
+@pytest.mark.parametrize("range_", [(1, 3), (0, -3), (0, 0, 7), (0, 3, "x")])
+def test_malformed_ranges_are_refused(range_):
+    indices = json.dumps(ranges_text([IndexRange(*range_)]))
     text = f"""func.func @main(%i: tensor<3xi64>) -> tensor<3xi64>
-        attributes {{pyc.indices = array<i64: {numbers}>}} {{ return %i : tensor<3xi64> }}"""
+        attributes {{pyc.indices = {indices}}} {{ return %i : tensor<3xi64> }}"""
     with shared_context(), pytest.raises(PycError) as caught:
         module = ir.Module.parse(text)
         signature_of(entry_function(module))

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import logging
 import re
 import subprocess
@@ -36,6 +37,7 @@ from pyc_mlir.compilation import plan_memory as planned
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.util.index_ranges import IndexRange, ranges_text
 from pyc_mlir.frontends.hlo.control import Loops
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import current_place, probe
@@ -88,11 +90,12 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.INDEX_OUT_OF_RANGE)
 def _(here: Here) -> Codes:
-    text = """func.func @main(%i: tensor<1xi64>, %x: tensor<3xf32>) -> tensor<1xf32>
-        attributes {pyc.indices = array<i64: 0, 3, -1, 1>} {
+    indices = json.dumps(ranges_text([IndexRange(0, 3)]))
+    text = f"""func.func @main(%i: tensor<1xi64>, %x: tensor<3xf32>) -> tensor<1xf32>
+        attributes {{pyc.indices = {indices}}} {{
       %0 = "pyc.gather"(%x, %i) : (tensor<3xf32>, tensor<1xi64>) -> tensor<1xf32>
       return %0 : tensor<1xf32>
-    }"""
+    }}"""
     return reported(lambda: pyc_mlir.compile(text, device=SYNC)(np.array([3]), X[0]))
 
 

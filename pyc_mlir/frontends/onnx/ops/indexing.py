@@ -37,11 +37,10 @@ def gather_vectors(n: OnnxNode) -> Any:
 
 
 def _declare_vectors(n: OnnxNode, sizes: Sequence[Extent]) -> None:
-    """Declare the range of vectors of indices: of several sizes, that of the largest."""
+    """Declare the range of vectors of indices, that of the largest size; none of dynamic ones."""
     known = [s for s in sizes if isinstance(s, int)]
-    size = sizes[0] if len(set(sizes)) == 1 else max(known) if len(known) == len(sizes) else None
-    if size is not None:
-        n.b.declare_indices(n.x(1), size)
+    if len(known) == len(sizes):
+        n.b.declare_indices(n.x(1), max(known))
 
 
 def _depth(n: OnnxNode) -> int:

@@ -5,16 +5,18 @@ calls such an index an error (ONNX, PyTorch), and the indices are an argument of
 front end declares an `IndexRange`, and every call compares the least and the greatest index.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
 
-# The attributes of a function: its ranges, four numbers each, and how many ops take indices that
-# the program computes.
+# The attributes of a function: its ranges as text, and how many ops take indices that the program
+# computes.
 INDICES, CLAMPED = "pyc.indices", "pyc.clamped"
 
 
@@ -42,6 +44,23 @@ class IndexRange:
         """Return the least and the greatest index that a call with these arrays may have."""
         size = self.size if self.axis < 0 else arrays[self.size].shape[self.axis]
         return (-size if self.negative else 0), size - 1
+
+
+def ranges_text(ranges: Iterable[IndexRange]) -> str:
+    """Return ranges as text."""
+    return json.dumps(to_data(tuple(ranges)))
+
+
+def ranges_of(text: str, ranks: Sequence[int]) -> tuple[IndexRange, ...]:
+    """Read the ranges of a function whose arguments have these ranks. Raises PycError."""
+    try:
+        found = from_data(tuple[IndexRange, ...], json.loads(text), INDICES)
+        if all(r.fits(ranks) for r in found):
+            return found
+    except (PycError, ValueError):
+        pass
+    message = f"`{INDICES}`: expected ranges of indices in its arguments, got {text:.200}"
+    raise PycError(ReasonCode.INVALID_IR, message)
 
 
 def check_indices(
