@@ -112,9 +112,7 @@ def total(extents: Iterable[Extent]) -> Extent:
     # The number, which has no atoms, comes last.
     ordered = sorted((i for i in factors.items() if i[1]), key=lambda item: (not item[0], item[0]))
     terms = [SymbolicSize(factor, atoms) if atoms else factor for atoms, factor in ordered]
-    if len(terms) < 2:
-        return terms[0] if terms else 0
-    return SymbolicSize(1, (Sum(terms),))
+    return SymbolicSize(1, (Sum(terms),)) if len(terms) > 1 else next(iter(terms), 0)
 
 
 def _terms(extent: Extent) -> Iterator[tuple[tuple[str, ...], int]]:

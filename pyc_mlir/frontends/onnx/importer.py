@@ -155,8 +155,7 @@ class _Importer:
                 "export the model with the inputs' shapes",
             )
         dims: list[Extent] = []
-        shape = next(self._shapes, ())
-        given = shape if isinstance(shape, tuple | list) else ()
+        given = next(self._shapes, ())
         for axis, dim in enumerate(tensor.shape.dim):
             if dim.HasField("dim_value"):
                 dims.append(dim.dim_value)
