@@ -70,10 +70,8 @@ class SymbolicSize:
         return _ordering(self, other) >= 0
 
     def __str__(self) -> str:
-        if self.factor == 1 == len(self.atoms):
-            return f"{self.atoms[0]}"
         factor = [] if self.factor == 1 else [str(self.factor)]
-        return "*".join([*factor, *(f"({a})" if isinstance(a, Sum) else a for a in self.atoms)])
+        return "*".join([*factor, *self.atoms])
 
     @property
     def is_length(self) -> bool:
