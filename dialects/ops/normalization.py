@@ -15,7 +15,7 @@ def _f64(*arrays: np.ndarray) -> list[np.ndarray]:
     return [a.astype(np.float64) for a in arrays]
 
 
-class RowWise(OpDef, traits=Trait.OVERWRITES):
+class RowWise(OpDef, traits=Trait.OVERWRITES | Trait.WIDE):
     """Base of ops that compute each row, along the last dimensions or `axis`, by itself."""
 
     anchor = "row"
@@ -43,9 +43,11 @@ class Softmax(RowWise, name="softmax", operands="x", traits=Trait.ALIGNED | Trai
 
     @staticmethod
     def decompose(b: Any, x: Any, *, axis: int) -> Any:
-        """Keep the dimension of reductions, so that every step broadcasts back."""
-        e = b.exp(b.sub(x, b.reduce_max(x, axes=(axis,), keepdims=True)))
-        return b.div(e, b.reduce_sum(e, axes=(axis,), keepdims=True))
+        """Keep the dimension of reductions; in f32 for 16-bit floats, whose sums may overflow."""
+        wide = b.convert(x, accumulator(b.type_of(x).dtype))
+        e = b.exp(b.sub(wide, b.reduce_max(wide, axes=(axis,), keepdims=True)))
+        out = b.div(e, b.reduce_sum(e, axes=(axis,), keepdims=True))
+        return b.convert(out, b.type_of(x).dtype)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
@@ -69,10 +71,11 @@ class LogSoftmax(RowWise, name="log_softmax", operands="x", traits=Trait.ALIGNED
 
     @staticmethod
     def decompose(b: Any, x: Any, *, axis: int) -> Any:
-        """Return the equation in primitive ops."""
-        shifted = b.sub(x, b.reduce_max(x, axes=(axis,), keepdims=True))
+        """Return the equation in primitive ops; in f32 for 16-bit floats, as softmax."""
+        wide = b.convert(x, accumulator(b.type_of(x).dtype))
+        shifted = b.sub(wide, b.reduce_max(wide, axes=(axis,), keepdims=True))
         total = b.reduce_sum(b.exp(shifted), axes=(axis,), keepdims=True)
-        return b.sub(shifted, b.log(total))
+        return b.convert(b.sub(shifted, b.log(total)), b.type_of(x).dtype)
 
 
 def _check_trailing(x: TensorType, axis: int, **vectors: TensorType) -> int:
@@ -87,9 +90,7 @@ def _check_trailing(x: TensorType, axis: int, **vectors: TensorType) -> int:
     return axis
 
 
-class Layernorm(
-    RowWise, name="layernorm", operands="x scale bias", traits=Trait.ALIGNED | Trait.WIDE
-):
+class Layernorm(RowWise, name="layernorm", operands="x scale bias", traits=Trait.ALIGNED):
     """out = (x - mean(x)) / sqrt(var(x) + epsilon) * scale + bias over the dimensions from `axis`.
 
     Ba, Kiros and Hinton, 2016. `scale` and `bias` have the shape ``x.shape[axis:]``.
@@ -134,7 +135,7 @@ class Layernorm(
         return 8 * out.elements
 
 
-class Rmsnorm(RowWise, name="rmsnorm", operands="x scale", traits=Trait.ALIGNED | Trait.WIDE):
+class Rmsnorm(RowWise, name="rmsnorm", operands="x scale", traits=Trait.ALIGNED):
     """out = x / sqrt(mean(x^2) + epsilon) * scale over the dimensions from `axis`.
 
     Zhang and Sennrich, 2019. `scale` has the shape ``x.shape[axis:]``.

@@ -398,7 +398,8 @@ def _onnx(model: Any, inputs: Inputs, context: ir.Context, islands: bool) -> ir.
         if inputs is None:
             raise
     shapes = [getattr(i, "dims", None) or getattr(i, "shape", i) for i in inputs]
-    return import_onnx(model, context=context, islands=islands, shapes=shapes)
+    given = [tuple(s) if isinstance(s, tuple | list) else () for s in shapes]
+    return import_onnx(model, context=context, islands=islands, shapes=given)
 
 
 _LOADED = "if you trust it, load it with torch and give the module or the ExportedProgram"

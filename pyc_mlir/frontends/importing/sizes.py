@@ -70,10 +70,8 @@ class SymbolicSize:
         return _ordering(self, other) >= 0
 
     def __str__(self) -> str:
-        if self.factor == 1 == len(self.atoms):
-            return f"{self.atoms[0]}"
         factor = [] if self.factor == 1 else [str(self.factor)]
-        return "*".join([*factor, *(f"({a})" if isinstance(a, Sum) else a for a in self.atoms)])
+        return "*".join([*factor, *self.atoms])
 
     @property
     def is_length(self) -> bool:
@@ -112,9 +110,7 @@ def total(extents: Iterable[Extent]) -> Extent:
     # The number, which has no atoms, comes last.
     ordered = sorted((i for i in factors.items() if i[1]), key=lambda item: (not item[0], item[0]))
     terms = [SymbolicSize(factor, atoms) if atoms else factor for atoms, factor in ordered]
-    if len(terms) < 2:
-        return terms[0] if terms else 0
-    return SymbolicSize(1, (Sum(terms),))
+    return SymbolicSize(1, (Sum(terms),)) if len(terms) > 1 else next(iter(terms), 0)
 
 
 def _terms(extent: Extent) -> Iterator[tuple[tuple[str, ...], int]]:

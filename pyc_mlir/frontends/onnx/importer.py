@@ -6,7 +6,8 @@ Weights become `pyc.constant`. Nodes with constant operands are computed at impo
 arithmetic is evaluated symbolically. All other nodes become pyc ops at the location
 ``loc("node name"("model.onnx":node:1))``. The function's arguments carry `pyc.name` and, if a
 dimension is dynamic, `pyc.dims` with the names of their dimensions. With `islands` a node that PyC
-cannot import may become a call of what torch-mlir makes of it (frontends/islands).
+cannot import may become a call of what torch-mlir makes of it (frontends/islands). What cannot be
+imported with dynamic dimensions is imported at the sizes of a compile's `inputs`, if there are any.
 """
 
 from collections.abc import Sequence
@@ -154,8 +155,7 @@ class _Importer:
                 "export the model with the inputs' shapes",
             )
         dims: list[Extent] = []
-        shape = next(self._shapes, ())
-        given = shape if isinstance(shape, tuple | list) else ()
+        given = next(self._shapes, ())
         for axis, dim in enumerate(tensor.shape.dim):
             if dim.HasField("dim_value"):
                 dims.append(dim.dim_value)

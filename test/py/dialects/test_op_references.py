@@ -183,6 +183,14 @@ def test_a_batch_norm_of_16_bits_rounds_no_offset(name):
     np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=0.01)
 
 
+@pytest.mark.parametrize(("op", "wanted"), [("softmax", 2.0**-17), ("log_softmax", -11.783)])
+def test_long_rows_of_f16_are_summed_in_f32(op, wanted):
+    """As many equal terms as a large vocabulary has are beyond f16."""
+    found = OPS[op].decompose(NumpyBuilder(), np.zeros((1, 1 << 17), np.float16), axis=1)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, np.full_like(found, wanted), 1e-3)
+
+
 def types(*shapes: tuple[int, ...], dtype: str = "f32") -> list[TensorType]:
     return [TensorType(s, DTYPES[dtype]) for s in shapes]
 
