@@ -436,6 +436,7 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "rsqrt": elementwise(_rsqrt),
     "tanh": elementwise(math.tanh),
     "erf": elementwise(lambda a: 1 - math.erfc(a)),
+    "erfc": elementwise(math.erfc),
     "and": elementwise(lambda a, b: a & b),
     "or": elementwise(lambda a, b: a | b),
     "xor": elementwise(lambda a, b: a ^ b),
