@@ -16,8 +16,8 @@ from pyc_mlir.dialects.ops.elementwise import (
 )
 
 # exp(x^2) erfc(x) from 1 to 8 as P / Q, and beyond as R / S, the constants first: the published
-# coefficients of the Cephes library (Moshier, 1989). To f32's digits P / Q holds from 0 to 9.2, where
-# the result is no normal number any more.
+# coefficients of the Cephes library (Moshier, 1989). To f32's digits P / Q holds from 0 to 9.2,
+# where the result is no normal number any more.
 P_Q = (
     (5.57535335369399327526e2, 1.02755188689515710272e3, 9.34528527171957607540e2,
      5.26445194995477358631e2, 1.96520832956077098242e2, 4.86371970985681366614e1,

@@ -3,6 +3,7 @@
 Everything runs over the whole table of op_cases.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -107,6 +108,14 @@ def test_decomposition_equals_the_reference(op):
             raise AssertionError(f"{case}: {error}") from None
         compared += 1
     assert compared >= 3
+
+
+@pytest.mark.parametrize(("name", "top"), [("f32", 9), ("f64", 26)])
+def test_erfc_keeps_its_digits_where_it_is_small(name, top):
+    x = np.linspace(-top, top, 999).astype(DTYPES[name])
+    got = OPS["erfc"].decompose(NumpyBuilder(), x)
+    want = [math.erfc(v) for v in x.tolist()]
+    np.testing.assert_allclose(got, want, {"f32": 1e-6, "f64": 1e-14}[name])
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
