@@ -3,8 +3,8 @@
 Every second one goes through `torch.export`, the others through `torch.compile`; the references
 evaluate what PyC imports, so that nothing is compiled. The first steps of a function are exact, so
 that the places where quotients, orders and comparisons jump are the same everywhere; smooth
-functions, whose results are rounded, come after them. Norms, means and attention are asked of 16-bit
-numbers whose squares leave f16's range, with parameters of f32 as autocast has them.
+functions, whose results are rounded, come after them. Norms, means and attention are asked of
+16-bit numbers whose squares leave f16's range, with parameters of f32 as autocast has them.
 """
 
 from collections.abc import Callable
