@@ -22,6 +22,17 @@ def accumulated(b: Any, x: Any, formula: Callable[..., Any], *others: Any) -> An
     return b.convert(formula(*wide), dtype)
 
 
+def rational(b: Any, t: Any, tables: Sequence[Sequence[float]]) -> Any:
+    """Return the quotient of two polynomials, by their coefficients, the constants first."""
+    sums = []
+    for table in tables:
+        total = b.scalar(table[-1], t)
+        for c in reversed(table[:-1]):
+            total = b.add(b.mul(total, t), b.scalar(c, t))
+        sums.append(total)
+    return b.div(*sums)
+
+
 def _in_accumulator(
     formula: Callable[[Any, Any, Any], Any],
 ) -> Callable[[Any, Any, Any], Any]:
@@ -256,11 +267,6 @@ def hypot(b: Any, x: Any, y: Any) -> Any:
     return b.select(infinite, infinity, length)
 
 
-def erfc(b: Any, x: Any) -> Any:
-    """1 - erf x."""
-    return accumulated(b, x, lambda x: b.sub(b.scalar(1, x), b.erf(x)))
-
-
 # Numerator and denominator of Wichura's AS 241 (PPND16), the constant first: of 0.180625 - q^2 in
 # the middle, of r - 1.6 in the tails, and of r - 5 far out.
 _QUANTILE = (
@@ -297,23 +303,14 @@ def erfinv(b: Any, x: Any) -> Any:
     Wichura, "Algorithm AS 241", 1988. Infinite at 1 and -1, NaN beyond.
     """
 
-    def ratio(t: Any, tables: Sequence[Sequence[float]]) -> Any:
-        sums = []
-        for table in tables:
-            total = b.scalar(table[-1], t)
-            for c in reversed(table[:-1]):
-                total = b.add(b.mul(total, t), b.scalar(c, t))
-            sums.append(total)
-        return b.div(*sums)
-
     def formula(x: Any) -> Any:
         half = b.mul(x, b.scalar(0.5, x))
         inner = b.sub(b.scalar(0.180625, x), b.mul(half, half))
-        middle = b.mul(half, ratio(inner, _QUANTILE[0]))
+        middle = b.mul(half, rational(b, inner, _QUANTILE[0]))
         share = b.mul(b.sub(b.scalar(1, x), b.abs(x)), b.scalar(0.5, x))
         r = b.sqrt(b.neg(b.log(share)))
-        near = ratio(b.sub(r, b.scalar(1.6, x)), _QUANTILE[1])
-        far = ratio(b.sub(r, b.scalar(5, x)), _QUANTILE[2])
+        near = rational(b, b.sub(r, b.scalar(1.6, x)), _QUANTILE[1])
+        far = rational(b, b.sub(r, b.scalar(5, x)), _QUANTILE[2])
         tail = b.select(b.compare(r, b.scalar(5, x), predicate="le"), near, far)
         # The quotient of two infinities would be NaN.
         tail = b.select(b.compare(r, b.scalar(math.inf, x), predicate="eq"), r, tail)
@@ -322,6 +319,16 @@ def erfinv(b: Any, x: Any) -> Any:
         return b.mul(out, b.scalar(math.sqrt(0.5), x))
 
     return accumulated(b, x, formula)
+
+
+def filled(b: Any, x: Any, low: Sequence[int], high: Sequence[int], value: Any) -> Any:
+    """Pad as pyc.pad, whose value is an f64, by any value of the type, as i64's greatest number."""
+    widths = {"low": tuple(low), "high": tuple(high)}
+    if is_float(b.type_of(x).dtype) or int(float(value)) == int(value):
+        return b.pad(x, **widths, value=float(value))
+    inside = b.cast(b.compare(x, x, predicate="eq"), dtype=DTYPES["i8"])
+    inside = b.cast(b.pad(inside, **widths), dtype=BOOL)
+    return b.select(inside, b.pad(x, **widths), b.scalar(int(value), x))
 
 
 def sees_a_key(b: Any, mask: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Reductions over listed axes, argmax, and cumulative sums.
+"""Reductions over listed axes, argmax, cumulative sums, and the order of elements.
 
 Empty reductions give the identity of the operation.
 """
@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.opdef import OpDef, Trait
-from pyc_mlir.dialects.ops.elementwise import FLOAT, NUMBER, require_dtype
+from pyc_mlir.dialects.ops.elementwise import FLOAT, NUMBER, require_dtype, wide
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis, require
-from pyc_mlir.dialects.types import I64, Shape, TensorType, accumulator, highest, is_float, lowest
+from pyc_mlir.dialects.types import (
+    BOOL,
+    I64,
+    Shape,
+    TensorType,
+    accumulator,
+    highest,
+    is_float,
+    lowest,
+)
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
@@ -182,3 +191,44 @@ class Argmax(OpDef, name="argmax", operands="x", traits=Trait.REDUCES):
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
         """Return one comparison for each element read."""
         return inputs[0].elements
+
+
+class Argsort(OpDef, name="argsort", operands="x"):
+    """out = the indices that sort x along `axis`, as i64; the first `count` of them (-1: all).
+
+    The order is stable: of equal elements the earlier comes first, with `descending` too. A NaN
+    counts as greater than all numbers.
+    """
+
+    axis: int = -1
+    descending: bool = False
+    count: int = -1
+
+    @staticmethod
+    def infer(x: TensorType, *, axis: int, descending: bool, count: int) -> TensorType:
+        """Return i64 of the shape of x, with `count` elements along `axis`."""
+        require_dtype(x, NUMBER | {BOOL}, "operand 0")
+        axis = normalize_axis(axis, x.rank)
+        size = x.shape[axis]
+        fits = count >= -1 and (size is None or count <= size)
+        require(fits, f"`count`: expected -1 or at most {size} elements, got {count}")
+        shape = list(x.shape)
+        shape[axis] = size if count == -1 else count
+        return TensorType(tuple(shape), I64)
+
+    @staticmethod
+    def reference(x: np.ndarray, *, axis: int, descending: bool, count: int) -> np.ndarray:
+        """Return numpy's stable argsort; for a descending order of the reversed array."""
+        x = wide(np.moveaxis(x, axis, -1))
+        size = x.shape[-1]
+        if descending:
+            order = size - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+        else:
+            order = np.argsort(x, axis=-1, kind="stable")
+        return np.moveaxis(order[..., : size if count == -1 else count], -1, axis)
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Count as many comparisons of each element as its axis has bits."""
+        size = inputs[0].shape[params["axis"]] or 0
+        return inputs[0].elements * max(1, math.ceil(math.log2(max(size, 1))))

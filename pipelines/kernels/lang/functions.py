@@ -14,6 +14,7 @@ from math import inf, nan
 from types import MappingProxyType
 from typing import Any
 
+from pyc_mlir.dialects.ops.error_function import P_Q
 from pyc_mlir.pipelines.kernels.lang.values import (
     ROUNDING,
     SMALLEST,
@@ -25,6 +26,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     fma,
     from_bits,
     int_constant,
+    maximum,
     square_root,
     where,
 )
@@ -37,6 +39,7 @@ ERRORS = MappingProxyType(
         "exp_nonpositive": (1.2e-7, 0.0),
         "tanh": (3.5e-7, 0.0),
         "erf": (3.5e-7, 0.0),
+        "erfc": (1e-6, 0.0),
         "log": (1.5e-7, 0.0),
         "sqrt": (ROUNDING, 0.0),
         "rsqrt": (3 * ROUNDING, 0.0),
@@ -69,6 +72,8 @@ _ERF_BOTTOM = (
     *(-1.1791602954361697e-7, 0.000023547966471313185, 0.0010179625278914885),
     *(0.014070470171167667, 0.11098505178285362, 0.49746925110067538, 1.0),
 )
+# Where the result is 0.
+_ERFC_LIMIT = 10.1
 _LOG = (
     *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
     *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
@@ -152,6 +157,16 @@ def erf(x: Vector) -> Vector:
     square = near * near
     value = near * polynomial(square, _ERF_TOP) / polynomial(square, _ERF_BOTTOM)
     return clamp(value, -1.0, 1.0)
+
+
+def erfc(x: Vector) -> Vector:
+    """1 - erf x, as exact where it is small: as pyc.erfc decomposes."""
+    size = clamp(maximum(x, -x), 0.0, _ERFC_LIMIT)
+    coarse = ((size * 16.0 + _ROUNDER) - _ROUNDER) * 0.0625
+    power = exp_nonpositive(-(coarse * coarse)) * _exp_within((coarse - size) * (coarse + size))
+    top, bottom = (polynomial(size, table[::-1]) for table in P_Q)
+    tail = power * top / bottom
+    return where(x < 0.0, 2.0 - tail, tail)
 
 
 def log(x: Vector) -> Vector:

@@ -220,7 +220,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "exp": _function("exp", _exp),
     "log": _function("log", _log),
     "tanh": _function("tanh", _slope(1.0)),
-    "erf": _function("erf", _slope(1.13)),
+    **{name: _function(name, _slope(1.13)) for name in ("erf", "erfc")},
     "sigmoid": _function("sigmoid", _slope(0.25)),
     "silu": _function("silu", _slope(1.1)),
     "gelu": _function("gelu", _slope(1.13)),

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ops.error_function import P_Q
 from pyc_mlir.pipelines.linalg.base.lowering import constant_scalar
 
 Scalar = ir.Value
@@ -29,28 +30,6 @@ _ERF_U = (
     4.59432382970980127987e3,
     2.26290000613890934246e4,
     4.92673942608635921086e4,
-)
-_ERFC_P = (
-    2.46196981473530512524e-10,
-    5.64189564831068821977e-1,
-    7.46321056442269912687e0,
-    4.86371970985681366614e1,
-    1.96520832956077098242e2,
-    5.26445194995477358631e2,
-    9.34528527171957607540e2,
-    1.02755188689515710272e3,
-    5.57535335369399327526e2,
-)
-_ERFC_Q = (
-    1.0,
-    1.32281951154744992508e1,
-    8.67072140885989742329e1,
-    3.54937778887819891062e2,
-    9.75708501743205489753e2,
-    1.82390916687909736289e3,
-    2.24633760818710981792e3,
-    1.65666309194161350182e3,
-    5.57535340817727675546e2,
 )
 
 
@@ -127,7 +106,7 @@ def erf(x: Scalar) -> Scalar:
     size = _op("arith.minimumf", _op("math.absf", x), _number(6.0))
     tail = _mul(
         _exp(_op("arith.negf", _mul(size, size))),
-        _div(_polynomial(size, _ERFC_P), _polynomial(size, _ERFC_Q)),
+        _div(*(_polynomial(size, table[::-1]) for table in P_Q)),
     )
     far = _op("math.copysign", _sub(_number(1.0), tail), x)
     return _select(_less(_op("math.absf", x), _number(1.0)), near, far)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.types import accumulator, is_float
 from pyc_mlir.frontends.hlo.movement import pad_edges, reverse, transposed
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import product, reshape_to
@@ -24,7 +25,8 @@ class DotDims:
 
 def dot_general(b: Any, lhs: Any, rhs: Any, dims: DotDims, dtype: np.dtype) -> Any:
     """out[batch, free of lhs, free of rhs] = the sum over the contracted dimensions, as `dtype`."""
-    lhs, rhs = b.convert(lhs, dtype), b.convert(rhs, dtype)
+    wide = computed(b, lhs, rhs, dtype)
+    lhs, rhs = b.convert(lhs, wide), b.convert(rhs, wide)
     left, right = b.dims(lhs), b.dims(rhs)
     free_left = _free(len(left), (*dims.lhs_batch, *dims.lhs_contract))
     free_right = _free(len(right), (*dims.rhs_batch, *dims.rhs_contract))
@@ -38,7 +40,17 @@ def dot_general(b: Any, lhs: Any, rhs: Any, dims: DotDims, dtype: np.dtype) -> A
     merged = rows if keeps_rows else [product(rows)]
     lhs = _reshaped(b, lhs, (*batch, *merged, depth))
     rhs = _reshaped(b, rhs, (*batch, depth, product(columns)))
-    return _reshaped(b, b.matmul(lhs, rhs), (*batch, *rows, *columns))
+    out = b.convert(b.matmul(lhs, rhs), dtype)
+    return _reshaped(b, out, (*batch, *rows, *columns))
+
+
+def computed(b: Any, lhs: Any, rhs: Any, dtype: np.dtype) -> np.dtype:
+    """Return the type to multiply in, which rounds no operand; integers wrap, in `dtype` too."""
+    own = [t for v in (lhs, rhs) if is_float(t := b.type_of(v).dtype)]
+    widest = max((dtype, *own), key=lambda t: t.itemsize)
+    if not is_float(dtype) or all(t == widest or t.itemsize < widest.itemsize for t in own):
+        return widest if is_float(dtype) else dtype
+    return accumulator(widest)
 
 
 def _free(rank: int, taken: Sequence[int]) -> tuple[int, ...]:
@@ -91,7 +103,8 @@ def convolution(b: Any, x: Any, weight: Any, c: Convolution, dtype: np.dtype) ->
     rank = len(c.strides)
     if rank not in (1, 2):
         raise unsupported(f"a convolution over {rank} dimensions: expected one or two")
-    x, weight = b.convert(x, dtype), b.convert(weight, dtype)
+    wide = computed(b, x, weight, dtype)
+    x, weight = b.convert(x, wide), b.convert(weight, wide)
     flipped = [d for d, back in zip(c.weight.spatial, c.reversal, strict=False) if back]
     weight = reverse(b, weight, flipped) if flipped else weight
     first = c.image.order("OIS") == tuple(range(rank + 2))
@@ -119,7 +132,7 @@ def convolution(b: Any, x: Any, weight: Any, c: Convolution, dtype: np.dtype) ->
         groups=groups,
         layout="NCHW" if first else "NHWC",
     )
-    out = b.squeeze(out, start) if rank == 1 else out
+    out = b.convert(b.squeeze(out, start) if rank == 1 else out, dtype)
     return transposed(b, out, tuple(np.argsort(c.out.order(orders[0])).tolist()))
 
 

@@ -74,7 +74,8 @@ def integer_power(b: Any, x: Any, exponent: int) -> Any:
     if exponent < 0:
         return b.div(b.scalar(1, x), integer_power(b, x, -exponent))
     if exponent == 0:
-        return b.add(b.sub(x, x), b.scalar(1, x))
+        # Of infinities and NaN too.
+        return b.select(b.compare(x, x, predicate="eq"), *(b.scalar(1, x),) * 2)
     out, square = None, x
     while exponent:
         if exponent & 1:
@@ -147,7 +148,7 @@ def _total(name: str) -> Pointwise:
 
 _SAME = (
     "sub", "pow", "neg", "abs", "floor", "ceil", "exp", "log", "sin", "cos", "sqrt", "rsqrt",
-    "tanh", "erf", "rem", "and", "or", "xor", "not", "shift_left",
+    "tanh", "erf", "erfc", "rem", "and", "or", "xor", "not", "shift_left",
 )  # fmt: skip
 POINTWISE: dict[str, Pointwise] = {
     **{name: _direct(name) for name in _SAME},
@@ -155,7 +156,6 @@ POINTWISE: dict[str, Pointwise] = {
     **{f"{name}_to": _total(name) for name in ("eq", "lt", "le")},
     **{name: getattr(functions, name) for name in ("tan", "sinh", "cosh", "asinh", "acosh")},
     **{name: getattr(functions, name) for name in ("atanh", "log1p", "expm1", "exp2")},
-    "erfc": functions.erfc,
     "nextafter": functions.nextafter,
     "erf_inv": functions.erfinv,
     **{name: getattr(angles, name) for name in ("atan", "asin", "acos", "atan2")},

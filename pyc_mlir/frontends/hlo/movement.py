@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.functions import filled
 from pyc_mlir.dialects.ops.movement import END, START
 from pyc_mlir.dialects.types import BOOL, I64
 from pyc_mlir.frontends.hlo.call import Call
@@ -43,9 +44,7 @@ def reverse(b: Any, x: Any, axes: Sequence[int]) -> Any:
     return b.slice(x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
 
 
-def pad_edges(
-    b: Any, x: Any, axis: int, low: int, high: int, value: float, interior: int = 0
-) -> Any:
+def pad_edges(b: Any, x: Any, axis: int, low: int, high: int, value: Any, interior: int = 0) -> Any:
     """Pad one dimension as XLA: `interior` values between elements, negative ends cut off."""
     rank = b.type_of(x).rank
     if interior:
@@ -55,11 +54,11 @@ def pad_edges(
     if low > 0 or high > 0:
         ends = [[0] * rank, [0] * rank]
         ends[0][axis], ends[1][axis] = max(low, 0), max(high, 0)
-        x = b.pad(x, low=tuple(ends[0]), high=tuple(ends[1]), value=value)
+        x = filled(b, x, ends[0], ends[1], value)
     return x
 
 
-def _interior(b: Any, x: Any, axis: int, interior: int, value: float) -> Any:
+def _interior(b: Any, x: Any, axis: int, interior: int, value: Any) -> Any:
     """Insert `interior` values after each element, except for the last one."""
     dims = b.dims(x)
     size = dims[axis]
@@ -69,7 +68,7 @@ def _interior(b: Any, x: Any, axis: int, interior: int, value: float) -> Any:
         return x
     spread = reshape_to(b, x, (*dims[: axis + 1], 1, *dims[axis + 1 :]))
     high = tuple(interior if d == axis + 1 else 0 for d in range(len(dims) + 1))
-    spread = b.pad(spread, low=(0,) * len(high), high=high, value=value)
+    spread = filled(b, spread, (0,) * len(high), high, value)
     step = interior + 1
     flat = reshape_to(b, spread, (*dims[:axis], size * step, *dims[axis + 1 :]))
     return take(b, flat, axis, 0, size * step - interior)
@@ -79,7 +78,7 @@ def pad(call: Call, low: Sequence[int], high: Sequence[int], interior: Sequence[
     """Pad as XLA; operand 1 is the value."""
     b, value = call.b, call.value(1)
     if value is not None:
-        return _padded(b, call.x(0), low, high, interior, float(value))
+        return _padded(b, call.x(0), low, high, interior, value)
     # The value is computed when the program runs: elements of x stand where the mask is true.
     ones = b.constant(np.ones((1,) * call.type(0).rank, np.int8))
     mask = _padded(b, expand_to(b, ones, call.dims(0)), low, high, interior, 0.0)
@@ -93,11 +92,11 @@ def _padded(
     low: Sequence[int],
     high: Sequence[int],
     interior: Sequence[int],
-    value: float,
+    value: Any,
 ) -> Any:
     plain = not any(interior) and min((*low, *high), default=0) >= 0
     if plain:
-        return b.pad(x, low=tuple(low), high=tuple(high), value=value) if any((*low, *high)) else x
+        return filled(b, x, low, high, value) if any((*low, *high)) else x
     for axis in range(len(low)):
         x = pad_edges(b, x, axis, low[axis], high[axis], value, interior[axis])
     return x

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
+from pyc_mlir.dialects.functions import logaddexp
+from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, dtype_name, is_float
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
 from pyc_mlir.frontends.hlo.movement import pad_edges, slice_, transposed
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.shaping import reshape_to
+from pyc_mlir.frontends.importing.shaping import prefixes, reshape_to
 from pyc_mlir.frontends.importing.sizes import SymbolicSize
 
 # Positions of a window that are written out one by one.
@@ -61,24 +63,15 @@ def arg_extreme(b: Any, x: Any, axis: int, largest: bool, dtype: np.dtype) -> An
 
 
 def cumulative(b: Any, x: Any, op: str, axis: int, reverse: bool) -> Any:
-    """Build the running reduction along `axis`, in log2(n) steps (Hillis and Steele, 1986)."""
-    size = b.dims(x)[axis]
-    if isinstance(size, SymbolicSize):
-        raise unsupported("a running reduction over a dynamic dimension")
-    combine, start = POINTWISE[op], neutral(op, b.type_of(x).dtype)
-    shift = 1
-    while shift < size:
-        low, high = (-shift, shift) if reverse else (shift, -shift)
-        x = combine(b, x, pad_edges(b, x, axis, low, high, start))
-        shift *= 2
-    return x
+    """Build the running reduction along `axis`."""
+    return prefixes(b, x, partial(POINTWISE[op], b), axis, reverse)
 
 
 def cumulative_logsumexp(b: Any, x: Any, axis: int, reverse: bool) -> Any:
-    """out = log of the running sum of e^x: the running maximum is taken out first."""
-    limit = b.reduce_max(x, axes=(axis,), keepdims=True)
-    total = cumulative(b, b.exp(b.sub(x, limit)), "add", axis, reverse)
-    return b.add(b.log(total), limit)
+    """out = log of the running sum of e^x, each step of which takes its larger term out."""
+    wide = b.convert(x, accumulator(b.type_of(x).dtype))
+    out = prefixes(b, wide, partial(logaddexp, b), axis, reverse)
+    return b.convert(out, b.type_of(x).dtype)
 
 
 @dataclass(frozen=True)
@@ -215,7 +208,7 @@ def padded(b: Any, x: Any, window: HloWindow, value: Any) -> Any:
     """x with `value` where windows reach beyond it."""
     for axis in window.axes:
         low, high = window.pads[axis]
-        x = pad_edges(b, x, axis, low, high, float(value), window.spreads[axis] - 1)
+        x = pad_edges(b, x, axis, low, high, value, window.spreads[axis] - 1)
     return x
 
 

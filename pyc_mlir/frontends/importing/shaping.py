@@ -4,7 +4,7 @@ pyc's ops name dynamic sizes by position (``-2 - d`` in reshape, -1 with `like` 
 these functions find the position for a `SymbolicSize`. They work with every builder of `graph`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,3 +165,22 @@ def chain(b: Any, values: Sequence[Any], axis: int) -> Any:
         return values[0]
     middle = len(values) // 2
     return b.concat(chain(b, values[:middle], axis), chain(b, values[middle:], axis), axis=axis)
+
+
+def prefixes(
+    b: Any, x: Any, combine: Callable[[Any, Any], Any], axis: int, reverse: bool = False
+) -> Any:
+    """x[0], x[0] op x[1], ... along `axis`, in log2(n) steps (Hillis and Steele, 1986).
+
+    combine: the earlier and the later operand of an associative op; reverse: from the end.
+    """
+    size, shift = b.dims(x)[axis], 1
+    if isinstance(size, SymbolicSize):
+        raise unsupported("running results along a dynamic dimension: expected a static one")
+    while shift < size:
+        last = size - shift
+        both = combine(take(b, x, axis, 0, last), take(b, x, axis, shift, size))
+        done = take(b, x, axis, last, size) if reverse else take(b, x, axis, 0, shift)
+        x = chain(b, [both, done] if reverse else [done, both], axis)
+        shift *= 2
+    return x

@@ -14,6 +14,7 @@ import numpy as np
 
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.functions import filled
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.dialects.names import name_in
@@ -170,7 +171,7 @@ class _LinalgImporter:
         low, high = _static(op, "static_low"), _static(op, "static_high")
 
         def apply(b: Any, lift: Lift) -> Any:
-            return b.pad(lift(0), low=low, high=high, value=float(value))
+            return filled(b, lift(0), low, high, value)
 
         return self.importer.node(site, operands, apply)
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.functions import filled
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
 from pyc_mlir.dialects.types import BOOL, I64, is_float
@@ -276,14 +277,9 @@ def _pad(
     values = np.unique(np.asarray(constant_values))
     if values.size != 1:
         raise untraceable("np.pad: expected one value", "pad one side after the other")
-    if not is_float(array.dtype) and is_int(values[0]) and int(float(values[0])) != int(values[0]):
-        raise untraceable(
-            f"np.pad: expected a value that f64 holds exactly, got {values[0]}",
-            "join the parts by `np.concatenate`",
-        )
     widths = np.broadcast_to(np.asarray(pad_width), (array.ndim, 2)).tolist()
     low, high = (tuple(w[side] for w in widths) for side in (0, 1))
-    return array.tracer.pad(array, low=low, high=high, value=float(values[0]))
+    return filled(array.tracer, array, low, high, values[0])
 
 
 @implements(np.flip)

@@ -3,6 +3,7 @@
 Everything runs over the whole table of op_cases.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -164,6 +165,14 @@ def test_a_batchnorm_of_f16_keeps_its_factors_in_f32():
     found = OPS["batchnorm"].decompose(NumpyBuilder(), *given, axis=1, epsilon=1e-5)
     assert found.dtype == np.float16
     np.testing.assert_allclose(found, [[0, 316.7]], 1e-3)
+
+
+@pytest.mark.parametrize(("name", "top"), [("f32", 9), ("f64", 26)])
+def test_erfc_keeps_its_digits_where_it_is_small(name, top):
+    x = np.linspace(-top, top, 999).astype(DTYPES[name])
+    got = OPS["erfc"].decompose(NumpyBuilder(), x)
+    want = [math.erfc(v) for v in x.tolist()]
+    np.testing.assert_allclose(got, want, {"f32": 1e-6, "f64": 1e-14}[name])
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])

@@ -23,7 +23,7 @@ from pyc_mlir.frontends.stablehlo.reader import read_artifact  # noqa: E402
 
 CASES = cases()
 # Regions of several operations, which StableHLO has where a jaxpr has one primitive.
-ONLY_AS_JAXPR = {"cumlogsumexp-False", "cumlogsumexp-True"}
+ONLY_AS_JAXPR = {name for name in CASES if name.startswith("cumlogsumexp")}
 
 
 def from_jaxpr(case: Case) -> Any:
@@ -59,6 +59,39 @@ def test_a_remainder_is_exact_however_large_its_quotient(road: Any) -> None:
     arrays = np.array([1e17, -7, 5], np.float32), np.array([3, np.inf, 0.1], np.float32)
     case = Case("rem-large", jax.lax.rem, arrays, 0)
     check(pyc_mlir.interpret(road(case), list(arrays)), case)
+
+
+def _of_64_bits(x: Any) -> Any:
+    """A pad, running extremes and windows whose numbers f64 does not hold."""
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    yield jax.lax.pad(x, np.int64(2**53 + 1), ((1, 2, 1),))
+    for running in (jax.lax.cummin, jax.lax.cummax):
+        yield from (running(x, 0), running(x.astype(np.uint64), 0, reverse=True))
+    for start, combine in ((most, jax.lax.min), (least, jax.lax.max)):
+        yield jax.lax.reduce_window(x, np.int64(start), combine, (2,), (1,), ((1, 0),))
+
+
+@pytest.mark.parametrize("road", [from_jaxpr, from_stablehlo])
+def test_integers_of_64_bits_go_through_no_float(road: Any) -> None:
+    with jax.enable_x64(True):
+        x = np.array([5, -3, 2**53 + 1, -(2**63), 2**63 - 1], np.int64)
+        case = Case("integers", lambda x: tuple(_of_64_bits(x)), (x,), 0)
+        got = pyc_mlir.interpret(road(case), [x])
+        for mine, theirs in zip(got, case.function(x), strict=True):
+            np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_tail_of_erfc_keeps_its_digits(dtype: Any) -> None:
+    """Relative to each element: erfc, and what the normal distribution's tails are made of."""
+    from jax.scipy import special, stats
+
+    top, limit = (9, 1e-5) if dtype == np.float32 else (25, 1e-12)
+    x = np.concatenate([np.linspace(-top, top, 101), [np.inf, -np.inf, np.nan]]).astype(dtype)
+    with jax.enable_x64(True):
+        for function in (jax.lax.erfc, lambda x: special.ndtr(-x), stats.norm.logsf):
+            (got,) = pyc_mlir.interpret(pyc_jax.jit(function).module(x), [x])
+            np.testing.assert_allclose(got, function(x), limit)
 
 
 @pytest.mark.parametrize("name", sample(sorted(CASES.keys() - ONLY_AS_JAXPR), 40))

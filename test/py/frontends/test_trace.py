@@ -131,6 +131,7 @@ CASES = [
     (lambda x, i: (x[i], np.take(x, i, axis=0), nn.take(WEIGHTS, i)),
      F, np.array([2, 0, -1, 1])),
     (lambda x: (np.pad(x, 1), np.pad(x, ((0, 2), (1, 0)), constant_values=7)), F),
+    (lambda x: np.pad(x.astype(np.int64), 1, constant_values=2**62 + 1), F),
     (lambda x: (*np.split(x, 2, axis=1), *np.split(x, [1, 2])), F),
     (lambda x: (np.flip(x), np.flip(x, 0), np.roll(x, 1, 1), np.roll(x, -5), np.roll(x, 0, 0)), F),
     (lambda x: (np.repeat(x, 2), x.repeat(3, axis=1), np.tile(x, 2), np.tile(x, (2, 1, 2))), F),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import jax  # pyright: ignore[reportMissingImports]
@@ -205,6 +206,13 @@ def _reductions() -> Iterator[Case]:
                 (x,),
                 2e-5,
             )
+    far = np.array([[1e3, 0, -1e3, -np.inf], [-np.inf, -1e4, 5, np.inf], [0, 1e3, np.nan, 1]])
+    for dtype, reverse in product(FLOATS[:2], (False, True)):
+        yield Case(
+            f"cumlogsumexp-far-{np.dtype(dtype).name}-{reverse}",
+            lambda x, r=reverse: jnp.exp(lax.cumlogsumexp(x, 1, reverse=r) / 500),
+            (far.astype(dtype),), _TOLERANCE[np.dtype(dtype)],
+        )  # fmt: skip
     yield Case("sort", partial(jnp.sort, axis=1), (x,), 0)
     yield Case("sort-nan", jnp.sort, (np.array([np.nan, 1, -np.inf, np.inf, 0], np.float32),), 0)
     yield Case("argsort", partial(jnp.argsort, axis=0), (x,), 0)
@@ -235,9 +243,17 @@ def _movement() -> Iterator[Case]:
     which = array((4, 3), np.int32) % 3
     yield Case("select-n", lambda w, x: lax.select_n(w, x, x * 2, x * 3), (which, x), 0)
     yield Case("integer-pow", lambda x: (x**0, x**1, x**3, x**-2), (x,), 1e-5)
+    special = np.array([np.inf, -np.inf, np.nan, 0], np.float32)
+    yield Case("integer-pow-special", lambda x: (x**0, lax.integer_pow(x, 0)), (special,), 0)
     yield Case("pow", lambda x: jnp.abs(x) ** 1.7, (x,))
     for dtype in (np.int32, np.float16, jnp.bfloat16, np.bool_, np.int8):
         yield Case(f"convert-{np.dtype(dtype).name}", lambda x, d=dtype: x.astype(d), (x,), 0)
+
+
+def _narrowed(dtype: Any) -> Callable[..., Any]:
+    """A product whose result type is narrower than its operands."""
+    sizes = (((1,), (0,)), ((), ()))
+    return lambda x, y: lax.dot_general(x, y, sizes, preferred_element_type=dtype)
 
 
 def _contractions() -> Iterator[Case]:
@@ -256,6 +272,9 @@ def _contractions() -> Iterator[Case]:
     halves = tuple(a.astype(jnp.bfloat16) for a in (array((3, 8)), array((8, 5), seed=1)))
     wide = partial(jnp.einsum, "ij,jk->ik", preferred_element_type=jnp.float32)
     yield Case("einsum-wide", wide, halves)
+    far = np.array([[1e6, 1]], np.float32), np.array([[1e-6], [1]], np.float32)
+    for dtype in (np.float16, jnp.bfloat16):
+        yield Case(f"dot-narrow-{np.dtype(dtype).name}", _narrowed(dtype), far, 0)
     bytes_ = (array((3, 8), np.int8), array((8, 5), np.int8, 1))
     yield Case(
         "einsum-i8", partial(jnp.einsum, "ij,jk->ik", preferred_element_type=jnp.int32), bytes_, 0

@@ -214,7 +214,7 @@ def _elementwise() -> Iterator[Case]:
         yield from _unary(op, FLOATS, "positive")
     for op in ("sin", "cos"):
         yield from _unary(op, FLOATS, "angle")
-    for op in ("exp", "tanh", "erf", "sigmoid", "silu"):
+    for op in ("exp", "tanh", "erf", "erfc", "sigmoid", "silu"):
         yield from _unary(op, FLOATS)
     yield from _unary("gelu", FLOATS)
     yield from _unary("gelu", FLOATS, approximate="tanh")

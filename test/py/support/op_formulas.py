@@ -444,6 +444,7 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "rsqrt": elementwise(_rsqrt),
     "tanh": elementwise(math.tanh),
     "erf": elementwise(_erf),
+    "erfc": elementwise(math.erfc),
     "and": elementwise(lambda a, b: a & b),
     "or": elementwise(lambda a, b: a | b),
     "xor": elementwise(lambda a, b: a ^ b),

@@ -17,7 +17,7 @@ from pyc_mlir.dialects.types import BOOL, DTYPES, is_float, is_integer
 FLOATS = [DTYPES[n] for n in ("f32", "f32", "f32", "f16", "bf16", "f64")]
 NUMBERS = [*FLOATS, *(DTYPES[n] for n in ("i32", "i8", "i64"))]
 FLOAT_UNARY = ("neg", "abs", "floor", "ceil", "round", "exp", "log", "sin", "cos", "sqrt", "rsqrt")
-FLOAT_UNARY += ("tanh", "erf", "relu", "sigmoid", "silu", "gelu")
+FLOAT_UNARY += ("tanh", "erf", "erfc", "relu", "sigmoid", "silu", "gelu")
 PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 I64 = DTYPES["i64"]
 

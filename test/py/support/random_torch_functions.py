@@ -3,7 +3,8 @@
 Every second one goes through `torch.export`, the others through `torch.compile`; the references
 evaluate what PyC imports, so that nothing is compiled. The first steps of a function are exact, so
 that the places where quotients, orders and comparisons jump are the same everywhere; smooth
-functions, whose results are rounded, come after them.
+functions, whose results are rounded, come after them. Norms, means and attention are asked of
+16-bit numbers whose squares leave f16's range, with parameters of f32 as autocast has them.
 """
 
 from collections.abc import Callable
@@ -109,6 +110,31 @@ _SMOOTH: tuple[Step, ...] = (
     lambda x, y: torch.erfc(x) - y, lambda x, y: F.normalize(x, dim=-1),
     lambda x, y: x / (y.abs() + 1),
 )  # fmt: skip
+
+
+def _attention(scale: float) -> Step:
+    def step(h: Any, p: Any) -> Any:
+        heads = h.reshape(1, 1, -1, h.shape[-1])
+        return F.scaled_dot_product_attention(heads, heads / 64, heads, scale=scale)
+
+    return step
+
+
+def _channels(h: Any) -> Any:
+    """[n, c, w] with the last dimension as channels."""
+    return h.reshape(-1, h.shape[-1], 1).expand(-1, -1, 2)
+
+
+# Of 16-bit numbers up to some hundreds and an f32 vector of the length of their last dimension.
+_NARROW: tuple[Step, ...] = (
+    lambda h, p: F.layer_norm(h, p.shape, p, p), lambda h, p: F.layer_norm(h, p.shape, p.to(h)),
+    lambda h, p: F.rms_norm(h, p.shape, p), lambda h, p: F.rms_norm(h, p.shape),
+    lambda h, p: F.batch_norm(_channels(h), p * 100, p.square() * 1e4 + 1, p, p),
+    lambda h, p: F.group_norm(_channels(h), 1, p, p), lambda h, p: F.group_norm(_channels(h), 1),
+    lambda h, p: F.normalize(h, dim=-1), lambda h, p: torch.linalg.vector_norm(h, dim=-1),
+    lambda h, p: h.mean(-1), lambda h, p: h.softmax(-1), lambda h, p: h.logsumexp(-1),
+    lambda h, p: F.mse_loss(h / 64, -h / 64), _attention(0.0), _attention(0.25),
+)  # fmt: skip
 # torch.export takes none of them.
 _TRANSFORMS: tuple[Step, ...] = (
     lambda x, y: func.grad(_energy)(x), lambda x, y: func.jvp(_energy, (x,), (y,))[0] + x,
@@ -132,11 +158,15 @@ def random_function(seed: int) -> tuple[Callable[..., Any], list[Any]]:
     exact = [_EXACT[pick(len(_EXACT))] for _ in range(1 + pick(3))]
     rounded = _SMOOTH if _exported(seed) else _SMOOTH + _TRANSFORMS
     smooth = [rounded[pick(len(rounded))] for _ in range(pick(3))]
+    half = (torch.float16, torch.bfloat16)[pick(2)]
+    narrow = [_NARROW[pick(len(_NARROW))] for _ in range(pick(3))]
 
     def function(x: Any, y: Any) -> Any:
+        h, p = (x * 128).to(half), y.reshape(-1, y.shape[-1])[0].float()
+        asked = [step(h, p) for step in narrow]
         for step in exact:
             x, y = step(x, y), x
-        results = [x]
+        results = [*asked, x]
         if smooth:
             wide = torch.float64 if dtype == torch.float64 else torch.float32
             x, y = x.to(wide), y.to(wide)

@@ -12,10 +12,10 @@ from pyc_mlir.dialects.ir import angles, divisions
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float
 from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten, operators
 
-_FLOAT_OPS = ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "tanh", "erf", "sigmoid")
+_FLOAT_OPS = ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "tanh", "erf", "erfc", "sigmoid")
 _FLOAT_FUNCTIONS = (
     "exp2", "log2", "log10", "log1p", "expm1", "tan", "cosh", "sinh", "asinh", "acosh", "atanh",
-    "erfc", "erfinv",
+    "erfinv",
 )  # fmt: skip
 _ANGLES = ("atan", "asin", "acos")
 _ROUNDINGS = ("floor", "ceil", "round")

@@ -8,8 +8,7 @@ import numpy as np
 
 from pyc_mlir.dialects import functions
 from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
-from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.shaping import take
+from pyc_mlir.frontends.importing.shaping import prefixes
 from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 _I8 = DTYPES["i8"]
@@ -112,17 +111,13 @@ def variance(n: AtenCall) -> Any:
 
 @aten("cumsum.default", "cumprod.default")
 def running(n: AtenCall) -> Any:
-    """Build running sums or products along `dim`, in log2(size) steps of shifted copies.
-
-    Hillis and Steele, "Data parallel algorithms", 1986.
-    """
-    op, identity = (n.b.add, 0) if n.op == "cumsum" else (n.b.mul, 1)
+    """Build running sums or products along `dim`."""
     x = n.x("self", n.dtype)
     if not n.rank():
         return x
     if n.type().shape[n.axis()] is None and n.op == "cumsum":
         return _triangular(n.b, x, n.axis())
-    return scan(n.b, x, n.axis(), op, identity)
+    return scan(n.b, x, n.axis(), n.b.add if n.op == "cumsum" else n.b.mul)
 
 
 def _triangular(b: Any, x: Any, axis: int) -> Any:
@@ -144,22 +139,10 @@ def _triangular(b: Any, x: Any, axis: int) -> Any:
     return b.transpose(b.convert(out, dtype), permutation=tuple(turn))
 
 
-def scan(b: Any, x: Any, axis: int, op: Callable[[Any, Any], Any], identity: Any) -> Any:
+def scan(b: Any, x: Any, axis: int, op: Callable[[Any, Any], Any]) -> Any:
     """out[i] = x[0] op ... op x[i] along `axis`, which must be static."""
-    type_ = b.type_of(x)
-    size = type_.shape[axis]
-    if size is None:
-        raise unsupported("running results along a dynamic dimension: expected a static one")
-    dtype = type_.dtype
-    x = b.convert(x, accumulator(dtype))
-    step = 1
-    while step < size:
-        head = take(b, x, axis, 0, size - step)
-        low = tuple(step if i == axis else 0 for i in range(type_.rank))
-        shifted = b.pad(head, low=low, high=(0,) * type_.rank, value=float(identity))
-        x = op(shifted, x)
-        step *= 2
-    return b.convert(x, dtype)
+    dtype = b.type_of(x).dtype
+    return b.convert(prefixes(b, b.convert(x, accumulator(dtype)), op, axis), dtype)
 
 
 @aten("linalg_vector_norm.default")
@@ -225,4 +208,4 @@ def running_logsumexp(n: AtenCall) -> Any:
     def join(x: Any, y: Any) -> Any:
         return functions.logaddexp(b, x, y)
 
-    return scan(b, x, n.axis(), join, -math.inf)
+    return scan(b, x, n.axis(), join)

@@ -20,6 +20,7 @@ REFERENCES = {
     "exp_nonpositive": np.exp,
     "tanh": np.tanh,
     "erf": np.vectorize(math.erf),
+    "erfc": np.vectorize(math.erfc),
     "log": np.log,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
@@ -129,7 +130,7 @@ def test_a_function_keeps_its_stated_error(kernels, name):
 def test_a_function_has_its_limits_at_infinity(kernels, name):
     low, high = kernels.run(name, np.array([-np.inf, np.inf]))
     limits = {"exp": (0, np.inf), "tanh": (-1, 1), "erf": (-1, 1), "sigmoid": (0, 1)}
-    limits |= dict.fromkeys(GATED, (0, np.inf))
+    limits |= {"erfc": (2, 0), **dict.fromkeys(GATED, (0, np.inf))}
     if name in ("log", "sqrt", "rsqrt"):
         assert np.isnan(low) and high == (0 if name == "rsqrt" else np.inf)
     else:
