@@ -249,7 +249,8 @@ def _not(value: np.ndarray, x: Uncertain) -> np.ndarray:
 @_rule("compare")
 def _compare(value: np.ndarray, a: Uncertain, b: Uncertain, *, predicate: str) -> np.ndarray:
     if a is b:
-        return np.zeros(value.shape)
+        # Only NaN is unequal to itself.
+        return np.where(np.isinf(a.deviation), 1.0, 0.0)
     margin = LAMBDA * np.hypot(a.deviation, b.deviation)
     near = ~(_gap(_wide(a), _wide(b)) > margin)
     return np.where(near & (margin != 0), 1.0, 0.0)

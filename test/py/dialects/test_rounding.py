@@ -126,6 +126,8 @@ def test_what_is_left_open_stays_open(op: str, kind: str):
     left_open = Uncertain(x, np.array([np.inf, np.inf, np.inf, 0.0]))
     found = B.build(OPS[op], left_open)
     assert list(np.isinf(found.deviation)) == [True, True, True, False]
+    guard = B.select(B.compare(left_open, left_open, predicate="ne"), B.constant(x), left_open)
+    assert list(np.isinf(guard.deviation)) == [True, True, True, False]
     two = B.constant(np.full(4, 2, DTYPES[kind]))
     for pair in ((left_open, two), (two, left_open)):
         for other in ("maximum", "minimum", "add", "mul", "div", "pow"):
