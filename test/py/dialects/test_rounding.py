@@ -162,7 +162,6 @@ def test_halves_that_leave_their_range_are_left_open():
         assert list(np.isinf(sigmoid.deviation[:4])) == wanted
     far = B.constant(np.array([7e4, np.inf], np.float32))
     assert list(np.isinf(B.cast(far, dtype=half).deviation)) == [True, False]
-    assert not B.cast(B.constant(np.array([70000])), dtype=half).deviation.any()
 
 
 def test_a_composite_has_the_error_of_its_result_near_zero(monkeypatch):
