@@ -198,16 +198,17 @@ def has(name: str, traits: Trait) -> bool:
     return name in OPS and OPS[name].has(traits)
 
 
+@np.errstate(all="ignore")
 def evaluate(op: type[OpDef], arrays: Sequence[np.ndarray], **params: Any) -> np.ndarray:
     """Run the numpy reference of `op`; the result has exactly the inferred type's dtype.
 
     Raises VerificationError when the arrays do not fit the op.
     """
     found, dtype = unrounded(op, arrays, **params)
-    with np.errstate(all="ignore"):
-        return found.astype(dtype, copy=False)
+    return found.astype(dtype, copy=False)
 
 
+@np.errstate(all="ignore")
 def unrounded(
     op: type[OpDef], arrays: Sequence[np.ndarray], **params: Any
 ) -> tuple[np.ndarray, np.dtype]:
@@ -218,7 +219,6 @@ def unrounded(
     bound = op.bind(params)
     op.check_arity(len(arrays))
     expected = op.infer(*(TensorType(a.shape, a.dtype) for a in arrays), **bound)
-    with np.errstate(all="ignore"):
-        out = np.asarray(op.reference(*arrays, **bound))
+    out = np.asarray(op.reference(*arrays, **bound))
     shape = [s if d is None else d for d, s in zip(expected.shape, out.shape, strict=True)]
     return out.reshape(shape), expected.dtype

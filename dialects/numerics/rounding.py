@@ -45,10 +45,9 @@ class Uncertain:
         """Return a value that every correct program has, but that subnormal numbers may be zero."""
         value = np.asarray(value)
         if is_float(value.dtype) and value.dtype != np.float16:
-            tiny = flushed(value.dtype)
-            subnormal = (np.abs(value) < tiny) & (value != 0)
+            subnormal = (np.abs(value) < flushed(value.dtype)) & (value != 0)
             if subnormal.any():
-                return Uncertain(value, np.where(subnormal, tiny, 0.0))
+                return Uncertain(value, np.where(subnormal, flushed(value.dtype), 0.0))
         # One zero for all elements: constants are large.
         return Uncertain(value, np.broadcast_to(0.0, value.shape))
 
@@ -68,21 +67,14 @@ def roundoff(dtype: np.dtype) -> float:
 
 
 def flushed(dtype: np.dtype) -> float:
-    """Return the least normal number of a float type; that of f32, in which 16 bits are computed.
-
-    Smaller numbers may be taken for zero. Those of f16 are not, as f32 has them.
-    """
+    """Return the least number that is never flushed: of f32, in which 16 bits are computed."""
     return float(np.finfo(accumulator(dtype)).tiny)
 
 
 def leaves_range(exact: np.ndarray, deviation: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return where a finite number leaves the range of f16, or may: composites compute in f32.
-
-    They take the place of ops that are spelled out, whose overflow they do not have.
-    """
-    if dtype != np.float16:
-        return np.zeros(exact.shape, bool)
-    return np.isfinite(exact) & (np.abs(exact) + LAMBDA * deviation >= _F16_OVERFLOW)
+    """Return where a number leaves the range of f16, or may: composites compute in f32."""
+    reach = np.abs(exact.astype(np.float64)) + LAMBDA * deviation
+    return np.isfinite(exact) & (reach >= _F16_OVERFLOW) & (dtype == np.float16)
 
 
 def rounded(value: np.ndarray, ulps: float = 1.0) -> np.ndarray:
@@ -102,9 +94,9 @@ def rounded(value: np.ndarray, ulps: float = 1.0) -> np.ndarray:
 
 
 def composed(value: np.ndarray, deviation: np.ndarray, operands: Sequence[Uncertain]) -> np.ndarray:
-    """Return the deviation of an elementwise composite, at most a few roundings of exact operands.
+    """Return an elementwise composite's deviation; of exact operands some roundings at most.
 
-    Near zero too: a decomposition that cancels there errs by as many of 1, which is no measure.
+    A decomposition that cancels near zero errs by as many of 1, which is no measure.
     """
     if not is_float(value.dtype) or not np.any(deviation):
         return deviation

@@ -12,15 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.numerics.rounding import (
-    LAMBDA,
-    Rule,
-    Uncertain,
-    leaves_range,
-    rounded,
-    roundoff,
-    summed,
-)
+from pyc_mlir.dialects.numerics.rounding import LAMBDA, Rule, Uncertain, rounded, roundoff, summed
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.quantized import block_weights
 from pyc_mlir.dialects.types import accumulator, is_float
@@ -53,10 +45,7 @@ def _gap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _swing(name: str, *operands: Uncertain, **params: Any) -> np.ndarray:
-    """Return how far a monotone op goes when all operands do, each by LAMBDA deviations.
-
-    An operand that is left open may be NaN, too.
-    """
+    """Return how far a monotone op goes when its operands go LAMBDA deviations, or may be NaN."""
     if not any(o.deviation.any() for o in operands):
         return np.zeros(())
 
@@ -249,7 +238,7 @@ def _not(value: np.ndarray, x: Uncertain) -> np.ndarray:
 @_rule("compare")
 def _compare(value: np.ndarray, a: Uncertain, b: Uncertain, *, predicate: str) -> np.ndarray:
     if a is b:
-        return np.zeros(value.shape)
+        return np.where(np.isinf(a.deviation), 1.0, 0.0)  # It may be NaN.
     margin = LAMBDA * np.hypot(a.deviation, b.deviation)
     near = ~(_gap(_wide(a), _wide(b)) > margin)
     return np.where(near & (margin != 0), 1.0, 0.0)
@@ -273,15 +262,14 @@ def _cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
         return np.where((x.deviation > 0) & ~_fits(x, dtype), np.inf, x.deviation)
     swing = _swing("cast", x, dtype=dtype)
     if is_float(dtype) and dtype.itemsize <= x.value.itemsize:
-        swing = swing + np.where(x.deviation > 0, rounded(value), 0.0)
-        swing = np.where(leaves_range(_wide(x), x.deviation, dtype), np.inf, swing)
+        return swing + np.where(x.deviation > 0, rounded(value), 0.0)
     return swing
 
 
-def _fits(x: Uncertain, dtype: np.dtype) -> np.ndarray:
-    """Return where an integer type holds whatever x may be; all of a float type."""
+def _fits(x: Uncertain, dtype: np.dtype) -> Any:
+    """Return where an integer type holds whatever x may be; True for other types."""
     if is_float(dtype) or dtype == np.bool_:
-        return np.ones(x.value.shape, bool)
+        return np.True_
     ends, reach = np.iinfo(dtype), LAMBDA * x.deviation
     low, high = np.trunc(_wide(x) - reach), np.trunc(_wide(x) + reach)
     return (low >= float(ends.min)) & (high < float(ends.max + 1))
@@ -289,8 +277,8 @@ def _fits(x: Uncertain, dtype: np.dtype) -> np.ndarray:
 
 def _numpy_cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
     """Leave open what numpy leaves to the machine: floats that an integer type does not hold."""
-    certain = True if not is_float(x.value.dtype) else _fits(x, dtype)
-    return np.where(certain, _cast(value, x, dtype=dtype), np.inf)
+    lost = is_float(x.value.dtype) & ~_fits(x, dtype)
+    return np.where(lost, np.inf, _cast(value, x, dtype=dtype))
 
 
 NUMPY_RULES = ChainMap({"cast": _numpy_cast}, RULES)

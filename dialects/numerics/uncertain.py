@@ -50,6 +50,8 @@ class UncertainBuilder(Builder):
                     deviation = composed(value, deviation, operands)
                 if (more := KERNELS.get(op.name)) is not None:
                     deviation = deviation + more(value, *operands, **params)
+            # What a conversion rounds is its operand.
+            exact = operands[0].value if op.has(Trait.CONVERTS) else exact
             lost = np.isnan(deviation) | leaves_range(exact, deviation, dtype)
         known = np.where(lost, np.inf, deviation)
         return Uncertain(value, np.broadcast_to(known, value.shape))

@@ -194,11 +194,10 @@ def _between_floats(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar
 
 
 def _to_f32(value: Scalar, *, odd: bool) -> Scalar:
-    """Round an f64 to nearest even; or to the odd one of both neighbours where it is none.
+    """Round an f64 to nearest even; `odd`: to the odd neighbour, and the next rounding is right.
 
-    From the odd one the next rounding gives what a single one does (Boldo and Melquiond, "Emulation
-    of FMA and correctly rounded sums", IEEE Trans. Comput. 57, 2008). The code of IREE for f64 to
-    f16 rounds twice where a CPU has no instruction, and takes subnormal numbers of f16 for zero.
+    Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Trans. Comp. 57, 2008.
+    IREE's own f64 to f16 may round twice, and flushes subnormal results.
     """
     near = emit("arith.truncf", value, result=storage_type(F32))
     if not odd:
@@ -209,9 +208,9 @@ def _to_f32(value: Scalar, *, odd: bool) -> Scalar:
     )
     one = constant_scalar(1, bits.type)
     low = select(compare("gt", found, size), emit("arith.subi", bits, one), bits)
-    is_exact = emit("arith.ori", *(compare(p, found, size) for p in ("eq", "unordered")))
-    chosen = select(is_exact, bits, emit("arith.ori", low, one))
-    return emit("arith.bitcast", chosen, result=near.type)
+    keeps = emit("arith.ori", *(compare(p, found, size) for p in ("eq", "unordered")))
+    out = select(keeps, bits, emit("arith.ori", low, one))
+    return emit("arith.bitcast", out, result=near.type)
 
 
 def _to_float(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:

@@ -1,9 +1,9 @@
 """Both programs in floats, beside f64: the clause of safety, and a check of proofs over fields.
 
 Comes in: two programs. `cases` runs them with their own roundings on arguments that rewrites break
-on: large means, large spreads, zeros of both signs, rows masked by -inf; NaN, infinities and
-subnormal numbers in one argument at a time, since two of them hide each other. `agree` runs both in
-f64 on ordinary arguments: a function of reals that differs by a sign differs there.
+on: large ones, zeros of both signs, rows masked by -inf; NaN, infinities, subnormals in one at a
+time, as two hide each other. `agree` runs both in f64 on ordinary arguments: a function of reals
+that differs by a sign differs there.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 # Units of `OpDef.evaluation_work` (0.1 ns) that one run may take.
 MOST_WORK = 1 << 33
-_NAMES = ("ordinary", "large mean", "large spread", "zeros", "signed zeros", "masked")
-# Kinds of numbers that stand in one argument alone.
+# Kinds of numbers that stand in one argument alone, and all kinds.
 _ALONE = ("infinities", "NaN", "subnormals")
+_NAMES = ("ordinary", "large mean", "large spread", "zeros", "signed zeros", "masked", *_ALONE)
 # Infinities come up in these, also on the way, and make a result useless as a whole.
 _INFINITE = ("large mean", "large spread", "masked", "infinities")
 _TOLERANCE = 1e-6
@@ -44,10 +44,7 @@ def work(given: Program) -> int:
 
 
 def arguments(given: Program, case: str, seed: int, alone: int | None = None) -> list[np.ndarray]:
-    """Return arguments of a case: floats as it says, integers small, conditions at random.
-
-    alone: the number of the only argument that is of the case.
-    """
+    """Return arguments of a case: floats (or `alone`, one's number) as it says, integers small."""
     rng = np.random.default_rng(seed)
     return [
         _argument(rng, type_, case if alone in (None, number) else "ordinary")
@@ -115,27 +112,26 @@ def cases(first: Program, second: Program, seed: int) -> tuple[FloatCase, ...]:
     if not any(is_float(t.dtype) for t in (*first.input_types, *first.output_types)):
         return ()
     floating = [i for i, t in enumerate(first.input_types) if is_float(t.dtype)]
-    whole = (_case(first, second, name, [arguments(first, name, seed)]) for name in _NAMES)
-    alone = (
-        _case(first, second, name, [arguments(first, name, seed, i) for i in floating])
-        for name in _ALONE
+    ways = {name: floating if name in _ALONE else [None] for name in _NAMES}
+    found = (
+        _case(first, second, name, [arguments(first, name, seed, i) for i in alone])
+        for name, alone in ways.items()
     )
-    return tuple(case for case in (*whole, *alone) if case is not None)
+    return tuple(case for case in found if case is not None)
 
 
 def _case(
     first: Program, second: Program, name: str, drawn: Sequence[Sequence[np.ndarray]]
 ) -> FloatCase | None:
     """Return the worst of some arguments; None without any that the programs take."""
-    errors: list[tuple[float | None, float | None]] = []
-    lost = 0
+    errors, lost = [], 0
     for inputs in drawn:
         try:
             exact = run(first, inputs, wide=True)
             found = [run(p, inputs) for p in (first, second)]
         except PycError:
             return None
-        errors.append((_error(found[0], exact), _error(found[1], exact)))
+        errors.append([_error(f, exact) for f in found])
         results = zip(*found, exact, strict=True)
         lost += sum(int(_lost(a, b, e, name not in _INFINITE).sum()) for a, b, e in results)
     if not errors:

@@ -3,9 +3,8 @@
 The numpy references judge a program from the pyc module on: a front end that records something else
 than the function computes is right by them. So a compile gives the inputs of its samples to the
 function itself too, and its answers are compared with those of the references, within the
-tolerances of dialects/numerics/rounding.py; integers and booleans must be equal. What follows from
-floats that do not fit an integer type is left out: the program saturates, and numpy's value is the
-machine's.
+tolerances of dialects/numerics/rounding.py; integers and booleans must be equal. What
+follows from floats that an integer type does not hold is left out: numpy leaves it to the machine.
 
 The function runs once for each sample, and a second time where it disagrees: one that does not
 repeat itself is no reference. Under `max_error`, what it does besides happens as often; a
@@ -14,6 +13,7 @@ self-check leaves out a function with such effects.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from pyc_mlir.dialects.numerics.rules import NUMPY_RULES
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.dialects.types import DTYPES, accumulator
 from pyc_mlir.frontends.python.trace import NumpyCall, bind, by_numpy
-from pyc_mlir.frontends.sources import Function, Inputs, Source, Trace
+from pyc_mlir.frontends.sources import Function, Inputs, Loaded, Source, Trace
 from pyc_mlir.util.captures.effects import Effects
 
 _BF16 = DTYPES["bf16"]
@@ -35,32 +35,27 @@ _MESSAGE_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class OwnFunction:
-    """A function of arrays that a program is made of: how numpy runs it, and how to trace it.
+    """A function of arrays that a program is made of: how numpy runs it, how to trace it.
 
     effects: gives, once it was traced, what a run does beside computing results; '' for nothing.
     """
 
     call: NumpyCall
     effects: Callable[[], str]
-    trace: Callable[[], ir.Module]
+    load: Callable[[ir.Context], Loaded]
 
 
 def own_function(source: Source, inputs: Inputs) -> OwnFunction | None:
     """Return the function that is a source of `compile`; None for any other kind of source."""
     if not isinstance(source, Trace | Function):
         return None
-
-    def trace() -> ir.Module:
-        module = source.load(inputs, new_context()).module
-        assert module is not None, "a function is traced to a pyc module"
-        return module
-
+    load = partial(source.load, inputs)
     if isinstance(source, Trace):
         traced = source.traced
-        return OwnFunction(traced.call, lambda: traced.effects, trace)
+        return OwnFunction(traced.call, lambda: traced.effects, load)
     function = source.function
     call = by_numpy(function, bind(function, tuple(inputs or ()), {}))
-    return OwnFunction(call, Effects(function).found, trace)
+    return OwnFunction(call, Effects(function).found, load)
 
 
 def agreement(function: OwnFunction, signature: Signature, samples: Sequence[Sample]) -> str:
@@ -92,15 +87,13 @@ class _Found:
 def _judged(
     function: OwnFunction, inputs: Sequence[np.ndarray], expected: Sequence[ExpectedResult]
 ) -> _Found:
-    """Compare once; where that fails, without conversions out of range, then with wide inputs, and
-    see whether the function repeats.
-    """
+    """Compare; where that fails, without conversions, then with wide inputs; see if it repeats."""
     call, reason = function.call, ""
     try:
         got = _answer(call, inputs)
         wrong = _difference(got, expected)
         if wrong:
-            expected, reason = _without_conversions(function.trace(), inputs, expected)
+            expected, reason = _without_conversions(function, inputs, expected)
             wrong = _difference(got, expected) if reason else wrong
         if not wrong:
             return _Found(reason=reason, agrees=True)
@@ -119,17 +112,18 @@ def _judged(
 
 
 def _without_conversions(
-    module: ir.Module, inputs: Sequence[np.ndarray], expected: Sequence[ExpectedResult]
+    function: OwnFunction, inputs: Sequence[np.ndarray], expected: Sequence[ExpectedResult]
 ) -> tuple[list[ExpectedResult], str]:
     """Leave open what follows from floats out of an integer type's range; say how much, if any."""
-    with module.context, ir.Location.unknown():
+    with new_context() as context, ir.Location.unknown():
+        module = function.load(context).module
+        assert module is not None, "a function is traced to a pyc module"
         found = interpret_uncertain(module, inputs, rules=NUMPY_RULES)
-    opened = [
-        replace(e, tolerance=np.where(np.isinf(u.deviation), np.float32(np.inf), e.tolerance))
-        for e, u in zip(expected, found, strict=True)
-    ]
-    pairs = zip(expected, opened, strict=True)
-    count = sum(int((e.compared & ~o.compared).sum()) for e, o in pairs)
+    opened, count = [], 0
+    for want, own in zip(expected, found, strict=True):
+        lost = want.compared & np.isinf(own.deviation)
+        opened.append(replace(want, tolerance=np.where(lost, np.float32(np.inf), want.tolerance)))
+        count += int(lost.sum())
     reason = f"not compared in {count} elements, which numpy's conversions out of range decide"
     return opened, reason if count else ""
 
