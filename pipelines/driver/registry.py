@@ -108,19 +108,10 @@ def _load(entry_point: "EntryPoint") -> "type[Pass]":
 
 
 def _require_pass(given: Any, where: str) -> None:
-    has = {
-        "that is a dataclass": isinstance(given, type) and is_dataclass(given),
-        "with a `name`": isinstance(getattr(given, "name", None), str),
-        "with `run(module, context)`": callable(getattr(given, "run", None)),
-    }
-    if lacking := [what for what, there in has.items() if not there]:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            where=where,
-            expected=f"a class {' and '.join(lacking)}",
-            got=repr(given),
-            remedy="mend it as docs/extending.md says, or leave it out",
-        )
+    named = isinstance(getattr(given, "name", None), str) and callable(getattr(given, "run", None))
+    if not (named and isinstance(given, type) and is_dataclass(given)):
+        expected = "a dataclass with `name` and `run(module, context)` (docs/extending.md)"
+        raise PycError(ReasonCode.BAD_ARGUMENT, where=where, expected=expected, got=repr(given))
 
 
 PASSES = PassRegistry()

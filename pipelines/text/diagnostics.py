@@ -166,12 +166,9 @@ def expectations(text: str, file: str, line_offset: int = 0) -> list[Expectation
         line = None if target is None else target + 1 + line_offset
         position = Position(file, index + 1 + line_offset, match.start() + 1)
         if match["re"] and (fault := regex_fault(_as_regex(match["text"]))):
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                where=f"{one_line(file)}:{position.line}:{position.column}",
-                expected=f"regular expressions within {{{{...}}}} of expected-{match['kind']}-re",
-                got=fault,
-            )
+            text = f"expected regular expressions within {{{{...}}}} of the comment, got {fault}"
+            where = f"{one_line(file)}:{position.line}:{position.column}"
+            raise PycError(ReasonCode.BAD_ARGUMENT, text, where=where)
         result.append(
             Expectation(match["kind"], match["text"], line, match["re"] is not None, position)
         )

@@ -26,7 +26,10 @@ def check_calls(module: Any) -> None:
         if name is not None:
             functions[ir.StringAttr(name).value] = view.operation
     calls, sizes = dict[str, list[str]](), dict[str, int]()
-    waiting = [name for name, function in functions.items() if _is_public(function)]
+    hidden = {
+        n for n, f in functions.items() if "private" in str(f.attributes.get("sym_visibility"))
+    }
+    waiting = [*functions.keys() - hidden]
     while waiting:
         name = waiting.pop()
         if name in functions and name not in calls:
@@ -36,21 +39,14 @@ def check_calls(module: Any) -> None:
         order = [*TopologicalSorter(calls).static_order()]
     except CycleError as error:
         cycle = [one_line(name) for name in reversed(error.args[1])]
-        remedy = "write it as a loop (`stablehlo.while`, `scf.for`)"
-        raise _refused(
-            cycle[0], "no function that calls itself", " -> ".join(cycle), remedy
-        ) from None
+        got = f"{' -> '.join(cycle)}; write it as a loop (`stablehlo.while`, `scf.for`)"
+        raise _refused(cycle[0], f"no function that calls itself, got {got}") from None
     most = max(MAX_WRITTEN_OUT, MAX_TIMES * sum(sizes.values()))
     for name in order:
         sizes[name] = sizes.get(name, 0) + sum(sizes[called] for called in calls.get(name, ()))
         if sizes[name] > most:
-            expected = f"at most {most} operations with all calls written out"
-            raise _refused(one_line(name), expected, "more", "write repeated calls as a loop")
-
-
-def _is_public(function: Any) -> bool:
-    visibility = function.attributes.get("sym_visibility")
-    return visibility is None or ir.StringAttr(visibility).value == "public"
+            expected = f"at most {most} operations with all calls written out, got more"
+            raise _refused(one_line(name), f"{expected}; write repeated calls as a loop")
 
 
 def _calls(function: Any) -> tuple[int, list[str]]:
@@ -69,11 +65,6 @@ def _calls(function: Any) -> tuple[int, list[str]]:
     return count, found
 
 
-def _refused(name: str, expected: str, got: str, remedy: str) -> PycError:
-    return PycError(
-        ReasonCode.UNSUPPORTED_ATTRIBUTE,
-        where=f"function `{name}`",
-        expected=expected,
-        got=got,
-        remedy=remedy,
-    )
+def _refused(name: str, text: str) -> PycError:
+    where = f"function `{name}`"
+    return PycError(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"expected {text}", where=where)

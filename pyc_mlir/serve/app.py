@@ -278,13 +278,8 @@ async def _body(headers: Mapping[bytes, bytes], receive: Receive, limits: Limits
     """Read the body within the limits; None if the client left."""
     encoding = headers.get(b"content-encoding", b"identity").decode("latin-1")
     if encoding.lower() != "identity":
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            where="content-encoding",
-            expected="identity",
-            got=encoding[:80],
-            remedy="send the body uncompressed",
-        )
+        text = f"expected identity, got {encoding[:80]}; send the body uncompressed"
+        raise PycError(ReasonCode.BAD_ARGUMENT, text, where="content-encoding")
     declared = headers.get(b"content-length", b"0")
     limits.require_size(int(declared) if declared.isdigit() else 0)
     try:

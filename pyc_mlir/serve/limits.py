@@ -59,6 +59,5 @@ class Limits:
 
 def _refuse(where: str, expected: str, got: str) -> None:
     remedy = "ask for it as localhost, by no page of another site, or start the server with a token"
-    raise PycError(
-        ReasonCode.UNAUTHORIZED, where=where, expected=expected, got=got[:80], remedy=remedy
-    )
+    text = f"expected {expected}, got {got[:80] or 'none'}; {remedy}"
+    raise PycError(ReasonCode.UNAUTHORIZED, text, where=where)

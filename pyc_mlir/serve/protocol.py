@@ -82,13 +82,8 @@ def _tensor(entry: SignatureEntry) -> dict[str, Any]:
 
 def unknown_address(method: str, path: str, expected: str) -> PycError:
     """Return the error of a request to an address, or by a method, that the server lacks."""
-    return PycError(
-        ReasonCode.UNKNOWN_ADDRESS,
-        where="address",
-        expected=expected,
-        got=f"{method[:20]} {path[:80]}",
-        remedy="docs/service.md lists the addresses",
-    )
+    got = f"{method[:20]} {path[:80]}"
+    return PycError(ReasonCode.UNKNOWN_ADDRESS, where="address", expected=expected, got=got)
 
 
 def read_object(data: bytes, known: Sequence[str] | None = None) -> Mapping[str, Any]:
@@ -264,8 +259,7 @@ def _parameters(holder: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     for start, remedy in _LACKING.items():
         asked = [name for name in found if name.startswith(start)]
         if asked:
-            what = "parameters of the extensions that GET /v2 lists"
-            raise _bad(where, what, _shown(asked[0]), remedy)
+            raise _bad(where, "extensions that GET /v2 lists", _shown(asked[0]), remedy)
     return found
 
 

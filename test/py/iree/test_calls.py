@@ -76,7 +76,10 @@ def test_a_function_that_calls_itself_is_refused(text, cycle):
         return
     with pytest.raises(PycError, match="expected no function that calls itself") as error:
         check(text)
-    assert error.value.got == cycle and error.value.code is ReasonCode.UNSUPPORTED_ATTRIBUTE
+    assert (
+        f"got {cycle};" in error.value.message
+        and error.value.code is ReasonCode.UNSUPPORTED_ATTRIBUTE
+    )
 
 
 @pytest.mark.parametrize("text", [module(main("main")), module(PYC)])
