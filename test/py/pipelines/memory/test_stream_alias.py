@@ -57,10 +57,14 @@ def softmax(x):
         (lambda x: x + x @ W, 1, []),
         (lambda x: x.T + 1, 1, []),
         (lambda x: x[:, ::-1] + 1, 1, []),
+        (lambda x: x + x[0], 1, []),
+        (lambda x: x + x[:, :1], 1, []),
+        (lambda x, y: x[:, :1] * y[:1], 2, []),
         (lambda x: x.sum(axis=1), 1, []),
         (lambda x: x / x.sum(), 1, []),
     ],
-    ids=["points", "epilogue", "product", "transpose", "reversed", "row-sum", "full-sum"],
+    ids=["points", "epilogue", "product", "transpose", "reversed", "stretched row"]
+    + ["stretched column", "outer product", "row-sum", "full-sum"],
 )
 def test_what_is_proven_and_what_not(function, count, pairs):
     found = proven(function, *[(24, 24)] * count)
