@@ -70,7 +70,19 @@ def two_results(x):
         (lambda x: x.sum(axis=1), 1, []),
         (lambda x: x / x.sum(), 1, []),
     ],
-    ids="points epilogue product transpose reversed row column outer two row-sum full-sum".split(),
+    ids=[
+        "points",
+        "epilogue",
+        "product",
+        "transpose",
+        "reversed",
+        "row",
+        "column",
+        "outer",
+        "two",
+        "row-sum",
+        "full-sum",
+    ],
 )
 def test_what_is_proven_and_what_not(function, count, pairs):
     found = proven(function, *[(24, 24)] * count)
