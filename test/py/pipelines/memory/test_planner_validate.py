@@ -313,6 +313,13 @@ def test_a_moved_buffer_is_a_violation_exactly_where_bytes_are_lost(problem, mod
     assert bool(reasons) != run(problem, wrong), reasons
 
 
+@pytest.mark.parametrize("mode", ["latency_first", "balanced", "memory_first"])
+def test_what_stays_and_what_was_there_keep_their_bytes(mode: str) -> None:
+    last = buffer(PROBLEM, Y, pinned=False, size=192)
+    for problem in (*(buffer(last, b, lives_to_end=True) for b in (P, Q, R)), GIVEN):
+        assert run(problem, plan(problem, mode=mode))
+
+
 def at_one_place(found: SchedulePlan) -> SchedulePlan:
     """The plan with everything that is alive at one offset."""
     return replace(found, offsets=dict.fromkeys(found.offsets, 0))

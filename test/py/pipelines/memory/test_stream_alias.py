@@ -49,6 +49,12 @@ def softmax(x):
     return e / e.sum(axis=1, keepdims=True)
 
 
+def two_results(x):
+    """Of one dispatch, which may write the one before it computes the other again."""
+    y = np.tanh(x)
+    return y, y * 2
+
+
 @pytest.mark.parametrize(
     ("function", "count", "pairs"),
     [
@@ -57,10 +63,26 @@ def softmax(x):
         (lambda x: x + x @ W, 1, []),
         (lambda x: x.T + 1, 1, []),
         (lambda x: x[:, ::-1] + 1, 1, []),
+        (lambda x: x + x[0], 1, []),
+        (lambda x: x + x[:, :1], 1, []),
+        (lambda x, y: x[:, :1] * y[:1], 2, []),
+        (two_results, 1, []),
         (lambda x: x.sum(axis=1), 1, []),
         (lambda x: x / x.sum(), 1, []),
     ],
-    ids=["points", "epilogue", "product", "transpose", "reversed", "row-sum", "full-sum"],
+    ids=[
+        "points",
+        "epilogue",
+        "product",
+        "transpose",
+        "reversed",
+        "row",
+        "column",
+        "outer",
+        "two",
+        "row-sum",
+        "full-sum",
+    ],
 )
 def test_what_is_proven_and_what_not(function, count, pairs):
     found = proven(function, *[(24, 24)] * count)

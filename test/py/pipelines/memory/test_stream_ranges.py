@@ -1,0 +1,71 @@
+"""The rule of each op on index values, against all numbers of small intervals."""
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+
+from pyc_mlir.pipelines.streams.ranges import _RULES, Interval
+
+OPS: dict[str, Callable[[int, int], int]] = {
+    "addi": lambda x, y: x + y,
+    "subi": lambda x, y: x - y,
+    "muli": lambda x, y: x * y,
+    "divui": lambda x, y: x // y,
+    "divsi": lambda x, y: x // y,
+    "floordivsi": lambda x, y: x // y,
+    "ceildivui": lambda x, y: (x + y - 1) // y,
+    "ceildivsi": lambda x, y: (x + y - 1) // y,
+    "remui": lambda x, y: x % y,
+    "remsi": lambda x, y: x % y,
+    "minsi": min,
+    "maxsi": max,
+    "minui": min,
+    "maxui": max,
+}
+# Bounds of a remainder and of a rounding up by different numbers hold, and may be wide.
+WIDE = ("remui", "remsi")
+DIVIDES = ("div", "rem", "align")
+INTERVALS = [(a, b) for a in range(-2, 6) for b in range(a, 6)]
+
+
+def is_bounded(name: str, a: Interval, b: Interval) -> bool:
+    """Whether an op has bounds: of divisions and unsigned numbers only where all are positive."""
+    if any(part in name for part in DIVIDES):
+        return a[0] >= 0 and b[0] >= 1
+    return not name.endswith("ui") or (a[0] >= 0 and b[0] >= 0)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_bounds_hold_and_are_reached(name: str) -> None:
+    for a, b in product(INTERVALS, INTERVALS):
+        got = _RULES[f"arith.{name}"](a, b)
+        assert (got is not None) == is_bounded(name, a, b), (a, b)
+        if got is not None:
+            values = [OPS[name](x, y) for x in range(a[0], a[1] + 1) for y in range(b[0], b[1] + 1)]
+            assert got[0] <= min(values) and max(values) <= got[1], (a, b, got)
+            assert name in WIDE or got == (min(values), max(values)), (a, b, got)
+
+
+def test_a_remainder_is_below_both() -> None:
+    assert _RULES["arith.remui"]((0, 9), (4, 4)) == (0, 3)
+    assert _RULES["arith.remui"]((0, 2), (1, 8)) == (0, 2)
+
+
+def test_sizes_are_rounded_up() -> None:
+    for a, b in product(INTERVALS, INTERVALS):
+        got = _RULES["util.align"](a, b)
+        assert (got is not None) == is_bounded("align", a, b), (a, b)
+        if got is not None:
+            values = [-(-x // y) * y for x in range(a[0], a[1] + 1) for y in range(b[0], b[1] + 1)]
+            assert got[0] <= min(values) and max(values) <= got[1]
+            assert b[0] != b[1] or got == (min(values), max(values))
+    assert _RULES["util.align"]((3, 10), (4, 8)) == (3, 17)
+
+
+def test_a_choice_and_a_change_of_type() -> None:
+    assert _RULES["arith.select"]((1, 4), (0, 2)) == (0, 4)
+    assert _RULES["arith.select"]((-1, 1), (3, 7)) == (-1, 7)
+    for name in ("arith.index_cast", "arith.index_castui"):
+        assert _RULES[name]((0, 2**31 - 1)) == (0, 2**31 - 1)
+        assert _RULES[name]((-1, 4)) is None and _RULES[name]((0, 2**31)) is None
