@@ -38,7 +38,7 @@ from pyc_mlir.service.telemetry import collector
 from pyc_mlir.util.versions import installed_version
 
 Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 # Other faults of the program or the machine: 500; the rest are the caller's mistakes: 400.
 _STATUS = {
