@@ -143,8 +143,7 @@ class OpDef:
     @classmethod
     def has(cls, traits: Trait) -> bool:
         """Return whether the op has one of these traits."""
-        # As integers: `Flag.__and__` takes ten times as long, and planners ask often.
-        return bool(cls.traits._value_ & traits._value_)
+        return bool(cls.traits._value_ & traits._value_)  # `Flag.__and__` takes ten times as long
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:

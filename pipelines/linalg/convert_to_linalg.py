@@ -45,7 +45,7 @@ class ConvertToLinalg:
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Convert each function. Raises PycError when a pyc op would remain."""
-        counts = {"converted": 0, "run-time checks": 0}
+        counts = {"converted": 0, "run-time checks": 0, LARGER: 0}
         calls = _Calls(module, context.counts)
         f64_math = self.f64_math and "f64" not in context.target.lacks()
         for function in functions_of(module):
@@ -55,7 +55,8 @@ class ConvertToLinalg:
             counts["converted"] += conversion.converted
             counts["run-time checks"] += conversion.lowering.checks
         require_no_pyc(module)
-        counts[LARGER] = calls.larger_bytes(context.target.alignment)
+        if "made" in vars(calls):
+            counts[LARGER] = calls.made.larger_bytes(context.target.alignment)
         return counts
 
 
@@ -94,10 +95,6 @@ class _Calls:
         from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
 
         return KernelCalls(self._module)
-
-    def larger_bytes(self, alignment: int) -> int:
-        """Return how many bytes the constants take more than as the model has them."""
-        return self.made.larger_bytes(alignment) if "made" in vars(self) else 0
 
     def return_counts(self, block: ir.Block) -> None:
         """Make the counts the last results of the function."""

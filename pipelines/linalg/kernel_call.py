@@ -27,7 +27,7 @@ from pyc_mlir.pipelines.kernels.shared.counts import COUNTED, fed_inputs
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering
 from pyc_mlir.pipelines.linalg.base.structured import reshape
-from pyc_mlir.pipelines.pyc.constant_work import stored_bytes
+from pyc_mlir.pipelines.pyc.constant_work import lowered_constants, stored_bytes
 from pyc_mlir.pipelines.pyc.groups import AttachedKernel
 
 
@@ -113,18 +113,8 @@ class KernelCalls:
         return self._packed[key]
 
     def larger_bytes(self, alignment: int) -> int:
-        """Return the bytes of the laid out constants, less those of originals that nothing reads.
-
-        Asked at the end of a conversion.
-        """
-        read: set[ir.Attribute] = set()
-
-        def visit(op: ir.Operation) -> ir.WalkResult:
-            if op.name == "arith.constant":
-                read.add(op.attributes["value"])
-            return ir.WalkResult.ADVANCE
-
-        self.module.operation.walk(visit)
+        """Return the bytes of laid out constants, less those of originals that nothing reads."""
+        read = {op.attributes["value"] for op in lowered_constants(self.module)}
         laid_out = [t.constant for t in self._packed.values() if t.constant is not None]
         replaced = {original for original, *_ in self._packed} - read
         return stored_bytes(laid_out, alignment) - stored_bytes(replaced, alignment)

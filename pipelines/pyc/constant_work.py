@@ -24,6 +24,19 @@ def constant_bytes(module: ir.Module, alignment: int) -> int:
     return stored_bytes(values, alignment)
 
 
+def lowered_constants(module: ir.Module) -> list[ir.Operation]:
+    """Return the constants of a module in linalg, also those within other ops."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "arith.constant":
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
 def stored_bytes(values: Iterable[ir.Attribute], alignment: int) -> int:
     """Return the bytes of those constants that have to be stored, each aligned."""
     # A repeated element, whose view has no strides, is computed in place.

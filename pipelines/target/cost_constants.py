@@ -100,9 +100,9 @@ _OTHERS = {
     "chunk.dispatch_seconds": CostConstant(3e-6, _SWEEP),
     "chunk.cache": CostConstant(8, "the last cache over memory; " + _SWEEP),
     "chunk.tile": CostConstant(64 * 64, "elements of a result that one core works on at a time"),
-    # Uncut stretches put the second worker to sleep, which makes the next cut useless.
     "alone.flops_seconds": CostConstant(
-        3e-6, "one core's work below which it is not cut; docs/design-notes/kernels.md"
+        3e-6,
+        "work that is not cut: a second worker falls asleep; docs/design-notes/kernels.md",
     ),
     "alone.read_seconds": CostConstant(3e-6, "the same for reading"),
 }

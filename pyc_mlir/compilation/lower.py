@@ -89,8 +89,7 @@ class Lowered:
     graph_id: str = ""
     # Of its constants before kernels lay them out; None where IREE reads the program as it came.
     constants_bytes: int | None = None
-    # What the forms that kernels read them in take beyond these.
-    larger_bytes: int = 0
+    larger_bytes: int = 0  # beyond that, in the forms that kernels read
     decisions: tuple[Decision, ...] = ()
     locations: Mapping[str, str] = field(default_factory=dict)
     pyc_text: str = ""

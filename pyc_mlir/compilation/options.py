@@ -160,7 +160,6 @@ def passes_of(text: str) -> str:
     return ",".join(HIGH_LEVEL if node == _OWN_PASSES else node for node in nodes)
 
 
-# Whether compiles check their programs, and whether IREE verifies PyC's own IR after each pass.
 _CHECK, _VERIFY_IR = "PYC_CHECK", "PYC_VERIFY_IR"
 
 

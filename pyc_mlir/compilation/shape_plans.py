@@ -25,6 +25,7 @@ from pyc_mlir.dialects.ir.resources import as_resource, resource_key
 from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
 from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
+from pyc_mlir.pipelines.pyc.constant_work import lowered_constants
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.shapes.choose import Chosen, choose_plans
 from pyc_mlir.pipelines.shapes.demand import Demand
@@ -244,15 +245,15 @@ class _Merged:
         more = {k: v for k, v in _constants(lowered.code).items() if k not in self.constants}
         made = {d.site.key: d.chosen for d in (*self.general.decisions, *self.decisions)}
         apart = [d for d in lowered.decisions if made.get(d.site.key, d.chosen) != d.chosen]
-        left = self.allowed - self.added
-        if sum(more.values()) > left:
+        if sum(more.values()) > self.allowed:
             why = f"{plan}: its kernels lay out {sum(more.values())} bytes of weights anew, of "
-            self._leave_out(why + f"{left} that plans may add")
+            self._leave_out(why + f"{self.allowed} that plans may add")
         elif apart:
             self._leave_out(f"{plan}: {apart[0].site.key} is decided otherwise than for all shapes")
         elif _types(lowered) != _types(self.general):
             self._leave_out(f"{plan}: its results have other types")
         else:
+            self.allowed -= sum(more.values())
             self.added += sum(more.values())
             self.constants |= more
             self.plans[f"{self.general.entry}$shapes{len(self.plans)}"] = plan
@@ -291,22 +292,10 @@ def _constants(code: bytes) -> dict[str, int]:
     found = {}
     with new_context() as context, ir.Location.unknown():
         module = ir.Module.parse(code, context)
-        for op in _constant_ops(module):
+        for op in lowered_constants(module):
             attr = as_resource(op.attributes["value"])
             if attr is not None:
                 found[resource_key(attr)] = from_mlir(op.results[0].type).nbytes
-    return found
-
-
-def _constant_ops(module: ir.Module) -> list[ir.Operation]:
-    found: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "arith.constant":
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
     return found
 
 
@@ -318,7 +307,7 @@ def merged(general: bytes, plans: Mapping[str, bytes]) -> bytes:
     with new_context() as context, ir.Location.unknown():
         module = ir.Module.parse(general, context)
         known = {}
-        for op in _constant_ops(module):
+        for op in lowered_constants(module):
             attr = as_resource(op.attributes["value"])
             if attr is not None:
                 known[resource_key(attr)] = op.attributes["value"]
@@ -326,7 +315,7 @@ def merged(general: bytes, plans: Mapping[str, bytes]) -> bytes:
         for number, (name, code) in enumerate(plans.items()):
             added = ir.Module.parse(code, context)
             _rename(added, name, f"_shapes{number}")
-            for op in _constant_ops(added):
+            for op in lowered_constants(added):
                 attr = as_resource(op.attributes["value"])
                 if attr is None:
                     continue

@@ -58,9 +58,7 @@ def _bind_library() -> Any:
         function = getattr(library, f"ireeCompilerInvocation{name}")
         function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         function.restype = None
-    verify = library.ireeCompilerInvocationSetVerifyIR
-    verify.argtypes = [ctypes.c_void_p, ctypes.c_bool]
-    verify.restype = None
+    library.ireeCompilerInvocationSetVerifyIR.argtypes = [ctypes.c_void_p, ctypes.c_bool]
     enable = library.ireeCompilerInvocationEnableCallbackDiagnostics
     enable.argtypes = [ctypes.c_void_p, ctypes.c_int, _CALLBACK, ctypes.c_void_p]
     enable.restype = None
