@@ -82,6 +82,7 @@ CHANGES: dict[str, Any] = {
     "co_selected": True,
     "own_constants": True,
     "islands": True,
+    "guard_indices": False,
     "check": True,
     "plans": "auto",
     "demand": Demand.of_ranges({"batch": (1, 2)}),

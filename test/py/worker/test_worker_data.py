@@ -140,6 +140,7 @@ def options() -> Options:
         dims={"n": (1, 8)},
         node_names=True,
         islands=True,
+        guard_indices=False,
         plans="n=1;n=2:4",
     )
     decision = Decision(
