@@ -15,11 +15,15 @@ OPSET = 18
 
 @dataclass
 class Network:
-    """A model under construction; `x` is the newest image, of `shape` [N, C, H, W]."""
+    """A model under construction; `x` is the newest image, of `shape` [N, C, H, W].
+
+    `unknown` are letters of `nHW` whose sizes the model does not state.
+    """
 
     random: Random
     shape: list[int]
     x: str = "image"
+    unknown: Sequence[str] = ()
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: list[onnx.TensorProto] = field(default_factory=list)
 
@@ -103,6 +107,7 @@ def pool(net: Network) -> None:
     n, c, h, w = net.shape
     kernel, stride = net.random.choice((2, 3)), net.random.choice((1, 2))
     pad, ceil = net.random.randint(0, kernel // 2), net.random.random() < 0.3
+    ceil = ceil and not {"H", "W"} & set(net.unknown)  # Partial windows need sizes.
     if min(h, w) + 2 * pad < kernel:
         return
     kind = net.random.choice(("MaxPool", "AveragePool"))
@@ -177,7 +182,9 @@ def network(seed: int, blocks: int = 8) -> tuple[onnx.ModelProto, np.ndarray]:
     random = Random(seed)
     shape = [random.choice((1, 1, 2, 3)), random.choice((1, 3, 4, 16)), random.randint(7, 33), 0]
     shape[3] = random.choice((shape[2], random.randint(7, 33)))
-    net = Network(random, list(shape))
+    # Half of the networks have sizes that are known in a call only.
+    unknown = Random(seed).sample("nHW", seed // 2 % 2 * (1 + seed // 4 % 3))
+    net = Network(random, list(shape), unknown=unknown)
     convolve(net)
     for block in random.choices(list(BLOCKS), list(BLOCKS.values()), k=blocks):
         block(net)
@@ -187,8 +194,6 @@ def network(seed: int, blocks: int = 8) -> tuple[onnx.ModelProto, np.ndarray]:
         net.x = net.add("Softmax", net.add("Gemm", flat, weights, net.normal(10)), axis=1)
     if net.x == "image":
         activate(net)
-    # Half of the networks have sizes that are known in a call only.
     names = zip("ncHW", shape, strict=True)
-    unknown = Random(seed).sample("nHW", seed // 2 % 2 * (1 + seed // 4 % 3))
     made = net.model([name if name in unknown else size for name, size in names])
     return made, np.random.default_rng(seed).normal(size=shape).astype(np.float32)
