@@ -222,8 +222,8 @@ class Batchnorm(
     def decompose(b: Any, x: Any, *parameters: Any, axis: int, epsilon: float) -> Any:
         """Return one multiply and one add an element, in f32 for 16-bit floats, by two vectors."""
         rank, dtype = b.type_of(x).rank, b.type_of(x).dtype
-        x, *parameters = (b.convert(v, accumulator(dtype)) for v in (x, *parameters))
-        scale, bias, mean, variance = parameters
+        values = (b.convert(v, accumulator(dtype)) for v in (x, *parameters))
+        x, scale, bias, mean, variance = values
         factor = b.mul(scale, b.rsqrt(b.add(variance, b.scalar(epsilon, x))))
         offset = b.sub(bias, b.mul(mean, factor))
         factor, offset = (b.align(v, axis % rank, rank) for v in (factor, offset))

@@ -162,7 +162,9 @@ def test_a_batchnorm_of_f16_keeps_its_factors_in_f32():
     given = [
         np.array(v, np.float16) for v in ([[1000, 1001]], [1, 1], [0, 0.5], [1e3, 1e3], [0, 0])
     ]
-    found = OPS["batchnorm"].decompose(NumpyBuilder(), *given, axis=1, epsilon=1e-5)
+    decompose = OPS["batchnorm"].decompose
+    assert decompose is not None
+    found = decompose(NumpyBuilder(), *given, axis=1, epsilon=1e-5)
     assert found.dtype == np.float16
     np.testing.assert_allclose(found, [[0, 316.7]], 1e-3)
 
@@ -195,7 +197,9 @@ def test_a_batch_norm_of_16_bits_rounds_no_offset(name):
 @pytest.mark.parametrize(("op", "wanted"), [("softmax", 2.0**-17), ("log_softmax", -11.783)])
 def test_long_rows_of_f16_are_summed_in_f32(op, wanted):
     """As many equal terms as a large vocabulary has are beyond f16."""
-    found = OPS[op].decompose(NumpyBuilder(), np.zeros((1, 1 << 17), np.float16), axis=1)
+    decompose = OPS[op].decompose
+    assert decompose is not None
+    found = decompose(NumpyBuilder(), np.zeros((1, 1 << 17), np.float16), axis=1)
     assert found.dtype == np.float16
     np.testing.assert_allclose(found, np.full_like(found, wanted), 1e-3)
 

@@ -71,7 +71,9 @@ def test_operators_of_onnx_of_dynamic_sizes_are_right_or_refused(record_property
 
 def test_defaults_of_onnxruntime_may_be_stated() -> None:
     """Exporters write all attributes; the defaults are those of onnxruntime's own definitions."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
+    from onnxruntime.capi import (
+        onnxruntime_pybind11_state as state,  # pyright: ignore[reportAttributeAccessIssue]
+    )
 
     context, refused, tried = new_context(), set(), set()
     defined = {s.name: s for s in state.get_all_operator_schema() if s.domain == "com.microsoft"}

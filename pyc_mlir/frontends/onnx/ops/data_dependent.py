@@ -42,9 +42,9 @@ def by_reference(n: OnnxNode) -> Any:
     given = {name: n.known(index, name) for index, name in enumerate(n.proto.input)}
     n.attributes()
     try:
-        found = onnx.reference.ReferenceEvaluator(n.proto).run(None, given)
+        (found,) = onnx.reference.ReferenceEvaluator(n.proto).run(None, given)
     except Exception as error:
         raise PycError(
             ReasonCode.BAD_MODEL, f"expected inputs that ONNX computes with, got: {error!r}"
         ) from error
-    return np.asarray(found[0])
+    return np.asarray(found)
