@@ -7,7 +7,7 @@ comes out infinite or NaN, which `UncertainBuilder` makes infinite: it is not co
 
 import math
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -281,7 +281,7 @@ def _numpy_cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarr
     return np.where(lost, np.inf, _cast(value, x, dtype=dtype))
 
 
-NUMPY_RULES = ChainMap({"cast": _numpy_cast}, RULES)
+NUMPY_RULES: Mapping[str, Rule] = ChainMap({"cast": _numpy_cast}, RULES)
 
 
 def _movement(name: str) -> None:

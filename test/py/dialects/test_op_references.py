@@ -120,9 +120,8 @@ def test_elementwise_ops_are_as_exact_near_zero(op: str, kind: str):
     bound = OPS[op].bind({})
     got = evaluate(OPS[op], arrays, **bound)
     assert_near_zero(got, rounded(FORMULAS[op](*arrays, **bound), got.dtype))
-    if OPS[op].decompose is not None:
-        parts = OPS[op].decompose(NumpyBuilder(), *arrays, **bound)
-        assert_near_zero(parts, got)
+    if (decompose := OPS[op].decompose) is not None:
+        assert_near_zero(decompose(NumpyBuilder(), *arrays, **bound), got)
 
 
 def test_cancelling_near_zero_is_seen(monkeypatch):

@@ -97,9 +97,9 @@ def draw_chain(seed: int) -> Chain:
     """A chain of two to seven steps; one in four has a dynamic number of rows."""
     random, draw = Random(seed), np.random.default_rng(seed)
     kind, n = random.choice(FLOATS), random.choice((8, 16, 33))
-    chosen = []
+    chosen: list[tuple[str, Step]] = []
     for _ in range(random.randint(2, 7)):
         chosen.append(random.choice(list(_steps(random, draw, kind, n).items())))
-    names, steps = zip(*chosen, strict=True)
+    names, steps = tuple(name for name, _ in chosen), tuple(step for _, step in chosen)
     rows = "rows" if seed % 4 == 1 else random.choice((1, 4, 7))
     return Chain(kind, names, steps, TensorSpec(kind, rows, n))
