@@ -113,3 +113,17 @@ def test_more_ties_than_trials_end():
 def test_deep_graphs_need_no_recursion():
     chain = [Vertex("x"), *(Vertex("exp", ((n, 0),)) for n in range(5000))]
     assert len(canonical_text(chain).splitlines()) == 5001
+
+
+def test_equal_sums_are_one_whatever_the_order_of_their_operands():
+    x, y = Vertex("x"), Vertex("y")
+    sums = [
+        Vertex("add", ((0, 0), (1, 0)), True, True),
+        Vertex("add", ((1, 0), (0, 0)), True, True),
+    ]
+    for other, user in ((sums[1], (2, 3)), (sums[0], (2, 3)), (None, (2, 2))):
+        graph = [x, y, sums[0], *([other] if other else [])]
+        graph.append(Vertex("mul", tuple((u, 0) for u in user)))
+        assert canonical_text(graph) == canonical_text(
+            [x, y, sums[0], Vertex("mul", ((2, 0),) * 2)]
+        )

@@ -33,7 +33,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 class Mutant:
     """A change of the bytes [start, end) of a file, by its path from the root.
 
-    functions: the first lines of the functions around it, the innermost first.
+    functions: the first lines of the functions around it, the innermost first. text: its own line.
     """
 
     path: str
@@ -44,6 +44,7 @@ class Mutant:
     before: str
     after: str
     functions: tuple[int, ...]
+    text: str
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} {self.kind}: {self.before} -> {self.after}"
@@ -51,13 +52,14 @@ class Mutant:
     @property
     def key(self) -> str:
         """What stays the same where lines move."""
-        return f"{self.path} {self.kind}: {self.before} -> {self.after}"
+        return f"{self.path} `{self.text}` {self.kind}: {self.before} -> {self.after}"
 
 
 def mutants_of(path: str, text: str) -> list[Mutant]:
     """Return every mutant of a file, in order."""
     data = text.encode()
-    starts = [0, *accumulate(map(len, data.splitlines(keepends=True)))]
+    lines = data.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
 
     def at(line: int, column: int) -> int:
         return starts[line - 1] + column
@@ -67,7 +69,8 @@ def mutants_of(path: str, text: str) -> list[Mutant]:
         start, end = at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)
         before = " ".join(data[start:end].decode().split())
         after = f"({ast.unparse(changed)})"
-        found.append(Mutant(path, node.lineno, kind, start, end, before, after, functions))
+        own = lines[node.lineno - 1].decode().strip()
+        found.append(Mutant(path, node.lineno, kind, start, end, before, after, functions, own))
     return sorted(found, key=lambda m: (m.start, m.kind))
 
 

@@ -322,3 +322,17 @@ def test_joined_wisdom_has_the_rows_and_recipes_of_both():
     for joined in (single.joined(programs), programs.joined(single)):
         assert joined == Wisdom.of([FIRST, QUICK, BETTER], {WORK: SUBJECT}, [RECIPE])
         assert joined.recipes == {NAMED: dict(sorted(RECIPE.items()))}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sessions": 0}, {"processes": 0}, {"lo": 0.0}, {"lo": 2e-5}, {"hi": 0.5e-5},
+        {"hi": float("inf")}, {"seconds": "1"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_numbers_that_no_measurement_gives_are_refused(wrong):
+    replace(QUICK, sessions=1, processes=1, lo=QUICK.seconds, hi=QUICK.seconds)
+    with pytest.raises(ValueError, match="expected"):
+        replace(QUICK, **wrong)

@@ -234,6 +234,12 @@ def test_sums_of_sizes_stay_within_64_bits(size) -> None:
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
 
 
+def test_bytes_are_aligned_to_one_where_nothing_is_said() -> None:
+    intervals = Intervals.of([(0, 2, 3), (1, 3, 5)])
+    assert intervals.alignment.tolist() == [1, 1]
+    assert pack(intervals).arena_bytes == intervals.lower_bound == 8
+
+
 def test_colliding_sees_time_bytes_and_alignment() -> None:
     two = Intervals.of([(0, 2, 10), (1, 3, 10)], 2)
     assert colliding(two, np.array([0, 10])) is None
