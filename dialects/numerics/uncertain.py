@@ -45,7 +45,7 @@ class UncertainBuilder(Builder):
                 deviation = rule(value, *operands, **params)
             else:
                 parts = op.decompose and op.decompose(self, *operands, **params)
-                deviation = np.inf if parts is None else parts.deviation
+                deviation = np.asarray(np.inf if parts is None else parts.deviation)
                 if op.has(Trait.ELEMENTWISE):
                     deviation = composed(value, deviation, operands)
                 if (more := KERNELS.get(op.name)) is not None:

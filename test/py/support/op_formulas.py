@@ -76,10 +76,8 @@ def _gelu_tanh(x: float) -> float:
 
 def _erf(x: float) -> float:
     """1 - erfc(x); near zero, where that cancels, Maclaurin's series."""
-    if not abs(x) < 0.5:
-        return 1 - math.erfc(x)
     terms = (x * (-x * x) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(16))
-    return 2 / math.sqrt(math.pi) * math.fsum(terms)
+    return 2 / math.sqrt(math.pi) * math.fsum(terms) if abs(x) < 0.5 else 1 - math.erfc(x)
 
 
 def _not(x: Any) -> Any:
