@@ -217,6 +217,7 @@ def main() -> int:
     parser.add_argument(
         "--fresh", action="store_true", help="map tests again if the commit changed"
     )
+    parser.add_argument("--workers", type=int, default=2, help="processes at once (%(default)s)")
     options = parser.parse_args()
     part, parts = map(int, options.part.split("/"))
     every = every_mutant(options.paths)

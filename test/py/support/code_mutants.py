@@ -104,8 +104,9 @@ def _of_node(node: ast.AST) -> Iterator[tuple[ast.expr, str, ast.expr]]:
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OTHER:
         other = _OTHER[type(node.ops[0])]()
         yield node, "comparison", ast.Compare(node.left, [other], node.comparators)
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        yield node, "constant", ast.Constant(_other_number(node.value))
+    number = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(node, ast.Constant) and type(number) in (int, float):
+        yield node, "constant", ast.Constant(_other_number(number))
 
 
 def _is_type_checking(test: ast.expr) -> bool:
@@ -126,7 +127,7 @@ def _clamped(call: ast.Call) -> ast.expr | None:
     return None
 
 
-def _other_number(number: float) -> float:
+def _other_number(number: Any) -> float:
     if isinstance(number, int):
         return number + 1
     return 2 * number or 1.0

@@ -31,7 +31,7 @@ class Layers(Network):
     def bytes(self, array: np.ndarray, signed: bool, axis: int | None) -> tuple[str, str, str]:
         """A weight's integers, scale and zero point, for all or for each column."""
         most = np.abs(array).max(axis=0 if axis is not None else None) + 1e-6
-        scale = np.float32(most / 127)
+        scale = np.asarray(most / 127, np.float32)
         whole = np.rint(array / scale) + (0 if signed else 128)
         dtype = np.int8 if signed else np.uint8
         zero = np.full(scale.shape, 0 if signed else 128, dtype)
@@ -43,7 +43,7 @@ class Layers(Network):
         zero = np.array(
             0 if signed else self.random.choice((0, 117, 128)), np.int8 if signed else np.uint8
         )
-        operands = [self.constant(np.float32(scale)), self.constant(zero)]
+        operands = [self.constant(np.array(scale, np.float32)), self.constant(zero)]
         return self.add("DequantizeLinear", self.add("QuantizeLinear", x, *operands), *operands)
 
 

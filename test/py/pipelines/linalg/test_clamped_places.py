@@ -57,7 +57,7 @@ def is_loose(value: ir.Value) -> bool:
 def test_a_place_that_data_decides_is_clamped(op: str, dynamic: bool) -> None:
     decided = 0
     # Many updates are sorted first: a permutation holds no place out of range.
-    few = [c for c in cases_of(op) if op != "scatter" or c.types[1].shape[0] < 16]
+    few = [c for c in cases_of(op) if op != "scatter" or c.operands[1].shape[0] < 16]
     for case in sample(few, 6, seed=5):
         with new_context() as context, ir.Location.unknown():
             module = case_module(case, context, dynamic and case.dynamic)
