@@ -233,12 +233,7 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     _optimize(module, options, context)
     function = entry_function(module)
     locations = _locations(function)
-    # In search of aliases, MLIR would print all constants once before the text.
-    pyc_text = module.operation.get_asm(
-        large_elements_limit=_READABLE_ELEMENTS,
-        large_resource_limit=_READABLE_ELEMENTS,
-        use_local_scope=True,
-    )
+    pyc_text = _readable(module)
     constants = constant_bytes(module, options.target.alignment)
     mixes = _mixes_rows(function)
     known = constant_work(module)
@@ -269,6 +264,16 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
         approximate_ones,
         context.counts,
         expected,
+    )
+
+
+def _readable(module: ir.Module) -> str:
+    """Return the module's text without large constants."""
+    # In search of aliases, MLIR would print all constants once before the text.
+    return module.operation.get_asm(
+        large_elements_limit=_READABLE_ELEMENTS,
+        large_resource_limit=_READABLE_ELEMENTS,
+        use_local_scope=True,
     )
 
 
