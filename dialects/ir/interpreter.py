@@ -50,8 +50,8 @@ def choose_entry(
     name = next(iter(public)) if len(public) == 1 and not function else function or default
     if name not in public:
         listed = ", ".join(map(one_line, sorted(public))) or "none"
-        text = f"a public function `{name}`, or a single one, got {listed}; name one with "
-        text += "`--function` (`function=...`)"
+        text = f"a public function `{name}`, or a single one, got {listed}; name the entry "
+        text += f"`{name}`, or by `--function` (`function=...`)"
         if function:
             text = f"one of its functions ({listed}), got {name!r}{did_you_mean(name, public)}"
         code = ReasonCode.BAD_ARGUMENT if function else ReasonCode.INVALID_IR

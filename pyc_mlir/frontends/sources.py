@@ -59,8 +59,7 @@ class Source(ABC):
         """Return the record of what a user gives; a record stays as it is.
 
         islands: nodes of an ONNX model may become islands. function: the entry of a module.
-        Raises PycError: BAD_MODEL for what is none of the kinds, BAD_ARGUMENT for a `function` of
-        what is no MLIR.
+        Raises PycError: BAD_MODEL for none of the kinds, BAD_ARGUMENT for a `function` of no MLIR.
         """
         source = given if isinstance(given, Source) else _of(given)
         if islands and isinstance(source, OnnxFile | OnnxBytes | OnnxModel):

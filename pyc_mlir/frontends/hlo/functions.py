@@ -30,8 +30,7 @@ def choose(module: ir.Module, function: str, source: str) -> None:
 
     Raises PycError as `choose_entry`.
     """
-    operations = [view.operation for view in module.body.operations]
-    choose_entry(public_functions(operations), function, source)
+    choose_entry(public_functions(v.operation for v in module.body.operations), function, source)
     if function:
         with module.context:
             passmanager.PassManager.parse("builtin.module(symbol-dce)").run(module.operation)

@@ -69,7 +69,9 @@ def test_the_function_that_is_named_is_compiled(road):
 
 @pytest.mark.parametrize("road", ROADS)
 def test_several_functions_without_a_name_are_refused(road):
-    with pytest.raises(PycError, match=r"got exp, other, twice; name one with `--function`"):
+    with pytest.raises(
+        PycError, match=r"got exp, other, twice; name the entry `main`, or by `--function`"
+    ):
         pyc_mlir.compile(text(road), cache=False)
 
 
@@ -112,7 +114,7 @@ def test_an_artifact_of_stablehlo():
         data = stablehlo.serialize_portable_artifact(module, version)
         found = raise_foreign(data, "model", context, function="other")
         assert "pyc.exp" in str(found.module) and "pyc.add" not in str(found.module)
-        with pytest.raises(PycError, match="name one with `--function`"):
+        with pytest.raises(PycError, match="name the entry `main`, or by `--function`"):
             raise_foreign(data, "model", context)
 
 
@@ -154,7 +156,7 @@ def test_commands(tmp_path, capfd):
     path.write_text(text("iree"))
     flags = [str(path), "--no-check", "--no-cache", "-o", str(made)]
     assert pyc_compile.run(flags) != 0
-    assert "name one with `--function`" in capfd.readouterr().err
+    assert "name the entry `main`, or by `--function`" in capfd.readouterr().err
     assert pyc_compile.run([*flags, "--function", "twice"]) == 0
     assert pyc_compile.run([str(path), "--replay", str(made), "-o", str(again)]) == 0
     assert made.read_bytes() == again.read_bytes()
