@@ -50,7 +50,7 @@ def _documented(function: F) -> F:
 
 
 @overload
-def jit(function: Callable[..., Any], /) -> JitFunction: ...
+def jit(decorated: Callable[..., Any], /) -> JitFunction: ...
 @overload
 def jit(
     *,
@@ -63,7 +63,8 @@ def jit(
 ) -> Callable[[Callable[..., Any]], JitFunction]: ...
 @_documented
 def jit(
-    function: Callable[..., Any] | None = None,
+    decorated: Callable[..., Any] | None = None,
+    /,
     *,
     options: CompileOptions | None = None,
     device: Device | None = None,
@@ -72,7 +73,7 @@ def jit(
     audit: int = 0,
     **overrides: Unpack[CompileOverrides],
 ) -> Any:
-    """Compile `function` at its first call for each kind of arguments, and run it.
+    """Compile `decorated` at its first call for each kind of arguments, and run it.
 
     As ``@jit`` or with what `pyc_mlir.compile` takes: ``@jit(target="cpu-avx2")``. Programs
     are kept by dtypes and shapes of the arrays and by the values of other arguments; annotate an
@@ -87,7 +88,7 @@ def jit(
         the captured values; an audit finds changes of others.
     """
     return frontend.jit(
-        function,
+        decorated,
         compile=compile,
         audit=audit,
         options=_given(options, overrides),

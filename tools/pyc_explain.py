@@ -194,11 +194,8 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="[NAME=]SHAPE",
         help="for a model: the shape of an input with dynamic dimensions; may be repeated",
     )
-    parser.add_argument(
-        "--islands",
-        action="store_true",
-        help="for a model: lower nodes that PyC cannot import by torch-mlir, as pyc-compile does",
-    )
+    parser.add_argument("--islands", action="store_true", help="as in pyc-compile")
+    parser.add_argument("--function", default="", metavar="NAME", help="as in pyc-compile")
     parser.add_argument(
         "--size",
         action="append",

@@ -4,8 +4,8 @@ Input: a module whose function holds pyc ops; output: the arrays that it returns
 `flush_denormals` the results are flushed as IREE's CPU drivers do.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,27 +14,52 @@ from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS, OpDef, evaluate
+from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.types import is_float, require_plain
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 
 Value = TypeVar("Value")
 
 
 def entry_function(module: ir.Module, name: str = "main") -> ir.Operation:
-    """Return the function `name`, or the only function.
-
-    Raises PycError when there is no such choice.
-    """
+    """Return the function `name`, or the only one. Raises PycError as `choose_entry`."""
     functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
-    named = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == name]
-    if named:
-        return named[0]
-    if len(functions) == 1:
-        return functions[0]
-    raise PycError(
-        ReasonCode.INVALID_IR,
-        f"module: expected a function `{name}` or a single function, got {len(functions)}; "
-        f"name the entry `{name}`",
-    )
+    found = public_functions(functions) or {f.attributes["sym_name"].value: f for f in functions}
+    return choose_entry(found, default=name)
+
+
+def public_functions(operations: Iterable[Any]) -> dict[str, Any]:
+    """Return the public functions that have a body, by name; of PyC's bindings or of IREE's."""
+    return {
+        op.attributes["sym_name"].value: op
+        for op in operations
+        if op.name in ("func.func", "util.func") and len(op.regions[0].blocks)
+        if "sym_visibility" not in op.attributes
+        or op.attributes["sym_visibility"].value == "public"
+    }
+
+
+def choose_entry(
+    public: Mapping[str, Any], function: str = "", where: str = "module", default: str = "main"
+) -> Any:
+    """Return the entry among public functions: `function`, else `default` or the only one.
+
+    Where `function` is given, the others become private.
+    Raises PycError: BAD_ARGUMENT for a `function` that is none of them, INVALID_IR for no choice.
+    """
+    name = next(iter(public)) if len(public) == 1 and not function else function or default
+    if name not in public:
+        listed = ", ".join(map(one_line, sorted(public))) or "none"
+        text = f"a public function `{name}`, or a single one, got {listed}; name the entry "
+        text += f"`{name}`, or by `--function` (`function=...`)"
+        if function:
+            text = f"one of its functions ({listed}), got {name!r}{did_you_mean(name, public)}"
+        code = ReasonCode.BAD_ARGUMENT if function else ReasonCode.INVALID_IR
+        raise PycError(code, f"{where}: expected {text}")
+    for other in public.keys() - {name} if function else ():
+        label = public[other].attributes["sym_name"]
+        public[other].attributes["sym_visibility"] = type(label).get("private", label.context)
+    return public[name]
 
 
 def interpret(

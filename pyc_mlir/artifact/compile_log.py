@@ -67,9 +67,10 @@ class CompileLog:
         return None if known is None else from_data(Signature, known)
 
     @property
-    def has_islands(self) -> bool:
-        """True if nodes of the model might be lowered by torch-mlir."""
-        return bool((self.conditions.get("options") or {}).get("islands"))
+    def reading(self) -> tuple[bool, str]:
+        """The options `islands` and `function`, by which the model was read."""
+        options = self.conditions.get("options") or {}
+        return bool(options.get("islands")), str(options.get("function", ""))
 
 
 def conditions_of(artifact: Artifact) -> dict[str, Any]:

@@ -60,6 +60,8 @@ class ReplayOptions:
     node_names: bool = False
     # Whether torch-mlir may lower ONNX nodes for which PyC has no rule.
     islands: bool = False
+    # The entry of an MLIR module, where the user named it.
+    function: str = ""
     # Whether calls compare indices in their arguments with the axes that they choose from.
     guard_indices: bool = True
 
@@ -137,7 +139,7 @@ class Manifest(Origin):
     checksums: of the artifact's other parts, in a file.
     """
 
-    schema: ClassVar[int] = 6
+    schema: ClassVar[int] = 7
     device: Literal["local", "cuda", "vulkan", "hip"]
     entries: Mapping[str, EntryPoint]
     memory: Account

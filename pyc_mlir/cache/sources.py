@@ -161,10 +161,10 @@ class Sources:
 
 def _model_path(source: Source) -> Path | None:
     match source:
-        # Memos do not tell imports with islands from those without.
+        # Memos do not tell imports with islands, or of a named function, from those without.
         case OnnxFile(path, islands=False):
             found = path
-        case MlirFile(path) if path.suffix == ".mlir":
+        case MlirFile(path, function="") if path.suffix == ".mlir":
             found = path
         case _:
             return None

@@ -209,6 +209,14 @@ class CompileOptions:
             "decisions",
         ),
     )
+    function: str = field(
+        default="",
+        metadata=_option(
+            "the entry of an MLIR module; empty: `main`, or the only public function",
+            "--function",
+            "NAME",
+        ),
+    )
     guard_indices: bool | None = field(
         default=None,
         metadata=_option(
@@ -304,6 +312,7 @@ class CompileOverrides(TypedDict, total=False):
     shapes: str | Path | None
     node_names: bool
     islands: bool
+    function: str
     guard_indices: bool | None
     passes: str
     dump_phases: str | Path | None

@@ -24,8 +24,8 @@ class Job:
 
     @staticmethod
     def of(source: Any, inputs: Inputs, options: Options) -> "Job":
-        """Return the job of what a user gives. Raises PycError (BAD_MODEL) for no source."""
-        return Job(Source.of(source, options.islands), inputs, options)
+        """Return the job of what a user gives. Raises PycError as `Source.of`."""
+        return Job(Source.of(source, options.islands, options.function), inputs, options)
 
     @property
     def shapes(self) -> Sequence[Any] | None:

@@ -195,16 +195,16 @@ def _choose_raised(choices: Choices, unraised: Sequence[GraphBreak], can: bool) 
 
 def _foreign(source: Loaded, options: Options) -> Lowered:
     """Lower a module that enters at IREE: nothing is known of it but its signature."""
-    entry = read_entry(source.foreign, source.name)
+    entry = read_entry(source.foreign, source.name, source.function)
     choices = context_of(options).choices
     _choose_raised(choices, source.unraised, can=source.module is not None)
     return Lowered(
-        source.foreign,
+        entry.code,
         entry.name,
         entry.signature.with_ranges(options.ranges),
         decisions=choices.log,
         constant_work=entry.constant_work,
-        reference=source.foreign,
+        reference=entry.code,
         imported=ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised),
     )
 
@@ -460,7 +460,7 @@ def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportRep
         except UnsupportedModel as error:
             return error.report
         if loaded.module is None:
-            ops = read_entry(loaded.foreign, loaded.name).ops
+            ops = read_entry(loaded.foreign, loaded.name, loaded.function).ops
             return ImportReport(ops, foreign=ops, unraised=loaded.unraised)
         with loaded.module.context, ir.Location.unknown():
             refine(loaded.module, None if source.takes_inputs else inputs, PassContext())

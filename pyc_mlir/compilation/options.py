@@ -224,6 +224,7 @@ def resolve(
         node_names=given.node_names,
         passes=passes_of(given.passes),
         islands=given.islands,
+        function=given.function,
         guard_indices=given.guard_indices is not False,
         plans=_plans(given),
         demand=_demand(given.shapes),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pyc_mlir.artifact.import_report import GraphBreak, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.frontends.hlo.functions import choose
 from pyc_mlir.frontends.linalg.importer import import_linalg
 from pyc_mlir.frontends.stablehlo.importer import import_stablehlo
 from pyc_mlir.frontends.stablehlo.reader import enter, is_artifact, read_artifact
@@ -34,15 +35,18 @@ class Raised:
     unraised: tuple[GraphBreak, ...] = ()
 
 
-def raise_foreign(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Raised:
+def raise_foreign(
+    data: bytes, name: str, context: ir.Context, path: str | None = None, function: str = ""
+) -> Raised:
     """Raise text, or a StableHLO artifact, to pyc. Other bytecode stays as it is.
 
-    path: the file of the text, for locations.
-    Text must have passed the bounds of MLIR's parser. Raises PycError (INVALID_IR) for an artifact
-    that cannot be read; text that PyC's parser does not know is left to IREE's.
+    path: the file of the text, for locations. function: the entry, if named.
+    Text must have passed the bounds of MLIR's parser. Raises PycError: INVALID_IR for an artifact
+    that cannot be read, and as `choose_entry`. Text that PyC does not know is left to IREE.
     """
     if is_artifact(data):
         module = read_artifact(data, name, context)
+        choose(module, function, name)
         return _raised(module, str(module).encode(), name, import_stablehlo)
     imports = None if is_bytecode(data) else _importer_of(data)
     if imports is None:
@@ -51,6 +55,7 @@ def raise_foreign(data: bytes, name: str, context: ir.Context, path: str | None 
     reported: list[Diagnostic] = []
     module = parse_module(ModuleText(data.decode(), name, path=path), context, reported.append)
     if isinstance(module, ir.Module):
+        choose(module, function, name)
         return _raised(module, data, name, imports)
     why = reported[0].message if reported else "the text does not parse"
     return Raised(None, data, (GraphBreak(name, "module", ReasonCode.INVALID_IR, why),))

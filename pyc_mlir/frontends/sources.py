@@ -24,6 +24,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import open_plain, read_file
+from pyc_mlir.frontends.hlo.functions import choose
 from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
 from pyc_mlir.frontends.raising import raise_foreign
 from pyc_mlir.frontends.stablehlo.reader import embedded_artifact
@@ -54,16 +55,20 @@ class Source(ABC):
     is_bytecode: bool = False
 
     @staticmethod
-    def of(given: Any, islands: bool = False) -> "Source":
+    def of(given: Any, islands: bool = False, function: str = "") -> "Source":
         """Return the record of what a user gives; a record stays as it is.
 
-        islands: nodes of an ONNX model may become islands.
-        Raises PycError (BAD_MODEL) for what is none of the kinds.
+        islands: nodes of an ONNX model may become islands. function: the entry of a module.
+        Raises PycError: BAD_MODEL for none of the kinds, BAD_ARGUMENT for a `function` of no MLIR.
         """
         source = given if isinstance(given, Source) else _of(given)
         if islands and isinstance(source, OnnxFile | OnnxBytes | OnnxModel):
-            return replace(source, islands=True)
-        return source
+            source = replace(source, islands=True)
+        if function and not isinstance(source, _Module):
+            got = f"{source.title} of kind {type(source).__name__}, which is one program"
+            why = f"function: expected MLIR, whose entry it names, got {got}; leave it out"
+            raise PycError(ReasonCode.BAD_ARGUMENT, why)
+        return replace(source, function=function) if function else source
 
     @property
     def title(self) -> str:
@@ -78,8 +83,15 @@ class Source(ABC):
         """
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Module(Source):
+    """A module of MLIR; `function` is its entry, if named."""
+
+    function: str = ""
+
+
 @dataclass(frozen=True)
-class Loaded(Source):
+class Loaded(_Module):
     """A pyc module, or (for programs that enter at IREE) the bytes of another one.
 
     A module that was raised to pyc has both. `unraised` says why one was not: the operations that
@@ -93,11 +105,12 @@ class Loaded(Source):
 
     def load(self, inputs: Inputs, context: ir.Context) -> "Loaded":
         """Copy the module: a program may be lowered more than once, and lowering changes it."""
-        return self if self.module is None else replace(self, module=copied(self.module))
+        made = self.module
+        return self if made is None else replace(self, module=_chosen(self, copied(made)))
 
 
 @dataclass(frozen=True)
-class Packed(Source):
+class Packed(_Module):
     """A loaded program as bytes, to travel to a worker: a pyc module as bytecode, or foreign."""
 
     kind: ClassVar[str] = "packed"
@@ -108,7 +121,7 @@ class Packed(Source):
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Parse a pyc module; leave a foreign one as it is."""
         if self.is_foreign:
-            return Loaded(None, self.code, self.name)
+            return Loaded(None, self.code, self.name, function=self.function)
         return Loaded(ir.Module.parse(self.code, context), name=self.name)
 
 
@@ -156,7 +169,7 @@ class OnnxModel(Source):
 
 
 @dataclass(frozen=True)
-class MlirFile(Source):
+class MlirFile(_Module):
     """A file of MLIR, or of anything that is no model, which is refused when it is read."""
 
     kind: ClassVar[str] = "mlir-file"
@@ -172,7 +185,7 @@ class MlirFile(Source):
         """Parse the file by its content, whatever it was before."""
         data, name = read_file(self.path, "a model"), one_line(self.path)
         if _holds_bytecode(data):
-            return _from_bytecode(data, name, context)
+            return _from_bytecode(self, data, name, context)
         if (other := other_kind(data)) is not None:
             kind, remedy = other
             raise PycError(
@@ -180,12 +193,12 @@ class MlirFile(Source):
                 f"{name}: expected an .onnx or .mlir file, got {kind}; {remedy}",
             )
         if _PYC.search(data):
-            return Loaded(parse_mlir(self.path, context), name=self.path.stem)
-        return _foreign(data, name, context, str(self.path))
+            return Loaded(_chosen(self, parse_mlir(self.path, context)), name=self.path.stem)
+        return _foreign(self, data, name, context)
 
 
 @dataclass(frozen=True)
-class MlirText(Source):
+class MlirText(_Module):
     """MLIR text."""
 
     kind: ClassVar[str] = "mlir"
@@ -195,12 +208,12 @@ class MlirText(Source):
         """Parse the text."""
         data = self.text.encode()
         if _PYC.search(data):
-            return Loaded(parse_mlir(self.text, context))
-        return _foreign(data, _UNNAMED, context)
+            return Loaded(_chosen(self, parse_mlir(self.text, context)))
+        return _foreign(self, data, _UNNAMED, context)
 
 
 @dataclass(frozen=True)
-class Bytecode(Source):
+class Bytecode(_Module):
     """Bytes of MLIR bytecode: a StableHLO artifact, or any that enters at IREE."""
 
     kind: ClassVar[str] = "bytecode"
@@ -209,18 +222,18 @@ class Bytecode(Source):
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Raise the program if it can be raised."""
-        return _from_bytecode(self.data, _UNNAMED, context)
+        return _from_bytecode(self, self.data, _UNNAMED, context)
 
 
 @dataclass(frozen=True)
-class JaxExport(Source):
+class JaxExport(_Module):
     """The StableHLO artifact of a ``jax.export.Exported`` of this process."""
 
     artifact: bytes
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Raise the program if it can be raised."""
-        return _raised(self.artifact, _UNNAMED, context)
+        return _raised(self, self.artifact, _UNNAMED, context)
 
 
 @dataclass(frozen=True)
@@ -342,7 +355,7 @@ def allow_bytecode() -> None:
     _may_crash = True
 
 
-def _from_bytecode(data: bytes, name: str, context: ir.Context) -> Loaded:
+def _from_bytecode(source: _Module, data: bytes, name: str, context: ir.Context) -> Loaded:
     """Raise bytecode; damaged bytecode may end the process that parses it."""
     if not _may_crash:
         raise PycError(
@@ -350,7 +363,7 @@ def _from_bytecode(data: bytes, name: str, context: ir.Context) -> Loaded:
             f"{name}: expected text, got MLIR bytecode, which only a worker process may parse; "
             "use `compile` or `build`, or convert it with `pyc-opt`",
         )
-    return _raised(embedded_artifact(data) or data, name, context)
+    return _raised(source, embedded_artifact(data) or data, name, context)
 
 
 def is_text(source: str) -> bool:
@@ -371,16 +384,24 @@ def copied(module: ir.Module) -> ir.Module:
     return copy
 
 
-def _foreign(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Loaded:
+def _chosen(source: _Module, module: ir.Module) -> ir.Module:
+    """Make the entry that is named the only public function. Raises PycError (BAD_ARGUMENT)."""
+    if source.function:
+        choose(module, source.function, source.title)
+    return module
+
+
+def _foreign(source: _Module, data: bytes, name: str, context: ir.Context) -> Loaded:
     """Load a program without pyc ops, within the bounds of MLIR's parser. Raises PycError."""
     check_text(data, name)
-    return _raised(data, name, context, path)
+    return _raised(source, data, name, context)
 
 
-def _raised(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Loaded:
+def _raised(source: _Module, data: bytes, name: str, context: ir.Context) -> Loaded:
     """Load a foreign program as pyc ops where it can be raised whole, else as it is."""
-    found = raise_foreign(data, name, context, path)
-    return Loaded(found.module, found.foreign, name, found.unraised)
+    path = str(source.path) if isinstance(source, MlirFile) else None
+    found = raise_foreign(data, name, context, path, source.function)
+    return Loaded(found.module, found.foreign, name, found.unraised, function=source.function)
 
 
 def _onnx(model: Any, inputs: Inputs, context: ir.Context, islands: bool) -> ir.Module:

@@ -1,7 +1,7 @@
 """The entry of a foreign module: its signature and its number of ops.
 
 IREE's own parser reads the module (linalg, StableHLO, anything that its input stage accepts); the
-entry is the function `main`, or the only public one.
+entry is the function that is named, else `main`, or the only public one.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from typing import Any
 
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.interpreter import choose_entry, public_functions
 from pyc_mlir.dialects.types import DTYPES, parse_type
 from pyc_mlir.iree.constant_work import constant_work
 from pyc_mlir.iree.session import IreeSession
@@ -18,57 +19,37 @@ from pyc_mlir.iree.session import IreeSession
 class ForeignEntry:
     """An entry's name and signature; `ops` are those of its body, constants aside.
 
-    `constant_work` is about what the module computes of constants alone, in operations.
+    `constant_work` is about what the module computes of constants alone, in operations. `code` is
+    the module in which an entry that was named is the only public function.
     """
 
     name: str
     signature: Signature
     ops: int
-    constant_work: int = 0
+    constant_work: int
+    code: bytes
 
 
-def read_entry(code: bytes, where: str = "module") -> ForeignEntry:
-    """Read the entry of a module; `where` is its name in errors.
+def read_entry(code: bytes, where: str = "module", function: str = "") -> ForeignEntry:
+    """Read the entry of a module; `where` is its name in errors, `function` names the entry.
 
-    Raises CompileError (INVALID_IR) for text that IREE cannot read, PycError (INVALID_IR) when
-    no entry can be told or its types are no tensors of PyC's element types.
+    Raises CompileError (INVALID_IR) for text that IREE cannot read, PycError (INVALID_IR) for
+    types that are no tensors of PyC's element types, and as `choose_entry`.
     """
     with IreeSession() as session:
         session.parse(code, where)
         functions = [op.operation for op in session.module.regions[0].blocks[0]]
-        public = {
-            _text(op, "sym_name"): op
-            for op in functions
-            if op.name in _FUNCTIONS and _is_public(op)
-        }
-        name = "main" if "main" in public or len(public) != 1 else next(iter(public))
-        if name not in public:
-            raise PycError(
-                ReasonCode.INVALID_IR,
-                f"{where}: expected a public function `main`, or a single one, "
-                f"got {sorted(public)}",
-            )
-        entry = public[name]
+        entry = choose_entry(public_functions(functions), function, where)
+        name = entry.attributes["sym_name"].value
         signature = _signature(str(entry.attributes["function_type"]))
-        return ForeignEntry(name, signature, _ops(entry), constant_work(session.module))
-
-
-_FUNCTIONS = ("func.func", "util.func")
+        work, made = constant_work(session.module), session.bytecode() if function else code
+        return ForeignEntry(name, signature, _ops(entry), work, made)
 
 
 def _ops(entry: Any) -> int:
     """Count the ops of the body's blocks, without terminators, constants, and nested ops."""
     bodies = [[op.operation.name for op in block][:-1] for block in entry.regions[0].blocks]
     return sum(not name.endswith(".constant") for names in bodies for name in names)
-
-
-def _is_public(op: Any) -> bool:
-    visible = "sym_visibility" not in op.attributes
-    return (visible or _text(op, "sym_visibility") == "public") and len(op.regions[0].blocks) > 0
-
-
-def _text(op: Any, attribute: str) -> str:
-    return str(op.attributes[attribute]).strip('"')
 
 
 def _signature(function_type: str) -> Signature:

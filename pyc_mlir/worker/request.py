@@ -64,7 +64,7 @@ def travelling(job: Job) -> Job:
     with new_context() as context, ir.Location.unknown():
         loaded = job.load(context)
         if loaded.module is None:
-            packed = Packed(loaded.foreign, loaded.name, is_foreign=True)
+            packed = Packed(loaded.foreign, loaded.name, is_foreign=True, function=loaded.function)
         else:
             _require_known_ops(loaded.module)
             packed = Packed(bytecode_of(loaded.module), loaded.name)

@@ -102,7 +102,7 @@ def _compiled(
     if guarded.in_child:
         allow_bytecode()
     with progress.stage(f"reading {flags.model}"):
-        model = read_model(flags.model, stdin, options.islands)
+        model = read_model(flags.model, stdin, options.islands, options.function)
         source, inputs = with_shapes(model, shapes)
     if flags.emit in EMITTED:
         done = "PyC imports" if flags.emit == IMPORTED else f"PyC lowers to {flags.emit}"
@@ -143,7 +143,7 @@ def _replayed(
     """Make the program of a log or of another program again."""
     recorded = read_compile_log(flags.replay)
     with progress.stage(f"reading {flags.model}"):
-        model = read_model(flags.model, stdin, recorded.has_islands)
+        model = read_model(flags.model, stdin, *recorded.reading)
         source, inputs = with_shapes_of(model, recorded.signature, shapes)
     artifact = replay(
         source,

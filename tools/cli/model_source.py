@@ -68,20 +68,20 @@ class InputShape:
         return InputShape(name or None, dims, dtype)
 
 
-def read_model(text: str, stdin: BinaryIO, islands: bool = False) -> Source:
+def read_model(text: str, stdin: BinaryIO, islands: bool = False, function: str = "") -> Source:
     """Return the source that MODEL stands for.
 
-    islands: nodes of an ONNX model may become islands.
+    islands, function: as of `Source.of`.
 
-    Raises PycError (BAD_MODEL) for Python files without such a function and for input that is no
-    text.
+    Raises PycError: BAD_MODEL for Python files without such a function and for input that is no
+    text, and as `Source.of`.
     """
     if text == "-":
-        return MlirText(_read_text(stdin))
+        return MlirText(_read_text(stdin), function=function)
     match = _FUNCTION.match(text)
     if match is None:
-        return Source.of(Path(text), islands)
-    return Source.of(load_function(Path(match["file"]), match["name"] or ""))
+        return Source.of(Path(text), islands, function)
+    return Source.of(load_function(Path(match["file"]), match["name"] or ""), function=function)
 
 
 def _read_text(stdin: BinaryIO) -> str:

@@ -30,7 +30,9 @@ _PAGE = """\
 an ONNX model (a path, bytes or a proto), MLIR (a path, text or a module) and the result of
 `jax.export`; it detects the kind itself. MLIR with pyc ops is compiled by PyC's pipeline. So is
 StableHLO, linalg or TOSA that can be [raised](#stablehlo-linalg-tosa) to pyc ops. Any other module
-that IREE's input stage accepts is compiled by IREE. JAX functions are described [here](jax.md).
+that IREE's input stage accepts is compiled by IREE. A module's entry is `main`, its only public
+function, or the one that `function="name"` (`--function`) names; the others become private then.
+JAX functions are described [here](jax.md).
 
 ## numpy
 

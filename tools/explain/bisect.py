@@ -23,7 +23,7 @@ def run(flags: argparse.Namespace) -> str:
     good, bad = map(read_compile_log, flags.bisect)
     options = replay_options(bad, flags.calibration)
     shapes = [InputShape.parse(text) for text in flags.input]
-    model = read_model(flags.program, sys.stdin.buffer, bad.has_islands)
+    model = read_model(flags.program, sys.stdin.buffer, *bad.reading)
     source, inputs = with_shapes_of(model, bad.signature, shapes)
     check = _check(flags, source, inputs, options)
     found = bisect(source, inputs, good, bad, options, check, _tell)

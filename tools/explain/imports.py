@@ -39,7 +39,7 @@ def _shown(report: ImportReport) -> dict[str, Any]:
 def _report(flags: argparse.Namespace) -> ImportReport:
     shapes = [InputShape.parse(text) for text in flags.input]
     try:
-        model = read_model(flags.program, sys.stdin.buffer, flags.islands)
+        model = read_model(flags.program, sys.stdin.buffer, flags.islands, flags.function)
         return report_import(*with_shapes(model, shapes))
     except UnsupportedModel as error:  # of a model that was read for its inputs' names
         return error.report

@@ -1,7 +1,8 @@
 """The functions of a module whose calls an importer writes out, and the bounds of doing so."""
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.bindings import ir, passmanager
+from pyc_mlir.dialects.ir.interpreter import choose_entry, public_functions
 
 # Operations that an import may visit, calls and loops written out, and calls within calls: hostile
 # modules name one function many times over, or itself.
@@ -20,20 +21,19 @@ def functions_of(module: ir.Module) -> dict[str, ir.Operation]:
 
 def entry_of(functions: dict[str, ir.Operation], source: str) -> tuple[str, ir.Operation]:
     """Return the function `main`, or the only public one. Raises PycError (INVALID_IR)."""
-    public = {
-        n: f
-        for n, f in functions.items()
-        if "sym_visibility" not in f.attributes
-        or ir.StringAttr(f.attributes["sym_visibility"]).value == "public"
-    }
-    if "main" in public:
-        return "main", public["main"]
-    if len(public) == 1:
-        return next(iter(public.items()))
-    raise PycError(
-        ReasonCode.INVALID_IR,
-        f"{source}: expected a function `main` or one public function, got {len(public)}",
-    )
+    entry = choose_entry(public_functions(functions.values()), where=source)
+    return entry.attributes["sym_name"].value, entry
+
+
+def choose(module: ir.Module, function: str, source: str) -> None:
+    """Require an entry; where `function` names it, drop what it does not call.
+
+    Raises PycError as `choose_entry`.
+    """
+    choose_entry(public_functions(v.operation for v in module.body.operations), function, source)
+    if function:
+        with module.context:
+            passmanager.PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
 
 
 def check_visited(count: int, source: str) -> None:

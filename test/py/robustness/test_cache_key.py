@@ -82,6 +82,7 @@ CHANGES: dict[str, Any] = {
     "co_selected": True,
     "own_constants": True,
     "islands": True,
+    "function": "score",
     "guard_indices": False,
     "check": True,
     "plans": "auto",

@@ -140,6 +140,7 @@ def options() -> Options:
         dims={"n": (1, 8)},
         node_names=True,
         islands=True,
+        function="score",
         guard_indices=False,
         plans="n=1;n=2:4",
     )
@@ -198,10 +199,10 @@ def test_shapes_travel(inputs):
     [
         OnnxFile(Path("model.onnx"), islands=True),
         OnnxBytes(b"model", islands=True),
-        MlirFile(Path("model.mlir")),
-        MlirText("module {}"),
+        MlirFile(Path("model.mlir"), function="score"),
+        MlirText("module {}", function="score"),
         Bytecode(b"ML\xefR"),
-        Packed(b"module {}", "foreign", is_foreign=True),
+        Packed(b"module {}", "foreign", is_foreign=True, function="score"),
     ],
 )
 def test_sources_travel(source):
@@ -210,7 +211,8 @@ def test_sources_travel(source):
 
 
 def test_a_function_travels_as_its_module():
-    job = travelling(Job.of(np.tanh, [pyc_mlir.TensorSpec("f32", 2)], options()))
+    inputs = [pyc_mlir.TensorSpec("f32", 2)]
+    job = travelling(Job.of(np.tanh, inputs, replace(options(), function="")))
     found = job_of(request(COMPILE, job), load_policy)
     assert isinstance(found.source, Packed) and found.source.name == "tanh"
     assert found.inputs is None

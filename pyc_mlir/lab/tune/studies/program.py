@@ -58,8 +58,8 @@ def program_of(
 ) -> TunedProgram:
     """Read a model. Raises PycError as the front ends do; BAD_ARGUMENT if it is no pyc program."""
     given = options or CompileOptions()
-    subject = subject_of_program(source, inputs, given, dims)
-    resolved, model = resolve(given), Source.of(source, given.islands)
+    resolved, model = resolve(given), Source.of(source, given.islands, given.function)
+    subject = subject_of_program(model, inputs, given, dims)
     with new_context() as context, ir.Location.unknown():
         loaded = model.load(inputs, context)
         if loaded.module is None:
