@@ -64,11 +64,13 @@ class Source(ABC):
         source = given if isinstance(given, Source) else _of(given)
         if islands and isinstance(source, OnnxFile | OnnxBytes | OnnxModel):
             source = replace(source, islands=True)
-        if function and not isinstance(source, _Module):
+        if isinstance(source, _Module):
+            return replace(source, function=function) if function else source
+        if function:
             got = f"{source.title} of kind {type(source).__name__}, which is one program"
             why = f"function: expected MLIR, whose entry it names, got {got}; leave it out"
             raise PycError(ReasonCode.BAD_ARGUMENT, why)
-        return replace(source, function=function) if function else source
+        return source
 
     @property
     def title(self) -> str:

@@ -147,8 +147,10 @@ class JaxFunction:
         static = {n + len(args) if n < 0 else n for n in self._static}
         arrays = tuple(a for i, a in enumerate(args) if i not in static)
         keywords = {k: v for k, v in kwargs.items() if k not in self._static_names}
+        leaves, tree = jax.tree.flatten((arrays, keywords))
         return _Bound(
-            *jax.tree.flatten((arrays, keywords)),
+            leaves,
+            tree,
             tuple((i, a) for i, a in enumerate(args) if i in static),
             tuple((k, kwargs[k]) for k in sorted(kwargs.keys() & self._static_names)),
         )

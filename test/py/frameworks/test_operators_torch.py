@@ -136,10 +136,10 @@ def test_a_scale_of_zero_is_a_scale():
     assert found.kind == EQUAL, found
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
     options = {"backend": "pyc", "options": NO_CACHE}
-    compiled = torch.compile(lambda *t: function(*t, mask)[0], **options)
+    compiled = torch.compile(lambda a, b, c: function(a, b, c, mask)[0], **options)
     got, want = (
-        torch.autograd.grad(f(*leaves).square().sum(), leaves)
-        for f in (compiled, lambda *t: function(*t, mask)[0])
+        torch.autograd.grad(f(leaves).square().sum(), leaves)
+        for f in (lambda t: compiled(*t), lambda t: function(t[0], t[1], t[2], mask)[0])
     )
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
