@@ -1,4 +1,4 @@
-"""What suites over a catalogue of architectures share: its table, and reports that are extended.
+"""The common parts of suites over a catalogue: its table, and reports that are extended.
 
 A catalogue is a Python file with ``ZOO``: name -> () -> what a suite wants of an architecture. A
 run of some names replaces their records in the report of earlier runs: with compiling, a catalogue
