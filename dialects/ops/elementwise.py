@@ -121,6 +121,12 @@ def _rsqrt(x: np.ndarray) -> np.ndarray:
     return 1.0 / np.sqrt(x.astype(np.float64))
 
 
+def _power(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """lhs ** rhs of C99; numpy takes the square root of all, of -inf too, where rhs is one 0.5."""
+    ends = (rhs == 0.5) & (np.isinf(lhs) | (lhs == 0))
+    return np.where(ends, np.abs(lhs), np.power(lhs, rhs))
+
+
 _ARITHMETIC, _SYMMETRIC = Trait.ARITHMETIC, Trait.COMMUTATIVE
 _LATTICE = Trait.COMMUTATIVE | Trait.IDEMPOTENT
 
@@ -179,7 +185,7 @@ Minimum = _primitive(
     neutral=highest,
 )
 Pow = _primitive(
-    *("pow", "out = lhs ** rhs.", np.power, FLOAT, "lhs rhs", TRANSCENDENTAL_FLOPS),
+    *("pow", "out = lhs ** rhs.", _power, FLOAT, "lhs rhs", TRANSCENDENTAL_FLOPS),
     traits=_ARITHMETIC,
     neutral=lambda dtype: 1,
 )

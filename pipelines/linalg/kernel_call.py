@@ -175,7 +175,7 @@ class _Sizes:
         for name, (start, end) in zip(operand.shape, pairwise(cuts), strict=True):
             if not isinstance(name, str):
                 continue
-            run = value.dims[start:end]
+            run = _counting(value.dims[start:end])
             known = self.runs.setdefault(name, run)
             if len(known) != len(run):
                 known, run = (product(known),), (product(run),)
@@ -205,10 +205,15 @@ class _Sizes:
         """
         for name, number in kernel.merged:
             run = self.runs.get(name, ())
-            first = dims[: len(dims) - len(kernel.results[0].shape) + number]
-            # An input of a lower rank lacks leading dimensions of size 1.
+            first = _counting(dims[: len(dims) - len(kernel.results[0].shape) + number])
+            # An input of a lower rank lacks leading dimensions.
             for a, b in zip(reversed(first), reversed(run), strict=False):
                 self.lowering.require_equal(a, b, f"sizes `{name}` {self.what}")
+
+
+def _counting(dims: Sequence[LoweredDim]) -> tuple[LoweredDim, ...]:
+    """Return the dimensions that are not 1: a number a row ends in one, [n, h, w, 1]."""
+    return tuple(d for d in dims if d.static != 1)
 
 
 def _under(value: ir.Value, type_: ir.Type) -> ir.Value:

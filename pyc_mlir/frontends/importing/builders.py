@@ -209,9 +209,14 @@ def _place(value: ir.Value) -> int | None:
 
 
 def _keeps_integers(op: Any) -> bool:
-    """Return whether the elements of an op's result are those of its operand, all and no other."""
-    casts = op.name == "pyc.cast" and is_integer(from_mlir(op.operands[0].type).dtype)
-    return casts or op.name in ("pyc.reshape", "pyc.transpose")
+    """Return whether the elements of an op's result are those of its operand, all and no other.
+
+    A cast to 8 or 16 bits wraps what it does not hold; i32 and wider hold all indices of an axis.
+    """
+    if op.name != "pyc.cast":
+        return op.name in ("pyc.reshape", "pyc.transpose")
+    given, made = (from_mlir(v.type).dtype for v in (op.operands[0], op.results[0]))
+    return is_integer(given) and (np.can_cast(given, made) or made.itemsize >= 4)
 
 
 def _probe(

@@ -61,6 +61,19 @@ CASES: dict[str, tuple[onnx.ModelProto, Any, int]] = {
     "ScatterElements": (
         of([node("ScatterElements", "w", "ids", "x", axis=1)], pairs((30, 3), (30, 3))), 4, 0),
     "ScatterND": (of([node("ScatterND", "w", "ids", "x")], pairs((2, 1), (2, 4))), 30, 0),
+    "ScatterND of rows of an argument": (
+        of([node("ScatterND", "x", "ids", "rows")],
+           {**pairs((2, 1), ("n", 4)), "rows": (np.float32, (2, 4))}), (1, 0), 0),
+    "GatherND of sizes known in a call": (
+        of([node("GatherND", "x", "ids")], pairs((2, 2), ("n", 4))), None, 1),
+    "a cast that wraps": (
+        of(taking(
+            helper.make_node("Cast", ["ids"], ["byte"], to=TensorProto.UINT8),
+            helper.make_node("Cast", ["byte"], ["i"], to=TensorProto.INT64))),
+        None, 1),
+    "a cast of bytes": (
+        of(taking(helper.make_node("Cast", ["ids"], ["i"], to=TensorProto.INT64)),
+           {"ids": (np.uint8, ("b", 3))}), 30, 0),
     "an axis of an argument": (of([node("Gather", "x", "ids")], pairs((2,), ("n", 4))), (1, 0), 0),
     "computed": (of(taking(node("Add", "ids", "steps", to="i"))), None, 1),
     "a part": (of(taking(node("Slice", "ids", "one", "two", to="i")), IDS), None, 1),

@@ -54,6 +54,8 @@ _IMAGE = np.random.default_rng(0).normal(size=(1, 2, 7, 6)).astype(np.float32)
 _HEADS = [np.ones((1, 2, 3, 4), np.float32)] * 3
 _POOL = {"kernel_shape": [3, 2], "strides": [2, 2]}
 _SAME = {**_POOL, "auto_pad": "SAME_UPPER"}
+_BYTES, _FILTERS = np.ones((1, 2, 7, 6), np.uint8), np.ones((3, 2, 3, 2), np.int8)
+_SCALE = [np.array(0.5, np.float32), np.uint8(2)]
 _LSTM = [np.ones(s, np.float32) for s in ((2, 1, 3), (1, 8, 3), (1, 8, 2))]
 # (op, inputs, constants, attributes, what is stated and means nothing beside them, opset)
 MEANS_NOTHING: list[tuple[str, list[np.ndarray], list[Any], dict, dict, int]] = [
@@ -65,6 +67,9 @@ MEANS_NOTHING: list[tuple[str, list[np.ndarray], list[Any], dict, dict, int]] = 
       for op, more in (("MaxPool", {}), ("AveragePool", {}),
                        ("AveragePool", {"count_include_pad": 1}))),
     ("Attention", _HEADS, [], {}, {"q_num_heads": 2, "kv_num_heads": 2}, 23),
+    *((op, [_BYTES], constants, {}, {"kernel_shape": [3, 2]}, 17)
+      for op, constants in (("ConvInteger", [_FILTERS]),
+                            ("QLinearConv", [*_SCALE, _FILTERS, _SCALE[0], np.int8(0), *_SCALE]))),
     ("LSTM", _LSTM, [], {"hidden_size": 2},
      {"activation_alpha": [0.0] * 3, "activation_beta": [0.0] * 3}, 17),
 ]  # fmt: skip
@@ -139,3 +144,12 @@ def test_a_check_of_sizes_may_state_what_it_wants() -> None:
         : (tensor<i1>) -> ()
       return %x : tensor<4xf32>
     }""")
+
+
+@pytest.mark.parametrize(("op", "weights"), [("Conv", np.float32), ("ConvInteger", np.int8)])
+def test_a_kernel_shape_that_the_weights_do_not_have_is_refused(op: str, weights: Any) -> None:
+    inputs = [_BYTES.astype(np.float32 if op == "Conv" else np.uint8)]
+    proto = node_model(op, inputs, [_FILTERS.astype(weights)], {"kernel_shape": [5, 5]})
+    with pytest.raises(PycError, match=r"`kernel_shape`: expected the sizes \[3, 2\]") as refused:
+        import_onnx(proto)
+    assert refused.value.code is ReasonCode.BAD_MODEL

@@ -15,7 +15,7 @@ from pyc_mlir.frontends.importing.indexing import (
     take_along,
     top_k,
 )
-from pyc_mlir.frontends.importing.shaping import expand_to, reshape_to
+from pyc_mlir.frontends.importing.shaping import expand_to, product, reshape_to
 from pyc_mlir.frontends.importing.sizes import Extent
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node
 
@@ -37,10 +37,13 @@ def gather_vectors(n: OnnxNode) -> Any:
 
 
 def _declare_vectors(n: OnnxNode, sizes: Sequence[Extent]) -> None:
-    """Declare the range of vectors of indices, that of the largest size; none of dynamic ones."""
+    """Declare the range of vectors of indices: that of the largest size, where it is known."""
     known = [s for s in sizes if isinstance(s, int)]
     if len(known) == len(sizes):
         n.b.declare_indices(n.x(1), max(known))
+    else:
+        # Of one size, that size; several have no range that an argument's axis tells.
+        n.b.declare_indices(n.x(1), product(sizes))
 
 
 def _depth(n: OnnxNode) -> int:

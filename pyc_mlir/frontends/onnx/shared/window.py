@@ -68,6 +68,21 @@ def entries(
     return (*[default] * (2 - rank), *(int(v) for v in given))
 
 
+def weights_window(n: OnnxNode, index: int = 1) -> tuple[int, ...]:
+    """Return the spatial sizes of a convolution's weights, input `index`.
+
+    Raises unsupported for dynamic ones, PycError (BAD_MODEL) where `kernel_shape` states others.
+    """
+    shape = n.type(index).shape[2:]
+    known = tuple(d for d in shape if d is not None)
+    if known != shape:
+        raise unsupported("weights of dynamic size: expected static ones")
+    if (stated := tuple(n.attr("kernel_shape", known))) != known:
+        expected = f"the sizes {list(known)} of the weights, got {list(stated)}"
+        raise PycError(ReasonCode.BAD_MODEL, f"`kernel_shape`: expected {expected}")
+    return known
+
+
 def window(n: OnnxNode, kernel: Sequence[int]) -> OnnxWindow:
     """Return the window of a Conv or pool node, its pads found from `auto_pad` and `ceil_mode`."""
     rank = spatial_rank(n)

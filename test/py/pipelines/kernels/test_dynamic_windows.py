@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 from kernel_runs import name_of, targets
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx_models import model
 from random_images import Network
 
@@ -91,6 +91,21 @@ def test_an_image_that_is_read_as_it_lies_lends_no_sizes_to_the_result(target):
 @pytest.mark.sampled(2)
 def test_two_layers_over_images_of_unknown_size(target, layers, images):
     checked(layers, images, target)
+
+
+@pytest.mark.parametrize(("size", "images"), [(1, "high"), (3, "both")])
+@pytest.mark.parametrize("target", targets(__name__), ids=name_of)
+def test_a_mask_of_places_joins_a_convolution_over_images_of_unknown_size(target, size, images):
+    """One number for each place of the image, for all channels."""
+    n, _, *sizes = IMAGES[images]
+    net = Network(Random(0), list(IMAGES[images]), "image")
+    conv(net, size, 8)
+    net.x = net.add("Mul", net.x, "mask")
+    made = net.model(IMAGES[images])
+    mask = helper.make_tensor_value_info("mask", TensorProto.FLOAT, (n, 1, *sizes))
+    made.graph.input.append(mask)
+    check = compile(made, target=target, check=True).stats().check
+    assert check is not None and check.done > 0, check
 
 
 @pytest.mark.parametrize("batch", [("n",), (3, "n"), ("n", "s"), (2, "n", "s")], ids=str)

@@ -19,6 +19,7 @@ from pyc_mlir.frontends.onnx.shared.window import (
     spatial_rank,
     spatial_sizes,
     to_2d,
+    weights_window,
     window,
 )
 
@@ -27,7 +28,7 @@ from pyc_mlir.frontends.onnx.shared.window import (
 def conv(n: OnnxNode) -> Any:
     """pyc.conv2d in NCHW, plus the bias; of a volume unfolded along its depth."""
     b = n.b
-    kernel = _kernel(n)
+    kernel = weights_window(n)
     w = window(n, kernel)
     if spatial_rank(n) == 3:
         groups = n.attr("group", 1)
@@ -42,15 +43,6 @@ def conv(n: OnnxNode) -> Any:
         groups=n.attr("group", 1),
     )
     return from_2d(b, _biased(n, out), spatial_rank(n))
-
-
-def _kernel(n: OnnxNode) -> tuple[int, ...]:
-    """Return the spatial sizes of the weights."""
-    n.attr("kernel_shape")  # Onnx has checked that it is the weights' own.
-    shape = n.type(1).shape[2:]
-    if None in shape:
-        raise unsupported("weights of dynamic size: expected static ones")
-    return tuple(d for d in shape if d is not None)
 
 
 def _biased(n: OnnxNode, out: Any) -> Any:

@@ -12,7 +12,13 @@ from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, merge, split, take
 from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, node, pyc_dtype
-from pyc_mlir.frontends.onnx.shared.window import from_2d, spatial_rank, to_2d, window
+from pyc_mlir.frontends.onnx.shared.window import (
+    from_2d,
+    spatial_rank,
+    to_2d,
+    weights_window,
+    window,
+)
 
 _F32, _I32, _UI8 = DTYPES["f32"], DTYPES["i32"], DTYPES["ui8"]
 _WIDE = (DTYPES["i32"], DTYPES["ui32"])
@@ -155,19 +161,12 @@ def _integer_conv(n: OnnxNode, x: Any, weight: Any, kernel: tuple[int, ...]) -> 
     )
 
 
-def _kernel(n: OnnxNode, index: int) -> tuple[int, ...]:
-    shape = n.type(index).shape[2:]
-    if None in shape:
-        raise unsupported("weights of dynamic size: expected static ones")
-    return tuple(d for d in shape if d is not None)
-
-
 @node("ConvInteger")
 def conv_integer(n: OnnxNode) -> Any:
     """out = the convolution of x - x_zero_point with w - w_zero_point, i32."""
     x = _shifted(n.b, n.x(0), _zero_point(n, 2, 1, n.type(0).rank))
     weight = _shifted(n.b, n.x(1), _zero_point(n, 3, 0, n.type(1).rank))
-    return from_2d(n.b, _integer_conv(n, x, weight, _kernel(n, 1)), spatial_rank(n))
+    return from_2d(n.b, _integer_conv(n, x, weight, weights_window(n)), spatial_rank(n))
 
 
 @node("QLinearConv")
@@ -176,7 +175,7 @@ def qlinear_conv(n: OnnxNode) -> Any:
     b = n.b
     x = _shifted(b, n.x(0), _zero_point(n, 2, 1, n.type(0).rank))
     weight = _shifted(b, n.x(3), _zero_point(n, 5, 0, n.type(3).rank))
-    out = _integer_conv(n, x, weight, _kernel(n, 3))
+    out = _integer_conv(n, x, weight, weights_window(n, 3))
     if n.has(8):
         out = b.add(out, b.align(n.x(8), 1, 4))
     scaled = b.mul(b.cast(out, dtype=_F32), _factor(n, 1, 4, 6, 1, 4))
