@@ -233,9 +233,22 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool]:
 def _statics(
     function: Callable[..., Any], numbers: Sequence[int], names: Sequence[str]
 ) -> tuple[frozenset[int], frozenset[str]]:
-    """Return positions and names of the static parameters: of each both, whichever is given."""
+    """Return positions and names of the static parameters: of each both, whichever is given.
+
+    Raises PycError (BAD_ARGUMENT) for one that the function does not have.
+    """
     parameters, more = _parameters(function)
     count = len(parameters)
+    wrong = [n for n in numbers if not (more or -count <= n < count)]
+    if parameters and not more:
+        known = inspect.signature(function).parameters
+        keywords = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        wrong += [name for name in names if not keywords and name not in known]
+    if wrong:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"static arguments: expected some of {', '.join(parameters)}, got {wrong[0]!r}",
+        )
     at = {n + count if -count <= n < 0 and not more else n for n in numbers}
     at |= {i for i, name in enumerate(parameters) if name in names}
     return frozenset(at), frozenset(names) | {parameters[i] for i in at if 0 <= i < count}

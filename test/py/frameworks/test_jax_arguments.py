@@ -119,3 +119,9 @@ def test_what_has_no_type_in_jax_is_refused(value: Any) -> None:
     with pytest.raises(PycError) as refused:
         pyc_jax.jit(lambda x: x).module(value)
     assert refused.value.code is ReasonCode.BAD_ARGUMENT
+
+
+@pytest.mark.parametrize("wrong", [{"static_argnames": "zzz"}, {"static_argnums": 3}])
+def test_a_static_argument_that_is_no_parameter_is_refused(wrong):
+    with pytest.raises(PycError, match="static arguments: expected some of x, n, got"):
+        pyc_jax.jit(lambda x, n: x * n, **wrong)
