@@ -1,8 +1,8 @@
 """Functions that the dialect has no op for, composed of its ops: for decompositions and front ends.
 
 Each takes a builder and operands of one float type (`sign` also of an integer type) and gives its
-result in that type. The 16-bit
-floats are computed in f32 and rounded once. docs/numerics.md has the errors.
+result in that type. The 16-bit floats are computed in f32 and rounded once. docs/numerics.md has
+the errors.
 """
 
 import math

@@ -50,7 +50,7 @@ LEFT_OUT = ("frameworks", "lint", "lab", "service", "serve", "tools")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: killed, by a test or otherwise; survived; equivalent; unseen.
+    """The outcome of a mutant: killed, by a test or otherwise; survived; equivalent; unseen.
 
     unseen: no test of the map calls the function, so that none was run.
     """

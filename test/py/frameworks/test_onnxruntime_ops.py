@@ -102,7 +102,7 @@ _STORED = frozenset({"Attention", "FusedGemm"})
 
 
 def test_operators_of_onnxruntime_over_the_range_of_f16(record_property) -> None:
-    """What f32 gives within the range of f16, f16 gives too; the first two inputs are scaled."""
+    """A result of f32 within the range of f16 is f16's too; the first two inputs are scaled."""
     context, counts, wrong = new_context(), Counter(), {}
     cases = [c for c in ort_microsoft.cases() if c.op not in _STORED]
     for case in sample(cases, SAMPLE, seed=17):

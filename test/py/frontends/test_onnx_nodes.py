@@ -65,12 +65,12 @@ def test_onnx_node_cases_of_dynamic_sizes(record_property) -> None:
 
 
 def imported_whole(model: onnx.ModelProto) -> bool:
-    """Whether PyC itself says what is rounded; of ONNX's functions their nodes say it."""
+    """Return if PyC itself says what is rounded; of ONNX's functions their nodes say it."""
     return all(qualified_op(node) in HANDLERS for node in model.graph.node)
 
 
 def test_onnx_node_cases_over_the_range_of_f16(record_property) -> None:
-    """What f32 gives within the range of f16, f16 gives too."""
+    """A result of f32 within the range of f16 is f16's too."""
     context, counts = new_context(), Counter()
     wrong: dict[str, str] = {}
     plain = [c for c in cases() if "_expanded" not in c.name]

@@ -19,7 +19,7 @@ COUNT = 240 if FULL else 3
 
 
 def refusal(seed: int, source: Any, inputs: Any) -> str:
-    """What a checked compile says against its program, with PyC's own kernels now and then."""
+    """Return the self-check's complaint about a program, with PyC's own kernels now and then."""
     options = make_options(check=True, policy=OwnKernels() if seed % 3 == 0 else None)
     try:
         made = build(source, inputs, options)

@@ -147,7 +147,7 @@ def test_each_argument_of_the_last_sample_has_all_edge_values():
 
 
 def spelled_out(x: Any, *weights: Any) -> list[Any]:
-    """What exporters write, behind products: f16 leaves its range there and has subnormal numbers.
+    """Forms that exporters write, behind products: f16 leaves its range and has subnormal numbers.
 
     Each has a product of its own, so that composites are found.
     """

@@ -51,7 +51,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """What stays the same where lines move."""
+        """The parts that stay the same where lines move."""
         return f"{self.path} `{self.text}` {self.kind}: {self.before} -> {self.after}"
 
 

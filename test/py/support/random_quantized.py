@@ -48,7 +48,7 @@ class Layers(Network):
 
 
 def dynamic_product(net: Layers) -> None:
-    """What quantize_dynamic makes of `x @ w + b`, the bias on either side."""
+    """Add the form that quantize_dynamic gives `x @ w + b`, the bias on either side."""
     out, signed = net.random.choice((net.width, 2, 16, 33, 64)), net.random.random() < 0.5
     columns = 1 if signed and net.random.random() < 0.5 else None
     w, scale, zero = net.bytes(net.numbers(net.width, out) / net.width**0.5, signed, columns)

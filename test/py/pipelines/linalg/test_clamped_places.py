@@ -41,7 +41,7 @@ def places(op: ir.Operation) -> list[ir.Value]:
 
 
 def is_loose(value: ir.Value) -> bool:
-    """Whether an element of an argument, or one that a loop gets, is a place without a clamp."""
+    """Return if an element of an argument, or one that a loop gets, is a place without a clamp."""
     if isinstance(value.owner, ir.Block):
         return value.owner.owner.name == "linalg.generic"
     op = value.owner.operation if hasattr(value.owner, "operation") else value.owner

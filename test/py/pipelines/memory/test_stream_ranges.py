@@ -30,7 +30,7 @@ INTERVALS = [(a, b) for a in range(-2, 6) for b in range(a, 6)]
 
 
 def is_bounded(name: str, a: Interval, b: Interval) -> bool:
-    """Whether an op has bounds: of divisions and unsigned numbers only where all are positive."""
+    """Return if an op has bounds: of divisions and unsigned numbers only where all are positive."""
     if any(part in name for part in DIVIDES):
         return a[0] >= 0 and b[0] >= 1
     return not name.endswith("ui") or (a[0] >= 0 and b[0] >= 0)
