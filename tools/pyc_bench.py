@@ -95,10 +95,9 @@ def load(entry: str) -> Callable[[Sequence[str]], int]:
 
 
 def help_text() -> str:
-    """Write one line per suite, from the functions' docstrings."""
-    lines = []
-    for name, entry in SUITES.items():
-        lines.append(f"  {name:20} {_first_line(entry)}")
+    """Write one line per suite that is here, from the functions' docstrings."""
+    here = list(SUITES)[: None if Path(_TESTS, "suites").is_dir() else _INSTALLED]
+    lines = [f"  {name:20} {_first_line(SUITES[name])}" for name in here]
     return "\n".join(["suites (`pyc-bench SUITE --help` lists their options):", *lines])
 
 

@@ -199,7 +199,7 @@ def test_an_installed_wheel_runs_programs_without_a_compiler(wheel, python, tmp_
     files = [str(tmp_path / name) for name in ("model.vmfb", "cache")]
     command = [str(python), "-c", WITHOUT_COMPILER, *files, *COMMANDS]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.startswith("True\n") and "'pyc-mlir[compile]'" in done.stdout, done.stderr
+    assert done.stdout.startswith("True\n") and "'.[compile]'" in done.stdout, done.stderr
     assert "2 entries, 0 damaged" in done.stdout and "parts of the key" in done.stdout
     statuses = [line for line in done.stdout.splitlines() if line.split(" ")[0] in COMMANDS]
     assert statuses == [f"{command} 0" for command in COMMANDS], done.stderr
