@@ -83,8 +83,8 @@ $(VENV)/stamp-%: pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-STANDINS := flint z3 torch jax jax/numpy sqlalchemy sqlalchemy/dialects sqlalchemy/schema distributed \
-  uvicorn starlette $(addprefix starlette/,applications requests responses routing)
+STANDINS := flint z3 torch jax jax/numpy jax/scipy sqlalchemy sqlalchemy/dialects \
+  sqlalchemy/schema distributed uvicorn starlette $(addprefix starlette/,applications exceptions requests responses routing)
 
 # For pyright (see pyproject.toml): the four folders as the one package that they install as, and
 # stand-ins for frameworks, whose names are all Any. They hide what is installed, so that a

@@ -71,7 +71,7 @@ def test_operators_of_onnx_of_dynamic_sizes_are_right_or_refused(record_property
 
 def test_defaults_of_onnxruntime_may_be_stated() -> None:
     """Exporters write all attributes; the defaults are those of onnxruntime's own definitions."""
-    from onnxruntime.capi import (
+    from onnxruntime.capi import (  # pyright: ignore[reportMissingImports]
         onnxruntime_pybind11_state as state,  # pyright: ignore[reportAttributeAccessIssue]
     )
 
