@@ -79,7 +79,7 @@ class Family:
     - `sample(random, target)`: random knobs that are legal for the target, and arguments for some
       calls, for tests.
     - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
-    - `checked(offer)`: of a family that `CHECKED` names, the kernel that stands for that of another
+    - `checked(offer, target)`: of a family that `CHECKED` names, the kernel that stands for that of another
       family; None, the default, where there is none.
     - `approximated(offer, target, way, allowed)`: an offer of `gemm` in fewer bits (`way`) with an
       error of at most `allowed`; None, the default, where there is none.
@@ -97,7 +97,7 @@ class Family:
     sample: Callable[[Random, Target], tuple[Knobs, list[Arrays]]]
     match: Callable[[Work, Target], Sequence[KernelOffer]] = lambda work, target: ()
     space: Callable[[KernelOffer, Target], KnobSpace | None] = lambda offer, target: None
-    checked: Callable[[KernelOffer], KernelOffer | None] = lambda offer: None
+    checked: Callable[[KernelOffer, Target], KernelOffer | None] = lambda offer, target: None
     approximated: Callable[[KernelOffer, Target, str, float], KernelOffer | None] = (
         lambda offer, target, way, allowed: None
     )

@@ -226,7 +226,7 @@ def legal_offers(
     """Return the allowed kernels by name, and evidence of those that are not."""
     found = _offers(work, context.target, families)
     if context.detect_faults:
-        found = {name: _checked(*offer) for name, offer in found.items()}
+        found = {name: _checked(*offer, context.target) for name, offer in found.items()}
     elif (how := Approximation.read(members.ops[0])) is not None:
         found |= dict(_approximated(found, how, context.target))
     why = _against_indirect(context)
@@ -249,10 +249,10 @@ def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found
     return found
 
 
-def _checked(family: str, offer: KernelOffer) -> Found:
+def _checked(family: str, offer: KernelOffer, target: Target) -> Found:
     """Return the offer with checks of its own, where a dispatch can bind what they need."""
     other = CHECKED.get(family)
-    made = None if other is None else FAMILIES[other].checked(offer)
+    made = None if other is None else FAMILIES[other].checked(offer, target)
     if other is None or made is None or len(made.knobs.kernel("k").operands) > MOST_BINDINGS:
         return family, offer
     return other, made

@@ -129,7 +129,7 @@ class _Server:
 
         return guard
 
-    async def no_address(self, request: Request, error: Exception) -> Response:
+    async def no_address(self, request: Request, error: Any) -> Response:
         """Answer a request that no address takes."""
         assert isinstance(error, HTTPException)
         self.refusals[ReasonCode.UNKNOWN_ADDRESS.name] += 1

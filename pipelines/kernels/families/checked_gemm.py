@@ -107,8 +107,11 @@ class CheckedProduct(Product):
 
 
 def refusal(knobs: CheckedGemm, target: Target) -> str:
-    """Refuse what `gemm` refuses."""
-    return gemm.refusal(knobs.product, target)
+    """Refuse what `gemm` refuses, and more rows of a tile than lanes: sums of rows lie in one."""
+    if reason := gemm.refusal(knobs.product, target):
+        return reason
+    lanes, height = target.vector_bytes // 4, knobs.product.height
+    return f"checked_gemm: expected at most {lanes} rows, got {height}" if height > lanes else ""
 
 
 def cost(knobs: CheckedGemm, target: Target, sizes: Mapping[str, int]) -> Cost:
@@ -124,8 +127,11 @@ def reference(knobs: CheckedGemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarra
 
 def sample(random: Random, target: Target) -> tuple[CheckedGemm, list[Arrays]]:
     """Draw a product of `gemm`, and three calls without a fault."""
-    product, calls = gemm.sample(random, target)
-    knobs = CheckedGemm(product)
+    while True:
+        product, calls = gemm.sample(random, target)
+        knobs = CheckedGemm(product)
+        if not refusal(knobs, target):
+            break
     counts = np.zeros(MOST_WORKGROUPS * COUNTS, np.float32)
 
     def checked(a: np.ndarray, b: np.ndarray, *reads: np.ndarray) -> Arrays:
@@ -134,13 +140,17 @@ def sample(random: Random, target: Target) -> tuple[CheckedGemm, list[Arrays]]:
     return knobs, [checked(*arrays) for arrays in calls]
 
 
-def checked(offer: KernelOffer) -> KernelOffer | None:
-    """Return an offer of `gemm` with checks, which read the weights a second time, as sums."""
+def checked(offer: KernelOffer, target: Target) -> KernelOffer | None:
+    """Return an offer of `gemm` with checks, which read the weights a second time, as sums.
+
+    Tiles that are higher than the target's vectors are made as high.
+    """
     rows, columns = offer.knobs.workgroups
     if rows * columns > MOST_WORKGROUPS:
         return None
     first, weights, *others = offer.feeds
-    knobs = CheckedGemm(offer.knobs)
+    product = replace(offer.knobs, height=min(offer.knobs.height, target.vector_bytes // 4))
+    knobs = CheckedGemm(product)
     more = Cost(constant_bytes=4 * knobs.sums.size)
     return replace(
         offer, knobs=knobs, feeds=(first, weights, weights, *others), cost=offer.cost + more

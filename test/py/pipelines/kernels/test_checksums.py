@@ -6,12 +6,15 @@ from kernel_runs import name_of, targets
 from suites.checksums import Products
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.families.checked_gemm import CheckedGemm
+from pyc_mlir.pipelines.kernels.families.checked_gemm import FAMILY, CheckedGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.shared.checksums import PanelSums, signs
 from pyc_mlir.pipelines.kernels.shared.counts import MOST_WORKGROUPS
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
 
 NOWHERE = (-1.0, 0.0, 0.0)
@@ -135,3 +138,11 @@ def test_knobs_of_checks_are_data_and_refused_where_they_make_no_kernel():
     assert names == ["a", "b", "sums", "e0", "c", "faults"]
     with pytest.raises(PycError, match=f"at most {MOST_WORKGROUPS} workgroups"):
         CheckedGemm(Gemm(4, 64, 64, workgroups=(MOST_WORKGROUPS, 2)))
+
+
+def test_tiles_of_short_vectors_are_lower():
+    neon = Target.named("cpu-neon")
+    plain = KernelOffer(Gemm.on(neon, 13, 64, 64), 1, (Feed(0, (1,)), Feed(1, (1,))), Cost())
+    assert "at most 4 rows, got 6" in FAMILY.refusal(CheckedGemm(plain.knobs), neon)
+    knobs = FAMILY.checked(plain, neon).knobs
+    assert knobs.product.height == 4 and FAMILY.offers(knobs, neon)
