@@ -32,7 +32,7 @@ class PassContext:
     kernels' constants are weighed with everything else, so that kernels with more of them are
     offered in every mode. `own_constants`: no kernel is offered that reads constants in a form
     larger than the model's. `detect_faults`: kernels check themselves where they can. `counts`
-    names what every function returns the counts of (kernels/shared/counts.py). `folding` is what
+    names what every function returns the counts of (kernels/counts.py). `folding` is what
     all passes together may still compute of constants. `verifier`: checks what passes
     rewrite, a debug option.
     """

@@ -1,64 +1,62 @@
 """The registry of kernel families: name -> `Family`, third parties' included.
 
-A family makes kernels of one kind and says what is legal, what a call costs and what it computes;
-its knobs are a frozen dataclass (`Knobs`). The shared suite in
-test/py/pipelines/kernels/test_families.py runs every family from that alone. Others register
-through the entry point group ``pyc_mlir.kernels`` (the name is the family's, the object a
-`Family`).
+A family makes kernels of one kind and says what is legal, what a call costs and which ops they
+compute; its knobs are a frozen dataclass (`knobs.py`). The shared suite in
+test/py/pipelines/kernels/test_families.py runs every family on such ops and compares with their
+references. Others register through the entry point group ``pyc_mlir.kernels`` (the name is the
+family's, the object a `Family`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint
-from random import Random
 from typing import Any, ClassVar, Protocol
-
-import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.pipelines.choices.space import KnobSpace
+from pyc_mlir.pipelines.kernels.knobs import space_around
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
-from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
-from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
 
 ENTRY_POINT_GROUP = "pyc_mlir.kernels"
+# By name the module in `families`, and the constant in it that is the family.
+_FOLDER = "pyc_mlir.pipelines.kernels.families"
 BUILT_IN = {
-    "rows": "pyc_mlir.pipelines.kernels.families.rows",
-    "gemm": "pyc_mlir.pipelines.kernels.families.gemm",
-    "half_gemm": "pyc_mlir.pipelines.kernels.families.packed.half_gemm",
-    "checked_gemm": "pyc_mlir.pipelines.kernels.families.checked_gemm",
-    "approximate_gemm": "pyc_mlir.pipelines.kernels.families.approximate.family",
-    "batch_gemm": "pyc_mlir.pipelines.kernels.families.batch_gemm",
-    "gemv": "pyc_mlir.pipelines.kernels.families.gemv",
-    "packing": "pyc_mlir.pipelines.kernels.families.packing",
-    "int8": "pyc_mlir.pipelines.kernels.families.int8.family",
-    "int8_depthwise": "pyc_mlir.pipelines.kernels.families.int8.depthwise",
-    "int8_pool": "pyc_mlir.pipelines.kernels.families.int8.pool",
-    "packed": "pyc_mlir.pipelines.kernels.families.packed.family",
-    "int8_elementwise": "pyc_mlir.pipelines.kernels.families.int8.pointwise",
-    "conv": "pyc_mlir.pipelines.kernels.families.conv.convolution",
-    "winograd": "pyc_mlir.pipelines.kernels.families.conv.winograd",
-    "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",
-    "pool": "pyc_mlir.pipelines.kernels.families.conv.pool",
-    "columns": "pyc_mlir.pipelines.kernels.families.columns",
-    "full_reduce": "pyc_mlir.pipelines.kernels.families.full_reduce",
-    "argmax": "pyc_mlir.pipelines.kernels.families.argmax",
-    "transpose": "pyc_mlir.pipelines.kernels.families.movement.transpose",
-    "resize": "pyc_mlir.pipelines.kernels.families.movement.resize",
-    "concat": "pyc_mlir.pipelines.kernels.families.movement.concat",
-    "elementwise": "pyc_mlir.pipelines.kernels.families.elementwise",
+    "rows": "rows",
+    "gemm": "gemm",
+    "half_gemm": "gemm:HALVES_FAMILY",
+    "checked_gemm": "checked",
+    "approximate_gemm": "approximate",
+    "batch_gemm": "batch:BATCH_GEMM",
+    "gemv": "batch:GEMV",
+    "packing": "gemm:PACKING",
+    "int8": "byte_conv",
+    "int8_depthwise": "channelwise:INT8",
+    "int8_pool": "channelwise:BYTE_POOL",
+    "packed": "packed",
+    "int8_elementwise": "elementwise:INT8",
+    "conv": "conv",
+    "winograd": "winograd",
+    "depthwise": "channelwise",
+    "pool": "channelwise:POOL",
+    "columns": "reduce:COLUMNS",
+    "full_reduce": "reduce:FULL_REDUCE",
+    "argmax": "reduce:ARGMAX",
+    "transpose": "moves:TRANSPOSE",
+    "resize": "moves:RESIZE",
+    "concat": "moves:CONCAT",
+    "elementwise": "elementwise",
 }
-Arrays = Sequence[np.ndarray]
-# Lengths of rows and of what is reduced, for samples: around vectors and blocks of them.
-LENGTHS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 257, 400)
 
 
 class Knobs(Protocol):
-    """One kernel to be, as a frozen dataclass; made only if its values fit together."""
+    """One kernel to be, as a frozen dataclass (`KernelKnobs`); made only if its values fit."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -67,36 +65,58 @@ class Knobs(Protocol):
         ...
 
 
+def refuse_narrow(target: Target) -> str:
+    """Refuse a target that is no CPU with AVX2, AVX-512 or NEON.
+
+    Without wider vectors NEON makes up in registers: SSE has neither.
+    """
+    wide = target.vector_bytes in (32, 64) or (
+        target.vector_bytes == 16 and target.vector_registers >= 32
+    )
+    if target.device != "local" or not wide:
+        return f"{target.name}: expected a CPU with AVX2, AVX-512 or NEON"
+    return ""
+
+
+def refuse_target(knobs: Knobs, target: Target) -> str:
+    """Refuse nothing beyond what every family refuses."""
+    return refuse_narrow(target)
+
+
+def operand_cost(knobs: Any, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Count the knobs' `flops`, and each operand once across memory but for scratch memory.
+
+    Operands that are laid out when compiling are constants. Dynamic dimensions have the given
+    `sizes`; `knobs.speed` is the kind of kernel whose speed the cost model takes.
+    """
+    known = knobs.at(sizes)
+    operands = known.kernel("k").operands_of_work
+    made = CostModel(target).kernel(known.speed, known.flops, sum(o.nbytes for o in operands))
+    return made + Cost(constant_bytes=sum(o.nbytes for o in operands if o.layout is not None))
+
+
 @dataclass(frozen=True)
 class Family:
     """Kernels of one kind.
 
+    - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
     - `refusal(knobs, target)`: why there is no such kernel for the target, or "".
     - `cost(knobs, target, sizes)`: of one call; `sizes` are those of the dynamic dimensions. Its
       `flops`, which `CostModel.kernel` fills in, are what the kernel declares to the memory
-      planner.
-    - `reference(knobs, arrays)`: the exact result and the bound of the kernel's error, both f64.
-    - `sample(random, target)`: random knobs that are legal for the target, and arguments for some
-      calls, for tests.
-    - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
-    - `checked(offer, target)`: of a family that `CHECKED` names, the kernel that stands for that of another
-      family; None, the default, where there is none.
+      planner. By default `operand_cost`, from `flops` and `speed` of the knobs.
+    - `checked(offer, target)`: of a family that `CHECKED` names, the kernel that stands for that of
+      another family; None, the default, where there is none.
     - `approximated(offer, target, way, allowed)`: an offer of `gemm` in fewer bits (`way`) with an
       error of at most `allowed`; None, the default, where there is none.
-    - `space(offer, target)`: the legal knob sets around an offer, whose `default` is the offer
-      itself; all compute the same within `reference`'s bound. None, the default, for no other one.
 
-    `knobs` is their type.
+    `knobs` is their type, a frozen dataclass of `KernelKnobs`.
     """
 
     name: str
     knobs: type[Any]
-    refusal: Callable[..., str]
-    cost: Callable[..., Cost]
-    reference: Callable[..., tuple[np.ndarray, np.ndarray]]
-    sample: Callable[[Random, Target], tuple[Knobs, list[Arrays]]]
     match: Callable[[Work, Target], Sequence[KernelOffer]] = lambda work, target: ()
-    space: Callable[[KernelOffer, Target], KnobSpace | None] = lambda offer, target: None
+    refusal: Callable[..., str] = refuse_target
+    cost: Callable[..., Cost] = operand_cost
     checked: Callable[[KernelOffer, Target], KernelOffer | None] = lambda offer, target: None
     approximated: Callable[[KernelOffer, Target, str, float], KernelOffer | None] = (
         lambda offer, target, way, allowed: None
@@ -105,6 +125,33 @@ class Family:
     def offers(self, knobs: Knobs, target: Target) -> bool:
         """Return whether the family has this kernel for the target."""
         return not self.refusal(knobs, target)
+
+    def offer(
+        self,
+        knobs: Knobs,
+        target: Target,
+        covers: int,
+        feeds: Sequence[Feed],
+        sizes: Mapping[str, int] | None = None,
+        **others: Any,
+    ) -> list[KernelOffer]:
+        """Return the offer of a kernel for a target; none where it is refused.
+
+        `sizes` are what dynamic dimensions count for, the nominal one by default; `others` are
+        further fields of the offer.
+        """
+        if self.refusal(knobs, target):
+            return []
+        taken = {**dict.fromkeys(knobs.kernel("k").sizes, NOMINAL_DIMENSION), **(sizes or {})}
+        price = self.cost(knobs, target, taken)
+        return [KernelOffer(knobs, covers, tuple(feeds), price, **others)]
+
+    def space(self, offer: KernelOffer, target: Target) -> KnobSpace | None:
+        """Return the legal knob sets around an offer, whose `default` is the offer itself.
+
+        All compute the same within the rounding of their ops; None where there is no other one.
+        """
+        return space_around(offer.knobs, target, lambda made: self.refusal(made, target))
 
 
 class Families(Mapping[str, Family]):
@@ -117,7 +164,8 @@ class Families(Mapping[str, Family]):
     def __getitem__(self, name: str) -> Family:
         """Import a family. Raises KeyError, or PycError (MISSING_DEPENDENCY) for a bad plugin."""
         if name in BUILT_IN:
-            return import_module(BUILT_IN[name]).FAMILY
+            module, _, attribute = BUILT_IN[name].partition(":")
+            return getattr(import_module(f"{_FOLDER}.{module}"), attribute or "FAMILY")
         plugin = _plugins()[name]
         try:
             family = plugin.load()
@@ -159,21 +207,3 @@ def _refusal(name: str, expected: str, came: str) -> PycError:
 
 
 FAMILIES = Families()
-
-
-def refuse_narrow(target: Target) -> str:
-    """Refuse a target that is no CPU with AVX2, AVX-512 or NEON.
-
-    Without wider vectors NEON makes up in registers: SSE has neither.
-    """
-    wide = target.vector_bytes in (32, 64) or (
-        target.vector_bytes == 16 and target.vector_registers >= 32
-    )
-    if target.device != "local" or not wide:
-        return f"{target.name}: expected a CPU with AVX2, AVX-512 or NEON"
-    return ""
-
-
-def refuse_target(knobs: Knobs, target: Target) -> str:
-    """Refuse nothing beyond what every family refuses."""
-    return refuse_narrow(target)

@@ -101,7 +101,7 @@ class _Calls:
         found = dict(self.made.counts) if "made" in vars(self) else {}
         if not found and not self._counts:
             return
-        from pyc_mlir.pipelines.kernels.shared.counts import COUNTED
+        from pyc_mlir.pipelines.kernels.counts import COUNTED
         from pyc_mlir.pipelines.linalg.kernel_call import zero_counts
 
         function, end = block.owner, block.operations[len(block.operations) - 1]

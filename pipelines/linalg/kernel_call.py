@@ -18,12 +18,12 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.names import kernel_symbol
 from pyc_mlir.dialects.types import DTYPES, TensorType, storage
+from pyc_mlir.pipelines.kernels.counts import COUNTED, fed_inputs
 from pyc_mlir.pipelines.kernels.knobs import decode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
-from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.kernels.shared.counts import COUNTED, fed_inputs
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering
 from pyc_mlir.pipelines.linalg.base.structured import reshape

@@ -21,9 +21,9 @@ from math import prod
 
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.pipelines.kernels.counts import fed_inputs
 from pyc_mlir.pipelines.kernels.lang.carrier import Operand
-from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
-from pyc_mlir.pipelines.kernels.shared.counts import fed_inputs
+from pyc_mlir.pipelines.kernels.match import KernelOffer
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.rewriting import defining_op
 from pyc_mlir.pipelines.target.work import Work

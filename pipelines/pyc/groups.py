@@ -15,7 +15,7 @@ from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
-from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
 from pyc_mlir.pipelines.target.cost_model import totals
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp

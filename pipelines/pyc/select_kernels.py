@@ -23,11 +23,10 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.evidence import Computes, LargerConstant, NotOffered
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
-from pyc_mlir.pipelines.kernels.knobs import encode
+from pyc_mlir.pipelines.kernels.knobs import encode, with_settings
 from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, CHECKED, SELECT
-from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
+from pyc_mlir.pipelines.kernels.match import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.kernels.variants import with_settings
 from pyc_mlir.pipelines.pyc.constant_price import (
     RATES,
     Constants,

@@ -2,7 +2,7 @@
 
 Faults of hardware under ``detect_faults``, and approximate products under a bound of the error.
 Functions have one result more than the signature says for each of the manifest's `counts`: three
-numbers for each workgroup of a product, as `pipelines/kernels/shared/counts.py` lays them out. An
+numbers for each workgroup of a product, as `pipelines/kernels/counts.py` lays them out. An
 `Entry` hands them to what takes them here, and the caller does not see them.
 """
 

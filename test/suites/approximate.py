@@ -21,11 +21,11 @@ from pyc_mlir.dialects.numerics.approximation import WAYS
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.measure.interleave import interleave, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
+from pyc_mlir.pipelines.kernels.counts import COUNTS, MOST_WORKGROUPS
 from pyc_mlir.pipelines.kernels.families.approximate.family import ApproximateGemm, arguments
 from pyc_mlir.pipelines.kernels.families.approximate.forms import best_form
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm, slack
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier, Kernel
-from pyc_mlir.pipelines.kernels.shared.counts import COUNTS, MOST_WORKGROUPS
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device, host_cpu

@@ -19,10 +19,10 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.measure.interleave import interleave, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
+from pyc_mlir.pipelines.kernels.counts import COUNTS, MOST_WORKGROUPS
 from pyc_mlir.pipelines.kernels.families.checked_gemm import CheckedGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier, Kernel
-from pyc_mlir.pipelines.kernels.shared.counts import COUNTS, MOST_WORKGROUPS
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device

@@ -1,44 +1,73 @@
-"""The kernel family ``elementwise``: y = program(x, reads...), each number alone, in large parts.
+"""The kernel families ``elementwise`` and ``int8_elementwise``: y = program(x, reads...).
 
-Such a kernel is as fast as memory: what counts is that it reads and writes in order, in parts that
-are large and contiguous, and that results far larger than the caches go past them.
+Each number alone, in large parts. Such a kernel is as fast as memory: what counts is that it reads
+and writes in order, in parts that are large and contiguous, and that results far larger than the
+caches go past them.
+
+``int8_elementwise`` is the same to or from quantized tensors: what lies between them and is no
+product, as dequantization, residual additions, quantization, also by a scale that is known at run
+time only. Bytes become f32 where they are loaded, exactly; the program is the group's own, in f32;
+a result of bytes is rounded and cut as the group says, four vectors at once (`narrow.py`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from random import Random
+from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.opdef import Trait, has
-from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.pipelines.choices.space import KnobSpace
-from pyc_mlir.pipelines.kernels.knobs import no_kernel
+from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, parts_of
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
-from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise, evaluate
-from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, SIZES, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow
+from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, least
-from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.match.pointwise import MatchedProgram, MatrixView, find, sources
-from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
-from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
+from pyc_mlir.pipelines.kernels.match import (
+    Feed,
+    KernelOffer,
+    MatchedProgram,
+    MatrixView,
+    find,
+    sources,
+)
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Work, float_type, nominal
-from pyc_mlir.pipelines.target.work import sizes as numbers
+from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp, float_type, nominal, sizes
 
 # Numbers of a workgroup where the size is not known, and those that one core does alone.
 _PART = 1 << 16
 _ALONE = 1 << 15
 _STREAMED_OF_L3 = 1
+# Below so many numbers a dispatch costs more than its work: of floats, and of bytes.
+_WORTH_FLOATS, _WORTH_BYTES = 1 << 15, 1 << 10
+# Shorter rows leave most of a vector empty; IREE's code runs across them.
+_NARROW = 8
+_BYTES = tuple(BOUNDS)
+_BOUNDS = {DTYPES[n]: n for n in BOUNDS}
+# By op, the largest size of a result, from those of the operands.
+_LARGEST: Mapping[str, Callable[..., float]] = {
+    **dict.fromkeys(("add", "sub"), operator.add),
+    **dict.fromkeys(("maximum", "minimum"), max),
+    **dict.fromkeys(("neg", "abs"), lambda a: a),
+    **dict.fromkeys(("erf", "tanh"), lambda a: 1.0),
+    "mul": operator.mul,
+    "round": lambda a: a + 1,
+}
+_HUGE = 1e38
+_MOST_READ = 1 << 24  # numbers of a constant
+# Whole numbers below it are exact in f32.
+_EXACT = 1 << 24
 
 
 @dataclass(frozen=True)
-class Elementwise:
+class Elementwise(KernelKnobs, family="elementwise"):
     """The knobs of y[rows, columns] = program(x[rows, columns], reads...).
 
     A workgroup has `rows_part` rows of `columns_part` columns (a multiple of 16); `unroll` is how
@@ -49,23 +78,17 @@ class Elementwise:
     rows: Dim
     columns: Dim
     program: Pointwise
-    rows_part: int = 1
-    columns_part: int = _PART
-    unroll: int = 4
-    streaming: bool = False
+    rows_part: int = knob(1, lambda k, target: parts_of(target, k.rows))
+    columns_part: int = knob(_PART, lambda k, target: _columns_to_try(k, target), multiple=LINE)
+    unroll: int = knob(4, UNROLLS)
+    streaming: bool = knob(False, (False, True))
     dtype: str = "f32"
 
-    def __post_init__(self) -> None:
-        """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
-        for name in ("rows", "columns", "rows_part", "columns_part", "unroll"):
-            value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
-                raise no_kernel("elementwise", f"{name} of at least 1", value)
-        if self.columns_part % LINE:
-            raise no_kernel("elementwise", "columns_part in lines of 16", self.columns_part)
+    def misfit(self) -> str:
+        """Return what was expected of columns for streaming."""
         aligned = isinstance(self.columns, int) and self.columns % LINE == 0
-        if self.streaming and self.rows != 1 and not aligned:
-            raise no_kernel("elementwise", "columns in lines of 16 for streaming", self.columns)
+        wrong = self.streaming and self.rows != 1 and not aligned
+        return "columns in lines of 16 for streaming" if wrong else ""
 
     @staticmethod
     def on(
@@ -103,19 +126,32 @@ class Elementwise:
     def _work(self, k: Build, x: Memory, others: Sequence[Memory], streaming: bool) -> None:
         *reads, y = others
         rows, columns = x.shape
-        start, length = self.share_of_columns(k, columns)
+        start, length = self._share_of_columns(k, columns)
         held = InKernel(k, self.program, tuple(reads))
         first = k.workgroup(1) * self.rows_part
         with k.range(first, least(first + self.rows_part, rows)) as i:
             apply = held.row(i)
 
-            @k.each(length, self.unroll)
-            def _(at: Lanes) -> None:
-                place = Lanes(start + at.start, at.mask)
-                value = apply(x.load(i, place), place)
-                y.store(value, i, place, streaming=streaming and at.mask is None)
+            @k.blocks(length, self.unroll)
+            def _(places: Sequence[Lanes]) -> None:
+                moved = (Lanes(start + at.start, at.mask) for at in places)
+                self._block(k, x, y, i, apply, moved, streaming)
 
-    def share_of_columns(self, k: Build, columns: Index) -> tuple[Index, Index]:
+    def _block(
+        self,
+        k: Build,
+        x: Memory,
+        y: Memory,
+        i: Index,
+        apply: Callable[..., Any],
+        places: Iterable[Lanes],
+        streaming: bool,
+    ) -> None:
+        """Compute the vectors at neighbouring places of row `i`, one after the other."""
+        for at in places:
+            y.store(apply(x.load(i, at), at), i, at, streaming=streaming and at.mask is None)
+
+    def _share_of_columns(self, k: Build, columns: Index) -> tuple[Index, Index]:
         """Return the start of this workgroup's columns, and their number."""
         if columns.number is not None and columns.number <= self.columns_part:
             return Index.of(0), columns
@@ -139,60 +175,79 @@ def _parts(cores: int, rows: Dim, columns: Dim) -> tuple[int, int]:
     return rows if rows * across <= _ALONE else -(-rows // cores), whole
 
 
-# Below it a dispatch costs more than its work.
-_WORTH_NUMBERS = 1 << 15
-# Shorter rows leave most of a vector empty; IREE's code runs across them.
-_NARROW = 8
-_ROWS = (1, 1, 2, 3, 5, 8, 17)
-_COLUMNS = (1, 7, 8, 9, 15, 16, 17, 33, 64, 100, 129, 257, 1000, 4096)
+def _columns_to_try(knobs: Elementwise, target: Target) -> set[int]:
+    width = knobs.columns if isinstance(knobs.columns, int) else _PART
+    return {-(-part // LINE) * LINE for part in parts_of(target, width)}
 
 
-refusal = refuse_target
+@dataclass(frozen=True)
+class ByteElementwise(Elementwise, family="int8_elementwise"):
+    """The knobs of the same with memory of bytes.
+
+    `dtypes` are those of x and the reads, f32 or bytes; one of them or the `result` is of bytes,
+    made by `narrow`.
+    """
+
+    columns_part: int = knob(_PART, multiple=LINE)
+    streaming: bool = False
+    dtypes: tuple[str, ...] = ()
+    result: str = knob("f32", among=("f32", *BOUNDS))
+    narrow: Narrow = NARROW
+
+    def misfit(self) -> str:
+        """Return what was expected of the types, and of the conversion to bytes."""
+        if not {*self.dtypes} <= {"f32", *BOUNDS} or len(self.dtypes) != 1 + len(
+            self.program.reads
+        ):
+            return "x and each read of f32 or bytes"
+        wrong = self.result in BOUNDS and self.narrow.dtype != self.result
+        return f"a conversion to {self.result}" if wrong else ""
+
+    def kernel(self, name: str) -> Kernel:
+        """Build the kernel `name`: x, the program's reads, y."""
+        plain = super().kernel(name)
+        kinds = zip(plain.operands, (*self.dtypes, self.result), strict=True)
+        operands = tuple(replace(o, dtype=dtype) for o, dtype in kinds)
+        alike = {o.name for o in operands if o.dtype == self.result}
+        pairs = tuple(pair for pair in plain.in_place if pair[1] in alike)
+        return replace(plain, operands=operands, in_place=pairs)
+
+    def _block(
+        self,
+        k: Build,
+        x: Memory,
+        y: Memory,
+        i: Index,
+        apply: Callable[..., Any],
+        places: Iterable[Lanes],
+        streaming: bool,
+    ) -> None:
+        """Compute all vectors, then store them: bytes of up to four at once."""
+        moved = list(places)
+        values = [apply(x.load(i, at), at) for at in moved]
+        if self.result in BOUNDS:
+            self.narrow.store(k, y, values, (i,), moved[0].start, mask=moved[0].mask)
+            return
+        for value, at in zip(values, moved, strict=True):
+            y.store(value, i, at)
 
 
-def cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
+def _cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Count one read and write of each number; a row's last vector counts as a whole one."""
-    rows, columns = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.columns))
-    traffic = 8 * rows * columns + knobs.program.read_bytes(rows, columns)
-    traffic //= 2 if knobs.dtype in HALVES else 1
-    lanes = target.vector_bytes // 4
-    flops = knobs.program.flops * rows * -(-columns // lanes) * lanes
+    knobs = knobs.at(sizes)
+    rows, columns = known(knobs.rows), known(knobs.columns)
+    if isinstance(knobs, ByteElementwise):
+        each = SIZES[knobs.dtypes[0]] + SIZES[knobs.result]
+        traffic = each * rows * columns + knobs.program.read_bytes(rows, columns)
+        flops = (knobs.program.flops + 1) * rows * columns
+    else:
+        traffic = sum(o.nbytes for o in knobs.kernel("k").operands_of_work)
+        lanes = target.vector_bytes // 4
+        flops = knobs.program.flops * rows * -(-columns // lanes) * lanes
     return CostModel(target).kernel("elementwise", flops, traffic)
 
 
-def reference(knobs: Elementwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    x, *reads = arrays
-    found = evaluate(knobs.program, x, reads)
-    return stored(knobs.dtype, *found) if knobs.dtype in HALVES else found
-
-
-def sample(random: Random, target: Target) -> tuple[Elementwise, list[Arrays]]:
-    """Draw knobs and three calls of other values and dynamic sizes."""
-    rows, columns = random.choice((*_ROWS, "m")), random.choice(_COLUMNS)
-    knobs = Elementwise(
-        rows,
-        random.choice((columns, "n")),
-        random_program(random, 5),
-        rows_part=random.choice((1, 2, 64)),
-        columns_part=random.choice((16, 64, 1 << 16)),
-        unroll=random.choice((1, 2, 4)),
-        streaming=rows == 1 and random.random() < 0.5,
-        dtype=random.choice(("f32", "f32", *HALVES)),
-    )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: Elementwise, random: Random) -> Arrays:
-    rows = random.choice(_ROWS) if isinstance(knobs.rows, str) else knobs.rows
-    columns = random.choice(_COLUMNS) if isinstance(knobs.columns, str) else knobs.columns
-    values = np.random.default_rng(random.randrange(1 << 30))
-    x = values.normal(0, random.choice((0.1, 1, 5)), (rows, columns))
-    arrays = [x, *random_reads(knobs.program, rows, columns, random)]
-    return [a.astype(DTYPES[knobs.dtype]) for a in arrays]
-
-
-def match(work: Work, target: Target) -> list[KernelOffer]:
+def _match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a kernel for as many of the group's first ops as are elementwise on one tensor.
 
     One of the inputs must have the result's shape. The matrix has as long rows as its reads allow;
@@ -208,7 +263,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
                     view = MatrixView(shape, cut)
                     found = None if _narrow(view) else find(work, 0, covers, own, view)
                     if found is not None:
-                        return [_offer(work, target, covers, own, view, found)]
+                        return _offer(work, target, covers, own, view, found)
     return []
 
 
@@ -218,13 +273,16 @@ def _narrow(view: MatrixView) -> bool:
 
 def _offer(
     work: Work, target: Target, covers: int, own: int, view: MatrixView, found: MatchedProgram
-) -> KernelOffer:
+) -> list[KernelOffer]:
     dtype = float_type(work, [own])
     knobs = Elementwise.on(target, view.rows or "m", view.columns or "n", found.program, dtype)
-    sizes = {"m": nominal(view.shape[: view.cut]), "n": nominal(view.shape[view.cut :])}
     feeds = (Feed(own, (view.cut,)), *found.feeds)
     worth = covers == len(work.nodes) and _is_worth(work, knobs)
-    return KernelOffer(knobs, covers, feeds, cost(knobs, target, sizes), worth)
+    return FAMILY.offer(knobs, target, covers, feeds, _nominal(view), worth=worth)
+
+
+def _nominal(view: MatrixView) -> dict[str, int]:
+    return {"m": nominal(view.shape[: view.cut]), "n": nominal(view.shape[view.cut :])}
 
 
 def _is_worth(work: Work, knobs: Elementwise) -> bool:
@@ -235,25 +293,221 @@ def _is_worth(work: Work, knobs: Elementwise) -> bool:
     """
     joined = any(has(i.maker, Trait.INDEXED) for i in work.inputs)
     joined |= any(r.startswith("reduce_") or r == "slice" for r in work.readers)
-    small = (numbers(work.nodes[-1].type.shape) or 0) < _WORTH_NUMBERS
+    small = (sizes(work.nodes[-1].type.shape) or 0) < _WORTH_FLOATS
     return not joined and not small and (knobs.streaming or knobs.program.heavy)
 
 
-def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Vary parts of workgroups, vectors of a block, and stores through the caches or past them."""
-    knobs: Elementwise = offer.knobs
-    rows = knobs.rows if isinstance(knobs.rows, int) else None
-    columns = knobs.columns if isinstance(knobs.columns, int) else _PART
-    return knob_space(
-        knobs,
-        {
-            "rows_part": (1, 4, 16, 64) if rows is None else parts_of(target, rows),
-            "columns_part": {-(-part // LINE) * LINE for part in parts_of(target, columns)},
-            "unroll": UNROLLS,
-            "streaming": (False, True),
-        },
-        lambda made: refusal(made, target),
+FAMILY = Family("elementwise", Elementwise, _match, cost=_cost)
+
+
+@dataclass(frozen=True)
+class InFloats:
+    """A group whose bytes are taken for f32: its ops, the types of its inputs and of its result."""
+
+    work: Work
+    dtypes: Mapping[int, str]
+    result: str
+
+
+def in_floats(work: Work) -> InFloats | None:
+    """Return a group on bytes and f32 as one on f32 alone; None where that is not the same.
+
+    Casts of bytes to integers and f32 are left out, and so is the last one, to bytes. What is added
+    to bytes as integers is added to f32: all are whole numbers below 2^24. Casts of whole
+    numbers to bytes in between are the bounds of bytes.
+    """
+    names = {DTYPES[n]: n for n in ("f32", *_BYTES)}
+    last = work.nodes[-1]
+    dtypes = {v: names[i.type.dtype] for v, i in enumerate(work.inputs) if i.type.dtype in names}
+    result = names.get(last.type.dtype, "")
+    narrow = result in BOUNDS and last.name == "cast"
+    if not result or (result in BOUNDS and not narrow):
+        return None
+    floats = _Floats(work)
+    dtypes |= dict.fromkeys(floats.bounds.values(), "f32")
+    whole = [n for n in work.nodes if not (narrow and n is last)]
+    made = last.operands[0] if narrow else work.number_of(len(work.nodes) - 1)
+    if not all(floats.take(work.number_of(i), n) for i, n in enumerate(whole)) or not floats.nodes:
+        return None
+    if floats.values.get(made) != len(floats.inputs) + len(floats.nodes) - 1:
+        return None
+    return InFloats(Work(tuple(floats.inputs), tuple(floats.nodes), work.readers), dtypes, result)
+
+
+def _divided(least: float, size: float, _: float) -> float:
+    return size / least
+
+
+def _largest(source: Input) -> float:
+    if source.array is None:
+        return 255.0 if source.type.dtype in _BOUNDS else math.inf
+    return source.magnitude if (sizes(source.type.shape) or 0) <= _MOST_READ else math.inf
+
+
+def _least(source: Input) -> float:
+    return float(np.abs(source.array()).min(initial=math.inf)) if source.array is not None else 0.0
+
+
+def _is_whole(source: Input) -> bool:
+    numbers = source.array() if source.array is not None else np.array(0.5)
+    return bool((np.rint(numbers) == numbers).all())
+
+
+class _Floats:
+    """A group on f32 under construction: `values` are those of the first one, by their numbers.
+
+    `whole` are values that hold whole numbers, `finite` those without infinities and NaN, both with
+    the largest size; `rounded` are values of f32 that hold whole numbers of any size. `bounds` are
+    the inputs that hold the bounds of bytes, where there are casts to bytes before the last op.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.nodes: list[WorkOp] = []
+        self.inputs = [replace(i, type=TensorType(i.type.shape, F32)) for i in work.inputs]
+        self.bounds: dict[float, int] = {}
+        if any(n.name == "cast" and n.type.dtype in _BOUNDS for n in work.nodes[:-1]):
+            for bound in sorted({b for pair in BOUNDS.values() for b in pair}):
+                self.bounds[bound] = len(self.inputs)
+                array = partial(np.full, (), bound, np.float32)
+                self.inputs.append(Input(TensorType((), F32), array))
+        self.rounded: set[int] = set()
+        sizes = ((v, _largest(i)) for v, i in enumerate(work.inputs) if self.bounds)
+        self.finite = {v: size for v, size in sizes if size < _HUGE}
+        bytes_ = [DTYPES[n] for n in _BYTES]
+        given = enumerate(i.type.dtype for i in work.inputs)
+        self.values = {v: v for v, d in given if d == F32 or d in bytes_}
+        self.whole = {
+            v: 255.0
+            for v, i in enumerate(work.inputs)
+            if i.type.dtype in bytes_ and not work.is_constant(v)
+        }
+
+    def take(self, number: int, node: WorkOp) -> bool:
+        """Add the op that makes a value; False for one that f32 does not compute alike."""
+        if not node.operands:
+            return False
+        x = node.operands[0]
+        if node.name == "cast" and node.type.dtype in _BOUNDS:
+            return self._bound(number, node, x)
+        if node.name == "cast" and x in self.whole:
+            self.finite[number] = self.whole[x]
+            if node.type.dtype == DTYPES["i32"]:
+                self.whole[number] = self.whole[x]
+            elif node.type.dtype != F32:
+                return False
+            self.values[number] = self.values[x]
+            return True
+        if node.type.dtype != F32 and not self._shift(number, node):
+            return False
+        if any(v not in self.values for v in node.operands):
+            return False
+        self.values[number] = self._add(node, [self.values[v] for v in node.operands])
+        self._know(number, node)
+        return True
+
+    def _add(self, node: WorkOp, operands: Sequence[int]) -> int:
+        type_ = TensorType(node.type.shape, F32)
+        self.nodes.append(replace(node, operands=tuple(operands), type=type_))
+        return len(self.inputs) + len(self.nodes) - 1
+
+    def _know(self, number: int, node: WorkOp) -> None:
+        """Note whether a result is finite, and whether it is of whole numbers."""
+        if not self.bounds:
+            return
+        x, *others = node.operands
+        constants = [self.work.inputs[v] for v in others if self.work.is_constant(v)]
+        known = len(constants) == len(others)
+        rule = _LARGEST.get(node.name)
+        if node.name == "div" and known and (least := _least(constants[0])):
+            rule = partial(_divided, least)
+        if rule is not None and self.finite.keys() >= set(node.operands):
+            size = rule(*(self.finite[v] for v in node.operands))
+            if size < _HUGE:
+                self.finite[number] = size
+        shifted = node.name == "add" and x in self.rounded and known
+        if node.name == "round" or (shifted and all(_is_whole(c) for c in constants)):
+            self.rounded.add(number)
+
+    def _bound(self, number: int, node: WorkOp, x: int) -> bool:
+        """Take a cast of whole numbers to bytes as the bounds of these; NaN is 0."""
+        if x not in self.rounded:
+            return False
+        low, high = (self.bounds[b] for b in BOUNDS[_BOUNDS[node.type.dtype]])
+        own = self.values[x]
+        held = self._add(replace(node, name="maximum", params={}), [own, low])
+        held = self._add(replace(node, name="minimum", params={}), [held, high])
+        if x not in self.finite:
+            equal = replace(node, name="compare", params={"predicate": "eq"})
+            sound = self._add(equal, [own, own])
+            held = self._add(
+                replace(node, name="select", params={}), [sound, held, self.bounds[0.0]]
+            )
+        self.values[number] = held
+        self.whole[number] = self.finite[number] = 255.0
+        return True
+
+    def _shift(self, number: int, node: WorkOp) -> bool:
+        """Take a constant that is added to whole numbers, or taken from them, as one of f32."""
+        if node.name not in ("add", "sub") or node.type.dtype != DTYPES["i32"]:
+            return False
+        x, other = node.operands
+        if x not in self.whole or not self.work.is_constant(other):
+            return False
+        source = self.work.inputs[other]
+        self.whole[number] = self.whole[x] + source.magnitude
+        read = source.array
+        if self.whole[number] >= _EXACT or read is None:
+            return False
+        kind = TensorType(source.type.shape, F32)
+        self.inputs[other] = Input(kind, lambda: read().astype(np.float32), source.maker)
+        self.values[other] = other
+        return True
+
+
+def _match_bytes(work: Work, target: Target) -> list[KernelOffer]:
+    """Offer a kernel for a whole group of elementwise ops that reads or makes bytes."""
+    floats = None if refuse_narrow(target) else in_floats(work)
+    if floats is None:
+        return []
+    shape, end = work.nodes[-1].type.shape, len(floats.work.nodes)
+    if 0 in shape:
+        return []
+    for own in sources(floats.work, 0, end):
+        for cut in range(max(1, len(shape))):
+            view = MatrixView(shape, cut)
+            found = None if _narrow(view) else find(floats.work, 0, end, own, view)
+            if found is None:
+                continue
+            feeds = (Feed(own, (cut,)), *found.feeds)
+            if all(f.value in floats.dtypes for f in feeds):
+                return _offers(work, target, floats, view, found.program, feeds)
+    return []
+
+
+def _offers(
+    work: Work,
+    target: Target,
+    floats: InFloats,
+    view: MatrixView,
+    program: Pointwise,
+    feeds: tuple[Feed, ...],
+) -> list[KernelOffer]:
+    """Return the offer for a program; none where no memory is of bytes."""
+    dtypes, result = tuple(floats.dtypes[f.value] for f in feeds), floats.result
+    if not {*dtypes, result} & BOUNDS.keys():
+        return []
+    narrow = NARROW
+    if result in BOUNDS:
+        program, narrow = Narrow.of(program, result)
+        narrow = replace(narrow, finite=False)
+    rows, columns = view.rows or "m", view.columns or "n"
+    part = _parts(target.cores, rows, columns)
+    knobs = ByteElementwise(
+        *(rows, columns, program, *part), dtypes=dtypes, result=result, narrow=narrow
     )
+    worth = (sizes(view.shape) or 0) >= _WORTH_BYTES
+    return INT8.offer(knobs, target, len(work.nodes), feeds, _nominal(view), worth=worth)
 
 
-FAMILY = Family("elementwise", Elementwise, refusal, cost, reference, sample, match, space)
+INT8 = Family("int8_elementwise", ByteElementwise, _match_bytes, cost=_cost)

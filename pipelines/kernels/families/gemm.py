@@ -1,60 +1,140 @@
-"""The kernel family ``gemm``: C = epilogue(A B), with the weights B packed at compile time.
+"""The kernel families ``gemm``, ``half_gemm`` and ``packing``: C = epilogue(A B), B in panels.
 
-The scheme is that of Goto and van de Geijn (2008) as BLIS has it, without packing A: a register
-tile of `height` rows by one panel of B's columns is accumulated over a block of the depth; blocks
-of rows stay in the second-level cache while panels stream by, and the next panel is prefetched.
-The bottom tile and the rightmost panel may be smaller; the last columns are masked. A few rows
-alone read B once, from its first number to its last.
+``gemm`` multiplies f32 by weights that are packed at compile time. The scheme is that of Goto and
+van de Geijn (2008) as BLIS has it, without packing A: a register tile of `height` rows by one panel
+of B's columns is accumulated over a block of the depth; blocks of rows stay in the second-level
+cache while panels stream by, and the next panel is prefetched. The bottom tile and the rightmost
+panel may be smaller; the last columns are masked. A few rows alone read B once, from its first
+number to its last.
 
-`Gemm` holds the knobs; `Gemm.on` chooses them for a target. `Panels.pack` lays out a constant B,
-the kernel of `Gemm.packing` one that is known at run time only.
+``half_gemm`` multiplies f16 or bf16, with sums in f32. A and B stay halves in memory. Of many rows,
+a block of A and one panel of B at a time are widened to f32 in scratch memory, where the tiles run
+over them: each weight is widened once for up to 240 rows. Of up to `height` rows only A is, and B
+is read once and widened in registers. Sums are rounded to the type once, before the epilogue, which
+rounds after each of its ops, as the model does.
+
+``packing`` lays out a B that is known at run time only. In comes B[depth, columns], row-major, or
+transposed, B[columns, depth]; out go the panels that `Panels.pack` makes of a constant: each
+[depth][panel], the last one narrower, padded with zeros. It is worth its pass over B where the
+product reads B often: many rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from random import Random
 from typing import Any
 
-import numpy as np
-
-from pyc_mlir.pipelines.choices.space import KnobSpace
-from pyc_mlir.pipelines.kernels.families.packing import PanelPacking, Panels
-from pyc_mlir.pipelines.kernels.knobs import no_kernel
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
-from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, Index, Scalar, Vector, least
-from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
-from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable, store_tile
-from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_matrix, known, share
-from pyc_mlir.pipelines.kernels.shared.tile import (
-    ProductTile,
-    bottom,
-    local,
-    partial_sums,
-    refuse_tile,
+from pyc_mlir.pipelines.kernels.knobs import (
+    HEIGHTS,
+    PANELS,
+    UNROLLS,
+    KernelKnobs,
+    below,
+    cuts,
+    knob,
+    known,
+    shares,
+    up_to,
 )
-from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, cuts, knob_space
-from pyc_mlir.pipelines.target.cost import Cost
-from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, least
+from pyc_mlir.pipelines.kernels.lang.words import transposed
+from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
+from pyc_mlir.pipelines.kernels.nest import (
+    Depth,
+    Finish,
+    Panel,
+    Panels,
+    ProductTile,
+    Scratch,
+    bottom,
+    cores_for,
+    cut_matrix,
+    for_blocks,
+    for_bottom,
+    for_depth,
+    for_panels,
+    for_tiles,
+    matrix_rows,
+    overwritable,
+    partial_sums,
+    pitch,
+    refuse_tile,
+    row_block,
+    share,
+)
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, float_type, is_f32, nominal, sizes
 
 _DEPTH_LIMIT = 1024
 _STRIP_COLUMNS = 256
 _HEIGHT, _UNROLL = 6, 4
-_PAGE = 1024  # numbers in 4 KiB
+_PAGE_BYTES = 4096
 _BLOCKS = (128, 256, 512, 1024)  # of depth, rows and columns, to try
+_HALF_BLOCKS = (48, 96, 192, 384)  # of rows, to try
+_NARROW = 5
+
+
+def _page(dtype: str) -> int:
+    """Return the numbers of a page."""
+    return _PAGE_BYTES // (2 if dtype in HALVES else 4)
+
+
+def _shares(knobs: Any, target: Target) -> list[tuple[int, ...]]:
+    return cuts(target, known(knobs.rows), knobs.panels.full)
+
+
+class PackedMatrix(KernelKnobs):
+    """Knobs of C[rows, columns] = epilogue(A[rows, depth] B), with a constant B in panels."""
+
+    rows: Dim
+    columns: int
+    depth: int
+    epilogue: Pointwise
+    panel: int
+    workgroups: tuple[int, int]
+    dtype: str = "f32"
+
+    @property
+    def panels(self) -> Panels:
+        """The layout of B."""
+        return Panels(self.columns, self.depth, self.panel, self.dtype)
+
+    @property
+    def flops(self) -> float:
+        """Those of the product and of the epilogue."""
+        return known(self.rows) * self.columns * (2.0 * self.depth + self.epilogue.flops)
+
+    @property
+    def matrices(self) -> tuple[Operand, ...]:
+        """The operands: a, b (packed), the epilogue's, then c."""
+        result = (self.rows, self.columns)
+        operands = (
+            Operand("a", (self.rows, self.depth)),
+            Operand("b", (self.panels.size,), layout=self.panels),
+            *self.epilogue.operands("e", *result),
+            Operand("c", result, "out"),
+        )
+        return in_type(operands, self.dtype)
+
+
+def _depth_blocks(knobs: Any, _: Target) -> list[int]:
+    whole = -(-knobs.depth // max(UNROLLS)) * max(UNROLLS)
+    return [*(b for b in _BLOCKS if b < knobs.depth), whole]
+
+
+def _few_rows(knobs: Any, _: Target) -> tuple[bool, ...]:
+    few = isinstance(knobs.rows, int) and knobs.rows <= max(HEIGHTS)
+    return (False, True) if few else ()
 
 
 @dataclass(frozen=True)
-class Gemm:
-    """The knobs of C[rows, columns] = epilogue(A[rows, depth] B).
+class Gemm(PackedMatrix, family="gemm"):
+    """The knobs of a product of f32.
 
     `height` and `panel` are the rows and columns of the register tile; `depth_block`,
     `row_block` and `strip` (columns) are what caches hold at most, in whole tiles, one at least;
@@ -66,26 +146,18 @@ class Gemm:
     columns: int
     depth: int
     epilogue: Pointwise = NOTHING
-    height: int = _HEIGHT
-    panel: int = 64
-    depth_block: int = 1024
-    row_block: int = 120
-    strip: int = 256
-    unroll: int = _UNROLL
-    workgroups: tuple[int, int] = (1, 1)
-    far: bool = False
+    height: int = knob(_HEIGHT, lambda k, _: up_to(HEIGHTS, k.rows))
+    panel: int = knob(64, PANELS, multiple=LINE)
+    depth_block: int = knob(1024, _depth_blocks)
+    row_block: int = knob(120, lambda k, _: below(_BLOCKS, k.rows))
+    strip: int = knob(256, lambda k, _: below(_BLOCKS, k.columns))
+    unroll: int = knob(_UNROLL, UNROLLS)
+    workgroups: tuple[int, int] = knob((1, 1), _shares)
+    far: bool = knob(False, _few_rows)
 
-    def __post_init__(self) -> None:
-        """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
-        sizes = (self.columns, self.depth, self.panel, self.height, self.unroll)
-        if self.rows == 0 or min(*sizes, self.row_block, self.strip, *self.workgroups) < 1:
-            raise no_kernel(
-                "gemm", "sizes, tile, blocks, unroll and workgroups of at least 1", self
-            )
-        if self.panel % LINE:
-            raise no_kernel("gemm", "panel in lines of 16", self)
-        if self.depth_block % self.unroll:
-            raise no_kernel("gemm", "depth_block in multiples of unroll", self.depth_block)
+    def misfit(self) -> str:
+        """Return what was expected of blocks of the depth."""
+        return "depth_block in multiples of unroll" if self.depth_block % self.unroll else ""
 
     @staticmethod
     def on(target: Target, rows: Dim, columns: int, depth: int, **others: Any) -> "Gemm":
@@ -106,165 +178,149 @@ class Gemm:
         }
         return Gemm(rows, columns, depth, **{**knobs, **others})
 
-    @property
-    def panels(self) -> Panels:
-        """The layout of B."""
-        return Panels(self.columns, self.depth, self.panel)
-
-    def packing(self, transposed: bool = False) -> PanelPacking:
+    def packing(self, transposed: bool = False) -> "PanelPacking":
         """Return the kernel that lays out B[depth, columns], or B[columns, depth], at run time."""
         shares = max(1, min(self.workgroups[0] * self.workgroups[1], self.panels.full))
         return PanelPacking(self.columns, self.depth, self.panel, transposed, shares)
 
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: operands a, b (packed), the epilogue's, then c."""
-        result = (self.rows, self.columns)
-        operands = (
-            Operand("a", (self.rows, self.depth)),
-            Operand("b", (self.panels.size,), layout=self.panels),
-            *self.epilogue.operands("e", *result),
-            Operand("c", result, "out"),
-        )
-        once = self.depth <= self.depth_block
-        alike = overwritable(self.epilogue, self.rows, once)
-        return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
+        alike = overwritable(self.epilogue, self.rows, self.depth <= self.depth_block)
+        return Kernel(name, self.matrices, lambda size: self.workgroups, self._body, alike)
+
+    def finish(self, k: Build, reads: Sequence[Memory], c: Memory) -> Finish:
+        """Return the end of the register tiles."""
+        return Finish.of(k, self.epilogue, reads, c, self.height * self.panel)
 
     def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
         *reads, c = others
-        Product(k, self, a, b, c, InKernel(k, self.epilogue, tuple(reads))).build()
-
-
-Spots = list[tuple[Index, Lanes]]
+        Product(k, self, a, b, self.finish(k, reads, c)).build()
 
 
 @dataclass(frozen=True)
 class Strip:
-    """Neighbouring panels of one width: numbers `first` to `end`, the packed offset of panel 0.
-
-    `last` is the one panel that may be narrower than others and is not full.
-    """
+    """Neighbouring full panels, numbers `first` to `end`; or the `last` one, which is narrower."""
 
     first: Index
     end: Index
-    width: int
-    base: int = 0
     last: bool = False
 
 
 @dataclass(frozen=True)
-class Depth:
-    """A block of the depth: where it starts, how long it is, and its number."""
-
-    start: Index
-    length: Index
-    number: Index
-
-
-@dataclass(frozen=True)
 class Product:
-    """One kernel under construction: loops from the outside in, then the register tile.
-
-    `sums` is memory for one tile where the epilogue is `heavy`.
-    """
+    """One kernel under construction: loops from the outside in, then the register tile."""
 
     k: Build
     knobs: Gemm
     a: Memory
     b: Memory
-    c: Memory
-    epilogue: InKernel
-    sums: list[Memory] = field(default_factory=list)
+    finish: Finish
 
     def build(self) -> None:
         """Compute this workgroup's columns: strips of full panels, then the narrower last panel."""
         k, knobs = self.k, self.knobs
-        if knobs.epilogue.heavy:
-            self.sums.append(local(k, knobs.height * knobs.panel))
-        panels = knobs.panels
-        first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full))
-        if panels.full:
+        if knobs.panels.full:
+            first, end = share(k, 1, knobs.workgroups[1], Index.of(knobs.panels.full))
             step = max(1, knobs.strip // knobs.panel)
             with k.range(first, end, step) as j:
-                self._strip(Strip(j, least(j + step, end), knobs.panel))
-        if panels.last_width:
+                self._strip(Strip(j, least(j + step, end)))
+        if knobs.panels.last_width:
             with k.when(k.workgroup(1).equals(knobs.workgroups[1] - 1)):
-                start, base = Index.of(0), panels.edge * knobs.depth
-                self._strip(Strip(start, start + 1, panels.last_width, base, last=True))
+                self._strip(Strip(Index.of(0), Index.of(1), last=True))
 
     def _strip(self, strip: Strip) -> None:
-        """Compute blocks of the depth, one after the other."""
-        blocks = -(-self.knobs.depth // self.knobs.depth_block)
-        if blocks == 1:
-            return self._rows(strip, Depth(Index.of(0), Index.of(self.knobs.depth), Index.of(0)))
-        with self.k.range(blocks) as number:
-            start = number * self.knobs.depth_block
-            length = least(Index.of(self.knobs.depth) - start, self.knobs.depth_block)
-            self._rows(strip, Depth(start, length, number))
-        return None
+        knobs = self.knobs
+        for_depth(self.k, knobs.depth, knobs.depth_block, partial(self._rows, strip))
 
     def _rows(self, strip: Strip, depth: Depth) -> None:
         """Compute this workgroup's rows: blocks of full tiles, then what is left of the matrix."""
-        k, height = self.k, self.knobs.height
-        tiles = self.a.shape[0] // height
+        k, height, rows = self.k, self.knobs.height, self.a.shape[0]
+        tiles = rows // height
         first, end = share(k, 0, self.knobs.workgroups[0], tiles)
         step = max(1, self.knobs.row_block // height)
         if tiles.number != 0:
             with (
                 k.range(first, end, step) as i,
-                k.range(strip.first, strip.end) as panel,
+                k.range(strip.first, strip.end) as number,
                 k.range(i, least(i + step, end)) as tile,
             ):
-                self._tile(strip, panel, depth, tile * height, height, tile - i)
-        below = bottom(self.a.shape[0], height)
-        if not below:
+                self._tile(self._panel(strip, number), depth, tile * height, height, tile - i)
+        if not bottom(rows, height):
             return
         mine = k.workgroup(0).equals(self.knobs.workgroups[0] - 1)
-        with k.when(mine), k.range(strip.first, strip.end) as panel:
-            for start, rows, needed in below:
-                with nullcontext() if needed is None else k.when(needed):
-                    self._tile(strip, panel, depth, start, rows)
+        with k.when(mine), k.range(strip.first, strip.end) as number:
+            panel = self._panel(strip, number)
+            for_bottom(k, rows, height, partial(self._tile, panel, depth))
+
+    def _panel(self, strip: Strip, number: Index) -> Panel:
+        knobs = self.knobs
+        if strip.last:
+            return Panel.last(knobs.panels)
+        return Panel(number, number * knobs.panel, knobs.panel)
 
     def _tile(
+        self, panel: Panel, depth: Depth, row: Index, height: int, turn: Index | None = None
+    ) -> None:
+        """Compute one register tile over one block of the depth; `turn` counts for the prefetch."""
+        k, knobs, c = self.k, self.knobs, self.finish.y
+        places = panel.places(k)
+        ahead = None
+        if turn is not None and panel.left is None:
+            part = turn * (knobs.depth_block // knobs.unroll * LINE)
+            start = self._offset(panel, depth) + knobs.depth * panel.width + part
+            ahead = partial(self._next_panel, start)
+        elif knobs.far and knobs.rows == height:
+            ahead = partial(self._stream_on, self._offset(panel, depth), panel.width)
+        tile = self._register_tile(panel, depth, row, height, ahead)
+        spots = [(row + r, at) for r in range(height) for at in places]
+
+        def begin() -> list[Vector]:
+            zeros = [k.vector(0.0)] * len(spots)
+            return depth.begin(k, zeros, lambda: [c.load(i, at) for i, at in spots])
+
+        sums = self._accumulated(tile, begin, panel, depth, row)
+
+        def keep() -> None:
+            for (i, at), value in zip(spots, sums, strict=True):
+                c.store(value, i, at)
+
+        depth.end(k, lambda: self.finish.tile(sums, places, matrix_rows(row)), keep)
+
+    def _register_tile(
         self,
-        strip: Strip,
-        panel: Index,
+        panel: Panel,
         depth: Depth,
         row: Index,
         height: int,
-        turn: Index | None = None,
-    ) -> None:
-        """Compute one register tile over one block of the depth; `turn` counts for the prefetch."""
-        k, knobs = self.k, self.knobs
-        places = self._places(strip, panel)
-        offset = self._offset(strip, panel, depth)
+        ahead: Callable[[Index], None] | None = None,
+    ) -> ProductTile:
+        """Return the tile of some rows by a panel over a block of the depth."""
+        k, knobs, offset = self.k, self.knobs, self._offset(panel, depth)
+        width = len(panel.places(k))
 
         def left(r: int, at: Index) -> Scalar:
             return self.a.number(row + r, depth.start + at)
 
         def right(v: int, at: Index) -> Vector:
-            return self.b.load(offset + at * strip.width + v * k.lanes)
+            return self.b.load(offset + at * panel.width + v * k.lanes)
 
-        ahead = None
-        if turn is not None and not strip.last:
-            part = turn * (knobs.depth_block // knobs.unroll * LINE)
-            ahead = partial(self._next_panel, offset + knobs.depth * strip.width + part)
-        elif knobs.far and knobs.rows == height:
-            ahead = partial(self._stream_on, offset, strip.width)
-        spots = [(row + r, at) for r in range(height) for at in places]
-        parts = partial_sums(knobs.rows, knobs.height, len(places), knobs.unroll)
-        tile = ProductTile(k, height, len(places), knobs.unroll, left, right, ahead, parts)
-        sums = self._accumulated(tile, strip, panel, depth, spots)
-        self._finish(depth, spots, sums, len(places))
+        parts = partial_sums(knobs.rows, knobs.height, width, knobs.unroll)
+        return ProductTile(k, height, width, knobs.unroll, left, right, ahead, parts)
 
-    def _offset(self, strip: Strip, panel: Index, depth: Depth) -> Index:
+    def _offset(self, panel: Panel, depth: Depth) -> Index:
         """Return where the tile's numbers of B begin."""
-        return panel * (self.knobs.depth * strip.width) + strip.base + depth.start * strip.width
+        return panel.start(self.knobs.panels) + depth.start * panel.width
 
     def _accumulated(
-        self, tile: ProductTile, strip: Strip, panel: Index, depth: Depth, spots: Spots
+        self,
+        tile: ProductTile,
+        begin: Callable[[], list[Vector]],
+        panel: Panel,
+        depth: Depth,
+        row: Index,
     ) -> list[Vector]:
         """Return the tile's sums, row by row, with those of the blocks before."""
-        return tile.accumulate(depth.length, self._start(depth, spots))
+        return tile.accumulate(depth.length, begin())
 
     def _next_panel(self, start: Index, at: Index) -> None:
         """Ask for a tile's part of the next panel, one line for each turn of the loop."""
@@ -277,168 +333,39 @@ class Product:
         (Zen 4): 7 % less time where B is larger than the last cache, 14 % more where it is small.
         Half of that cache is where other weights of a program may have pushed B out.
         """
-        start = offset + at * width + _PAGE
+        start = offset + at * width + _page("f32")
         for line in range(0, width * self.knobs.unroll, LINE):
             self.b.prefetch(start + line, level=1)
-
-    def _places(self, strip: Strip, panel: Index) -> list[Lanes]:
-        """Return the places of the tile's vectors in a row of C: in the last panel masked."""
-        knobs, lanes = self.knobs, self.k.lanes
-        if not strip.last:
-            return [Lanes(panel * knobs.panel + v) for v in range(0, knobs.panel, lanes)]
-        left = range(knobs.panels.edge, knobs.columns, lanes)
-        return [self.k.tail(Index.of(v), Index.of(knobs.columns)) for v in left]
-
-    def _start(self, depth: Depth, spots: Spots) -> list[Vector]:
-        """Return zeros in the first block of the depth, C's contents in the others."""
-        zeros = [self.k.vector(0.0)] * len(spots)
-        if depth.number.number == 0:
-            return zeros
-        first = depth.number.equals(0)
-        return self.k.either(
-            first, zeros, lambda: zeros, lambda: [self.c.load(i, at) for i, at in spots]
-        )
-
-    def _finish(self, depth: Depth, spots: Spots, sums: list[Vector], width: int) -> None:
-        """Store rows of `width`; in the last block of the depth what the epilogue makes of them."""
-
-        def plain() -> list[Any]:
-            for (i, at), value in zip(spots, sums, strict=True):
-                self.c.store(value, i, at)
-            return []
-
-        def finished() -> list[Any]:
-            kept = self.sums[0] if self.sums else None
-            store_tile(self.k, self.epilogue, self.c, spots, sums, width, kept)
-            return []
-
-        blocks = -(-self.knobs.depth // self.knobs.depth_block)
-        if blocks == 1:
-            finished()
-        else:
-            self.k.either(depth.number.equals(blocks - 1), [], finished, plain)
-
-
-_NARROW = 5
-SIZES = (1, 2, 3, 5, 6, 7, 8, 12, 13, 16, 17, 31, 33, 48, 64, 65, 79, 100, 130)
-_DEPTHS = (1025, 1500, 2100)  # of two or three blocks
 
 
 def refusal(knobs: Any, target: Target) -> str:
     """Refuse a tile whose sums, row of B and number of A do not fit the registers."""
     if reason := refuse_narrow(target):
         return reason
-    return refuse_tile("gemm", knobs.height, knobs.panel, target)
-
-
-def cost(knobs: Gemm, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Count each matrix once across memory; the packed weights are constants."""
-    rows = knobs.rows if isinstance(knobs.rows, int) else sizes[knobs.rows]
-    outs = rows * knobs.columns
-    flops = outs * (2.0 * knobs.depth + knobs.epilogue.flops)
-    read = knobs.epilogue.read_bytes(rows, knobs.columns)
-    traffic = 4 * (rows * knobs.depth + knobs.panels.size + outs) + read
-    constants = Cost(constant_bytes=4 * knobs.panels.size)
-    return CostModel(target).kernel("gemm", flops, traffic) + constants
-
-
-def reference(knobs: Gemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    a, packed, *reads = (np.asarray(x, np.float64) for x in arrays)
-    b = knobs.panels.unpack(packed)
-    with np.errstate(invalid="ignore"):
-        value, sizes = a @ b, np.abs(a) @ np.abs(b)
-    return evaluate(knobs.epilogue, value, reads, slack(value, sizes, knobs.depth))
-
-
-def slack(value: np.ndarray, sizes: np.ndarray, depth: int) -> np.ndarray:
-    """Return the error of sums of `depth` products in any order (Higham, 2002, section 3.1).
-
-    `sizes` are the sums of the products' sizes. What an infinity has made infinite is exact.
-    """
-    return np.where(np.isinf(value), 0.0, (depth + 4) * ROUNDING * sizes + 2.0**-120)
-
-
-def sample(random: Random, target: Target) -> tuple[Gemm, list[Arrays]]:
-    """Draw knobs, half of the time the tile that ships for the target, and three calls."""
-    knobs = _shipped(random, target) if random.random() < 0.5 else _any(random)
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _shipped(random: Random, target: Target) -> Gemm:
-    """Return what a program gets; now and then with B far from caches, or in blocks of depth."""
-    far = random.random() < 0.25
-    rows = random.randint(1, 6) if far else random.choice((random.choice(SIZES), "m"))
-    depth = random.choice(SIZES if random.random() < 0.7 else _DEPTHS)
-    cuts = random.choice(((1, 1), (2, 1), (1, 2)))
-    others = {"epilogue": random_epilogue(random), "far": far, "workgroups": cuts}
-    return Gemm.on(target, rows, random.choice(SIZES), depth, **others)
-
-
-def _any(random: Random) -> Gemm:
-    """Draw knobs that fit 16 registers."""
-    height = random.choice((1, 4, 6))
-    unroll = random.choice((1, 2, 4))
-    return Gemm(
-        random.choice((random.choice(SIZES), "m")),
-        random.choice(SIZES),
-        random.choice(SIZES),
-        random_epilogue(random),
-        height=height,
-        panel=16,
-        depth_block=random.choice((unroll, 16, 64, 1024)),
-        row_block=height * random.choice((1, 2, 40)),
-        strip=16 * random.choice((1, 3)),
-        unroll=unroll,
-        workgroups=random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
-    )
-
-
-def random_epilogue(random: Random) -> Pointwise:
-    """Return a layer's epilogue, or any program."""
-    if random.random() < 0.5:
-        return random_program(random, 3)
-    return layer(
-        bias=random.random() < 0.5,
-        activation=random.choice(("", "relu", "gelu", "tanh")),
-        residual=random.random() < 0.3,
-    )
-
-
-def _arrays(knobs: Gemm, random: Random) -> Arrays:
-    rows = random.choice(SIZES) if isinstance(knobs.rows, str) else knobs.rows
-    values = np.random.default_rng(random.randrange(1 << 30))
-    a, b = values.normal(size=(rows, knobs.depth)), values.normal(size=(knobs.depth, knobs.columns))
-    arrays = [a, knobs.panels.pack(b.astype(np.float32))]
-    arrays += contents(knobs.epilogue, rows, knobs.columns, values)
-    return [x.astype(np.float32) for x in arrays]
-
-
-def contents(
-    program: Pointwise, rows: int, columns: int, values: np.random.Generator
-) -> list[np.ndarray]:
-    """Draw the numbers that an epilogue reads."""
-    shapes = [o.shape for o in program.operands("e", rows, columns)]
-    return [values.normal(size=[d for d in s if isinstance(d, int)]) for s in shapes]
+    return refuse_tile(knobs.speed, knobs.height, knobs.panel, target)
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a product with constant weights, and as much of what follows as the epilogue can do."""
-    node = work.nodes[0]
-    if not is_packed(work) or not is_f32(work, node.operands):
+    if not is_packed(work) or not is_f32(work, work.nodes[0].operands):
         return []
+    return _offered(work, target, FAMILY, Gemm.on)
+
+
+def _offered(
+    work: Work, target: Target, family: Family, on: Callable[..., PackedMatrix], **others: Any
+) -> list[KernelOffer]:
+    """Return the offer of a product of rows by a constant matrix that a group begins with."""
+    node = work.nodes[0]
     a, b = (work.type(v) for v in node.operands)
     rows, depth, columns = sizes(a.shape[:-1]), b.shape[-2], b.shape[-1]
     if not depth or not columns or a.shape[-1] != depth or rows == 0:
         return []
     covers, found = longest(work, 1, MatrixView(node.type.shape, node.type.rank - 1))
-    knobs = Gemm.on(target, rows or "m", columns, depth, epilogue=found.program)
-    if refusal(knobs, target):
-        return []
+    knobs = on(target, rows or "m", columns, depth, epilogue=found.program, **others)
     first, second = node.operands
-    weights = Feed(second, (b.rank - 1,))
-    feeds = (Feed.matrix(work, first), weights, *found.feeds)
-    return [KernelOffer(knobs, covers, feeds, cost(knobs, target, {"m": nominal(a.shape[:-1])}))]
+    feeds = (Feed.matrix(work, first), Feed(second, (b.rank - 1,)), *found.feeds)
+    return family.offer(knobs, target, covers, feeds, {"m": nominal(a.shape[:-1])})
 
 
 def is_packed(work: Work) -> bool:
@@ -456,25 +383,268 @@ def is_narrow(columns: int | str | None) -> bool:
     return isinstance(columns, int) and columns < _NARROW
 
 
-def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
-    """Register tiles, what caches hold of the product, and shares of workgroups."""
-    knobs: Gemm = offer.knobs
-    rows = knobs.rows if isinstance(knobs.rows, int) else None
-    whole = -(-knobs.depth // max(UNROLLS)) * max(UNROLLS)
-    return knob_space(
-        knobs,
-        {
-            "height": [h for h in HEIGHTS if rows is None or h <= rows],
-            "panel": PANELS,
-            "unroll": UNROLLS,
-            "depth_block": [*(b for b in _BLOCKS if b < knobs.depth), whole],
-            "row_block": [b for b in _BLOCKS if rows is None or b < rows],
-            "strip": [s for s in _BLOCKS if s < knobs.columns],
-            "workgroups": cuts(target, known(knobs.rows), knobs.panels.full),
-            "far": (False, True) if rows is not None and rows <= max(HEIGHTS) else (),
-        },
-        lambda made: refusal(made, target),
-    )
+FAMILY = Family("gemm", Gemm, match, refusal)
 
 
-FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match, space)
+@dataclass(frozen=True)
+class HalfGemm(PackedMatrix, family="half_gemm", speed="gemm"):
+    """The knobs of a product of `dtype`, f16 or bf16.
+
+    `height` and `panel` are the rows and columns of the register tile, `block` the rows that share
+    a widened panel; `workgroups` cuts rows and columns. `far`: B comes from memory and is
+    prefetched a page ahead where it is read only once.
+    """
+
+    rows: Dim
+    columns: int
+    depth: int
+    dtype: str = knob(among=HALVES)
+    epilogue: Pointwise = NOTHING
+    height: int = knob(_HEIGHT, lambda k, _: up_to(HEIGHTS, k.rows))
+    panel: int = knob(64, multiple=LINE)
+    block: int = knob(120, lambda k, _: below(_HALF_BLOCKS, k.rows))
+    unroll: int = knob(_UNROLL, UNROLLS)
+    workgroups: tuple[int, int] = knob((1, 1), _shares)
+    far: bool = False
+
+    @staticmethod
+    def on(
+        target: Target, rows: Dim, columns: int, depth: int, dtype: str, **others: Any
+    ) -> "HalfGemm":
+        """Choose the knobs for a target's registers, caches and cores; `others` are fields."""
+        vectors = 4 if target.vector_registers >= 32 else 2
+        panel = vectors * target.vector_bytes // 4
+        flops, read = 2.0 * known(rows) * columns * depth, 2.0 * columns * depth
+        cores = cores_for(target, flops, read)
+        few = isinstance(rows, int) and rows <= _HEIGHT
+        knobs = {
+            "panel": panel,
+            "block": row_block(target, _HEIGHT, 4 * panel * depth, 4 * pitch(depth)),
+            "workgroups": cut_matrix(cores, rows, columns, (_HEIGHT, panel)),
+            "far": few and 2 * read >= (target.l3_bytes or target.l2_bytes),
+        }
+        return HalfGemm(rows, columns, depth, dtype, **{**knobs, **others})
+
+    @property
+    def few(self) -> bool:
+        """True where one tile holds all rows, so that nothing is widened in memory."""
+        return isinstance(self.rows, int) and self.rows <= self.height
+
+    @property
+    def scratch(self) -> Scratch:
+        """The memory of a widened panel, unless rows are few, and of a block of widened rows."""
+        most = max(self.block, self.height)
+        rows = min(most, self.rows) if isinstance(self.rows, int) else most
+        panel = 0 if self.few else self.depth * self.panel
+        return Scratch(panel, rows * pitch(self.depth), self.workgroups)
+
+    def kernel(self, name: str) -> Kernel:
+        """Build the kernel `name`: operands a, b (packed), the epilogue's, c, then scratch."""
+        operands = (*self.matrices, self.scratch.operand)
+        alike = overwritable(self.epilogue, self.rows, once=True)
+        return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
+
+    def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
+        *reads, c, scratch = others
+        finish = Finish.of(k, self.epilogue, reads, c, self.height * self.panel)
+        HalfProduct(k, self, a, b, finish, scratch).build()
+
+
+@dataclass(frozen=True)
+class HalfProduct:
+    """One kernel under construction."""
+
+    k: Build
+    knobs: HalfGemm
+    a: Memory
+    b: Memory
+    finish: Finish
+    scratch: Memory
+
+    def build(self) -> None:
+        """Compute this workgroup's rows and columns: few rows at once, more in blocks."""
+        k, knobs = self.k, self.knobs
+        rows = self.a.shape[0]
+        if rows.number is None:
+            few = rows < knobs.height + 1
+            k.either(few, [], lambda: self._few(rows), lambda: self._many())
+        elif knobs.few:
+            self._few(rows)
+        else:
+            self._many()
+
+    def _many(self) -> list[Any]:
+        """Widen a block of rows, then panel by panel B, and run the tiles over them."""
+        k, knobs, held = self.k, self.knobs, self.scratch
+        start, _ = knobs.scratch.own(k)
+
+        def block(first: Index, count: Index) -> None:
+            number = self._widened(first, count)
+
+            def columns(panel: Panel) -> None:
+                places, offset = panel.places(k), panel.start(knobs.panels)
+
+                @k.each(knobs.depth * panel.width)
+                def _(at: Lanes) -> None:
+                    held.store(self.b.load(offset + at.start), start + at.start)
+
+                def tile(row: Index, height: int) -> None:
+                    def right(v: int, at: Index) -> Vector:
+                        return held.load(start + at * panel.width + v * k.lanes)
+
+                    parts = partial_sums("m", knobs.height, len(places), knobs.unroll)
+                    self._tile(partial(number, row), right, places, first + row, height, parts)
+
+                for_tiles(k, count, knobs.height, tile)
+
+            for_panels(k, knobs.panels, knobs.workgroups[1], columns)
+
+        for_blocks(k, knobs.rows, knobs.workgroups[0], knobs.block, block)
+        return []
+
+    def _widened(self, first: Index, count: Index) -> Callable[[Index, int, Index], Scalar]:
+        """Widen rows of A to scratch memory; the function of a tile's row that gives a number."""
+        k, knobs, held = self.k, self.knobs, self.scratch
+        start = knobs.scratch.own(k)[1]
+        apart = pitch(knobs.depth)
+        with k.range(count) as row:
+            begin = start + row * apart
+
+            @k.each(knobs.depth)
+            def _(at: Lanes) -> None:
+                held.store(self.a.load(first + row, at), Lanes(begin + at.start, at.mask))
+
+        return lambda row, r, at: held.number(start + (row + r) * apart + at)
+
+    def _few(self, rows: Index) -> list[Any]:
+        """Read B once for all rows; other workgroups along the rows have nothing to do."""
+        k, knobs = self.k, self.knobs
+        number = self._widened(Index.of(0), rows)
+
+        def columns(panel: Panel) -> None:
+            places, offset = panel.places(k), panel.start(knobs.panels)
+
+            def right(v: int, at: Index) -> Vector:
+                return self.b.load(offset + at * panel.width + v * k.lanes)
+
+            def ahead(at: Index) -> None:
+                start = offset + at * panel.width + _page(knobs.dtype)
+                for line in range(0, panel.width * knobs.unroll, 2 * LINE):
+                    self.b.prefetch(start + line, level=1)
+
+            def tile(row: Index, height: int) -> None:
+                parts = partial_sums(height, knobs.height, len(places), knobs.unroll)
+                wanted = ahead if knobs.far else None
+                self._tile(partial(number, row), right, places, row, height, parts, wanted)
+
+            for_bottom(k, rows, knobs.height + 1, tile)
+
+        mine = knobs.workgroups[0] == 1
+        with nullcontext() if mine else k.when(k.workgroup(0).equals(0)):
+            for_panels(k, knobs.panels, knobs.workgroups[1], columns)
+        return []
+
+    def _tile(
+        self,
+        left: Callable[[int, Index], Scalar],
+        right: Callable[[int, Index], Vector],
+        places: list[Lanes],
+        row: Index,
+        height: int,
+        parts: int,
+        ahead: Callable[[Index], None] | None = None,
+    ) -> None:
+        """Compute and store one register tile."""
+        k, knobs, width = self.k, self.knobs, len(places)
+        tile = ProductTile(k, height, width, knobs.unroll, left, right, ahead, parts)
+        zeros = [k.vector(0.0)] * (height * width)
+        sums = tile.accumulate(Index.of(knobs.depth), zeros)
+        self.finish.tile(sums, places, matrix_rows(row))
+
+
+def _match_halves(work: Work, target: Target) -> list[KernelOffer]:
+    """Offer a product of halves with constant weights, with as much of the rest as fits."""
+    fits = is_packed(work) or _is_pointwise(work)
+    dtype = float_type(work, work.nodes[0].operands) if fits else ""
+    if dtype not in HALVES:
+        return []
+    return _offered(work, target, HALVES_FAMILY, HalfGemm.on, dtype=dtype)
+
+
+def _is_pointwise(work: Work) -> bool:
+    """Return whether it is a 1x1 convolution of every position, NHWC, with constant weights."""
+    node = work.nodes[0]
+    if node.name != "conv2d" or node.params["layout"] != "NHWC" or node.params["groups"] != 1:
+        return False
+    w = work.type(node.operands[1]).shape
+    plain = tuple(node.params["strides"]) == (1, 1) and not any(node.params["pads"])
+    return plain and w[:2] == (1, 1) and work.is_constant(node.operands[1])
+
+
+HALVES_FAMILY = Family("half_gemm", HalfGemm, _match_halves, refusal)
+
+
+@dataclass(frozen=True)
+class PanelPacking(KernelKnobs, family="packing"):
+    """The knobs: B's sizes, the width of a panel, B transposed or not, and workgroups (panels)."""
+
+    columns: int
+    depth: int
+    panel: int = knob(64, multiple=LINE)
+    transposed: bool = False
+    workgroups: int = knob(1, lambda k, target: shares(target, k.panels.full))
+
+    @property
+    def panels(self) -> Panels:
+        """The layout of the result."""
+        return Panels(self.columns, self.depth, self.panel)
+
+    @property
+    def flops(self) -> float:
+        """None."""
+        return 0.0
+
+    def kernel(self, name: str) -> Kernel:
+        """Build the kernel `name`: operands b, then packed."""
+        shape = (self.depth, self.columns)
+        operands = (
+            Operand("b", shape[::-1] if self.transposed else shape),
+            Operand("packed", (self.panels.size,), "out"),
+        )
+        return Kernel(name, operands, lambda size: (self.workgroups,), self._body)
+
+    def _body(self, k: Build, b: Memory, packed: Memory) -> None:
+        copy = self._turned if self.transposed else self._rows
+        work = partial(copy, k, b, packed)
+        for_panels(k, self.panels, self.workgroups, work, dimension=0)
+
+    def _rows(self, k: Build, b: Memory, packed: Memory, panel: Panel) -> None:
+        """Pack row by row; a masked load gives the zeros of the padding."""
+        start, places = panel.start(self.panels), panel.places(k)
+        with k.range(self.depth) as row:
+            for v in range(panel.width // k.lanes):
+                value = b.load(row, places[v]) if v < len(places) else k.vector(0.0)
+                packed.store(value, start + row * panel.width + v * k.lanes)
+
+    def _turned(self, k: Build, b: Memory, packed: Memory, panel: Panel) -> None:
+        """Turn squares of registers; the rest of the depth goes under a mask."""
+        whole, depth, start = self.depth // k.lanes * k.lanes, self.depth, panel.start(self.panels)
+
+        def square(row: Index, at: int, place: Lanes, count: int) -> None:
+            exist = panel.width if panel.left is None else panel.left
+            block = [
+                b.load(panel.column + (at + i), place) if at + i < exist else k.vector(0.0)
+                for i in range(k.lanes)
+            ]
+            for i, value in enumerate(transposed(block)[:count]):
+                packed.store(value, start + (row + i) * panel.width + at)
+
+        for at in range(0, panel.width, k.lanes):
+            with k.range(0, whole, k.lanes) as row:
+                square(row, at, Lanes(row), k.lanes)
+            if depth % k.lanes:
+                edge = Index.of(whole)
+                square(edge, at, k.tail(edge, Index.of(depth)), depth % k.lanes)
+
+
+PACKING = Family("packing", PanelPacking)

@@ -13,12 +13,13 @@ kernel it stands for; `write_body` puts the code in its place when the dispatche
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
 from pyc_mlir.pipelines.kernels.lang.attributes import HELD
-from pyc_mlir.pipelines.kernels.lang.language import ELEMENTS, HALVES, Build, Memory, stream
+from pyc_mlir.pipelines.kernels.lang.language import ELEMENTS, HALVES, SIZES, Build, Memory, stream
 from pyc_mlir.pipelines.kernels.lang.values import Index, IndexLike, shared_constants
 from pyc_mlir.pipelines.streams.declared import FLOPS, IN_PLACE
 from pyc_mlir.pipelines.streams.ir import dialect, ir
@@ -65,6 +66,11 @@ class Operand:
     dtype: str = "f32"
     layout: ConstantLayout | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes, where all dimensions are known."""
+        return SIZES[self.dtype] * prod(d for d in self.shape if isinstance(d, int))
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -97,6 +103,11 @@ class Kernel:
     def results(self) -> tuple[Operand, ...]:
         """The operands that a call returns, in order."""
         return tuple(o for o in self.operands if o.role != "in")
+
+    @property
+    def operands_of_work(self) -> tuple[Operand, ...]:
+        """What is read, and the first result: others are scratch memory."""
+        return (*self.inputs, self.results[0])
 
 
 class Carrier:

@@ -59,8 +59,12 @@ def _rounded_bits(x: Vector) -> Any:
 def whole_numbers(value: Any, signed: bool) -> Vector:
     """Return an MLIR vector of bytes, with a sign or without, as f32."""
     lanes = ir.VectorType(value.type).shape[0]
-    wide = (arith.extsi if signed else arith.extui)(int_vector(lanes), value)
-    return Vector(arith.sitofp(f32_vector(lanes), wide))
+    return floats((arith.extsi if signed else arith.extui)(int_vector(lanes), value))
+
+
+def floats(value: Any) -> Vector:
+    """Return an MLIR vector of 32-bit integers as f32, rounded above 2^24."""
+    return Vector(arith.sitofp(f32_vector(ir.VectorType(value.type).shape[0]), value))
 
 
 def rounded(x: Vector, dtype: str) -> Vector:

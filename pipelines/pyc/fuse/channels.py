@@ -1,7 +1,7 @@
 """Concatenations and slices of channels that are never stored: kernels read what they are made of.
 
 The kernels of convolutions and poolings read images whose channels lie in several tensors, or in a
-part of one (`kernels/families/conv/sources.py`). Where nothing else reads such an image, it is
+part of one (`kernels/families/window.py`). Where nothing else reads such an image, it is
 part of each group that does, as a copy if there are several.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.pipelines.driver.base import PassContext
-from pyc_mlir.pipelines.kernels.families.conv.sources import MOST_PARTS, takes_channels
+from pyc_mlir.pipelines.kernels.families.window import MOST_PARTS, takes_channels
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.graph import BlockGraph
 from pyc_mlir.pipelines.target.work import F32

@@ -199,7 +199,7 @@ class _Errors:
         module: ir.Module, layers: Sequence[_Layer], signature: Signature, target: Target
     ) -> "_Errors | None":
         """Run the references once; None where no sizes fit, or they lack an op."""
-        from pyc_mlir.pipelines.kernels.families.approximate.needs import needed_share
+        from pyc_mlir.pipelines.kernels.families.approximate_forms import needed_share
 
         needs: dict[ir.Operation, dict[str, float]] = {}
         wanted = {layer.op: layer for layer in layers}

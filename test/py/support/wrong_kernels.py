@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pyc_mlir.pipelines.kernels.families import rows as rows_family
-from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
+from pyc_mlir.pipelines.kernels.match import KernelOffer
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
 

@@ -18,7 +18,7 @@ from pyc_mlir.pipelines.kernels.families.approximate.needs import deviations
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.lang.words import lanes_of_sums
-from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target

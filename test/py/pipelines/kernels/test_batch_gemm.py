@@ -6,12 +6,12 @@ from assembly import hottest, innermost_loops
 from kernel_runs import Kernels, agrees, any_target, assembly, targets
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.families.batch_gemm import FAMILY, STACK, BatchGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.families.packing import PanelPacking
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, NUMBER, Pointwise, PointwiseStep
-from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device

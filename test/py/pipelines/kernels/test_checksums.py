@@ -6,12 +6,12 @@ from kernel_runs import name_of, targets
 from suites.checksums import Products
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.pipelines.kernels.counts import MOST_WORKGROUPS
 from pyc_mlir.pipelines.kernels.families.checked_gemm import FAMILY, CheckedGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.shared.checksums import PanelSums, signs
-from pyc_mlir.pipelines.kernels.shared.counts import MOST_WORKGROUPS
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target

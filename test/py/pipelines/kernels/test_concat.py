@@ -9,7 +9,7 @@ from pyc_mlir import compile, nn
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.pipelines.kernels.families.movement.concat import FAMILY, Concat
-from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.runtime.device import Device

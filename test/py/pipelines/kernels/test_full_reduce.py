@@ -7,7 +7,7 @@ from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.families.full_reduce import FAMILY, FullReduce
-from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 

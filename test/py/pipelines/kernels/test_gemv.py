@@ -6,9 +6,9 @@ from assembly import hottest, innermost_loops
 from kernel_runs import Kernels, agrees, assembly, targets
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.families.gemv import FAMILY, Gemv
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.target import Target
 

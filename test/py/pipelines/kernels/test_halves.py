@@ -10,12 +10,12 @@ from kernel_runs import targets
 
 from pyc_mlir import Tensor, compile, nn
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.families.batch_gemm import BatchGemm
 from pyc_mlir.pipelines.kernels.families.gemv import Gemv
 from pyc_mlir.pipelines.kernels.families.packed.half_gemm import HalfGemm
 from pyc_mlir.pipelines.kernels.families.rows import WIDENED, Rows
 from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate, in_halves
-from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.target import Target
 

@@ -22,7 +22,7 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import (
     evaluate,
 )
 from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
-from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
+from pyc_mlir.pipelines.kernels.match_samples import random_program, random_reads
 
 ROWS, COLUMNS = 12, 37
 READS = {

@@ -20,7 +20,7 @@ from pyc_mlir.pipelines.kernels.families import (
 )
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, FULL, NUMBER, ROW, Read
-from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView
+from pyc_mlir.pipelines.kernels.match import MatrixView
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp
 

@@ -9,7 +9,7 @@ from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.families.movement.transpose import FAMILY, Transpose
-from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 
 AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")

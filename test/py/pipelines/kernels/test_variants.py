@@ -9,7 +9,7 @@ from family_checks import cases, check, hash_of
 from kernel_runs import name_of, pairs
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
+from pyc_mlir.pipelines.kernels.match import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import cuts, knob_space, shares, with_settings
 from pyc_mlir.pipelines.target.cost import Cost

@@ -1,0 +1,634 @@
+"""The kernel family ``approximate_gemm``: products of f32 in fewer bits, with checks.
+
+C = epilogue(A B) with constant weights, as `gemm`, where an error of `allowed` of the greatest
+element of its row of a tile, before the epilogue, may be spent. A contract that bounds the error
+offers these kernels (`approximated`) where it leaves room for them.
+
+A workgroup rounds a block of its rows, then goes through its panels. Each tile is checked before
+the epilogue. First the bound: `DEVIATIONS` standard deviations of an element's error must be within
+what is allowed of the greatest element of its row of the tile. Then the sums, which show what the
+bound does not know, as damaged memory: the sum of the row with the signs of its lines must be the
+row of A times the panel's own sums. A tile that fails is computed by the code of `gemm`, with the
+bits that `gemm` gives, and counted.
+
+A row's greatest number is the highest level of its integers. A number is rounded up or down at
+random, by how near it is, with bits that a hash of the whole row makes of fixed ones: equal rows
+have equal bits, and any change of a row draws all of its errors anew, so that no search goes
+step by step to a row whose errors add up. What B's dither adds is that of `facts.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyc_mlir.dialects.numerics.approximation import DEVIATIONS, WAYS
+from pyc_mlir.pipelines.kernels.counts import APPROXIMATIONS, MOST_WORKGROUPS, Counter
+from pyc_mlir.pipelines.kernels.families import gemm
+from pyc_mlir.pipelines.kernels.families.approximate_forms import (
+    BOUND_A,
+    BOUND_B,
+    FORMS,
+    SUMS_A,
+    SUMS_B,
+    ApproximateWords,
+    Facts,
+    Form,
+    FormCode,
+    best_form,
+    has_form,
+)
+from pyc_mlir.pipelines.kernels.families.checked import signed_by_lines
+from pyc_mlir.pipelines.kernels.families.gemm import Gemm, Product
+from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, knob
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory, llvm
+from pyc_mlir.pipelines.kernels.lang.stored import nearest
+from pyc_mlir.pipelines.kernels.lang.values import (
+    LARGEST,
+    Condition,
+    Index,
+    Scalar,
+    Vector,
+    across_lanes,
+    add,
+    arith,
+    bits,
+    f32_vector,
+    fma,
+    int_constant,
+    larger,
+    least,
+    square_root,
+    tree,
+    where,
+)
+from pyc_mlir.pipelines.kernels.lang.words import (
+    above,
+    all_lanes,
+    chosen,
+    lanes_of_sums,
+    mixed,
+    picked_by,
+    size_of,
+    sums_of,
+)
+from pyc_mlir.pipelines.kernels.match import KernelOffer
+from pyc_mlir.pipelines.kernels.nest import (
+    Depth,
+    Panel,
+    ProductTile,
+    for_blocks,
+    for_panels,
+    for_tiles,
+    matrix_rows,
+    overwritable,
+    row_block,
+    share,
+)
+from pyc_mlir.pipelines.kernels.registry import Family, operand_cost
+from pyc_mlir.pipelines.streams.ir import ir
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import Target
+
+# Rows below which rounding them takes what the products gain.
+_LEAST_ROWS = 8
+_MOST_DEPTH = 1 << 16
+# Products of a form in the time of one of f32, at 512 x 512 x 512 (results/approximate.md); that of
+# bf16 was measured with another library.
+_FASTER = {"bytes": 2.7, "pairs": 1.5, "madd": 1.1, "plain": 0.5, "bf16": 1.4}
+# The counts of `APPROXIMATIONS`.
+TILES, BY_BOUND, BY_SUMS = range(3)
+# Rows whose greatest number is beyond these are computed exactly.
+_LEAST, _MOST = 2.0**-100, 2.0**100
+_UNROLL = 4
+_PANELS, _MANY = 4, 32  # panels that are multiplied together, where there are so many registers
+_HALF = 16  # bits
+_NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class RowScratch:
+    """The layout of a workgroup's scratch memory, as f32, for a block of `rows`.
+
+    Words of the rows, then for all rows their units, what is added to their sums, the squares of
+    norms, and for each of `panels` the products with the panel's sums. Vectors may be read and
+    written beyond the last row.
+    """
+
+    form: Form
+    rows: int
+    panels: int
+
+    @property
+    def each(self) -> int:
+        """The numbers of one kind, for all rows."""
+        return -(-self.rows // LINE) * LINE + LINE
+
+    @property
+    def units(self) -> int:
+        """The place of the units."""
+        return self.rows * self.form.pitch
+
+    @property
+    def shifts(self) -> int:
+        """The place of what is added to sums, once they are multiplied by the unit."""
+        return self.units + self.each
+
+    @property
+    def norms(self) -> int:
+        """The place of the squares of norms, in units."""
+        return self.shifts + self.each
+
+    @property
+    def products(self) -> int:
+        """The place of the products with the first panel's sums."""
+        return self.norms + self.each
+
+    @property
+    def size(self) -> int:
+        """The count of numbers."""
+        return self.products + self.panels * self.each
+
+
+@dataclass(frozen=True)
+class ApproximateGemm(KernelKnobs, family="approximate_gemm"):
+    """The knobs: those of the product, the way to compute it, and what error is allowed.
+
+    `way`: how many bits (`WAYS`); `form`: by which instruction; `allowed`: the greatest error of an
+    element as a share of the greatest one of its row of a tile, before the epilogue; `block`:
+    rows that are rounded at once. Tiles are not `checked` in measurements only.
+    """
+
+    product: Gemm
+    way: str = knob(among=WAYS)
+    allowed: float
+    form: str
+    block: int = 96
+    checked: bool = True
+
+    def misfit(self) -> str:
+        """Return what was expected of the grid, the form, the error and the depth."""
+        rows, columns = self.product.workgroups
+        if rows * columns > MOST_WORKGROUPS:
+            return f"at most {MOST_WORKGROUPS} workgroups"
+        if self.form not in FORMS[self.way]:
+            return f"a form of {FORMS[self.way]}"
+        if not 0 < self.allowed < 1:
+            return "an error above 0 and below 1"
+        return f"a depth of at most {_MOST_DEPTH}" if self.product.depth > _MOST_DEPTH else ""
+
+    @staticmethod
+    def on(target: Target, product: Gemm, way: str, allowed: float, form: str) -> "ApproximateGemm":
+        """Return the knobs for a target's caches."""
+        made = Form(form, product.depth)
+        panel = 4 * made.groups * product.panel
+        rows = row_block(target, product.height, panel, 4 * (product.depth + made.pitch))
+        return ApproximateGemm(product, way, allowed, form, rows)
+
+    @property
+    def of_form(self) -> Form:
+        """The form for the depth."""
+        return Form(self.form, self.product.depth)
+
+    @property
+    def words(self) -> ApproximateWords:
+        """The layout of the rounded weights."""
+        return ApproximateWords(self.of_form, self.product.columns, self.product.panel)
+
+    @property
+    def facts(self) -> Facts:
+        """The layout of what the checks know of B."""
+        return Facts(self.of_form, self.product.columns, self.product.panel)
+
+    @property
+    def scratch(self) -> RowScratch:
+        """The layout of one workgroup's scratch memory."""
+        rows = self.product.rows
+        most = min(self.block, rows) if isinstance(rows, int) else self.block
+        return RowScratch(self.of_form, most, self.facts.count)
+
+    def kernel(self, name: str) -> Kernel:
+        """Return the kernel `name`.
+
+        Operands: a, b (packed), words, facts, the epilogue's, c, scratch, approximations.
+        """
+        plain = self.product.kernel(name)
+        a, b, *reads, c = plain.operands
+        words, facts = self.words, self.facts
+        rows, columns = self.product.workgroups
+        operands = (
+            a,
+            b,
+            Operand("words", (words.panels.size,), dtype="i32", layout=words),
+            Operand("facts", (facts.size,), layout=facts),
+            *reads,
+            c,
+            Operand("scratch", (rows * columns * self.scratch.size,), "out"),
+            APPROXIMATIONS,
+        )
+        alike = overwritable(self.product.epilogue, self.product.rows, once=True)
+        return replace(plain, operands=operands, body=self._body, in_place=alike)
+
+    def _body(
+        self, k: Build, a: Memory, b: Memory, words: Memory, facts: Memory, *others: Memory
+    ) -> None:
+        *reads, c, scratch, counts = others
+        product, places = self.product, self.scratch
+        number = k.workgroup(0) * product.workgroups[1] + k.workgroup(1)
+        start = number * places.size
+        rows = RoundedRows(k, a, facts, scratch, self.facts, places, start)
+        counter = Counter.of(k, counts, product.workgroups[0])
+        own = Approximation(
+            *(self.of_form, words, self.words, facts, self.facts),
+            *(rows, counter, self.allowed, places.rows, self.checked),
+        )
+        finish = product.finish(k, reads, c)
+        ApproximateProduct(k, product, a, b, finish, own).build()
+
+
+@dataclass(frozen=True)
+class RoundedRows:
+    """Code that rounds rows; `start` is where the workgroup's scratch memory begins."""
+
+    k: Build
+    a: Memory
+    facts: Memory
+    scratch: Memory
+    layout: Facts
+    places: RowScratch
+    start: Index
+
+    def round(self, first: Index, count: Index) -> None:
+        """Round rows `first` and on."""
+        with self.k.range(count) as row:
+            self._row(first + row, row)
+
+    def multiply(self, first: Index, count: Index, start: Index, end: Index, height: int) -> None:
+        """Multiply rows by the sums of panels `start` to `end`, `height` rows at a time.
+
+        Several panels share what is read of A. The last rows and panels may be computed twice.
+        """
+        k = self.k
+        together = min(_PANELS if k.target.vector_registers >= _MANY else 2, self.places.panels)
+        with k.range(0, count, height) as row, k.range(start, end, together) as panel:
+            rows = [least(first + row + r, first + count - 1) for r in range(height)]
+            panels = [least(panel + p, end - 1) for p in range(together)]
+            sums = [p * self.layout.each + self.layout.first for p in panels]
+
+            def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
+                (at,) = places
+                of_b = [self.facts.load(Lanes(s + at.start, at.mask)) for s in sums]
+                new = []
+                for r, source in enumerate(rows):
+                    x = self.a.load(source, at)
+                    own = kept[r * together : (r + 1) * together]
+                    new += [fma(x, s, total) for s, total in zip(of_b, own, strict=True)]
+                return new
+
+            zeros = [k.vector(0.0)] * (height * together)
+            found = k.walk(Index.of(self.places.form.depth), 1, zeros, turn)
+            order = lanes_of_sums(height, k.lanes)
+            spread = [order.index(r) for r in range(height)] + [0] * (k.lanes - height)
+            for p, number in enumerate(panels):
+                total = sums_of(found[p::together]).part(spread)
+                place = self.start + self.places.products + number * self.places.each
+                self.scratch.store(total, place + row)
+
+    def word(self, row: Index, at: Index) -> Vector:
+        """Return a word of a row in each lane, as bits."""
+        place = self.start + row * self.places.form.pitch + at
+        return self.scratch.number(place).across(self.k.lanes)
+
+    def number(self, kind: int, row: Index) -> Scalar:
+        """Return a fact of a row: its unit, shift or norm."""
+        return self.scratch.number(self.start + kind + row)
+
+    def several(self, kind: Index | int, row: Index) -> Vector:
+        """Return a fact of rows from `row` on, one in a lane."""
+        return self.scratch.load(self.start + row + kind)
+
+    def _row(self, source: Index, row: Index) -> None:
+        k, form = self.k, self.places.form
+
+        largest, seed = self._read(source)
+        factor = arith.ori(bits(mixed(seed, Vector.counting(k.lanes))), int_constant(1, k.lanes))
+        usable = above(largest, Scalar.of(_LEAST)) & above(Scalar.of(_MOST), largest)
+        levels = 1.0 if form.is_bf16 else float(form.levels)
+        inverse = picked_by(usable, Scalar.of(levels) / largest, Scalar.of(0.0))
+        inverse_lanes = inverse.across(k.lanes)
+
+        def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
+            new = list(kept)
+            drawn = self._drawn(places, seed, factor)
+            for n, at in enumerate(places):
+                number = self.a.load(source, at)
+                share = number * inverse_lanes
+                square, own = share * share, new[2 * n : 2 * n + 2]
+                new[2 * n : 2 * n + 2] = (
+                    self._halves(number, square, drawn[n], row, at, own)
+                    if form.is_bf16
+                    else self._integers(share, square, drawn[n], row, at, own)
+                )
+            return new
+
+        zeros = [k.vector(0.0)] * (2 * _UNROLL)
+        found = k.walk(Index.of(form.depth), _UNROLL, zeros, turn)
+        squares, shares = (across_lanes(add, tree(add, found[n::2])) for n in range(2))
+        # A row of zeros is exact, one beyond the range never good enough.
+        empty = picked_by(above(largest, Scalar.of(0.0)), Scalar.of(_NAN), Scalar.of(0.0))
+        unit = picked_by(usable, largest / Scalar.of(levels), empty)
+        norm = square_root(squares) if form.is_bf16 else squares
+        self._keep(self.places.units, unit, row)
+        self._keep(self.places.norms, norm, row)
+        if not form.is_bf16:
+            self._keep(self.places.shifts, -(unit * shares), row)
+
+    def _read(self, source: Index) -> tuple[Scalar, Vector]:
+        """Return a row's greatest number without its sign, and a hash of its bits in each lane."""
+        k = self.k
+
+        def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
+            new = list(kept)
+            for n, at in enumerate(places):
+                x = self.a.load(source, at)
+                new[n] = larger(new[n], size_of(x))
+                new[_UNROLL + n] = mixed(new[_UNROLL + n], x)
+            return new
+
+        starts = [k.vector(0.0)] * _UNROLL + [k.vector(n + 1.0) for n in range(_UNROLL)]
+        found = k.walk(Index.of(self.places.form.depth), _UNROLL, starts, turn)
+        largest = across_lanes(larger, tree(larger, found[:_UNROLL]))
+        whole = mixed(tree(mixed, found[_UNROLL:]), Vector.counting(k.lanes))
+        return largest, across_lanes(mixed, whole).across(k.lanes)
+
+    def _drawn(self, places: Sequence[Lanes], seed: Vector, factor: Any) -> list[Any]:
+        """Return integers for vectors of a row, of which the upper 16 bits are random.
+
+        Two neighbouring vectors share what is drawn.
+        """
+        made: list[Any] = []
+        for at in places[::2]:
+            word = bits(mixed(mixed(self.facts.load(at), seed, factor), seed))
+            made += [word, arith.shli(word, int_constant(_HALF, self.k.lanes))]
+        return made[: len(places)]
+
+    def _integers(
+        self, share: Vector, square: Vector, drawn: Any, row: Index, at: Lanes, kept: list[Vector]
+    ) -> list[Vector]:
+        """Store integers; add to squares, and to the products of what they stand for with B's."""
+        k, form = self.k, self.places.form
+        chance = Vector(arith.sitofp(f32_vector(k.lanes), drawn))
+        whole = nearest(fma(chance, 2.0**-32, share))
+        of_b = self.facts.load(Lanes(at.start + self.layout.along, at.mask))
+        stands = Vector(arith.sitofp(f32_vector(k.lanes), whole))
+        if form.offset:
+            whole = arith.addi(whole, int_constant(form.offset, k.lanes))
+        bytes_ = ir.IntegerType.get_signless(32 // form.per)
+        self._store(arith.trunci(ir.VectorType.get([k.lanes], bytes_), whole), row, at)
+        return [kept[0] + square, fma(stands, of_b, kept[1])]
+
+    def _halves(
+        self, number: Vector, square: Vector, drawn: Any, row: Index, at: Lanes, kept: list[Vector]
+    ) -> list[Vector]:
+        """Store numbers of bf16, rounded up or down by the random bits; add to fourth powers."""
+        k = self.k
+        half = int_constant(_HALF, k.lanes)
+        upper = arith.shrui(arith.addi(bits(number), arith.shrui(drawn, half)), half)
+        sixteen = ir.VectorType.get([k.lanes], ir.IntegerType.get_signless(_HALF))
+        self._store(arith.trunci(sixteen, upper), row, at)
+        return [fma(square, square, kept[0]), kept[1]]
+
+    def _store(self, numbers: Any, row: Index, at: Lanes) -> None:
+        """Store a whole vector of narrow numbers as words; what is behind the depth meets zeros."""
+        form = self.places.form
+        words = f32_vector(self.k.lanes // form.per)
+        place = self.start + row * form.pitch + at.start // form.per
+        # MLIR rewrites a bitcast of its own after a truncation to one that is not legal.
+        self.scratch.store_as(llvm.bitcast(words, numbers), place)
+
+    def _keep(self, kind: int, number: Scalar, row: Index) -> None:
+        self.scratch.put(number, self.start + kind + row)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A register tile: its rows in A and in the block, its panel, its words and facts there."""
+
+    source: Index
+    row: Index
+    height: int
+    panel: Panel
+    words: Index
+    facts: Index
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """The parts of an approximate product beside those of an exact one.
+
+    `block` are the rows rounded at once, `allowed` the share of the greatest element.
+    """
+
+    form: Form
+    words: Memory
+    word_layout: ApproximateWords
+    facts: Memory
+    fact_layout: Facts
+    rows: RoundedRows
+    counter: Counter
+    allowed: float
+    block: int
+    checked: bool
+
+
+@dataclass(frozen=True)
+class ApproximateProduct(Product):
+    """One kernel under construction, over the blocks, panels and tiles of a workgroup."""
+
+    own: Approximation
+
+    def build(self) -> None:
+        """Round a block of rows, then compute its tiles, panel by panel."""
+        k, knobs, own = self.k, self.knobs, self.own
+
+        def block(first: Index, count: Index) -> None:
+            own.rows.round(first, count)
+            if own.checked:
+                own.rows.multiply(first, count, *self._panels(), knobs.height)
+            for_panels(
+                k, knobs.panels, knobs.workgroups[1], lambda panel: self._tiles(panel, first, count)
+            )
+
+        for_blocks(k, knobs.rows, knobs.workgroups[0], own.block, block)
+
+    def _panels(self) -> tuple[Index, Index]:
+        """Return this workgroup's panels and the next one, which may be the narrower last one."""
+        panels, parts = self.knobs.panels, self.knobs.workgroups[1]
+        start, end = share(self.k, 1, parts, Index.of(panels.full))
+        return start, least(end + 1, self.own.fact_layout.count) if panels.last_width else end
+
+    def _tiles(self, panel: Panel, first: Index, count: Index) -> None:
+        """Compute the tiles of a block of rows by a panel: full ones, then lower ones."""
+        words = panel.start(self.own.word_layout.panels)
+        facts = panel.number * self.own.fact_layout.each + self.own.fact_layout.first
+
+        def tile(row: Index, height: int) -> None:
+            self._approximate(Spot(first + row, row, height, panel, words, facts))
+
+        for_tiles(self.k, count, self.knobs.height, tile)
+
+    def _approximate(self, spot: Spot) -> None:
+        """Compute one tile, check it, compute it exactly if it fails, and store it."""
+        places = spot.panel.places(self.k)
+        values = self._scaled(spot, len(places), self._sums(spot, len(places)))
+        self.own.counter.add(TILES, Scalar.of(1.0))
+        if self.own.checked:
+            values = self._settled(spot, values)
+        self.finish.tile(values, places, matrix_rows(spot.source))
+
+    def _settled(self, spot: Spot, values: Sequence[Vector]) -> list[Vector]:
+        """Return the tile, computed exactly if a check fails."""
+        within, sound = self._checked(spot, values)
+
+        def exact() -> list[Vector]:
+            bound = chosen(within, 0.0, 1.0)
+            self.own.counter.add(BY_BOUND, bound)
+            self.own.counter.add(BY_SUMS, Scalar.of(1.0) - bound)
+            return self._exact(spot)
+
+        return self.k.either(within & sound, values, lambda: values, exact)
+
+    def _sums(self, spot: Spot, width: int) -> list:
+        """Return the sums of products of words, row by row."""
+        k, own, code = self.k, self.own, FormCode(self.k, self.own.form)
+
+        def left(r: int, at: Index) -> Vector:
+            return own.rows.word(spot.row + r, at)
+
+        def right(v: int, at: Index) -> Any:
+            return code.load(own.words, spot.words + at * spot.panel.width + v * k.lanes)
+
+        def multiply(x: Vector, weights: Any, total: Any) -> Any:
+            return code.add(total, x, weights)
+
+        tile = ProductTile(k, spot.height, width, own.form.unroll, left, right, multiply=multiply)
+        begin = [self._start_of(spot, v) for v in range(width)] * spot.height
+        return tile.accumulate(Index.of(own.form.groups), begin)
+
+    def _start_of(self, spot: Spot, v: int) -> object:
+        own = self.own
+        code = FormCode(self.k, own.form)
+        if own.form.is_bf16:
+            return code.zero()
+        return code.sums(own.facts.load(spot.facts + own.fact_layout.starts + v * self.k.lanes))
+
+    def _scaled(self, spot: Spot, width: int, sums: Sequence) -> list[Vector]:
+        """Return the elements of C that the sums stand for."""
+        own, lanes = self.own, self.k.lanes
+        if own.form.is_bf16:
+            return list(sums)
+        place = spot.facts + own.fact_layout.scales
+        scales = [own.facts.load(place + v * lanes) for v in range(width)]
+        made = []
+        for r in range(spot.height):
+            unit, shift = (
+                own.rows.number(kind, spot.row + r).across(lanes)
+                for kind in (own.rows.places.units, own.rows.places.shifts)
+            )
+            for v in range(width):
+                made.append(fma(sums[r * width + v].to_float(), unit, shift) * scales[v])
+        return made
+
+    def _checked(self, spot: Spot, values: Sequence[Vector]) -> tuple[Condition, Condition]:
+        """Return whether the bound is small enough, and whether the sums are those of B."""
+        own, rows, lanes = self.own, self.own.rows, self.k.lanes
+        width = len(values) // spot.height
+        cut = [values[n : n + width] for n in range(0, len(values), width)]
+        units = rows.several(rows.places.units, spot.row)
+        norms = rows.several(rows.places.norms, spot.row)
+        order = lanes_of_sums(spot.height, lanes)
+
+        def deviation(of_b: int, of_a: int, times: float) -> Vector:
+            """Return that of each row, in the order of the lanes of sums."""
+            place = spot.facts + own.fact_layout.bounds
+            b, a = (own.facts.number(place + which).across(lanes) for which in (of_b, of_a))
+            return (units * (square_root(fma(norms, a, b)) * times)).part(order)
+
+        # What is allowed of the exact greatest element is a little less of the computed one.
+        share_of = DEVIATIONS * (1 + own.allowed) / own.allowed
+        greatest = sums_of([_greatest(row) for row in cut], combine=larger)
+        # Beside infinities nothing is small.
+        finite = where(greatest > LARGEST, 0.0, greatest)
+        within = deviation(BOUND_B, BOUND_A, share_of).at_most(finite)
+        products = rows.several(
+            rows.places.products + spot.panel.number * rows.places.each, spot.row
+        )
+        apart = sums_of([signed_by_lines(row, lanes) for row in cut]) - products.part(order)
+        sound = size_of(apart).at_most(deviation(SUMS_B, SUMS_A, DEVIATIONS))
+        return all_lanes(within), all_lanes(sound)
+
+    def _exact(self, spot: Spot) -> list[Vector]:
+        """Return the tile as `gemm` computes it, block of the depth by block."""
+        k, knobs = self.k, self.knobs
+
+        def over(depth: Depth, sums: Sequence[Vector]) -> list[Vector]:
+            tile = self._register_tile(spot.panel, depth, spot.source, spot.height)
+            return tile.accumulate(depth.length, sums)
+
+        zeros = [k.vector(0.0)] * (spot.height * len(spot.panel.places(k)))
+        whole, blocks = Index.of(knobs.depth), Index.of(-(-knobs.depth // knobs.depth_block))
+
+        @k.loop(0, blocks, 1, zeros)
+        def sums(number: Index, *kept: Vector) -> list[Vector]:
+            return over(Depth.block(number, blocks, whole, knobs.depth_block), kept)
+
+        return sums
+
+
+def _greatest(values: Sequence[Vector]) -> Vector:
+    return tree(larger, list(map(size_of, values)))
+
+
+def _refusal(knobs: ApproximateGemm, target: Target) -> str:
+    """Refuse what `gemm` refuses, a form without its instruction, and more rows than lanes."""
+    if reason := gemm.refusal(knobs.product, target):
+        return reason
+    if not has_form(target, knobs.form):
+        return f"approximate_gemm: expected a CPU with the instruction of {knobs.form!r}"
+    lanes = target.vector_bytes // 4
+    if knobs.product.height > lanes:
+        return f"approximate_gemm: expected at most {lanes} rows a tile, got {knobs.product.height}"
+    return ""
+
+
+def _cost(knobs: ApproximateGemm, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Count what `gemm` counts, in less time, and the words and facts as constants."""
+    plain = operand_cost(knobs.product, target, sizes)
+    more = 4 * (knobs.words.panels.size + knobs.facts.size)
+    quicker = replace(plain, seconds=plain.seconds / _FASTER[knobs.form])
+    return quicker + Cost(constant_bytes=more)
+
+
+def approximated(
+    offer: KernelOffer, target: Target, way: str, allowed: float
+) -> KernelOffer | None:
+    """Return an offer of `gemm` computed in a way; None without an instruction, or for few rows."""
+    form = best_form(target, way)
+    product: Gemm = offer.knobs
+    rows, columns = product.workgroups
+    few = isinstance(product.rows, int) and product.rows < _LEAST_ROWS
+    if form is None or few or rows * columns > MOST_WORKGROUPS or product.depth > _MOST_DEPTH:
+        return None
+    knobs = ApproximateGemm.on(target, product, way, allowed, form)
+    if _refusal(knobs, target):
+        return None
+    first, weights, *others = offer.feeds
+    more = Cost(constant_bytes=4 * (knobs.words.panels.size + knobs.facts.size))
+    quicker = replace(offer.cost, seconds=offer.cost.seconds / _FASTER[form])
+    feeds = (first, weights, weights, weights, *others)
+    return replace(offer, knobs=knobs, feeds=feeds, cost=quicker + more)
+
+
+FAMILY = Family(
+    "approximate_gemm", ApproximateGemm, refusal=_refusal, cost=_cost, approximated=approximated
+)

@@ -1,1 +1,0 @@
-"""Products of f32 computed in fewer bits, with a check of each tile."""

@@ -1,0 +1,603 @@
+"""The kernel family ``conv``: y = epilogue(conv2d(x, w)), with constant weights w.
+
+A direct convolution (no im2col): a register tile of neighbouring outputs of one row by a panel of
+output channels is accumulated over all taps and input channels, the input broadcast, the weights
+loaded in vectors from panels [taps][channels][panel] that are packed when compiling. Since x is
+only broadcast, its layout is free: NHWC, or NCHW for the input of a network. Borders are left out
+tap by tap (`window.py`). Images of f16 or bf16, of which a number takes several instructions, are
+widened to f32 first, row by row, in vectors.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.pipelines.kernels.families.window import (
+    PIXELS_OF_RESULT,
+    ChannelSlice,
+    ConvAxis,
+    Piece,
+    Segment,
+    TileRun,
+    channels_of,
+    find,
+    fits,
+    operands,
+    pieces,
+    pixels_of,
+    taps_at,
+)
+from pyc_mlir.pipelines.kernels.knobs import (
+    HEIGHTS,
+    PANELS,
+    UNROLLS,
+    KernelKnobs,
+    cuts,
+    knob,
+    known,
+)
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, least
+from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
+from pyc_mlir.pipelines.kernels.nest import (
+    Finish,
+    Panel,
+    Panels,
+    ProductTile,
+    Row,
+    cores_for,
+    refuse_tile,
+    share,
+)
+from pyc_mlir.pipelines.kernels.registry import Family, operand_cost, refuse_narrow
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work
+
+_PAGE = 1024  # numbers in 4 KiB
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The layout of w[taps channels, filters]: panels, block after block; flat.
+
+    A block is `merged` groups as one: its weights from channels to filters of other groups are 0.
+    """
+
+    taps: int
+    blocks: int
+    merged: int
+    panels: Panels
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of w."""
+        return self.panels.depth // self.merged, self.blocks * self.panels.columns
+
+    def pack(self, weights: np.ndarray) -> np.ndarray:
+        """Return the weights under this layout."""
+        each = weights.reshape(self.taps, -1, self.blocks, self.merged, self._filters)
+        depth = each.shape[1]
+        shape = (self.blocks, self.taps, self.merged, depth, self.merged, self._filters)
+        whole = np.zeros(shape, weights.dtype)
+        for g in range(self.merged):
+            whole[:, :, g, :, g] = each[:, :, :, g].transpose(2, 0, 1, 3)
+        matrices = whole.reshape(self.blocks, self.panels.depth, self.panels.columns)
+        return np.concatenate([self.panels.pack(w) for w in matrices])
+
+    @property
+    def _filters(self) -> int:
+        return self.panels.columns // self.merged
+
+
+@dataclass(frozen=True)
+class DirectConv(KernelKnobs, family="conv"):
+    """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)).
+
+    x is [images, rows, columns, channels]; [images, channels, rows, columns] if `planar`. Without
+    groups it may lie in `parts`.
+    `channels` and `filters` count all `groups`. The epilogue's matrix is [images rows columns,
+    filters]. `width` is how many outputs of a row, `panel` how many filters the register tile has;
+    `unroll` input channels are one turn of the innermost loop; `workgroups` cuts rows (of
+    a single one the tiles) and panels.
+    `merged` groups are computed as one, with zeros between them, where they have few filters.
+    Of a half `dtype`, the rows of x under the taps are widened to f32 for each row of outputs, and
+    weights in registers.
+    """
+
+    images: Dim
+    rows: ConvAxis
+    columns: ConvAxis
+    channels: int
+    filters: int
+    groups: int = 1
+    merged: int = 1
+    epilogue: Pointwise = NOTHING
+    planar: bool = False
+    width: int = knob(14, lambda k, _: [w for w in HEIGHTS if k.columns.name or w <= k.outputs[1]])
+    panel: int = knob(32, PANELS, multiple=LINE)
+    unroll: int = knob(4, UNROLLS)
+    workgroups: tuple[int, int] = knob((1, 1), lambda k, target: _cuts_to_try(k, target))
+    parts: tuple[ChannelSlice, ...] = ()
+    dtype: str = "f32"
+
+    def misfit(self) -> str:
+        """Return what was expected of groups and parts."""
+        if self.channels % self.groups or self.filters % self.groups or self.groups % self.merged:
+            return "channels and filters in whole groups, groups in whole merged ones"
+        if not fits(self.channels, self.parts) or (self.parts and (self.planar or self.groups > 1)):
+            return "parts that are all channels of NHWC images without groups"
+        return ""
+
+    @staticmethod
+    def on(
+        target: Target,
+        images: Dim,
+        rows: ConvAxis,
+        columns: ConvAxis,
+        channels: int,
+        filters: int,
+        groups: int = 1,
+        planar: bool = False,
+        parts: tuple[ChannelSlice, ...] = (),
+        **others: Any,
+    ) -> "DirectConv":
+        """Choose the knobs for a target's registers and cores; `others` are further fields."""
+        most = max(1, target.vector_bytes // 4 * groups // filters)
+        merged = max(m for m in range(1, min(most, groups) + 1) if groups % m == 0)
+        made = DirectConv(
+            images, rows, columns, channels, filters, groups, merged, planar=planar, parts=parts
+        )
+        vectors = max(2, LINE * 4 // target.vector_bytes)
+        pitches = channels_of(channels, parts)
+        if not made.planar and any(pitch * columns.stride % _PAGE == 0 for pitch in pitches):
+            # Positions that lie a page apart meet in one set of the first-level cache.
+            vectors = max(4, vectors)
+        tall = (target.vector_registers - vectors - 1) // vectors
+        panel = vectors * target.vector_bytes // 4
+        cores = cores_for(target, made.product_flops, 4.0 * made.weights)
+        made = replace(made, width=tall, panel=panel)
+        knobs = {"workgroups": cut_conv(cores, made, panel)}
+        return replace(made, **{**knobs, **others})
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Rows and columns of an image of the result; assumed ones where they are not known."""
+        return self.rows.outputs, self.columns.outputs
+
+    @property
+    def output_dims(self) -> tuple[Dim, Dim]:
+        """Rows and columns of an image of the result, a name where they are not known."""
+        return self.rows.output_dim, self.columns.output_dim
+
+    @property
+    def tiles(self) -> int:
+        """Register tiles of a row."""
+        return -(-self.outputs[1] // self.width)
+
+    @property
+    def shares_tiles(self) -> bool:
+        """True where workgroups share the tiles of a row: the only one of one image, or of any."""
+        unknown = isinstance(self.images, str) and self.tiles >= self.workgroups[0]
+        return self.outputs[0] == 1 and (self.images == 1 or unknown)
+
+    @property
+    def taps(self) -> int:
+        """Positions of the window."""
+        return self.rows.kernel * self.columns.kernel
+
+    @property
+    def blocks(self) -> int:
+        """Groups, merged ones taken as one."""
+        return self.groups // self.merged
+
+    @property
+    def weights(self) -> int:
+        """The count of numbers in w."""
+        return self.taps * self.channels // self.groups * self.filters
+
+    @property
+    def pixels(self) -> int:
+        """Positions of the result, in all images."""
+        return known(self.images) * self.outputs[0] * self.outputs[1]
+
+    @property
+    def product_flops(self) -> float:
+        """Operations of all images, those of the epilogue left out."""
+        return 2.0 * self.pixels * self.weights
+
+    @property
+    def flops(self) -> float:
+        """Operations of all images."""
+        depth = self.weights // self.filters
+        return self.pixels * self.filters * (2.0 * depth + self.epilogue.flops)
+
+    @property
+    def panels(self) -> Panels:
+        """The layout of the weights of one block of groups."""
+        depth = self.taps * self.channels // self.blocks
+        return Panels(self.filters // self.blocks, depth, self.panel, self.dtype)
+
+    @property
+    def layout(self) -> Filters:
+        """The layout of all weights."""
+        return Filters(self.taps, self.blocks, self.merged, self.panels)
+
+    @property
+    def scratch(self) -> tuple[Operand, ...]:
+        """Memory of each workgroup for the rows of x under the taps; none for f32."""
+        if self.dtype not in HALVES:
+            return ()
+        count, pixel = self.workgroups[0] * self.workgroups[1], (self.columns.dim, self.channels)
+        row = pixel[::-1] if self.planar else pixel
+        return (Operand("scratch", (count * self.rows.kernel, *row), "out"),)
+
+    def kernel(self, name: str) -> Kernel:
+        """Build the kernel `name`: operands x, w (packed), the epilogue's, then y."""
+        image = (self.rows.dim, self.columns.dim)
+        x = operands((self.images, *image), self.channels, self.parts)
+        if self.planar:
+            x = [Operand("x", (self.images, self.channels, *image))]
+        taken = (
+            *x,
+            Operand("w", (self.blocks * self.panels.size,), layout=self.layout),
+            *self.epilogue.operands("e", pixels_of(self.images, self.output_dims), self.filters),
+            Operand("y", (self.images, *self.output_dims, self.filters), "out"),
+        )
+        taken = (*in_type(taken, self.dtype), *self.scratch)
+        grid = self.workgroups
+        return Kernel(name, taken, lambda size: grid, self._body, merged=PIXELS_OF_RESULT)
+
+    def _body(self, k: Build, *memory: Memory) -> None:
+        x = pieces(memory, self.channels, self.parts)
+        w, *reads, y = memory[len(x) : len(memory) - len(self.scratch)]
+        held = memory[-1] if self.scratch else None
+        finish = Finish.of(k, self.epilogue, reads, y, self.width * self.panel)
+        Direct(k, self, x, w, finish, held).build()
+
+
+def _cuts_to_try(knobs: DirectConv, target: Target) -> list[tuple[int, ...]]:
+    rows = known(knobs.images) * knobs.outputs[0]
+    return cuts(target, rows, knobs.blocks * max(1, knobs.panels.full))
+
+
+@dataclass(frozen=True)
+class FilterPanel:
+    """Filters of one register tile: their group, and where they start in the packed weights."""
+
+    panel: Panel
+    group: Index
+    weights: Index
+
+
+@dataclass(frozen=True)
+class ConvRow:
+    """A row of the result: its image, its number there, and the taps that meet the image."""
+
+    image: Index
+    number: Index
+    taps: tuple[Index, Index]
+
+
+@dataclass(frozen=True)
+class MetTaps:
+    """The taps of one output, from the first to before the last; as `Segment`."""
+
+    taps: tuple[Index, Index]
+    outputs: range = range(1)
+
+
+def _ends(taps: range) -> tuple[Index, Index]:
+    return Index.of(taps.start), Index.of(taps.stop)
+
+
+@dataclass(frozen=True)
+class Direct:
+    """One kernel under construction: loops from the outside in, then the register tile.
+
+    `held` is memory for the rows of x under the taps, as f32, where x is of halves.
+    """
+
+    k: Build
+    knobs: DirectConv
+    x: tuple[Piece, ...]
+    w: Memory
+    finish: Finish
+    held: Memory | None
+
+    def build(self) -> None:
+        """Build every block's panels, also the narrower last one, over this share's rows."""
+        k, knobs = self.k, self.knobs
+        panels = knobs.panels
+        if panels.full:
+            first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full * knobs.blocks))
+            with k.range(first, end) as at:
+                group, number = at // panels.full, at % panels.full
+                start = group * panels.size + number * (panels.depth * panels.panel)
+                filters = group * panels.columns + number * panels.panel
+                self._rows(FilterPanel(Panel(number, filters, panels.panel), group, start))
+        if panels.last_width:
+            first, end = share(k, 1, knobs.workgroups[1], Index.of(knobs.blocks))
+            with k.range(first, end) as group:
+                start = group * panels.size + panels.edge * panels.depth
+                filters = group * panels.columns + panels.edge
+                self._rows(FilterPanel(Panel.last(panels, filters), group, start))
+
+    def _rows(self, panel: FilterPanel) -> None:
+        """Compute this workgroup's rows of all images."""
+        k, knobs = self.k, self.knobs
+        high = k.size(knobs.rows.output_dim)
+        parts = 1 if knobs.shares_tiles else knobs.workgroups[0]
+        first, end = share(k, 0, parts, k.size(knobs.images) * high)
+        with k.range(first, end) as number:
+            image, row = (
+                (Index.of(0), number) if knobs.images == 1 else (number // high, number % high)
+            )
+            taps = taps_at(knobs.rows, row, k.size(knobs.rows.dim))
+            found = ConvRow(image, row, taps)
+            if self.held is not None:
+                self._widen(found, self.held)
+            self._columns(panel, found)
+
+    def _row_under(self, row: ConvRow, down: Index) -> Index:
+        """Return the row of x under a tap of an output row."""
+        axis = self.knobs.rows
+        return row.number * axis.stride + down * axis.dilation - axis.low
+
+    @property
+    def _first_held(self) -> Index:
+        """The number of this workgroup's first row in the scratch memory."""
+        k, knobs = self.k, self.knobs
+        number = k.workgroup(0) * knobs.workgroups[1] + k.workgroup(1)
+        return number * knobs.rows.kernel
+
+    def _widen(self, row: ConvRow, held: Memory) -> None:
+        """Write the rows of x under the taps of an output row to `held`, parts side by side."""
+        k, knobs = self.k, self.knobs
+        wide, own = k.size(knobs.columns.dim), self._first_held
+        with k.range(*row.taps) as down:
+            y, to = self._row_under(row, down), own + down
+            if knobs.planar:
+                with k.range(knobs.channels) as channel:
+
+                    @k.each(wide)
+                    def _(at: Lanes) -> None:
+                        value = self.x[0].memory.load(row.image, channel, y, at)
+                        held.store(value, to, channel, at)
+
+                return
+            with k.range(wide) as column:
+                for piece in self.x:
+
+                    @k.each(piece.width)
+                    def _(at: Lanes, piece: Piece = piece) -> None:
+                        place = Lanes(at.start + piece.first, at.mask)
+                        value = piece.memory.load(row.image, y, column, place)
+                        held.store(value, to, column, Lanes(at.start + piece.start, at.mask))
+
+    def _columns(self, panel: FilterPanel, row: ConvRow) -> None:
+        """Compute all outputs of a row."""
+        if self.knobs.columns.name:
+            self._unknown_width(panel, row)
+            return
+        for run in self.knobs.columns.tiles(self.knobs.width):
+            self._run(panel, row, run)
+
+    def _unknown_width(self, panel: FilterPanel, row: ConvRow) -> None:
+        """Compute a row of unknown length: full tiles where all taps meet the image, then ones."""
+        k, knobs, axis = self.k, self.knobs, self.knobs.columns
+        parts = knobs.workgroups[0] if knobs.shares_tiles else 1
+        wide, inner = k.size(axis.dim), Index.of(axis.low)
+        left = least(inner, wide)
+        inside = wide - left
+        count = (inside - least(inside, axis.high)) // knobs.width
+        full = [Segment(range(axis.kernel), range(knobs.width))]
+        with k.range(*share(k, 0, parts, count)) as tile:
+            self._tile(panel, row, full, tile * knobs.width + inner, knobs.width)
+        # The last workgroup does what is left.
+        with nullcontext() if parts == 1 else k.when(k.workgroup(0).equals(parts - 1)):
+            for first, end in ((Index.of(0), left), (left + count * knobs.width, wide)):
+                with k.range(first, end) as at:
+                    self._single(panel, row, at)
+
+    def _single(self, panel: FilterPanel, row: ConvRow, at: Index) -> None:
+        """Compute one output whose taps are found while the kernel runs."""
+        axis = self.knobs.columns
+        taps = taps_at(axis, at, self.k.size(axis.dim))
+        self._tile(panel, row, [MetTaps(taps)], at, 1)
+
+    def _run(self, panel: FilterPanel, row: ConvRow, run: TileRun) -> None:
+        """Compute neighbouring tiles; of a single row, this workgroup's share of them."""
+        k, knobs = self.k, self.knobs
+        parts = knobs.workgroups[0] if knobs.shares_tiles else 1
+        if run.count == 1:
+            with nullcontext() if parts == 1 else k.when(k.workgroup(0).equals(parts - 1)):
+                self._tile(panel, row, run.segments, Index.of(run.start), run.width)
+            return
+        with k.range(*share(k, 0, parts, Index.of(run.count))) as tile:
+            self._tile(panel, row, run.segments, tile * run.width + run.start, run.width)
+
+    def _tile(
+        self,
+        panel: FilterPanel,
+        row: ConvRow,
+        segments: Sequence[Segment | MetTaps],
+        start: Index,
+        width: int,
+    ) -> None:
+        """Compute one register tile: outputs `start` and on of a row, by the filters of a panel."""
+        k, places = self.k, panel.panel.places(self.k)
+
+        def over(tap: Index, *sums: Any) -> list[Any]:
+            kept = list(sums)
+            for segment in segments:
+                kept = self._segment(panel, row, tap, start, segment, kept)
+            return kept
+
+        sums = k.loop(*row.taps, 1, [self._zero()] * (width * len(places)))(over)
+        sums = self._completed(row, segments, width, places, sums)
+        high, wide = (k.size(d) for d in self.knobs.output_dims)
+        first = (row.image * high + row.number) * wide + start
+
+        def at(p: Index) -> Row:
+            return first + p, (row.image, row.number, start + p)
+
+        self.finish.tile(sums, places, at, panel.panel.left)
+
+    def _zero(self) -> Any:
+        """Return what a sum begins with."""
+        return self.k.vector(0.0)
+
+    def _completed(
+        self,
+        row: ConvRow,
+        segments: Sequence[Segment | MetTaps],
+        width: int,
+        places: Sequence[Lanes],
+        sums: list[Any],
+    ) -> list[Any]:
+        """Return the sums of a tile as numbers of f32."""
+        return sums
+
+    def _segment(
+        self,
+        panel: FilterPanel,
+        row: ConvRow,
+        down: Index,
+        start: Index,
+        segment: Segment | MetTaps,
+        sums: list[Any],
+    ) -> list[Any]:
+        """Add the taps of one segment in one row of taps."""
+        k, knobs = self.k, self.knobs
+        depth = knobs.panels.depth // knobs.taps
+        width = panel.panel.width
+        vectors = len(panel.panel.places(k))
+        y = self._row_under(row, down)
+        low, high = segment.outputs.start, segment.outputs.stop
+        first, end = segment.taps if isinstance(segment, MetTaps) else _ends(segment.taps)
+
+        def over(tap: Index, *kept: Any) -> list[Any]:
+            columns = knobs.columns
+            x = (start + low) * columns.stride + tap * columns.dilation - columns.low
+            weights = panel.weights + (down * columns.kernel + tap) * (depth * width)
+            made = list(kept)
+            if self.held is not None:
+                # The rows that were widened hold all parts, one after the other.
+                whole = Piece(self.held, 0, 0, knobs.channels)
+                place = (Index.of(0), self._first_held + down, x)
+                return self._channels(panel, whole, place, weights, high - low, made)
+            for piece in self.x:
+                begin = weights + piece.start * width
+                made = self._channels(panel, piece, (row.image, y, x), begin, high - low, made)
+            return made
+
+        mine = slice(low * vectors, high * vectors)
+        made = list(sums)
+        made[mine] = k.loop(first, end, 1, sums[mine])(over)
+        return made
+
+    def _channels(
+        self,
+        panel: FilterPanel,
+        piece: Piece,
+        place: tuple[Index, Index, Index],
+        weights: Index,
+        outputs: int,
+        sums: list[Any],
+    ) -> list[Any]:
+        """Add the channels of one piece under one tap: at `place` for the first of the outputs."""
+        k, knobs = self.k, self.knobs
+        image, y, x = place
+        depth = knobs.panels.depth // knobs.taps
+        # What is in one piece may have groups.
+        width = piece.width if knobs.parts else depth
+        first = panel.group * depth + piece.first
+
+        def left(p: int, at: Index) -> Scalar:
+            return self._number(piece.memory, image, y, x + p * knobs.columns.stride, first + at)
+
+        def right(v: int, at: Index) -> Any:
+            return self.w.load(weights + at * panel.panel.width + v * k.lanes)
+
+        tile = ProductTile(k, outputs, len(sums) // outputs, knobs.unroll, left, right)
+        return tile.accumulate(Index.of(width), sums)
+
+    def _number(self, memory: Memory, image: Index, y: Index, x: Index, channel: Index) -> Scalar:
+        if self.held is not None:
+            return (
+                memory.number(y, channel, x) if self.knobs.planar else memory.number(y, x, channel)
+            )
+        if self.knobs.planar:
+            return memory.number(image, channel, y, x)
+        return memory.number(image, y, x, channel)
+
+
+def cut_conv(cores: int, knobs: DirectConv, panel: int) -> tuple[int, int]:
+    """Return shares of rows and of panels: panels if they come out even, rows otherwise.
+
+    A last panel that is narrower makes shares of panels uneven.
+    """
+    each = knobs.filters // knobs.blocks
+    if cores == 1 or (each % panel == 0 and knobs.blocks * each // panel % cores == 0):
+        return 1, cores
+    rows = known(knobs.images) * knobs.outputs[0]
+    if replace(knobs, workgroups=(cores, 1)).shares_tiles:
+        rows = max(rows, knobs.tiles)
+    return (cores, 1) if rows >= cores else (1, min(cores, knobs.blocks * -(-each // panel)))
+
+
+def _refusal(knobs: DirectConv, target: Target) -> str:
+    """Refuse a tile whose sums, row of weights and number of x do not fit the registers."""
+    if reason := refuse_narrow(target):
+        return reason
+    return refuse_tile("conv", knobs.width, knobs.panel, target)
+
+
+def _cost(knobs: DirectConv, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Count each tensor once across memory; the packed weights are constants.
+
+    Lanes that the narrowest panel leaves idle are time, but no operations.
+    """
+    knobs = replace(knobs.at(sizes), parts=())
+    made = operand_cost(knobs, target, {})
+    idle = knobs.blocks * knobs.panels.size / knobs.weights
+    computed = CostModel(target).kernel("conv", knobs.flops, 0).seconds
+    return replace(made, seconds=max(made.seconds, idle * computed))
+
+
+def match(work: Work, target: Target) -> list[KernelOffer]:
+    """Offer a convolution with constant weights and as much as the epilogue can do.
+
+    Groups computed together add products with zeros, which spread infinities.
+    """
+    found = find(work, "conv2d", dynamic=True)
+    if found is None or found.weights is None or (found.parts and found.groups > 1):
+        return []
+    flat = found.is_flat and found.dtype == "f32"
+    if found.is_flat and not flat and found.groups == 1 and not (found.planar or found.parts):
+        return []  # a product: `half_gemm`
+    seen = found.flat if flat else found
+    covers, program = longest(work, found.covers, MatrixView(found.result, 3))
+    knobs = DirectConv.on(
+        target, seen.images, seen.rows, seen.columns, found.channels, found.filters, found.groups,
+        epilogue=program.program, planar=found.planar, parts=found.parts, dtype=found.dtype,
+    )  # fmt: skip
+    apart = [replace(knobs, merged=1)] if knobs.merged > 1 else []
+    feeds = (*seen.feeds, Feed(found.weights, (3,)), *program.feeds)
+    # Unknown sides count for the sizes that the knobs were chosen for.
+    taken = {axis.name: axis.size for axis in (knobs.rows, knobs.columns) if axis.name}
+    return [
+        offer
+        for k in (knobs, *apart)
+        for offer in FAMILY.offer(k, target, covers, feeds, taken, indirect=k.merged > 1)
+    ]
+
+
+FAMILY = Family("conv", DirectConv, match, _refusal, _cost)

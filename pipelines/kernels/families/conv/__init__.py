@@ -1,1 +1,0 @@
-"""Kernels over windows of images: convolutions, depthwise convolutions, pooling. All are NHWC."""

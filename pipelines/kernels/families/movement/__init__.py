@@ -1,1 +1,0 @@
-"""Kernels that move numbers: transposes, concatenations, resizing."""

@@ -1,1 +1,0 @@
-"""Products with weights of few bits, which stay packed."""

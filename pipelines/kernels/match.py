@@ -1,0 +1,399 @@
+"""From a group of pyc ops to the kernels that can compute it.
+
+`Work` is the question: the values that a group reads and its ops in order. `KernelOffer` is an
+answer: the knobs of a kernel, how many of the ops it computes, and which values it is fed with.
+Neither holds MLIR, so that families are tested without it.
+
+`find` and `longest` match pointwise programs. A kernel computes a matrix: a tensor whose dimensions
+are cut into rows and columns (`MatrixView`). Ops around it may join it if each is elementwise on
+f32 (or all are on f16, or on bf16) and broadcasts to that tensor. What they read from outside
+becomes a `Read` where its broadcasting can be told by a row's number, a constant of one number
+becomes a constant of the program.
+
+`find_product` matches the product that a group begins with, as a `Contraction` and its feeds. A
+group may begin with transposes of the product's operands and go on with one of its result: the
+kernel then reads and writes them where they lie, and nothing is moved.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.types import Shape
+from pyc_mlir.pipelines.kernels.contraction import Contraction
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim
+from pyc_mlir.pipelines.kernels.lang.language import HALVES
+from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise, PointwiseStep, Read, in_halves
+from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.work import Work, WorkOp, float_type, nominal, sizes
+
+_BATCH = "abcdefgh"
+_ROWS_TO_TURN = 8
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A value as an operand of a kernel: its dimensions cut into groups, one for each of the
+    operand's, at the positions `cuts`: ``(2,)`` makes a matrix of [a, b, c]: [a b, c].
+    """
+
+    value: int
+    cuts: tuple[int, ...] = ()
+
+    @staticmethod
+    def matrix(work: Work, value: int) -> "Feed":
+        """Return all dimensions but the last one as one."""
+        return Feed(value, (work.type(value).rank - 1,))
+
+
+@dataclass(frozen=True)
+class KernelOffer:
+    """A kernel for the first `covers` ops; `feeds` are its inputs in order.
+
+    Dynamic dimensions of the result are, in order, among those that make the named sizes of the
+    kernel's result. `worth` is False where the family expects IREE's code to be as good: such a
+    kernel is taken on request only. `indirect` is True where the kernel adds other numbers than the
+    op's plain form, so that its error, and what it makes of infinities and NaN, differ: a strict
+    compile does not take it.
+    """
+
+    knobs: Any
+    covers: int
+    feeds: tuple[Feed, ...]
+    cost: Cost
+    worth: bool = True
+    indirect: bool = False
+
+
+@dataclass(frozen=True)
+class MatrixView:
+    """A tensor as a matrix: the dimensions before `cut` are its rows."""
+
+    shape: Shape
+    cut: int
+
+    @property
+    def rows(self) -> int | None:
+        """The number of rows; None where that is not known."""
+        return sizes(self.shape[: self.cut])
+
+    @property
+    def columns(self) -> int | None:
+        """The number of columns; None where that is not known."""
+        return sizes(self.shape[self.cut :])
+
+    def feed(self, value: int, shape: Shape, read: Read) -> Feed:
+        """Return how a value becomes the operand that `read` declares."""
+        if not (read.down and read.along):
+            return Feed(value)
+        return Feed(value, (max(0, self.cut - (len(self.shape) - len(shape))),))
+
+    def read(self, shape: Shape) -> Read | None:
+        """Return how a value that broadcasts to the tensor is read; None without such a `Read`."""
+        padded = (1,) * (len(self.shape) - len(shape)) + shape
+        if len(padded) > len(self.shape):
+            return None
+        pairs = list(zip(padded, self.shape, strict=True))
+        if any(mine not in (1, whole) for mine, whole in pairs):
+            return None
+        columns = {mine == whole for mine, whole in pairs[self.cut :] if whole != 1}
+        along = columns == {True}
+        return _rows(pairs[: self.cut], along) if len(columns) < 2 else None
+
+
+def _rows(pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read | None:
+    """Return the read for the dimensions that are rows: repeated, kept and stretched, in order."""
+    runs = [
+        (kept, sizes(tuple(whole for _, whole in run)))
+        for kept, run in groupby((p for p in pairs if p[1] != 1), lambda p: p[0] == p[1])
+    ]
+    kinds = [kept for kept, _ in runs]
+    if True not in kinds:
+        return Read(down=False, along=along)
+    if kinds.count(True) > 1:
+        return None
+    if kinds == [True]:
+        return Read(down=True, along=along)
+    # That unknown sizes fit cannot be checked once they are products.
+    kept, each = runs[kinds.index(True)][1], 1 if kinds[-1] else runs[-1][1]
+    if kept is None or each is None:
+        return None
+    return Read(True, along, each, 0 if kinds[0] else kept)
+
+
+@dataclass(frozen=True)
+class MatchedProgram:
+    """A program for some ops, and the feeds of its reads in order."""
+
+    program: Pointwise = field(default_factory=Pointwise)
+    feeds: tuple[Feed, ...] = ()
+
+
+def find(
+    work: Work, first: int, end: int, own: int, view: MatrixView, stored: bool = True
+) -> MatchedProgram | None:
+    """Return the ops from `first` to before `end` as a program; None where they are not one.
+
+    `own` is the value that the kernel has, `view` the matrix that own and result both are. In f16
+    and bf16 the program rounds where the ops do; its result, where that is `stored`, by the store.
+    """
+    if first == end:
+        return MatchedProgram()
+    shapes = [work.type(own).shape, work.nodes[end - 1].type.shape]
+    if shapes != [view.shape] * 2 or not _is_elementwise(work, first, end):
+        return None
+    outside = dict.fromkeys(
+        v for n in work.nodes[first:end] for v in n.operands if v < work.number_of(first)
+    )
+    outside.pop(own, None)
+    if any(v >= len(work.inputs) for v in outside):
+        return None
+    constants = {v: c for v in outside if (c := _constant(work, v)) is not None}
+    reads: dict[int, Read] = {}
+    for value in (v for v in outside if v not in constants):
+        read = view.read(work.type(value).shape)
+        if read is None:
+            return None
+        reads[value] = read
+    order = [own, *reads, *constants, *range(work.number_of(first), work.number_of(end))]
+    numbers = {v: n for n, v in enumerate(order)}
+    steps = tuple(_step(work, n, numbers) for n in work.nodes[first:end])
+    feeds = tuple(view.feed(v, work.type(v).shape, r) for v, r in reads.items())
+    try:
+        program = Pointwise(tuple(reads.values()), tuple(constants.values()), steps)
+    except PycError:
+        # Steps that fit together for pyc and not here, as a comparison of comparisons.
+        return None
+    if (dtype := float_type(work, [own])) in HALVES:
+        program = in_halves(program, dtype, own >= len(work.inputs), stored)
+    return MatchedProgram(program, feeds)
+
+
+def longest(work: Work, first: int, view: MatrixView) -> tuple[int, MatchedProgram]:
+    """Return how many ops a kernel covers that computes those before `first` and as many
+    of the next as it can, with the program for these.
+    """
+    ends = (n for n in range(len(work.nodes), first, -1) if work.closed(n))
+    for end in ends:
+        found = find(work, first, end, work.number_of(first - 1), view)
+        if found is not None:
+            return end, found
+    return first, MatchedProgram()
+
+
+def sources(work: Work, first: int, end: int) -> Iterator[int]:
+    """Yield the group's inputs that some ops read, in order."""
+    yield from dict.fromkeys(
+        v for n in work.nodes[first:end] for v in n.operands if v < len(work.inputs)
+    )
+
+
+def _is_elementwise(work: Work, first: int, end: int) -> bool:
+    """Return whether each op is a step, with operands and results of one float type."""
+    nodes = work.nodes[first:end]
+    outside = [v for n in nodes for v in n.operands if v < work.number_of(first)]
+    values = [work.number_of(first + i) for i, n in enumerate(nodes) if n.name != "compare"]
+    known = all(_op(work, n) for n in nodes)
+    same = float_type(work, [*outside, *values, work.number_of(end - 1)])
+    return known and same != ""
+
+
+def _op(work: Work, node: WorkOp) -> str:
+    """Return the step that an op is; "" for none."""
+    if node.name == "pow":
+        return "mul" if _constant(work, node.operands[1]) == 2.0 else ""
+    if node.name == "compare":
+        return node.params["predicate"]
+    tanh = node.name == "gelu" and node.params["approximate"] == "tanh"
+    name = "gelu_tanh" if tanh else node.name
+    return name if name in STEPS else ""
+
+
+def _step(work: Work, node: WorkOp, numbers: dict[int, int]) -> PointwiseStep:
+    operands = tuple(numbers[v] for v in node.operands)
+    return PointwiseStep(_op(work, node), operands[:1] * 2 if node.name == "pow" else operands)
+
+
+def _constant(work: Work, value: int) -> float | None:
+    """Return the value of a constant of one finite number; None for others."""
+    if not work.is_constant(value) or sizes(work.type(value).shape) != 1:
+        return None
+    array = work.inputs[value].array
+    assert array is not None
+    number = float(np.ravel(array())[0])
+    return number if isfinite(number) else None
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A product with what follows it: the first `covers` ops of a group, fed with `feeds`.
+
+    `nominal` has sizes of dynamic dimensions, for a cost; `dtype` is f32, f16 or bf16.
+    """
+
+    what: Contraction
+    epilogue: Pointwise
+    covers: int
+    feeds: tuple[Feed, ...]
+    nominal: dict[str, int]
+    dtype: str = "f32"
+
+
+@dataclass(frozen=True)
+class _Side:
+    """An operand of the product: a value of the group's inputs, a letter for each dimension.
+
+    A dimension of size 1 that is repeated has none.
+    """
+
+    value: int
+    letters: tuple[str, ...]
+
+    @property
+    def order(self) -> str:
+        return "".join(self.letters)
+
+    @property
+    def feed(self) -> Feed:
+        """Each letter is a dimension; those without one join a neighbour."""
+        return Feed(self.value, tuple(i for i, x in enumerate(self.letters) if x)[1:])
+
+
+def find_product(work: Work) -> Matched | None:
+    """Return the product of floats that a group begins with; None where there is none in place."""
+    at = next((i for i, n in enumerate(work.nodes) if n.name != "transpose"), 0)
+    node = work.nodes[at]
+    dtype = float_type(work, node.operands) if node.name == "matmul" else ""
+    if not dtype:
+        return None
+    left, right = (work.type(v).shape for v in node.operands)
+    shape = node.type.shape
+    if min(len(left), len(right)) < 2 or len(shape) > len(_BATCH) or 0 in (*left, *right):
+        return None
+    if left[-1] != right[-2]:
+        return None
+    sides = [
+        _side(work, at, value, _letters(operand, shape, own))
+        for value, operand, own in zip(node.operands, (left, right), ("mk", "kn"), strict=True)
+    ]
+    a, b = sides
+    if a is None or b is None or b.order[-1] not in "kn":
+        return None
+    whole = (*_BATCH[: len(shape) - 2], "m", "n")
+    for covers, order in _results(work, at, whole):
+        if work.closed(covers):
+            known = dict(zip(whole, shape, strict=True)) | {"k": left[-1]}
+            return replace(_with_epilogue(work, covers, (a, b, order), known), dtype=dtype)
+    return None
+
+
+def _letters(operand: Shape, result: Shape, own: str) -> tuple[str, ...] | None:
+    """Return a letter for each dimension of an operand; None where sizes are not known to agree."""
+    batch = len(operand) - 2
+    whole = result[:-2][len(result) - 2 - batch :]
+    names = _BATCH[len(result) - 2 - batch : len(result) - 2]
+    found = []
+    for mine, size, name in zip(operand[:-2], whole, names, strict=True):
+        if mine != size and mine != 1:
+            return None
+        found.append(name if mine == size else "")
+    return (*found, *own)
+
+
+def _side(work: Work, at: int, value: int, letters: tuple[str, ...] | None) -> _Side | None:
+    """Return the operand behind the transposes that the group begins with."""
+    while letters is not None and value >= len(work.inputs):
+        if value >= work.number_of(at):
+            return None
+        node = work.nodes[value - len(work.inputs)]
+        source = dict(zip(node.params["permutation"], letters, strict=True))
+        letters, value = tuple(source[i] for i in range(len(letters))), node.operands[0]
+    return None if letters is None else _Side(value, letters)
+
+
+def _results(work: Work, at: int, whole: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the covered ops and the order of the result, with a transpose of it or without."""
+    after = work.nodes[at + 1] if at + 1 < len(work.nodes) else None
+    if after is not None and after.name == "transpose" and work.number_of(at) in after.operands:
+        permutation = after.params["permutation"]
+        if permutation[-1] == len(whole) - 1:
+            yield at + 2, tuple(whole[p] for p in permutation)
+    yield at + 1, whole
+
+
+def _with_epilogue(
+    work: Work,
+    covers: int,
+    orders: tuple[_Side, _Side, tuple[str, ...]],
+    known: dict[str, int | None],
+) -> Matched:
+    a, b, order = orders
+    shape = work.nodes[covers - 1].type.shape
+    if turned := _turned(work, covers, orders, known):
+        return turned
+    product = covers
+    covers, found = longest(work, covers, MatrixView(shape, len(shape) - 1))
+    dims: dict[str, Dim] = {x: x if size is None else size for x, size in known.items()}
+    batch = tuple(dims[x] for x in order if x not in "mn")
+    what = Contraction(
+        *(batch, dims["m"], dims["n"], dims["k"]), *(a.order, b.order, "".join(order))
+    )
+    if isinstance(what.matrix[0], str) and len(what.result) > 2 and found.program.reads:
+        # Sizes of what is read could not be checked against the dimensions of the result.
+        covers, found = product, MatchedProgram()
+    dynamic = {x: NOMINAL_DIMENSION for x, size in known.items() if size is None}
+    feeds = (a.feed, b.feed, *found.feeds)
+    return _flat(work, Matched(what, found.program, covers, feeds, dynamic), a)
+
+
+def _turned(
+    work: Work,
+    covers: int,
+    orders: tuple[_Side, _Side, tuple[str, ...]],
+    known: dict[str, int | None],
+) -> Matched | None:
+    """Return a product by one column as that column, a row now, by the left side transposed.
+
+    In memory [.., rows, 1] and [.., 1, rows] are the same. None where sizes are dynamic or
+    operands lie otherwise.
+    """
+    a, b, order = orders
+    sized = {x: size for x, size in known.items() if size is not None}
+    plain = b.letters[-2:] == ("k", "n") and a.letters[-1] == "k" and order[-2:] == ("m", "n")
+    if len(sized) < len(known) or sized["n"] != 1 or sized["m"] < _ROWS_TO_TURN or not plain:
+        return None
+    shape = work.nodes[covers - 1].type.shape
+    covers, found = longest(work, covers, MatrixView(shape, len(shape) - 2))
+    batch = order[:-2]
+    column = _Side(b.value, b.letters[:-2])
+    what = Contraction(
+        *(tuple(sized[x] for x in batch), 1, sized["m"], sized["k"]),
+        *(f"{column.order}mk", a.order.replace("m", "n"), "".join((*batch, "m", "n"))),
+    )
+    # No dimension of the column is the row's number: the cut before k stands there twice.
+    start = len(b.letters) - 2
+    cuts = (*column.feed.cuts, *((start,) if column.order else ()), start)
+    feeds = (Feed(b.value, cuts), a.feed, *found.feeds)
+    return Matched(what, found.program, covers, feeds, {})
+
+
+def _flat(work: Work, matched: Matched, a: _Side) -> Matched:
+    """Return a batch that only the left side has, as more rows of one matrix."""
+    what = matched.what
+    in_order = a.order == f"{what.letters}mk" and what.result == f"{what.letters}mn"
+    if not what.letters or set(what.letters) & set(what.right) or not in_order:
+        return matched
+    if isinstance(what.columns, str) or len(a.order) != len(a.letters):
+        return matched
+    shape = work.type(a.value).shape
+    rows = sizes(shape[:-1]) or "m"
+    flat = Contraction((), rows, what.columns, what.depth, "mk", what.right, "mn")
+    sized = matched.nominal | {"m": nominal(shape[:-1])}
+    feeds = (Feed.matrix(work, a.value), *matched.feeds[1:])
+    return replace(matched, what=flat, feeds=feeds, nominal=sized)

@@ -1,1 +1,0 @@
-"""From a group of pyc ops to the kernels that can compute it."""

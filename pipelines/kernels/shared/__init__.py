@@ -1,1 +1,0 @@
-"""Parts that several kernel families share: register tiles, grids, contractions, epilogues."""
