@@ -179,18 +179,16 @@ class Panel:
         return [Lanes(self.column + at.start, at.mask) for at in masked]
 
 
-def for_panels(
-    k: Build, panels: Panels, parts: int, work: Callable[[Panel], None], dimension: int = 1
-) -> None:
+def for_panels(k: Build, panels: Panels, parts: int, work: Callable[[Panel], None]) -> None:
     """Do ``work(panel)`` for this workgroup's full panels; the last one does the narrower one.
 
-    `parts` workgroups along a dimension of the grid share them.
+    `parts` workgroups along the second dimension of the grid share them.
     """
     if panels.full:
-        with k.range(*share(k, dimension, parts, Index.of(panels.full))) as number:
+        with k.range(*share(k, 1, parts, Index.of(panels.full))) as number:
             work(Panel(number, number * panels.panel, panels.panel))
     if panels.last_width:
-        with k.when(k.workgroup(dimension).equals(parts - 1)):
+        with k.when(k.workgroup(1).equals(parts - 1)):
             work(Panel.last(panels))
 
 

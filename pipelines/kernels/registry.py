@@ -8,7 +8,7 @@ family's, the object a `Family`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, ClassVar, Protocol
@@ -35,7 +35,6 @@ BUILT_IN = {
     "approximate_gemm": "approximate",
     "batch_gemm": "batch:BATCH_GEMM",
     "gemv": "batch:GEMV",
-    "packing": "gemm:PACKING",
     "int8": "byte_conv",
     "int8_depthwise": "channelwise:INT8",
     "int8_pool": "channelwise:BYTE_POOL",
@@ -92,7 +91,8 @@ def operand_cost(knobs: Any, target: Target, sizes: Mapping[str, int]) -> Cost:
     known = knobs.at(sizes)
     operands = known.kernel("k").operands_of_work
     made = CostModel(target).kernel(known.speed, known.flops, sum(o.nbytes for o in operands))
-    return made + Cost(constant_bytes=sum(o.nbytes for o in operands if o.layout is not None))
+    constants = sum(o.nbytes for o in operands if o.layout is not None)
+    return replace(made, constant_bytes=constants)
 
 
 @dataclass(frozen=True)

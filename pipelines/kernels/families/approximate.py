@@ -19,7 +19,8 @@ step by step to a row whose errors add up. What B's dither adds is that of `fact
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from pyc_mlir.dialects.numerics.approximation import DEVIATIONS, WAYS
 from pyc_mlir.pipelines.kernels.counts import APPROXIMATIONS, MOST_WORKGROUPS, Counter
@@ -106,13 +107,23 @@ _HALF = 16  # bits
 _NAN = float("nan")
 
 
+class RowPlaces(NamedTuple):
+    """The places in scratch memory of facts of rows, behind their words, and its size."""
+
+    units: int
+    shifts: int
+    norms: int
+    products: int
+    size: int
+
+
 @dataclass(frozen=True)
 class RowScratch:
     """The layout of a workgroup's scratch memory, as f32, for a block of `rows`.
 
-    Words of the rows, then for all rows their units, what is added to their sums, the squares of
-    norms, and for each of `panels` the products with the panel's sums. Vectors may be read and
-    written beyond the last row.
+    Words of the rows, then for all rows their units, what is added to their sums once these are
+    multiplied by the unit, the squares of norms in units, and for each of `panels` the products
+    with the panel's sums. Vectors may be read and written beyond the last row.
     """
 
     form: Form
@@ -125,29 +136,11 @@ class RowScratch:
         return -(-self.rows // LINE) * LINE + LINE
 
     @property
-    def units(self) -> int:
-        """The place of the units."""
-        return self.rows * self.form.pitch
-
-    @property
-    def shifts(self) -> int:
-        """The place of what is added to sums, once they are multiplied by the unit."""
-        return self.units + self.each
-
-    @property
-    def norms(self) -> int:
-        """The place of the squares of norms, in units."""
-        return self.shifts + self.each
-
-    @property
-    def products(self) -> int:
-        """The place of the products with the first panel's sums."""
-        return self.norms + self.each
-
-    @property
-    def size(self) -> int:
-        """The count of numbers."""
-        return self.products + self.panels * self.each
+    def at(self) -> RowPlaces:
+        """The places of the facts."""
+        each = self.each
+        sizes = (self.rows * self.form.pitch, each, each, each, self.panels * each)
+        return RowPlaces(*accumulate(sizes))
 
 
 @dataclass(frozen=True)
@@ -223,7 +216,7 @@ class ApproximateGemm(KernelKnobs, family="approximate_gemm"):
             Operand("facts", (facts.size,), layout=facts),
             *reads,
             c,
-            Operand("scratch", (rows * columns * self.scratch.size,), "out"),
+            Operand("scratch", (rows * columns * self.scratch.at.size,), "out"),
             APPROXIMATIONS,
         )
         alike = overwritable(self.product.epilogue, self.product.rows, once=True)
@@ -235,7 +228,7 @@ class ApproximateGemm(KernelKnobs, family="approximate_gemm"):
         *reads, c, scratch, counts = others
         product, places = self.product, self.scratch
         number = k.workgroup(0) * product.workgroups[1] + k.workgroup(1)
-        start = number * places.size
+        start = number * places.at.size
         rows = RoundedRows(k, a, facts, scratch, self.facts, places, start)
         counter = Counter.of(k, counts, product.workgroups[0])
         own = Approximation(
@@ -273,7 +266,7 @@ class RoundedRows:
         with k.range(0, count, height) as row, k.range(start, end, together) as panel:
             rows = [least(first + row + r, first + count - 1) for r in range(height)]
             panels = [least(panel + p, end - 1) for p in range(together)]
-            sums = [p * self.layout.each + self.layout.first for p in panels]
+            sums = [p * self.layout.at.size + self.layout.first for p in panels]
 
             def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
                 (at,) = places
@@ -291,7 +284,7 @@ class RoundedRows:
             spread = [order.index(r) for r in range(height)] + [0] * (k.lanes - height)
             for p, number in enumerate(panels):
                 total = sums_of(found[p::together]).part(spread)
-                place = self.start + self.places.products + number * self.places.each
+                place = self.start + self.places.at.products + number * self.places.each
                 self.scratch.store(total, place + row)
 
     def word(self, row: Index, at: Index) -> Vector:
@@ -338,10 +331,10 @@ class RoundedRows:
         empty = picked_by(above(largest, Scalar.of(0.0)), Scalar.of(_NAN), Scalar.of(0.0))
         unit = picked_by(usable, largest / Scalar.of(levels), empty)
         norm = square_root(squares) if form.is_bf16 else squares
-        self._keep(self.places.units, unit, row)
-        self._keep(self.places.norms, norm, row)
+        self._keep(self.places.at.units, unit, row)
+        self._keep(self.places.at.norms, norm, row)
         if not form.is_bf16:
-            self._keep(self.places.shifts, -(unit * shares), row)
+            self._keep(self.places.at.shifts, -(unit * shares), row)
 
     def _read(self, source: Index) -> tuple[Scalar, Vector]:
         """Return a row's greatest number without its sign, and a hash of its bits in each lane."""
@@ -470,7 +463,7 @@ class ApproximateProduct(Product):
     def _tiles(self, panel: Panel, first: Index, count: Index) -> None:
         """Compute the tiles of a block of rows by a panel: full ones, then lower ones."""
         words = panel.start(self.own.word_layout.panels)
-        facts = panel.number * self.own.fact_layout.each + self.own.fact_layout.first
+        facts = panel.number * self.own.fact_layout.at.size + self.own.fact_layout.first
 
         def tile(row: Index, height: int) -> None:
             self._approximate(Spot(first + row, row, height, panel, words, facts))
@@ -520,20 +513,20 @@ class ApproximateProduct(Product):
         code = FormCode(self.k, own.form)
         if own.form.is_bf16:
             return code.zero()
-        return code.sums(own.facts.load(spot.facts + own.fact_layout.starts + v * self.k.lanes))
+        return code.sums(own.facts.load(spot.facts + own.fact_layout.at.starts + v * self.k.lanes))
 
     def _scaled(self, spot: Spot, width: int, sums: Sequence) -> list[Vector]:
         """Return the elements of C that the sums stand for."""
         own, lanes = self.own, self.k.lanes
         if own.form.is_bf16:
             return list(sums)
-        place = spot.facts + own.fact_layout.scales
+        place = spot.facts + own.fact_layout.at.scales
         scales = [own.facts.load(place + v * lanes) for v in range(width)]
         made = []
         for r in range(spot.height):
             unit, shift = (
                 own.rows.number(kind, spot.row + r).across(lanes)
-                for kind in (own.rows.places.units, own.rows.places.shifts)
+                for kind in (own.rows.places.at.units, own.rows.places.at.shifts)
             )
             for v in range(width):
                 made.append(fma(sums[r * width + v].to_float(), unit, shift) * scales[v])
@@ -544,13 +537,13 @@ class ApproximateProduct(Product):
         own, rows, lanes = self.own, self.own.rows, self.k.lanes
         width = len(values) // spot.height
         cut = [values[n : n + width] for n in range(0, len(values), width)]
-        units = rows.several(rows.places.units, spot.row)
-        norms = rows.several(rows.places.norms, spot.row)
+        units = rows.several(rows.places.at.units, spot.row)
+        norms = rows.several(rows.places.at.norms, spot.row)
         order = lanes_of_sums(spot.height, lanes)
 
         def deviation(of_b: int, of_a: int, times: float) -> Vector:
             """Return that of each row, in the order of the lanes of sums."""
-            place = spot.facts + own.fact_layout.bounds
+            place = spot.facts + own.fact_layout.at.bounds
             b, a = (own.facts.number(place + which).across(lanes) for which in (of_b, of_a))
             return (units * (square_root(fma(norms, a, b)) * times)).part(order)
 
@@ -561,7 +554,7 @@ class ApproximateProduct(Product):
         finite = where(greatest > LARGEST, 0.0, greatest)
         within = deviation(BOUND_B, BOUND_A, share_of).at_most(finite)
         products = rows.several(
-            rows.places.products + spot.panel.number * rows.places.each, spot.row
+            rows.places.at.products + spot.panel.number * rows.places.each, spot.row
         )
         apart = sums_of([signed_by_lines(row, lanes) for row in cut]) - products.part(order)
         sound = size_of(apart).at_most(deviation(SUMS_B, SUMS_A, DEVIATIONS))

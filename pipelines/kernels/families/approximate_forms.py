@@ -14,8 +14,9 @@ docs/contracts.md says for which data that holds. bf16 rounds both sides at rand
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -285,6 +286,15 @@ class ApproximateWords:
         return self.panels.pack(self.form.words(RoundedB.of(self.form, b).numbers))
 
 
+class PanelPlaces(NamedTuple):
+    """The places behind a panel's sums: what sums begin with, scales, the four bounds; the size."""
+
+    starts: int
+    scales: int
+    bounds: int
+    size: int
+
+
 @dataclass(frozen=True)
 class Facts:
     """The layout of what the kernel knows of B beside its words, as f32.
@@ -317,24 +327,9 @@ class Facts:
         return -(-self.form.depth // LINE) * LINE
 
     @property
-    def starts(self) -> int:
-        """The place of what sums begin with, from that of the panel on."""
-        return self.along
-
-    @property
-    def scales(self) -> int:
-        """The place of scales, from that of the panel on."""
-        return self.starts + self.panel
-
-    @property
-    def bounds(self) -> int:
-        """The place of the four bounds, from that of the panel on."""
-        return self.scales + self.panel
-
-    @property
-    def each(self) -> int:
-        """The numbers of a panel."""
-        return self.bounds + LINE
+    def at(self) -> PanelPlaces:
+        """The places of a panel's facts, from that of the panel on."""
+        return PanelPlaces(*accumulate((self.along, self.panel, self.panel, LINE)))
 
     @property
     def first(self) -> int:
@@ -344,7 +339,7 @@ class Facts:
     @property
     def size(self) -> int:
         """The count of numbers."""
-        return self.first + self.count * self.each
+        return self.first + self.count * self.at.size
 
     def pack(self, b: np.ndarray) -> np.ndarray:
         """Return the facts, flat."""
@@ -358,14 +353,14 @@ class Facts:
         wide[:, : self.columns] = b
         for number in range(self.count):
             own = slice(number * self.panel, (number + 1) * self.panel)
-            at = self.first + number * self.each
-            found[at : at + self.each] = self._of_panel(wide[:, own])
+            at = self.first + number * self.at.size
+            found[at : at + self.at.size] = self._of_panel(wide[:, own])
         return found
 
     def _of_panel(self, b: np.ndarray) -> np.ndarray:
         """Return the facts of one panel, whose columns are padded with zeros."""
         form, rounded = self.form, RoundedB.of(self.form, b)
-        made = np.zeros(self.each, np.float32)
+        made = np.zeros(self.at.size, np.float32)
         with np.errstate(invalid="ignore", over="ignore"):
             sums = b @ signs(self.panel)
             made[: form.depth] = sums
@@ -373,14 +368,14 @@ class Facts:
                 bounds = np.array([0.0, bf16_variance(b)])
             else:
                 starts = (-form.offset * rounded.numbers.sum(axis=0)).astype(np.int32)
-                made[self.starts : self.scales] = starts.view(np.float32)
+                made[self.at.starts : self.at.scales] = starts.view(np.float32)
                 bounds = rounded.variance(form)
-            made[self.scales : self.bounds] = rounded.scales
+            made[self.at.scales : self.at.bounds] = rounded.scales
             of_sums = bounds * self.panel + [0.0, (_SUM_ROUNDING * np.linalg.norm(sums)) ** 2]
             norm = np.linalg.norm(b, axis=0).max()
             if not (norm == 0 or _LEAST < norm < _MOST):
                 bounds = of_sums = np.full(2, np.nan)
-            made[self.bounds : self.bounds + 4] = [*bounds, *of_sums]
+            made[self.at.bounds : self.at.bounds + 4] = [*bounds, *of_sums]
         return made
 
 

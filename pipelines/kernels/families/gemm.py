@@ -1,4 +1,4 @@
-"""The kernel families ``gemm``, ``half_gemm`` and ``packing``: C = epilogue(A B), B in panels.
+"""The kernel families ``gemm`` and ``half_gemm``: C = epilogue(A B), B a constant in panels.
 
 ``gemm`` multiplies f32 by weights that are packed at compile time. The scheme is that of Goto and
 van de Geijn (2008) as BLIS has it, without packing A: a register tile of `height` rows by one panel
@@ -12,11 +12,6 @@ a block of A and one panel of B at a time are widened to f32 in scratch memory, 
 over them: each weight is widened once for up to 240 rows. Of up to `height` rows only A is, and B
 is read once and widened in registers. Sums are rounded to the type once, before the epilogue, which
 rounds after each of its ops, as the model does.
-
-``packing`` lays out a B that is known at run time only. In comes B[depth, columns], row-major, or
-transposed, B[columns, depth]; out go the panels that `Panels.pack` makes of a constant: each
-[depth][panel], the last one narrower, padded with zeros. It is worth its pass over B where the
-product reads B often: many rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,14 +29,12 @@ from pyc_mlir.pipelines.kernels.knobs import (
     cuts,
     knob,
     known,
-    shares,
     up_to,
 )
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, least
-from pyc_mlir.pipelines.kernels.lang.words import transposed
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
 from pyc_mlir.pipelines.kernels.nest import (
     Depth,
@@ -177,11 +170,6 @@ class Gemm(PackedMatrix, family="gemm"):
             "far": few and 2 * read >= (target.l3_bytes or target.l2_bytes),
         }
         return Gemm(rows, columns, depth, **{**knobs, **others})
-
-    def packing(self, transposed: bool = False) -> "PanelPacking":
-        """Return the kernel that lays out B[depth, columns], or B[columns, depth], at run time."""
-        shares = max(1, min(self.workgroups[0] * self.workgroups[1], self.panels.full))
-        return PanelPacking(self.columns, self.depth, self.panel, transposed, shares)
 
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: operands a, b (packed), the epilogue's, then c."""
@@ -582,69 +570,3 @@ def _is_pointwise(work: Work) -> bool:
 
 
 HALVES_FAMILY = Family("half_gemm", HalfGemm, _match_halves, refusal)
-
-
-@dataclass(frozen=True)
-class PanelPacking(KernelKnobs, family="packing"):
-    """The knobs: B's sizes, the width of a panel, B transposed or not, and workgroups (panels)."""
-
-    columns: int
-    depth: int
-    panel: int = knob(64, multiple=LINE)
-    transposed: bool = False
-    workgroups: int = knob(1, lambda k, target: shares(target, k.panels.full))
-
-    @property
-    def panels(self) -> Panels:
-        """The layout of the result."""
-        return Panels(self.columns, self.depth, self.panel)
-
-    @property
-    def flops(self) -> float:
-        """None."""
-        return 0.0
-
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands b, then packed."""
-        shape = (self.depth, self.columns)
-        operands = (
-            Operand("b", shape[::-1] if self.transposed else shape),
-            Operand("packed", (self.panels.size,), "out"),
-        )
-        return Kernel(name, operands, lambda size: (self.workgroups,), self._body)
-
-    def _body(self, k: Build, b: Memory, packed: Memory) -> None:
-        copy = self._turned if self.transposed else self._rows
-        work = partial(copy, k, b, packed)
-        for_panels(k, self.panels, self.workgroups, work, dimension=0)
-
-    def _rows(self, k: Build, b: Memory, packed: Memory, panel: Panel) -> None:
-        """Pack row by row; a masked load gives the zeros of the padding."""
-        start, places = panel.start(self.panels), panel.places(k)
-        with k.range(self.depth) as row:
-            for v in range(panel.width // k.lanes):
-                value = b.load(row, places[v]) if v < len(places) else k.vector(0.0)
-                packed.store(value, start + row * panel.width + v * k.lanes)
-
-    def _turned(self, k: Build, b: Memory, packed: Memory, panel: Panel) -> None:
-        """Turn squares of registers; the rest of the depth goes under a mask."""
-        whole, depth, start = self.depth // k.lanes * k.lanes, self.depth, panel.start(self.panels)
-
-        def square(row: Index, at: int, place: Lanes, count: int) -> None:
-            exist = panel.width if panel.left is None else panel.left
-            block = [
-                b.load(panel.column + (at + i), place) if at + i < exist else k.vector(0.0)
-                for i in range(k.lanes)
-            ]
-            for i, value in enumerate(transposed(block)[:count]):
-                packed.store(value, start + (row + i) * panel.width + at)
-
-        for at in range(0, panel.width, k.lanes):
-            with k.range(0, whole, k.lanes) as row:
-                square(row, at, Lanes(row), k.lanes)
-            if depth % k.lanes:
-                edge = Index.of(whole)
-                square(edge, at, k.tail(edge, Index.of(depth)), depth % k.lanes)
-
-
-PACKING = Family("packing", PanelPacking)

@@ -8,9 +8,7 @@ order of additions is the knobs'.
 
 ``full_reduce`` reduces long rows, up to all numbers of an array. A row is read once, in chunks that
 are summed by themselves, so that a sum of n numbers sees about n / chunk + chunk / (unroll * lanes)
-roundings one after the other instead of n. The knobs, not the workers, cut a row into `parts`, one
-workgroup each; where there are several, `combining` is the second kernel, of the same kind, which
-makes one number of them.
+roundings one after the other instead of n.
 
 ``argmax`` walks a row in chunks: the largest number of a chunk is found first, and only where it
 beats all before it, the chunk is searched for its place, in the first-level cache. Numpy's rules
@@ -284,16 +282,15 @@ COLUMNS = Family("columns", Columns, _match_columns, _refuse_columns)
 
 @dataclass(frozen=True)
 class FullReduce(KernelKnobs, family="full_reduce"):
-    """The knobs: a workgroup has one of `parts` of each of `rows_per_workgroup` rows.
+    """The knobs: a workgroup has `rows_per_workgroup` rows.
 
-    It reads it in chunks of `chunk` numbers, `unroll` vectors a turn; `operation` is one of
+    It reads them in chunks of `chunk` numbers, `unroll` vectors a turn; `operation` is one of
     `REDUCTIONS`.
     """
 
     operation: str = knob(among=REDUCTIONS)
     rows: Dim
     numbers: Dim
-    parts: int = 1
     rows_per_workgroup: int = knob(1, lambda k, target: parts_of(target, k.rows))
     chunk: int = knob(16384, (1024, 4096, 16384, 65536))
     unroll: int = knob(8, (*UNROLLS, 16))
@@ -303,36 +300,24 @@ class FullReduce(KernelKnobs, family="full_reduce"):
         """One operation a number."""
         return known(self.rows) * known(self.numbers)
 
-    @property
-    def combining(self) -> "FullReduce":
-        """The kernel that makes one number a row of the parts; those of a mean are shares of it."""
-        operation = "sum" if self.operation == "mean" else self.operation
-        return FullReduce(operation, self.rows, self.parts)
-
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: operands x and y."""
         x = Operand("x", (self.rows, self.numbers))
-        y = Operand("y", (self.rows, self.parts), "out")
+        y = Operand("y", (self.rows, 1), "out")
         return Kernel(name, (x, y), self._grid, self._body)
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[int, Index]:
-        return self.parts, size(self.rows).ceildiv(self.rows_per_workgroup)
+        return 1, size(self.rows).ceildiv(self.rows_per_workgroup)
 
     def _body(self, k: Build, x: Memory, y: Memory) -> None:
         rows, numbers = x.shape
         first = k.workgroup(1) * self.rows_per_workgroup
-        part, start, end = Index.of(0), Index.of(0), numbers
-        if self.parts > 1:
-            size = (numbers.ceildiv(self.parts) + (LINE - 1)) // LINE * LINE
-            part = k.workgroup(0)
-            start = least(part * size, numbers)
-            end = least(start + size, numbers)
         with k.range(first, least(first + self.rows_per_workgroup, rows)) as i:
-            total = self._total(k, x, i, start, end)
-            y.put(total / numbers.to_float() if self.operation == "mean" else total, i, part)
+            total = self._total(k, x, i)
+            y.put(total / numbers.to_float() if self.operation == "mean" else total, i, 0)
 
-    def _total(self, k: Build, x: Memory, i: Index, start: Index, end: Index) -> Scalar:
-        """Fold the numbers of row `i` from `start` to `end`: chunk by chunk, then what is left."""
+    def _total(self, k: Build, x: Memory, i: Index) -> Scalar:
+        """Fold the numbers of row `i`: chunk by chunk, then what is left."""
         combine, identity = REDUCTIONS[self.operation]
 
         def chunk(at: Index, width: Index, total: Scalar) -> list[Any]:
@@ -342,11 +327,11 @@ class FullReduce(KernelKnobs, family="full_reduce"):
 
             return [combine(total, more)]
 
-        edge = start + (end - start) // self.chunk * self.chunk
-        kept = k.loop(start, edge, self.chunk, [Scalar.of(identity)])(
+        edge = x.shape[1] // self.chunk * self.chunk
+        kept = k.loop(0, edge, self.chunk, [Scalar.of(identity)])(
             lambda at, total: chunk(at, Index.of(self.chunk), total)
         )
-        rest = end - edge
+        rest = x.shape[1] - edge
         return kept[0] if rest.number == 0 else chunk(edge, rest, kept[0])[0]
 
 
@@ -387,7 +372,6 @@ class Argmax(KernelKnobs, family="argmax"):
     `unroll` vectors are a turn. Up to 2^24 f32 holds every whole number.
     """
 
-    operation: str = knob(among=("argmax", "argmin"))
     rows: Dim
     columns: Dim
     rows_per_workgroup: int = knob(64, lambda k, target: parts_of(target, k.rows))
@@ -462,9 +446,7 @@ class Search:
         return first.to_index()
 
     def _load(self, start: Index, at: Lanes) -> Vector:
-        """Load numbers of which the largest wins."""
-        x = self.x.load(self.i, Lanes(start + at.start, at.mask))
-        return x if self.knobs.operation == "argmax" else -x
+        return self.x.load(self.i, Lanes(start + at.start, at.mask))
 
 
 def _match_argmax(work: Work, target: Target) -> list[KernelOffer]:
@@ -479,7 +461,7 @@ def _match_argmax(work: Work, target: Target) -> list[KernelOffer]:
     if 0 in shape or sizes(shape[axis + 1 :]) != 1 or columns is None:
         return []
     share = min(64, max(1, -(-nominal(shape[:axis]) // target.cores)))
-    knobs = Argmax("argmax", "m" if rows is None else rows, columns, rows_per_workgroup=share)
+    knobs = Argmax("m" if rows is None else rows, columns, rows_per_workgroup=share)
     return ARGMAX.offer(knobs, target, 1, [Feed(node.operands[0], (axis,))])
 
 

@@ -64,7 +64,7 @@ class Rows(KernelKnobs, family="rows"):
     `operation` is one of `OPERATIONS`. A norm has the operand
     `scale` (and `shift` for layernorm), one number a column. `rows_per_workgroup` cuts the
     matrix, `unroll` is how many vectors a block has, `ahead` how many rows ahead are prefetched
-    (0: none). `in_place` overwrites `x`; reductions cannot. `prologue` makes the numbers of a row
+    (0: none). `prologue` makes the numbers of a row
     from x, `epilogue` those of the result (of a reduction: one number a row, no columns to read).
     Rows of a half `dtype` have at most `WIDENED` numbers: they are kept in f32 on the stack.
     """
@@ -76,7 +76,6 @@ class Rows(KernelKnobs, family="rows"):
     rows_per_workgroup: int = knob(64, lambda k, target: parts_of(target, k.rows))
     unroll: int = knob(4, UNROLLS)
     ahead: int = knob(2, (0, 1, 2, 4), least=0)
-    in_place: bool = False
     prologue: Pointwise = NOTHING
     epilogue: Pointwise = NOTHING
     dtype: str = "f32"
@@ -87,8 +86,6 @@ class Rows(KernelKnobs, family="rows"):
             return "a finite epsilon"
         if self.dtype in HALVES and not (isinstance(self.columns, int) and self.columns <= WIDENED):
             return f"at most {WIDENED} columns of {self.dtype}"
-        if self.operation in REDUCTIONS and self.in_place:
-            return "a result as large as the input for work in place"
         if self.operation in REDUCTIONS and any(read.along for read in self.epilogue.reads):
             return "an epilogue without columns after a reduction"
         return ""
@@ -116,7 +113,7 @@ class Rows(KernelKnobs, family="rows"):
 
         Where y holds what is not the result yet, the epilogue's reads must stay until the end.
         """
-        if self.in_place or self.operation in REDUCTIONS:
+        if self.operation in REDUCTIONS:
             return []
         held = self.operation == "softmax" or bool(self.prologue.steps)
         programs = {"before": self.prologue, "after": NOTHING if held else self.epilogue}
@@ -131,8 +128,6 @@ class Rows(KernelKnobs, family="rows"):
             *(Operand(w, (self.columns,)) for w in WEIGHTS.get(self.operation, ())),
             *self.epilogue.operands("after", self.rows, 1 if reduces else self.columns),
         )
-        if self.in_place:
-            return in_type((Operand("x", shape, "update"), *inputs), self.dtype)
         result = Operand("y", shape[: 2 - reduces], "out")
         return in_type((Operand("x", shape), *inputs, result), self.dtype)
 
@@ -144,7 +139,7 @@ class Rows(KernelKnobs, family="rows"):
         before = InKernel(k, self.prologue, tuple(islice(rest, len(self.prologue.reads))))
         weights = tuple(islice(rest, len(WEIGHTS.get(self.operation, ()))))
         after = InKernel(k, self.epilogue, tuple(islice(rest, len(self.epilogue.reads))))
-        y = x if self.in_place else next(rest)
+        y = next(rest)
         rows = x.shape[0]
         held = local(k, int(self.columns)) if self.dtype in HALVES else None
         first = k.workgroup() * self.rows_per_workgroup
