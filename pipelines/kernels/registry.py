@@ -1,20 +1,15 @@
 """The registry of kernel families: name -> `Family`, third parties' included.
 
-A family makes kernels of one kind and says what is legal, what a call costs and what it computes;
-its knobs are a frozen dataclass (`Knobs`). The shared suite in
-test/py/pipelines/kernels/test_families.py runs every family from that alone. Others register
-through the entry point group ``pyc_mlir.kernels`` (the name is the family's, the object a
-`Family`).
+A family makes kernels of one kind and says what is legal, what a call costs and which groups of ops
+it computes; its knobs are a frozen dataclass (`Knobs`). Others register through the entry point
+group ``pyc_mlir.kernels`` (the name is the family's, the object a `Family`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint
-from random import Random
 from typing import Any, ClassVar, Protocol
-
-import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.plugins import registered
@@ -52,9 +47,6 @@ BUILT_IN = {
     "concat": "pyc_mlir.pipelines.kernels.families.movement.concat",
     "elementwise": "pyc_mlir.pipelines.kernels.families.elementwise",
 }
-Arrays = Sequence[np.ndarray]
-# Lengths of rows and of what is reduced, for samples: around vectors and blocks of them.
-LENGTHS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 257, 400)
 
 
 class Knobs(Protocol):
@@ -75,16 +67,13 @@ class Family:
     - `cost(knobs, target, sizes)`: of one call; `sizes` are those of the dynamic dimensions. Its
       `flops`, which `CostModel.kernel` fills in, are what the kernel declares to the memory
       planner.
-    - `reference(knobs, arrays)`: the exact result and the bound of the kernel's error, both f64.
-    - `sample(random, target)`: random knobs that are legal for the target, and arguments for some
-      calls, for tests.
     - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
-    - `checked(offer, target)`: of a family that `CHECKED` names, the kernel that stands for that of another
-      family; None, the default, where there is none.
+    - `checked(offer, target)`: of a family that `CHECKED` names, the kernel that stands for that of
+      another family; None, the default, where there is none.
     - `approximated(offer, target, way, allowed)`: an offer of `gemm` in fewer bits (`way`) with an
       error of at most `allowed`; None, the default, where there is none.
     - `space(offer, target)`: the legal knob sets around an offer, whose `default` is the offer
-      itself; all compute the same within `reference`'s bound. None, the default, for no other one.
+      itself; all compute what the ops do. None, the default, for no other one.
 
     `knobs` is their type.
     """
@@ -93,8 +82,6 @@ class Family:
     knobs: type[Any]
     refusal: Callable[..., str]
     cost: Callable[..., Cost]
-    reference: Callable[..., tuple[np.ndarray, np.ndarray]]
-    sample: Callable[[Random, Target], tuple[Knobs, list[Arrays]]]
     match: Callable[[Work, Target], Sequence[KernelOffer]] = lambda work, target: ()
     space: Callable[[KernelOffer, Target], KnobSpace | None] = lambda offer, target: None
     checked: Callable[[KernelOffer, Target], KernelOffer | None] = lambda offer, target: None

@@ -9,9 +9,6 @@ within a chunk are counted in f32, exactly, since a chunk is short.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
-
-import numpy as np
 
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
@@ -27,7 +24,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     where,
 )
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_target
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_target
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -143,36 +140,6 @@ def cost(knobs: Argmax, target: Target, sizes: Mapping[str, int]) -> Cost:
     return CostModel(target).kernel("argmax", flops, traffic)
 
 
-def reference(knobs: Argmax, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places, which are exact."""
-    find = np.argmax if knobs.operation == "argmax" else np.argmin
-    y = find(arrays[0], axis=1)
-    return y, np.zeros(y.shape)
-
-
-def sample(random: Random, target: Target) -> tuple[Argmax, list[Arrays]]:
-    """Draw knobs and three calls of other values and dynamic sizes."""
-    knobs = Argmax(
-        random.choice(OPERATIONS),
-        random.choice((random.choice(LENGTHS[:12]), "m")),
-        random.choice((random.choice(LENGTHS), "n")),
-        rows_per_workgroup=random.choice((1, 4, 64)),
-        chunk=random.choice((1, 16, 50, 2048)),
-        unroll=random.choice((1, 2, 4)),
-    )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: Argmax, random: Random) -> Arrays:
-    """Draw few different numbers, so that many are equal, and sometimes an infinity or NaN."""
-    rows = random.choice(LENGTHS[:12]) if isinstance(knobs.rows, str) else knobs.rows
-    columns = random.choice(LENGTHS) if isinstance(knobs.columns, str) else knobs.columns
-    values = np.random.default_rng(random.randrange(1 << 30))
-    x = values.integers(-3, random.choice((-2, 3, 300)), (rows, columns)).astype(np.float32)
-    odd = np.float32(random.choice((np.nan, np.inf, -np.inf, 0.0)))
-    return [np.where(values.random(x.shape) < random.choice((0, 0.01, 0.3)), odd, x)]
-
-
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a kernel for the first op of a group, argmax of f32 along the last dimension."""
     node = work.nodes[0]
@@ -213,4 +180,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("argmax", Argmax, refusal, cost, reference, sample, match, space)
+FAMILY = Family("argmax", Argmax, refusal, cost, match, space)

@@ -8,33 +8,32 @@ batches, heads of an attention layer: `Contraction` says where rows and columns 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from random import Random
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.choices.space import KnobSpace
-from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_narrow, is_packed, random_epilogue
+from pyc_mlir.pipelines.kernels.families.gemm import is_narrow, is_packed
 from pyc_mlir.pipelines.kernels.families.gemm import refusal as refuse_tile
 from pyc_mlir.pipelines.kernels.families.gemv import is_streamed
-from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, product_cost, reference
+from pyc_mlir.pipelines.kernels.families.products import product_cost
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, in_halves
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.kernels.match.contraction import find
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family
+from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.kernels.shared.contraction import (
     BatchMatrix,
     Contraction,
     Matrices,
     Operands,
 )
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
+from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.shared.tile import ProductTile, bottom, local, partial_sums
@@ -359,62 +358,12 @@ class BatchProduct:
             self.k.either(done, [], lambda: store(True), lambda: store(False))
 
 
-_DEPTHS = (520, 1100)  # of several blocks
-
-
 def refusal(knobs: BatchGemm, target: Target) -> str:
     """Refuse a register tile that does not fit, or is no whole vectors."""
     lanes = target.vector_bytes // 4
     if knobs.panel % lanes:
         return f"batch_gemm: expected a panel in vectors of {lanes}, got {knobs.panel}"
     return refuse_tile(knobs, target)
-
-
-def sample(random: Random, target: Target) -> tuple[BatchGemm, list[Arrays]]:
-    """Draw knobs, half of the time the tile that ships for the target, and three calls."""
-    knobs = _shipped(random, target) if random.random() < 0.5 else _any(random)
-    return knobs, [arrays(knobs, random) for _ in range(3)]
-
-
-def _shipped(random: Random, target: Target) -> BatchGemm:
-    """Return what a program gets; now and then with several blocks of the depth."""
-    what = _what(random)
-    if random.random() < 0.25:
-        small = random.choice(SIZES[:9])
-        what = replace(what, rows=small, depth=random.choice(_DEPTHS))
-    cuts = random.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)))
-    cuts = cuts if what.batch else (1, *cuts[1:])
-    if random.random() < 0.4 and not (what.transposed and isinstance(what.depth, str)):
-        dtype = random.choice(HALVES)
-        epilogue = in_halves(layer(bias=random.random() < 0.5, activation="relu"), dtype)
-        if not what.transposed or known(what.depth) <= _DEPTHS[0]:
-            return BatchGemm.on(target, what, epilogue=epilogue, workgroups=cuts, dtype=dtype)
-    return BatchGemm.on(target, what, epilogue=random_epilogue(random), workgroups=cuts)
-
-
-def _any(random: Random) -> BatchGemm:
-    """Draw knobs that fit 16 registers."""
-    what = _what(random)
-    cuts = random.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (3, 2, 2)))
-    unroll = random.choice((1, 2, 4))
-    return BatchGemm(
-        what,
-        random_epilogue(random),
-        height=random.choice((1, 4, 6)),
-        panel=16,
-        depth_block=random.choice((unroll, 16, 60, 128)),
-        unroll=unroll,
-        local=what.transposed or random.random() < 0.5,
-        workgroups=cuts if what.batch else (1, *cuts[1:]),
-    )
-
-
-def _what(random: Random) -> Contraction:
-    """Return a product in any order of dimensions, each known or not."""
-    orders = random.choice(ORDERS)
-    letters = [x for x in orders[2] if x not in "mn"]
-    m, n, k = (random.choice((random.choice(SIZES), x)) for x in "mnk")
-    return Contraction(tuple(random.choice((1, 2, 3, x)) for x in letters), m, n, k, *orders)
 
 
 cost = partial(product_cost, "batch_gemm")
@@ -456,4 +405,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("batch_gemm", BatchGemm, refusal, cost, reference, sample, match, space)
+FAMILY = Family("batch_gemm", BatchGemm, refusal, cost, match, space)

@@ -7,9 +7,6 @@ Code, tiles and results are those of `gemm`; each tile's sums are checked before
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from random import Random
-
-import numpy as np
 
 from pyc_mlir.pipelines.kernels.families import gemm
 from pyc_mlir.pipelines.kernels.families.gemm import Depth, Gemm, Product, Spots, Strip
@@ -19,7 +16,7 @@ from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family
+from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.kernels.shared.checksums import (
     FLIP,
     PanelSums,
@@ -28,7 +25,6 @@ from pyc_mlir.pipelines.kernels.shared.checksums import (
     flipped,
 )
 from pyc_mlir.pipelines.kernels.shared.counts import (
-    COUNTS,
     FAULTS,
     MOST_WORKGROUPS,
     Counter,
@@ -119,27 +115,6 @@ def cost(knobs: CheckedGemm, target: Target, sizes: Mapping[str, int]) -> Cost:
     return gemm.cost(knobs.product, target, sizes) + Cost(constant_bytes=4 * knobs.sums.size)
 
 
-def reference(knobs: CheckedGemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    a, b, _, *reads, _ = arrays
-    return gemm.reference(knobs.product, [a, b, *reads])
-
-
-def sample(random: Random, target: Target) -> tuple[CheckedGemm, list[Arrays]]:
-    """Draw a product of `gemm`, and three calls without a fault."""
-    while True:
-        product, calls = gemm.sample(random, target)
-        knobs = CheckedGemm(product)
-        if not refusal(knobs, target):
-            break
-    counts = np.zeros(MOST_WORKGROUPS * COUNTS, np.float32)
-
-    def checked(a: np.ndarray, b: np.ndarray, *reads: np.ndarray) -> Arrays:
-        return [a, b, knobs.sums.pack(product.panels.unpack(b)), *reads, counts]
-
-    return knobs, [checked(*arrays) for arrays in calls]
-
-
 def checked(offer: KernelOffer, target: Target) -> KernelOffer | None:
     """Return an offer of `gemm` with checks, which read the weights a second time, as sums.
 
@@ -157,4 +132,4 @@ def checked(offer: KernelOffer, target: Target) -> KernelOffer | None:
     )
 
 
-FAMILY = Family("checked_gemm", CheckedGemm, refusal, cost, reference, sample, checked=checked)
+FAMILY = Family("checked_gemm", CheckedGemm, refusal, cost, checked=checked)

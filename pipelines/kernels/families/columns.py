@@ -11,19 +11,15 @@ what the bound counts.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, log2
-from random import Random
 from typing import Any
-
-import numpy as np
 
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Vector, least
+from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -214,47 +210,6 @@ def cost(knobs: Columns, target: Target, sizes: Mapping[str, int]) -> Cost:
     return CostModel(target).kernel("columns", flops, traffic)
 
 
-def reference(knobs: Columns, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    x = np.asarray(arrays[0], np.float64)
-    with np.errstate(all="ignore"):
-        if knobs.operation in ("max", "min"):
-            y = x.max(1) if knobs.operation == "max" else x.min(1)
-            return y, np.zeros_like(y)
-        steps = x.shape[1] / knobs.at_once + ceil(log2(knobs.at_once)) + knobs.at_once
-        y, bound = x.sum(1), steps * ROUNDING * np.abs(x).sum(1)
-        if knobs.operation == "mean":
-            y, bound = y / x.shape[1], bound / x.shape[1]
-    return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
-
-
-def sample(random: Random, target: Target) -> tuple[Columns, list[Arrays]]:
-    """Draw knobs and three calls of other values and dynamic sizes."""
-    registers = random.random() < 0.3
-    most = FEW * target.vector_bytes // 4 if registers else LENGTHS[-1]
-    columns = random.choice([size for size in LENGTHS if size <= most])
-    knobs = Columns(
-        random.choice(list(REDUCTIONS)),
-        random.choice((random.choice(LENGTHS[:5]), "o")),
-        random.choice((random.choice(LENGTHS), "n")),
-        columns if registers else random.choice((columns, "c")),
-        strip=400 if registers else random.choice((1, 16, 48, 100, 4096)),
-        outers=random.choice((1, 2, 3)),
-        at_once=random.choice((1, 2, 5, 8)),
-        unroll=random.choice((1, 2, 4)),
-        registers=registers,
-    )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: Columns, random: Random) -> Arrays:
-    dims = ((knobs.outer, LENGTHS[:5]), (knobs.reduced, LENGTHS), (knobs.columns, LENGTHS))
-    shape = [random.choice(choices) if isinstance(d, str) else d for d, choices in dims]
-    values = np.random.default_rng(random.randrange(1 << 30))
-    x = values.normal(random.choice((0, 3)), random.choice((0.1, 1, 20)), shape)
-    return [x.astype(np.float32)]
-
-
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a kernel for the first op of a group, a reduction of leading or middle dimensions."""
     found = span(work, work.nodes[0])
@@ -292,4 +247,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("columns", Columns, refusal, cost, reference, sample, match, space)
+FAMILY = Family("columns", Columns, refusal, cost, match, space)

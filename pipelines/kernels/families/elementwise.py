@@ -7,23 +7,17 @@ are large and contiguous, and that results far larger than the caches go past th
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from random import Random
-
-import numpy as np
 
 from pyc_mlir.dialects.opdef import Trait, has
-from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise, evaluate
-from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
+from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatchedProgram, MatrixView, find, sources
-from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow, refuse_target
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -143,8 +137,6 @@ def _parts(cores: int, rows: Dim, columns: Dim) -> tuple[int, int]:
 _WORTH_NUMBERS = 1 << 15
 # Shorter rows leave most of a vector empty; IREE's code runs across them.
 _NARROW = 8
-_ROWS = (1, 1, 2, 3, 5, 8, 17)
-_COLUMNS = (1, 7, 8, 9, 15, 16, 17, 33, 64, 100, 129, 257, 1000, 4096)
 
 
 refusal = refuse_target
@@ -158,38 +150,6 @@ def cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
     lanes = target.vector_bytes // 4
     flops = knobs.program.flops * rows * -(-columns // lanes) * lanes
     return CostModel(target).kernel("elementwise", flops, traffic)
-
-
-def reference(knobs: Elementwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    x, *reads = arrays
-    found = evaluate(knobs.program, x, reads)
-    return stored(knobs.dtype, *found) if knobs.dtype in HALVES else found
-
-
-def sample(random: Random, target: Target) -> tuple[Elementwise, list[Arrays]]:
-    """Draw knobs and three calls of other values and dynamic sizes."""
-    rows, columns = random.choice((*_ROWS, "m")), random.choice(_COLUMNS)
-    knobs = Elementwise(
-        rows,
-        random.choice((columns, "n")),
-        random_program(random, 5),
-        rows_part=random.choice((1, 2, 64)),
-        columns_part=random.choice((16, 64, 1 << 16)),
-        unroll=random.choice((1, 2, 4)),
-        streaming=rows == 1 and random.random() < 0.5,
-        dtype=random.choice(("f32", "f32", *HALVES)),
-    )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: Elementwise, random: Random) -> Arrays:
-    rows = random.choice(_ROWS) if isinstance(knobs.rows, str) else knobs.rows
-    columns = random.choice(_COLUMNS) if isinstance(knobs.columns, str) else knobs.columns
-    values = np.random.default_rng(random.randrange(1 << 30))
-    x = values.normal(0, random.choice((0.1, 1, 5)), (rows, columns))
-    arrays = [x, *random_reads(knobs.program, rows, columns, random)]
-    return [a.astype(DTYPES[knobs.dtype]) for a in arrays]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -256,4 +216,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("elementwise", Elementwise, refusal, cost, reference, sample, match, space)
+FAMILY = Family("elementwise", Elementwise, refusal, cost, match, space)

@@ -8,19 +8,15 @@ several, `combining` is the second kernel, of the same kind, which makes one num
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import ceil
-from random import Random
 from typing import Any
-
-import numpy as np
 
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Scalar, Vector, least
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_target
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_target
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -102,7 +98,6 @@ class FullReduce:
         return kept[0] if rest.number == 0 else chunk(edge, rest, kept[0])[0]
 
 
-_SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 1000, 3001)
 _SHARE = 1 << 15  # numbers that are worth a workgroup
 
 
@@ -114,55 +109,6 @@ def cost(knobs: FullReduce, target: Target, sizes: Mapping[str, int]) -> Cost:
     rows, numbers = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.numbers))
     flops, traffic = rows * numbers, 4 * rows * (numbers + knobs.parts)
     return CostModel(target).kernel("full_reduce", flops, traffic)
-
-
-def reference(knobs: FullReduce, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    x = np.asarray(arrays[0], np.float64)
-    rows, numbers = x.shape
-    lines = ceil(ceil(numbers / knobs.parts) / LINE)
-    size = lines * LINE if knobs.parts > 1 else numbers
-    identity = REDUCTIONS[knobs.operation][1]
-    padded = np.full((rows, knobs.parts * size), identity)
-    padded[:, :numbers] = x[:, : padded.shape[1]]
-    parts = padded.reshape(rows, knobs.parts, size)
-    with np.errstate(all="ignore"):
-        if knobs.operation in ("max", "min"):
-            y = parts.max(2) if knobs.operation == "max" else parts.min(2)
-            return y, np.zeros_like(y)
-        # Chunk after chunk, and within a chunk the rows of vectors: 4 lanes are the narrowest.
-        within = min(size, knobs.chunk) / (4 * knobs.unroll) + 12 + knobs.unroll
-        steps = size / knobs.chunk + within + 2
-        y, bound = parts.sum(2), steps * ROUNDING * np.abs(parts).sum(2)
-        if knobs.operation == "mean":
-            y, bound = y / numbers, bound / numbers
-    return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
-
-
-def sample(random: Random, target: Target) -> tuple[FullReduce, list[Arrays]]:
-    """Draw knobs and three calls of other values and dynamic sizes.
-
-    A part without numbers is the identity, infinite for max and min, which have but one here.
-    """
-    operation = random.choice(list(REDUCTIONS))
-    knobs = FullReduce(
-        operation,
-        random.choice((random.choice(_SIZES[:6]), "m")),
-        random.choice((random.choice(_SIZES), "n")),
-        parts=1 if operation in ("max", "min") else random.choice((1, 2, 5)),
-        rows_per_workgroup=random.choice((1, 4)),
-        chunk=random.choice((1, 16, 100, 16384)),
-        unroll=random.choice((1, 4, 8)),
-    )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: FullReduce, random: Random) -> Arrays:
-    rows = random.choice(_SIZES[:6]) if isinstance(knobs.rows, str) else knobs.rows
-    numbers = random.choice(_SIZES) if isinstance(knobs.numbers, str) else knobs.numbers
-    values = np.random.default_rng(random.randrange(1 << 30))
-    x = values.normal(random.choice((0, 3)), random.choice((0.1, 1, 20)), (rows, numbers))
-    return [x.astype(np.float32)]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -216,4 +162,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("full_reduce", FullReduce, refusal, cost, reference, sample, match, space)
+FAMILY = Family("full_reduce", FullReduce, refusal, cost, match, space)

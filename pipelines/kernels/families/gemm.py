@@ -14,23 +14,19 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from random import Random
 from typing import Any
-
-import numpy as np
 
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.packing import PanelPacking, Panels
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
-from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, Index, Scalar, Vector, least
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
-from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable, store_tile
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable, store_tile
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.shared.tile import (
     ProductTile,
@@ -320,8 +316,6 @@ class Product:
 
 
 _NARROW = 5
-SIZES = (1, 2, 3, 5, 6, 7, 8, 12, 13, 16, 17, 31, 33, 48, 64, 65, 79, 100, 130)
-_DEPTHS = (1025, 1500, 2100)  # of two or three blocks
 
 
 def refusal(knobs: Any, target: Target) -> str:
@@ -340,86 +334,6 @@ def cost(knobs: Gemm, target: Target, sizes: Mapping[str, int]) -> Cost:
     traffic = 4 * (rows * knobs.depth + knobs.panels.size + outs) + read
     constants = Cost(constant_bytes=4 * knobs.panels.size)
     return CostModel(target).kernel("gemm", flops, traffic) + constants
-
-
-def reference(knobs: Gemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    a, packed, *reads = (np.asarray(x, np.float64) for x in arrays)
-    b = knobs.panels.unpack(packed)
-    with np.errstate(invalid="ignore"):
-        value, sizes = a @ b, np.abs(a) @ np.abs(b)
-    return evaluate(knobs.epilogue, value, reads, slack(value, sizes, knobs.depth))
-
-
-def slack(value: np.ndarray, sizes: np.ndarray, depth: int) -> np.ndarray:
-    """Return the error of sums of `depth` products in any order (Higham, 2002, section 3.1).
-
-    `sizes` are the sums of the products' sizes. What an infinity has made infinite is exact.
-    """
-    return np.where(np.isinf(value), 0.0, (depth + 4) * ROUNDING * sizes + 2.0**-120)
-
-
-def sample(random: Random, target: Target) -> tuple[Gemm, list[Arrays]]:
-    """Draw knobs, half of the time the tile that ships for the target, and three calls."""
-    knobs = _shipped(random, target) if random.random() < 0.5 else _any(random)
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _shipped(random: Random, target: Target) -> Gemm:
-    """Return what a program gets; now and then with B far from caches, or in blocks of depth."""
-    far = random.random() < 0.25
-    rows = random.randint(1, 6) if far else random.choice((random.choice(SIZES), "m"))
-    depth = random.choice(SIZES if random.random() < 0.7 else _DEPTHS)
-    cuts = random.choice(((1, 1), (2, 1), (1, 2)))
-    others = {"epilogue": random_epilogue(random), "far": far, "workgroups": cuts}
-    return Gemm.on(target, rows, random.choice(SIZES), depth, **others)
-
-
-def _any(random: Random) -> Gemm:
-    """Draw knobs that fit 16 registers."""
-    height = random.choice((1, 4, 6))
-    unroll = random.choice((1, 2, 4))
-    return Gemm(
-        random.choice((random.choice(SIZES), "m")),
-        random.choice(SIZES),
-        random.choice(SIZES),
-        random_epilogue(random),
-        height=height,
-        panel=16,
-        depth_block=random.choice((unroll, 16, 64, 1024)),
-        row_block=height * random.choice((1, 2, 40)),
-        strip=16 * random.choice((1, 3)),
-        unroll=unroll,
-        workgroups=random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
-    )
-
-
-def random_epilogue(random: Random) -> Pointwise:
-    """Return a layer's epilogue, or any program."""
-    if random.random() < 0.5:
-        return random_program(random, 3)
-    return layer(
-        bias=random.random() < 0.5,
-        activation=random.choice(("", "relu", "gelu", "tanh")),
-        residual=random.random() < 0.3,
-    )
-
-
-def _arrays(knobs: Gemm, random: Random) -> Arrays:
-    rows = random.choice(SIZES) if isinstance(knobs.rows, str) else knobs.rows
-    values = np.random.default_rng(random.randrange(1 << 30))
-    a, b = values.normal(size=(rows, knobs.depth)), values.normal(size=(knobs.depth, knobs.columns))
-    arrays = [a, knobs.panels.pack(b.astype(np.float32))]
-    arrays += contents(knobs.epilogue, rows, knobs.columns, values)
-    return [x.astype(np.float32) for x in arrays]
-
-
-def contents(
-    program: Pointwise, rows: int, columns: int, values: np.random.Generator
-) -> list[np.ndarray]:
-    """Draw the numbers that an epilogue reads."""
-    shapes = [o.shape for o in program.operands("e", rows, columns)]
-    return [values.normal(size=[d for d in s if isinstance(d, int)]) for s in shapes]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -477,4 +391,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match, space)
+FAMILY = Family("gemm", Gemm, refusal, cost, match, space)

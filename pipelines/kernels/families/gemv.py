@@ -12,22 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from random import Random
 from typing import Any
 
 from pyc_mlir.pipelines.choices.space import KnobSpace
-from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_packed, random_epilogue
-from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, product_cost, reference
+from pyc_mlir.pipelines.kernels.families.gemm import is_packed
+from pyc_mlir.pipelines.kernels.families.products import product_cost
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, in_halves
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, add, fma, least, tree
 from pyc_mlir.pipelines.kernels.match.contraction import find
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_target
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_target
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction, Matrices, Operands
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
+from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.variants import cuts, knob_space
@@ -233,30 +232,6 @@ def _moved(at: Lanes, start: Index) -> Lanes:
 refusal = refuse_target
 
 
-def sample(random: Random, target: Target) -> tuple[Gemv, list[Arrays]]:
-    """Draw knobs, half of the time those that ship for the target, and three calls."""
-    orders = random.choice([o for o in ORDERS if o[0][-1] == "k"])
-    letters = [x for x in orders[2] if x not in "mn"]
-    batch = tuple(random.choice((1, 2, 3, x)) for x in letters)
-    n, k = (random.choice((random.choice(SIZES), x)) for x in "nk")
-    what = Contraction(batch, random.randint(1, ROWS), n, k, *orders)
-    cuts = random.choice(((1, 1), (2, 1), (1, 2), (3, 2)))
-    others: dict[str, Any] = {
-        "epilogue": random_epilogue(random),
-        "workgroups": cuts if batch else (1, cuts[1]),
-    }
-    if what.transposed and random.random() < 0.4:
-        dtype = random.choice(HALVES)
-        epilogue = in_halves(layer(bias=random.random() < 0.5, activation="relu"), dtype)
-        knobs = Gemv.on(target, what, **{**others, "epilogue": epilogue, "dtype": dtype})
-    elif random.random() < 0.5:
-        knobs = Gemv.on(target, what, **others)
-    else:
-        strip, at_once = random.choice((64, 128, 4096)), random.choice((1, 3, 8))
-        knobs = Gemv(what, strip=strip, at_once=at_once, **others)
-    return knobs, [arrays(knobs, random) for _ in range(3)]
-
-
 cost = partial(product_cost, "gemv")
 
 
@@ -287,4 +262,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("gemv", Gemv, refusal, cost, reference, sample, match, space)
+FAMILY = Family("gemv", Gemv, refusal, cost, match, space)

@@ -7,7 +7,6 @@ is worth its pass over B where the product reads B often: many rows.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from random import Random
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_target
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_target
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.variants import knob_space, shares
 from pyc_mlir.pipelines.target.cost import Cost
@@ -67,14 +66,6 @@ class Panels:
         last = np.zeros((self.depth, self.last_width), b.dtype)
         last[:, : self.columns - self.edge] = b[:, self.edge :]
         return np.concatenate([panels.ravel(), last.ravel()]).astype(DTYPES[self.dtype])
-
-    def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """Return the B that `pack` was given."""
-        edge = self.depth * self.edge
-        panels = packed[:edge].reshape(self.full, self.depth, self.panel)
-        whole = panels.transpose(1, 0, 2).reshape(self.depth, -1)
-        last = packed[edge:].reshape(self.depth, self.last_width)
-        return np.concatenate([whole, last], axis=1)[:, : self.columns]
 
 
 @dataclass(frozen=True)
@@ -180,9 +171,6 @@ def _transposed(k: Build, knobs: PanelPacking, b: Memory, panel: _Target) -> Non
             square(Index.of(whole), at, k.tail(Index.of(whole), depth), knobs.depth % k.lanes)
 
 
-_SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 79, 130)
-
-
 refusal = refuse_target
 
 
@@ -190,28 +178,6 @@ def cost(knobs: PanelPacking, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Count one read of B and one write of its panels."""
     traffic = 4 * (knobs.columns * knobs.depth + knobs.panels.size)
     return CostModel(target).kernel("packing", 0.0, traffic)
-
-
-def reference(knobs: PanelPacking, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the panels, exactly: every error is below the smallest number."""
-    b = arrays[0].T if knobs.transposed else arrays[0]
-    packed = knobs.panels.pack(b).astype(np.float64)
-    return packed, np.full_like(packed, np.finfo(np.float64).tiny)
-
-
-def sample(random: Random, target: Target) -> tuple[PanelPacking, list[Arrays]]:
-    """Draw knobs and three calls."""
-    knobs = PanelPacking(
-        random.choice(_SIZES),
-        random.choice(_SIZES),
-        panel=random.choice((16, 32, 64)),
-        transposed=random.random() < 0.5,
-        workgroups=random.choice((1, 2, 3)),
-    )
-    shape = knobs.kernel("k").operands[0].shape
-    values = np.random.default_rng(random.randrange(1 << 30))
-    sizes = [d for d in shape if isinstance(d, int)]
-    return knobs, [[values.normal(size=sizes).astype(np.float32)] for _ in range(3)]
 
 
 def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
@@ -224,4 +190,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("packing", PanelPacking, refusal, cost, reference, sample, space=space)
+FAMILY = Family("packing", PanelPacking, refusal, cost, space=space)

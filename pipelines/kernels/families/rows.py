@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import isfinite
-from random import Random
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.row_passes import (
     RowPass,
@@ -34,11 +33,8 @@ from pyc_mlir.pipelines.kernels.families.row_passes import (
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
-from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import (
-    ROUNDING,
-    SMALLEST,
     Index,
     least,
 )
@@ -50,8 +46,7 @@ from pyc_mlir.pipelines.kernels.match.pointwise import (
     longest,
     sources,
 )
-from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
-from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
 from pyc_mlir.pipelines.kernels.shared.tile import local
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
@@ -183,9 +178,6 @@ class Rows:
                 normalize(row, self.epsilon, *weights)
 
 
-Exact = tuple[np.ndarray, np.ndarray]
-
-
 def refusal(knobs: Rows, target: Target) -> str:
     """Refuse rows that no cache holds: they would be read from memory several times."""
     columns = knobs.columns
@@ -211,113 +203,6 @@ def cost(knobs: Rows, target: Target, sizes: Mapping[str, int]) -> Cost:
     traffic += knobs.prologue.read_bytes(rows, columns) + knobs.epilogue.read_bytes(rows, across)
     traffic //= 2 if knobs.dtype in HALVES else 1
     return CostModel(target).kernel("rows", flops, traffic)
-
-
-def reference(knobs: Rows, arrays: Arrays) -> Exact:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    x, *others = (np.asarray(a, np.float64) for a in arrays)
-    first = len(knobs.prologue.reads)
-    second = first + len(WEIGHTS.get(knobs.operation, ()))
-    x, off = evaluate(knobs.prologue, x, others[:first])
-    with np.errstate(all="ignore"):
-        if knobs.operation in EXPONENTIALS:
-            y, bound = _exponential(knobs, x, off)
-        elif knobs.operation in WEIGHTS:
-            y, bound = _norm(knobs, x, off, *others[first:second])
-        else:
-            y, bound = (v[:, None] for v in _reduction(knobs, x, off))
-    bound = np.where(np.isnan(bound), np.inf, bound)
-    y, bound = evaluate(knobs.epilogue, y, others[second:], bound)
-    if knobs.dtype in HALVES:
-        y, bound = stored(knobs.dtype, y, bound)
-    return (y[:, 0], bound[:, 0]) if knobs.operation in REDUCTIONS else (y, bound)
-
-
-def _steps(knobs: Rows, x: np.ndarray) -> float:
-    """Count the roundings that a sum along a row may see with 4 lanes, the narrowest vectors."""
-    return x.shape[1] / (4 * knobs.unroll) + 12 + knobs.unroll
-
-
-def _exponential(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
-    """Compute softmax or its logarithm; `off` is the error of x."""
-    below = x - x.max(1, keepdims=True)
-    power = np.exp(below)
-    total = power.sum(1, keepdims=True)
-    y, steps = power / total, _steps(knobs, x) + 8
-    moved = off + np.log((y * np.exp(off)).sum(1, keepdims=True))
-    # An infinite distance is exact.
-    near = np.where(np.isinf(below), 0.0, np.abs(below))
-    if knobs.operation == "softmax":
-        return y, y * (np.expm1(moved) + (near + steps) * ROUNDING) + 2 * SMALLEST
-    share = np.log(total)
-    weighed = (y * near).sum(1, keepdims=True)
-    bound = moved + (near + weighed + steps + np.abs(share)) * ROUNDING
-    return below - share, bound + ROUNDING * (near + share) + SMALLEST
-
-
-def _norm(
-    knobs: Rows,
-    x: np.ndarray,
-    off: np.ndarray,
-    scale: np.ndarray,
-    shift: np.ndarray | None = None,
-) -> Exact:
-    steps = _steps(knobs, x)
-    centre = 0.0 if shift is None else x.mean(1, keepdims=True)
-    slip = 0.0 if shift is None else steps * ROUNDING * np.abs(x).mean(1, keepdims=True)
-    far = x - centre
-    factor = 1 / np.sqrt((far * far).mean(1, keepdims=True) + knobs.epsilon)
-    unit = far * factor
-    y = unit * scale + (0.0 if shift is None else shift)
-    # What the mean is off moves each number; it changes the spread in the second order only, but
-    # the roundings of x - mean and what x is off do so in the first.
-    moved = (slip + ROUNDING * np.abs(far)) * factor
-    spread = np.abs(unit) * ((steps + 8) * ROUNDING + moved.max(1, keepdims=True) ** 2)
-    common = 0.0 if shift is None else off.mean(1, keepdims=True)
-    carried = off + common + np.abs(unit) * (np.abs(unit) * off).mean(1, keepdims=True)
-    bound = (moved + spread + factor * carried) * np.abs(scale) + 2 * ROUNDING * np.abs(y)
-    return y, bound + (0.0 if shift is None else ROUNDING * np.abs(shift)) + SMALLEST
-
-
-def _reduction(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
-    if knobs.operation in ("max", "min"):
-        return x.max(1) if knobs.operation == "max" else x.min(1), off.max(1)
-    y, bound = x.sum(1), _steps(knobs, x) * ROUNDING * np.abs(x).sum(1) + off.sum(1)
-    if knobs.operation == "mean":
-        y, bound = y / x.shape[1], bound / x.shape[1]
-    return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
-
-
-def sample(random: Random, target: Target) -> tuple[Rows, list[Arrays]]:
-    """Draw knobs and three calls of other values and dynamic sizes."""
-    rows, columns = random.choice(LENGTHS[:12]), random.choice(LENGTHS)
-    operation = random.choice(OPERATIONS)
-    reduces = operation in REDUCTIONS
-    dtype = random.choice(("f32", "f32", *HALVES))
-    knobs = Rows(
-        operation,
-        random.choice((rows, "m")),
-        columns if dtype in HALVES else random.choice((columns, "n")),
-        rows_per_workgroup=random.choice((1, 4, 64)),
-        unroll=random.choice((1, 2, 4)),
-        ahead=random.choice((0, 2)),
-        in_place=not reduces and random.random() < 0.2,
-        prologue=random_program(random, 2, choices=False) if random.random() < 0.4 else NOTHING,
-        epilogue=random_program(random, 3, columns=not reduces),
-        dtype=dtype,
-    )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: Rows, random: Random) -> Arrays:
-    rows = random.choice(LENGTHS[:12]) if isinstance(knobs.rows, str) else knobs.rows
-    columns = random.choice(LENGTHS) if isinstance(knobs.columns, str) else knobs.columns
-    values = np.random.default_rng(random.randrange(1 << 30))
-    x = values.normal(random.choice((0, 3)), random.choice((0.1, 1, 20)), (rows, columns))
-    weights = [values.normal(size=columns) for _ in WEIGHTS.get(knobs.operation, ())]
-    before = random_reads(knobs.prologue, rows, columns, random)
-    after = random_reads(knobs.epilogue, rows, columns, random)
-    return [a.astype(DTYPES[knobs.dtype]) for a in (x, *before, *weights, *after)]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -412,4 +297,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("rows", Rows, refusal, cost, reference, sample, match, space)
+FAMILY = Family("rows", Rows, refusal, cost, match, space)

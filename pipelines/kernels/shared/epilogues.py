@@ -4,25 +4,8 @@ from collections.abc import Sequence
 
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, InKernel, Pointwise, PointwiseStep
+from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector
-
-
-def layer(bias: bool = False, activation: str = "", residual: bool = False) -> Pointwise:
-    """activation(x + bias) + residual: a number a column, a step's name, a matrix; all optional."""
-    reads = (ROW,) * bias + (FULL,) * residual
-    steps: list[PointwiseStep] = []
-
-    def last() -> int:
-        return len(reads) + len(steps) if steps else 0
-
-    if bias:
-        steps.append(PointwiseStep("add", (0, 1)))
-    if activation:
-        steps.append(PointwiseStep(activation, (last(),)))
-    if residual:
-        steps.append(PointwiseStep("add", (last(), len(reads))))
-    return Pointwise(reads, (), tuple(steps))
 
 
 def overwritable(program: Pointwise, rows: Dim, once: bool) -> tuple[tuple[str, str], ...]:

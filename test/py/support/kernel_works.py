@@ -19,6 +19,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import PREDICATES
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS
 from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, PointwiseStep
 from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
@@ -53,6 +54,23 @@ def constant(work: Work, value: int, array: Array) -> Work:
     given = replace(work.inputs[value], array=lambda: array)
     inputs = (*work.inputs[:value], given, *work.inputs[value + 1 :])
     return replace(work, inputs=inputs)
+
+
+def layer(bias: bool = False, activation: str = "", residual: bool = False) -> Pointwise:
+    """activation(x + bias) + residual: a number a column, a step's name, a matrix; all optional."""
+    reads = (ROW,) * bias + (FULL,) * residual
+    steps: list[PointwiseStep] = []
+
+    def last() -> int:
+        return len(reads) + len(steps) if steps else 0
+
+    if bias:
+        steps.append(PointwiseStep("add", (0, 1)))
+    if activation:
+        steps.append(PointwiseStep(activation, (last(),)))
+    if residual:
+        steps.append(PointwiseStep("add", (last(), len(reads))))
+    return Pointwise(reads, (), tuple(steps))
 
 
 def normal(scale: float = 1.0, mean: float = 0.0) -> Fill:
@@ -267,8 +285,8 @@ def _span(g: Group, columns: Sequence[int]) -> None:
     reduced = g.dims(2, LENGTHS[:16] if columns != (1,) else (*LENGTHS, 1000, 3001))
     after = (g.size(columns, 0 if columns == (1,) else 0.25),) * (columns != (1,))
     shape = (*before, *reduced, *after)
-    if np.prod([d if isinstance(d, int) else 100 for d in shape]) > 300_000:
-        shape = (*before, g.random.choice(LENGTHS), *after)
+    if np.prod([d if isinstance(d, int) else max(LENGTHS[:16]) for d in shape]) > 300_000:
+        before, shape = (), (g.random.choice(LENGTHS[:12]), *after)
     axes = tuple(range(len(before), len(shape) - len(after)))
     fill = normal(g.random.choice((0.1, 1, 20)), g.random.choice((0, 3)))
     operation = g.random.choice(("sum", "mean", "max", "min"))
@@ -395,7 +413,7 @@ class Window:
     dilation: int
 
 
-def _window(g: Group, kernels: Sequence[int], dynamic: float = 0.0, dilated: bool = True) -> Window:
+def window(g: Group, kernels: Sequence[int], dynamic: float = 0.0, dilated: bool = True) -> Window:
     """An axis on an image that it fits; of a dynamic size only where as many outputs come out."""
     kernel = g.random.choice(kernels)
     dilation = g.random.choice((1, 1, 1, 2, 3)) if dilated else 1
@@ -447,7 +465,7 @@ def _images(g: Group, axes: Sequence[Window], channels: int, dtype: str, parts: 
 def _conv(g: Group) -> None:
     dtype = "f32" if g.chance(0.6) else g.random.choice(HALVES)
     dynamic = 0.15 if g.chance(0.5) else 0.0
-    axes = [_window(g, (1, 1, 2, 3, 3, 5, 7), dynamic) for _ in "hw"]
+    axes = [window(g, (1, 1, 2, 3, 3, 5, 7), dynamic) for _ in "hw"]
     groups = g.random.choice((1, 1, 1, 2, 3, 8))
     channels, filters = (groups * g.random.choice(s) for s in (CHANNELS, FILTERS))
     if g.chance(0.2):
@@ -481,7 +499,7 @@ def _winograd(g: Group) -> None:
 
 def _depthwise(g: Group) -> None:
     dtype = "f32" if g.chance(0.6) else g.random.choice(HALVES)
-    axes = [_window(g, (1, 2, 3, 3, 5, 7)) for _ in "hw"]
+    axes = [window(g, (1, 2, 3, 3, 5, 7)) for _ in "hw"]
     channels = g.random.choice((1, 3, 7, 8, 15, 16, 17, 32, 33, 50, 130))
     x = _images(g, axes, channels, dtype, 0.3)
     weights = g.constant((*(a.kernel for a in axes), 1, channels), dtype)
@@ -499,7 +517,7 @@ def _pooled(g: Group, x: int, axes: Sequence[Window], name: str) -> int:
 def _pool(g: Group) -> None:
     dtype = "f32" if g.chance(0.6) else g.random.choice(HALVES)
     name = g.random.choice(("max_pool2d", "avg_pool2d"))
-    axes = [_window(g, (1, 2, 3, 3, 5), dilated=name == "max_pool2d") for _ in "hw"]
+    axes = [window(g, (1, 2, 3, 3, 5), dilated=name == "max_pool2d") for _ in "hw"]
     channels = g.random.choice((1, 3, 7, 8, 15, 16, 17, 32, 33, 50))
     _after(g, _pooled(g, _images(g, axes, channels, dtype, 0.3), axes, name))
 
@@ -556,7 +574,7 @@ def _int8(g: Group) -> None:
         weights = g.constant((channels, filters), "i8", any_byte("i8"))
         y, taps = g.op("integer_matmul", x, weights, zero), 1
     else:
-        axes = [_window(g, (1, 1, 2, 3, 3, 5)) for _ in "hw"]
+        axes = [window(g, (1, 1, 2, 3, 3, 5)) for _ in "hw"]
         shape = (g.size((1, 2)), *(a.size for a in axes), channels)
         x = g.input(shape, dtype, any_byte(dtype))
         taps = axes[0].kernel * axes[1].kernel
@@ -568,7 +586,7 @@ def _int8(g: Group) -> None:
 
 def _int8_depthwise(g: Group) -> None:
     dtype = g.random.choice(BYTES)
-    axes = [_window(g, (1, 2, 3, 3, 5)) for _ in "hw"]
+    axes = [window(g, (1, 2, 3, 3, 5)) for _ in "hw"]
     channels = g.random.choice((2, 3, 7, 8, 15, 16, 17, 32, 33, 50, 130))
     shape = (g.size(FEW), *(a.size for a in axes), channels)
     x, zero = g.input(shape, dtype, any_byte(dtype)), _zero_point(g, dtype, constant=False)
@@ -580,7 +598,7 @@ def _int8_depthwise(g: Group) -> None:
 
 def _int8_pool(g: Group) -> None:
     dtype = g.random.choice(BYTES)
-    axes = [_window(g, (1, 2, 3, 3, 5)) for _ in "hw"]
+    axes = [window(g, (1, 2, 3, 3, 5)) for _ in "hw"]
     channels = g.random.choice((1, 3, 16, 31, 32, 33, 64, 65, 130))
     x = g.input((g.size((1, 2)), *(a.size for a in axes), channels), dtype, any_byte(dtype))
     _pooled(g, x, axes, "max_pool2d")

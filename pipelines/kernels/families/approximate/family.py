@@ -8,9 +8,6 @@ kernels (`approximated`) where it leaves room for them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from random import Random
-
-import numpy as np
 
 from pyc_mlir.dialects.numerics.approximation import WAYS
 from pyc_mlir.pipelines.kernels.families import gemm
@@ -30,16 +27,15 @@ from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, evaluate
+from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family
+from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.kernels.shared.counts import (
     APPROXIMATIONS,
-    COUNTS,
     MOST_WORKGROUPS,
     Counter,
 )
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
+from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.shared.unpacked import row_block
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
@@ -47,7 +43,6 @@ from pyc_mlir.pipelines.target.target import Target
 # Rows below which rounding them takes what the products gain.
 _LEAST_ROWS = 8
 _MOST_DEPTH = 1 << 16
-_ALLOWED = (3e-1, 1e-1, 3e-2, 1e-2, 1e-3)  # to draw from
 # Products of a form in the time of one of f32, at 512 x 512 x 512 (results/approximate.md); that of
 # bf16 was measured with another library.
 _FASTER = {"bytes": 2.7, "pairs": 1.5, "madd": 1.1, "plain": 0.5, "bf16": 1.4}
@@ -170,88 +165,6 @@ def cost(knobs: ApproximateGemm, target: Target, sizes: Mapping[str, int]) -> Co
     return quicker + Cost(constant_bytes=more)
 
 
-def reference(knobs: ApproximateGemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    product = knobs.product
-    a, packed, _, _, *reads, _ = (np.asarray(x, np.float64) for x in arrays)
-    b = product.panels.unpack(packed)
-    with np.errstate(invalid="ignore", over="ignore"):
-        value, sizes = a @ b, np.abs(a) @ np.abs(b)
-        own = gemm.slack(value, sizes, product.depth)
-        off = own + knobs.allowed * _greatest(value, product.panel)
-    return evaluate(product.epilogue, value, reads, np.where(np.isfinite(off), off, own))
-
-
-def _greatest(value: np.ndarray, panel: int) -> np.ndarray:
-    """Return for each element the greatest one of its row in its panel.
-
-    Infinities and NaN are none: they are computed exactly.
-    """
-    starts = np.arange(0, value.shape[1], panel)
-    sizes = np.where(np.isfinite(value), np.abs(value), 0.0)
-    most = np.maximum.reduceat(sizes, starts, axis=1)
-    return np.repeat(most, panel, axis=1)[:, : value.shape[1]]
-
-
-def sample(random: Random, target: Target) -> tuple[ApproximateGemm, list[Arrays]]:
-    """Draw a product of `gemm` in any form of the target, and three calls.
-
-    Of epilogues only those of layers: most other programs turn a large error into any number.
-    """
-    product, _ = gemm.sample(random, target)
-    epilogue = layer(
-        bias=random.random() < 0.5,
-        activation=random.choice(("", "relu", "gelu", "tanh")),
-        residual=random.random() < 0.3,
-    )
-    product = replace(product, epilogue=epilogue)
-    way, form = random.choice([(w, f) for w in WAYS for f in FORMS[w] if has_form(target, f)])
-    knobs = ApproximateGemm.on(target, product, way, random.choice(_ALLOWED), form)
-    if random.random() < 0.5:
-        knobs = replace(knobs, block=random.choice((1, 7, 24)))
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: ApproximateGemm, random: Random) -> Arrays:
-    """Return a call with outliers, rows and columns of zeros, and numbers that repeat."""
-    product = knobs.product
-    rows = random.choice(gemm.SIZES) if isinstance(product.rows, str) else product.rows
-    values = np.random.default_rng(random.randrange(1 << 30))
-    a = uneven(values.normal(size=(rows, product.depth)), values)
-    b = uneven(values.normal(size=(product.columns, product.depth)), values).T
-    reads = gemm.contents(product.epilogue, rows, product.columns, values)
-    return arguments(knobs, a, b, *reads)
-
-
-def uneven(x: np.ndarray, values: np.random.Generator) -> np.ndarray:
-    """Return the rows with outliers, zeros, equal numbers or other scales in some of them."""
-    x = x.copy()
-    for row in values.choice(len(x), size=len(x) // 2, replace=False):
-        kind = values.integers(7)
-        if kind == 0:
-            x[row] = 0
-        elif kind == 1:
-            x[row, values.integers(x.shape[1])] *= 1000
-        elif kind == 2:
-            x[row] = np.where(x[row] > 0, 1.0, 0.3)
-        elif kind == 3:
-            x[row] = np.maximum(x[row], 0)
-        elif kind == 4:
-            x[row] *= 10.0 ** values.integers(-6, 6)
-        elif kind == 5:
-            x[row] = 0.37
-    return x
-
-
-def arguments(knobs: ApproximateGemm, a: np.ndarray, b: np.ndarray, *reads: np.ndarray) -> Arrays:
-    """Return the arguments of a call for A and B."""
-    counts = np.zeros(MOST_WORKGROUPS * COUNTS, np.float32)
-    b = b.astype(np.float32)
-    layouts = (knobs.product.panels, knobs.words, knobs.facts)
-    packed = (layout.pack(b) for layout in layouts)
-    return [a.astype(np.float32), *packed, *(x.astype(np.float32) for x in reads), counts]
-
-
 def approximated(
     offer: KernelOffer, target: Target, way: str, allowed: float
 ) -> KernelOffer | None:
@@ -277,7 +190,5 @@ FAMILY = Family(
     ApproximateGemm,
     refusal,
     cost,
-    reference,
-    sample,
     approximated=approximated,
 )

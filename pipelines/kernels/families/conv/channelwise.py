@@ -8,26 +8,19 @@ tap by tap (`window.py`).
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any
-
-import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
     ChannelSlice,
     Piece,
-    channels_of,
     fits,
-    joined,
     operands,
-    random_parts,
 )
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     ConvAxis,
     TileRun,
     pixels_of,
-    random_axis,
     taps_at,
 )
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
@@ -42,7 +35,6 @@ from pyc_mlir.pipelines.target.target import Target
 _WIDTH = 8
 # Taps are unrolled along a row.
 _TAPS = 16
-_CHANNELS = (1, 3, 7, 8, 15, 16, 17, 32, 33, 50)
 
 
 def _width(target: Target, columns: ConvAxis) -> int:
@@ -151,30 +143,6 @@ class Geometry:
         rows = known(self.images) * self.outputs[0]
         widths = [w for w in range(1, _WIDTH + 1) if w <= max(1, self.outputs[1])]
         return {"images.width": widths, "images.workgroups": shares(target, rows)}
-
-    @staticmethod
-    def random(random: Random, target: Target, covered: bool = False) -> "Geometry":
-        """Draw a small window, for tests; `covered` ones always meet the image."""
-        while True:
-            images = random.choice((1, 2, "n"))
-            axes, channels = (random_axis(random), random_axis(random)), random.choice(_CHANNELS)
-            parts = random_parts(random, channels)
-            made = Geometry.on(target, images, *axes, channels, parts)
-            if made.is_covered or not covered:
-                return replace(made, workgroups=random.choice((1, 2, 3)))
-
-    def random_images(self, random: Random, values: np.random.Generator) -> list[np.ndarray]:
-        """Draw contents of `sources` for tests."""
-        images = random.choice((1, 2, 3)) if isinstance(self.images, str) else self.images
-        pitches = channels_of(self.channels, self.parts)
-        image = (images, self.rows.size, self.columns.size)
-        return [values.normal(size=(*image, pitch)) for pitch in pitches]
-
-    def given(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """x, and the arguments of a call behind its sources; in f64."""
-        arrays = [np.asarray(a, np.float64) for a in arrays]
-        count = len(self.sources)
-        return joined(arrays[:count], self.parts), arrays[count:]
 
 
 @dataclass(frozen=True)

@@ -5,29 +5,17 @@ Prices, checks and offers of the direct convolution that `direct.py` builds.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from random import Random
-from typing import Any
 
-import numpy as np
-
-from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.conv.direct import DirectConv
 from pyc_mlir.pipelines.kernels.families.conv.images import find
-from pyc_mlir.pipelines.kernels.families.conv.sources import joined, random_parts
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     ConvAxis,
-    random_axis,
-    under_taps,
 )
-from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
 from pyc_mlir.pipelines.kernels.lang.language import HALVES
-from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate, in_halves
-from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import known
 from pyc_mlir.pipelines.kernels.shared.tile import refuse_tile
 from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, cuts, knob_space
@@ -75,79 +63,6 @@ def cost(knobs: DirectConv, target: Target, sizes: Mapping[str, int]) -> Cost:
     idle = weights / knobs.weights
     seconds = max(made.seconds, idle * CostModel(target).kernel("conv", flops, 0).seconds)
     return replace(made, seconds=seconds, constant_bytes=size * weights)
-
-
-def reference(knobs: DirectConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    given = [np.asarray(a, np.float64) for a in arrays]
-    count = max(1, len(knobs.parts))
-    x, (packed, *reads) = joined(given[:count], knobs.parts), given[count:]
-    x = x.transpose(0, 2, 3, 1) if knobs.planar else x
-    knobs = _known(
-        knobs, dict(zip((knobs.rows.name, knobs.columns.name), x.shape[1:3], strict=True))
-    )
-    depth, groups = knobs.channels // knobs.groups, knobs.groups
-    w = knobs.layout.unpack(packed).reshape(knobs.taps, depth, groups, -1)
-    value: Any = 0.0
-    sizes: Any = 0.0
-    for tap, met in under_taps(x, knobs.rows, knobs.columns, 0.0):
-        each = met.reshape(*met.shape[:3], groups, depth)
-        value = value + np.einsum("nhwgd,dgf->nhwgf", each, w[tap])
-        sizes = sizes + np.einsum("nhwgd,dgf->nhwgf", np.abs(each), np.abs(w[tap]))
-    matrix = value.reshape(-1, knobs.filters)
-    error = slack(matrix, sizes.reshape(matrix.shape), knobs.taps * depth)
-    exact, bound = evaluate(knobs.epilogue, matrix, reads, error)
-    if knobs.dtype in HALVES:
-        exact, bound = stored(knobs.dtype, exact, bound)
-    shape = (x.shape[0], *knobs.outputs, knobs.filters)
-    return exact.reshape(shape), bound.reshape(shape)
-
-
-_CHANNELS = (1, 2, 3, 4, 5, 8, 13, 16, 33)
-_FILTERS = (1, 3, 4, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 79)
-
-
-def sample(random: Random, target: Target) -> tuple[DirectConv, list[Arrays]]:
-    """Draw knobs, half of the time those that ship for the target, and three calls."""
-    groups = random.choice((1, 1, 1, 2, 3, 8))
-    rows, columns = (_any_axis(random, name) for name in ("high", "wide"))
-    sizes = (groups * random.choice(_CHANNELS), groups * random.choice(_FILTERS), groups)
-    others: dict[str, Any] = {
-        "epilogue": random_epilogue(random),
-        "planar": random.random() < 0.2,
-        "workgroups": random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
-    }
-    if groups == 1 and not others["planar"]:
-        others["parts"] = random_parts(random, sizes[0])
-    if random.random() < 0.5:
-        others |= {"width": random.choice((1, 3, 6)), "panel": 16, "unroll": random.choice((1, 2))}
-    images = random.choice((1, 2, "n"))
-    if random.random() < 0.4:
-        dtype = random.choice(HALVES)
-        epilogue = in_halves(layer(bias=random.random() < 0.5, activation="relu"), dtype)
-        others |= {"dtype": dtype, "epilogue": epilogue}
-    knobs = DirectConv.on(target, images, rows, columns, *sizes, **others)
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _any_axis(random: Random, name: str) -> ConvAxis:
-    axis = random_axis(random)
-    alike = axis.stride == 1 and axis.outputs == axis.size
-    return replace(axis, name=name) if alike and random.random() < 0.5 else axis
-
-
-def _arrays(knobs: DirectConv, random: Random) -> Arrays:
-    knobs = _known(knobs, {a.name: random.choice((1, 2, 5, 14, 33)) for a in _unknown(knobs)})
-    images = random.choice((1, 2, 3)) if isinstance(knobs.images, str) else knobs.images
-    values = np.random.default_rng(random.randrange(1 << 30))
-    sources = knobs.kernel("k").operands[: max(1, len(knobs.parts))]
-    shapes = [[images, *[d for d in o.shape[1:] if isinstance(d, int)]] for o in sources]
-    weights = values.normal(size=(knobs.taps * knobs.channels // knobs.groups, knobs.filters))
-    pixels = images * knobs.outputs[0] * knobs.outputs[1]
-    arrays = [values.normal(size=shape) for shape in shapes]
-    arrays.append(knobs.layout.pack(weights.astype(np.float32)))
-    arrays += contents(knobs.epilogue, pixels, knobs.filters, values)
-    return [a.astype(DTYPES[knobs.dtype]) for a in arrays]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -200,4 +115,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("conv", DirectConv, refusal, cost, reference, sample, match, space)
+FAMILY = Family("conv", DirectConv, refusal, cost, match, space)

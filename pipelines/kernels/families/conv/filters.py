@@ -35,14 +35,6 @@ class Filters:
         matrices = whole.reshape(self.blocks, self.panels.depth, self.panels.columns)
         return np.concatenate([self.panels.pack(w) for w in matrices])
 
-    def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """Return the weights that `pack` was given."""
-        each = packed.reshape(self.blocks, self.panels.size)
-        shape = (self.taps, self.merged, -1, self.merged, self._filters)
-        whole = np.stack([self.panels.unpack(w).reshape(shape) for w in each])
-        parts = np.stack([whole[:, :, g, :, g] for g in range(self.merged)], 3)
-        return parts.transpose(1, 2, 0, 3, 4).reshape(self.taps * parts.shape[2], -1)
-
     @property
     def _filters(self) -> int:
         return self.panels.columns // self.merged

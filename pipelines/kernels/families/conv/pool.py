@@ -5,13 +5,8 @@ See `channelwise.py` for the loops.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from random import Random
-from typing import Any
-
-import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import (
     LARGEST,
@@ -23,23 +18,17 @@ from pyc_mlir.pipelines.kernels.families.conv.channelwise import (
 )
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.sources import pieces
-from pyc_mlir.pipelines.kernels.families.conv.window import PIXELS_OF_RESULT, under_taps
-from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
+from pyc_mlir.pipelines.kernels.families.conv.window import PIXELS_OF_RESULT
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import (
     NOTHING,
     InKernel,
     Pointwise,
-    evaluate,
-    in_halves,
 )
-from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
-from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.kernels.variants import knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -113,50 +102,6 @@ def cost(knobs: Pool, target: Target, sizes: Mapping[str, int]) -> Cost:
     return CostModel(target).kernel("pool", flops, traffic)
 
 
-def reference(knobs: Pool, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    images = knobs.images
-    x, reads = images.given(arrays)
-    start = -np.inf if knobs.operation == "max" else 0.0
-    views = [met for _, met in under_taps(x, images.rows, images.columns, start)]
-    shape = views[0].shape
-    error: Any = np.zeros(shape)
-    with np.errstate(all="ignore"):
-        if knobs.operation == "max":
-            value = np.maximum.reduce(views)
-        else:
-            met = [m for _, m in under_taps(np.ones_like(x), images.rows, images.columns, 0.0)]
-            count = np.sum(met, 0) if knobs.operation == "mean" else images.taps
-            total, sizes = np.sum(views, 0), np.sum(np.abs(views), 0)
-            value = total / count
-            error = slack(total, sizes, images.taps) / count + 2 * ROUNDING * np.abs(value)
-    matrix = value.reshape(-1, images.channels)
-    exact, bound = evaluate(knobs.epilogue, matrix, reads, error.reshape(matrix.shape))
-    if knobs.dtype in HALVES:
-        exact, bound = stored(knobs.dtype, exact, bound)
-    return exact.reshape(shape), bound.reshape(shape)
-
-
-def sample(random: Random, target: Target) -> tuple[Pool, list[Arrays]]:
-    """Draw knobs and three calls."""
-    operation = random.choice(OPERATIONS)
-    geometry = Geometry.random(random, target, covered=operation != "padded_mean")
-    knobs = Pool(operation, geometry, random_epilogue(random))
-    if random.random() < 0.4:
-        dtype = random.choice(HALVES)
-        epilogue = in_halves(layer(bias=random.random() < 0.5, activation="relu"), dtype)
-        knobs = Pool(operation, geometry, epilogue, dtype)
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: Pool, random: Random) -> Arrays:
-    images, values = knobs.images, np.random.default_rng(random.randrange(1 << 30))
-    x = images.random_images(random, values)
-    pixels = len(x[0]) * images.outputs[0] * images.outputs[1]
-    arrays = [*x, *contents(knobs.epilogue, pixels, images.channels, values)]
-    return [a.astype(DTYPES[knobs.dtype]) for a in arrays]
-
-
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a pooling of f32 and as much of what follows as the epilogue can do."""
     found = find(work, "max_pool2d", "avg_pool2d")
@@ -186,4 +131,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     return knob_space(knobs, knobs.images.to_try(target), lambda made: refusal(made, target))
 
 
-FAMILY = Family("pool", Pool, refusal, cost, reference, sample, match, space)
+FAMILY = Family("pool", Pool, refusal, cost, match, space)

@@ -9,7 +9,6 @@ by row, in vectors (`widen`).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -73,26 +72,6 @@ def fits(channels: int, parts: Sequence[ChannelSlice]) -> bool:
     """Return whether the parts lie in their tensors and are all channels together."""
     inside = all(p.width > 0 and 0 <= p.first <= p.pitch - p.width for p in parts)
     return inside and (not parts or sum(p.width for p in parts) == channels)
-
-
-def joined(arrays: Sequence[np.ndarray], parts: Sequence[ChannelSlice]) -> np.ndarray:
-    """Return the images that the contents of `operands` stand for."""
-    if not parts:
-        return arrays[0]
-    met = (a[..., p.first : p.first + p.width] for a, p in zip(arrays, parts, strict=True))
-    return np.concatenate(list(met), -1)
-
-
-def random_parts(random: Random, channels: int) -> tuple[ChannelSlice, ...]:
-    """Draw parts of so many channels, for tests; none half of the time."""
-    parts: list[ChannelSlice] = []
-    left = channels if random.random() < 0.5 else 0
-    while left:
-        width = random.randint(1, left) if len(parts) < 3 else left
-        first, more = random.choice(((0, 0), (0, 3), (5, 0), (16, 1)))
-        parts.append(ChannelSlice(first + width + more, first, width))
-        left -= width
-    return tuple(parts)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from math import prod
 
 import numpy as np
 
-from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 
 TAPS = 3
@@ -76,38 +75,3 @@ class Spectrum:
         spectrum = np.einsum("pi,qj,ijcf->pqcf", g, g, w, optimize=True)
         matrix = spectrum.reshape(self.panels.depth, -1).astype(np.float32)
         return self.panels.pack(matrix)
-
-    def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """Return `pack`'s weights [9, channels, filters], but for rounding, in f64."""
-        back = np.linalg.pinv(matrices(self.m).g)
-        side = self.m + TAPS - 1
-        spectrum = self.panels.unpack(packed).astype(np.float64)
-        spectrum = spectrum.reshape(side, side, self.channels, -1)
-        w = np.einsum("ip,jq,pqcf->ijcf", back, back, spectrum)
-        return w.reshape(TAPS * TAPS, self.channels, -1)
-
-
-def largest_terms(
-    m: int, rows: ConvAxis, columns: ConvAxis, x: np.ndarray, w: np.ndarray
-) -> np.ndarray:
-    """Sum the sizes of all terms of each output: each rounding is relative to that sum.
-
-    x [images, rows, columns, channels] and w [9, channels, filters] are absolute values; the result
-    is [images, output rows, output columns, filters].
-    """
-    parts, side = matrices(m), m + TAPS - 1
-    at, g, bt = np.abs(parts.at), np.abs(parts.g), np.abs(parts.bt)
-    spectrum = np.einsum("pi,qj,ijcf->pqcf", g, g, w.reshape(TAPS, TAPS, *w.shape[1:]))
-    high, wide = (-(-axis.outputs // m) for axis in (rows, columns))
-    more = [t * m + TAPS - 1 - a.size - a.low for a, t in ((rows, high), (columns, wide))]
-    pads = ((0, 0), (rows.low, max(0, more[0])), (columns.low, max(0, more[1])), (0, 0))
-    x = np.pad(x, pads)
-    sizes = np.zeros((x.shape[0], high * m, wide * m, w.shape[2]))
-    for i in range(high):
-        for j in range(wide):
-            tile = x[:, i * m : i * m + side, j * m : j * m + side]
-            moved = np.einsum("pi,qj,nijc->npqc", bt, bt, tile)
-            made = np.einsum("npqc,pqcf->npqf", moved, spectrum)
-            out = np.einsum("ip,jq,npqf->nijf", at, at, made)
-            sizes[:, i * m : i * m + m, j * m : j * m + m] = out
-    return sizes[:, : rows.outputs, : columns.outputs]

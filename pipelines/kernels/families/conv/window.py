@@ -8,9 +8,6 @@ known, while it runs (`taps_at`).
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from random import Random
-
-import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
@@ -175,29 +172,3 @@ def pixels_of(images: Dim, outputs: tuple[Dim, Dim]) -> Dim:
     """Return the positions of the result, an epilogue's rows; a name for unknown ones."""
     known = [d for d in (images, *outputs) if isinstance(d, int)]
     return math.prod(known) if len(known) == 3 else _PIXELS
-
-
-def under_taps(
-    x: np.ndarray, rows: ConvAxis, columns: ConvAxis, padding: float
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield each tap's number with its reads: [images, output rows, output columns, channels]."""
-    pads = ((0, 0), (rows.low, rows.high), (columns.low, columns.high), (0, 0))
-    padded = np.pad(x, pads, constant_values=padding)
-
-    def places(axis: ConvAxis, tap: int) -> slice:
-        first = tap * axis.dilation
-        return slice(first, first + (axis.outputs - 1) * axis.stride + 1, axis.stride)
-
-    for i in range(rows.kernel):
-        for j in range(columns.kernel):
-            yield i * columns.kernel + j, padded[:, places(rows, i), places(columns, j)]
-
-
-def random_axis(random: Random) -> ConvAxis:
-    """Draw a small window on an image that it fits."""
-    kernel = random.choice((1, 1, 2, 3, 3, 5, 7))
-    dilation = random.choice((1, 1, 1, 2, 3))
-    low, high = random.choice(((0, 0), (kernel // 2, kernel // 2), (0, 1), (2, 1), (4, 3)))
-    reach = dilation * (kernel - 1) + 1
-    size = max(1, reach - low - high) + random.choice((0, 1, 3, 6, 12, 13, 20, 31))
-    return ConvAxis(size, kernel, random.choice((1, 1, 2, 3)), low, high, dilation)

@@ -5,34 +5,17 @@ Prices, checks and offers of what `filtering.py` builds.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from random import Random
-from typing import Any
-
-import numpy as np
 
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.conv.filtering import Winograd
 from pyc_mlir.pipelines.kernels.families.conv.images import find
-from pyc_mlir.pipelines.kernels.families.conv.sources import (
-    channels_of,
-    joined,
-    random_parts,
-)
 from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
     SIZES,
     TAPS,
-    largest_terms,
 )
-from pyc_mlir.pipelines.kernels.families.conv.window import (
-    ConvAxis,
-    under_taps,
-)
-from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue
-from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
-from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import known
 from pyc_mlir.pipelines.kernels.shared.tile import refuse_tile
 from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, knob_space, shares
@@ -71,64 +54,6 @@ def cost(knobs: Winograd, target: Target, sizes: Mapping[str, int]) -> Cost:
     seconds = max(computed, 4 * weights / model.bandwidth)
     seconds += model.kernel("winograd.transform", transforms, 0).seconds
     return replace(made, seconds=seconds, constant_bytes=4 * weights)
-
-
-def reference(knobs: Winograd, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element.
-
-    The bound follows each number through the three transforms and the sums over channels.
-    """
-    given = [np.asarray(a, np.float64) for a in arrays]
-    count = max(1, len(knobs.parts))
-    x, (packed, *reads) = joined(given[:count], knobs.parts), given[count:]
-    w = knobs.layout.unpack(packed)
-    value: Any = 0.0
-    for tap, met in under_taps(x, knobs.rows, knobs.columns, 0.0):
-        value = value + np.einsum("nhwc,cf->nhwf", met, w[tap])
-    sizes = largest_terms(knobs.m, knobs.rows, knobs.columns, np.abs(x), np.abs(w))
-    matrix = value.reshape(-1, knobs.filters)
-    steps = knobs.channels + 4 * knobs.side + 8
-    error = steps * ROUNDING * sizes.reshape(matrix.shape) + 2.0**-100
-    exact, bound = evaluate(knobs.epilogue, matrix, reads, error)
-    return exact.reshape(value.shape), bound.reshape(value.shape)
-
-
-_CHANNELS = (1, 3, 8, 16, 17, 40)
-_FILTERS = (1, 8, 16, 17, 32, 48, 65)
-
-
-def sample(random: Random, target: Target) -> tuple[Winograd, list[Arrays]]:
-    """Draw knobs, half of the time those that ship for the target, and three calls."""
-    rows, columns = (_axis(random) for _ in range(2))
-    sizes = (random.choice(_CHANNELS), random.choice(_FILTERS))
-    others: dict[str, Any] = {"epilogue": random_epilogue(random)}
-    others["parts"] = random_parts(random, sizes[0])
-    if random.random() < 0.5:
-        height = random.choice((1, 4, 6))
-        others |= {"height": height, "block": height * random.choice((1, 3)), "panel": 16}
-        others |= {"unroll": random.choice((1, 2)), "workgroups": random.choice((1, 2, 3))}
-    images = random.choice((1, 2, "n"))
-    knobs = Winograd.on(target, random.choice(SIZES), images, rows, columns, *sizes, **others)
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _axis(random: Random) -> ConvAxis:
-    low, high = random.choice(((0, 0), (1, 1), (1, 1), (0, 1), (2, 2)))
-    size = max(1, TAPS - low - high) + random.choice((0, 1, 2, 5, 8, 13))
-    return ConvAxis(size, TAPS, 1, low, high)
-
-
-def _arrays(knobs: Winograd, random: Random) -> Arrays:
-    images = random.choice((1, 2, 3)) if isinstance(knobs.images, str) else knobs.images
-    values = np.random.default_rng(random.randrange(1 << 30))
-    image = (images, knobs.rows.size, knobs.columns.size)
-    weights = values.normal(size=(TAPS * TAPS * knobs.channels, knobs.filters))
-    pixels = images * knobs.outputs[0] * knobs.outputs[1]
-    pitches = channels_of(knobs.channels, knobs.parts)
-    arrays = [values.normal(size=(*image, pitch)) for pitch in pitches]
-    arrays.append(knobs.layout.pack(weights))
-    arrays += contents(knobs.epilogue, pixels, knobs.filters, values)
-    return [a.astype(np.float32) for a in arrays]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -179,4 +104,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("winograd", Winograd, refusal, cost, reference, sample, match, space)
+FAMILY = Family("winograd", Winograd, refusal, cost, match, space)

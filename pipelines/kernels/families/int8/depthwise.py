@@ -7,7 +7,6 @@ f32 where they are loaded. Products of bytes and their sums over a window are wh
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import WEIGHTED, Channelwise, Geometry
 from pyc_mlir.pipelines.kernels.families.conv.sources import Piece
-from pyc_mlir.pipelines.kernels.families.conv.window import PIXELS_OF_RESULT, under_taps
-from pyc_mlir.pipelines.kernels.families.gemm import contents
+from pyc_mlir.pipelines.kernels.families.conv.window import PIXELS_OF_RESULT
 from pyc_mlir.pipelines.kernels.families.int8.byte_conv import RESULTS
 from pyc_mlir.pipelines.kernels.families.int8.chain import after_sums, bias_of
 from pyc_mlir.pipelines.kernels.families.int8.family import images_of
@@ -25,12 +23,11 @@ from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS, NARROW, Narr
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory, Place
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
-from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, Vector, arith, int_vector
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.lang.values import Vector, arith, int_vector
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.kernels.variants import knob_space
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -193,51 +190,6 @@ def cost(knobs: ByteDepthwise, target: Target, sizes: Mapping[str, int]) -> Cost
     return CostModel(target).kernel("depthwise", flops, traffic)
 
 
-def reference(knobs: ByteDepthwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the result by numpy's integers, and the error that what follows the sums may have."""
-    images = knobs.images
-    x, w, *rest = arrays
-    x = x.view(np.int8 if knobs.signed else np.uint8).astype(np.float64)
-    zero = int(rest.pop(0)[0]) if knobs.shifted else 0
-    bias = rest.pop(0) if knobs.bias else 0
-    total: Any = 0.0
-    for tap, met in under_taps(x - zero, images.rows, images.columns, 0.0):
-        total = total + met * w[tap].astype(np.float64)
-    total = total + bias
-    if knobs.result == "i32":
-        return total, np.zeros(total.shape)
-    matrix = total.reshape(-1, images.channels)
-    exact, bound = evaluate(knobs.epilogue, matrix, rest, ROUNDING * np.abs(matrix))
-    if knobs.result in BOUNDS:
-        exact, bound = knobs.narrow.reference(exact, bound)
-    return exact.reshape(total.shape), bound.reshape(total.shape)
-
-
-def sample(random: Random, target: Target) -> tuple[ByteDepthwise, list[Arrays]]:
-    """Draw knobs and three calls."""
-    geometry = replace(Geometry.random(random, target), parts=())
-    result = random.choice(tuple(RESULTS))
-    epilogue = NOTHING if result == "i32" else layer(bias=random.random() < 0.5, activation="relu")
-    narrow = Narrow.random(random, result) if result in BOUNDS else NARROW
-    signed, shifted, bias = (random.random() < 0.5 for _ in range(3))
-    knobs = ByteDepthwise(geometry, epilogue, signed, shifted, bias, result, narrow)
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: ByteDepthwise, random: Random) -> Arrays:
-    images, values = knobs.images, np.random.default_rng(random.randrange(1 << 30))
-    x = images.random_images(random, values)[0]
-    w = values.integers(-128, 128, (images.taps, images.channels)).astype(np.float32)
-    arrays = [values.integers(-128, 128, x.shape).astype(np.int8), w]
-    if knobs.shifted:
-        arrays.append(values.integers(-128, 256, 1).astype(np.int32))
-    if knobs.bias:
-        arrays.append(values.integers(-9999, 9999, images.channels).astype(np.int32))
-    pixels = len(x) * images.outputs[0] * images.outputs[1]
-    reads = contents(knobs.epilogue, pixels, images.channels, values)
-    return [*arrays, *(a.astype(np.float32) for a in reads)]
-
-
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a convolution of bytes with a group for each channel, with constant weights."""
     node = work.nodes[0]
@@ -286,4 +238,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     return knob_space(knobs, knobs.images.to_try(target), lambda made: refusal(made, target))
 
 
-FAMILY = Family("int8_depthwise", ByteDepthwise, refusal, cost, reference, sample, match, space)
+FAMILY = Family("int8_depthwise", ByteDepthwise, refusal, cost, match, space)

@@ -5,28 +5,21 @@ operation that differs from numpy's integers is an error.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from random import Random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis, random_axis, under_taps
-from pyc_mlir.pipelines.kernels.families.gemm import contents
+from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis
 from pyc_mlir.pipelines.kernels.families.int8.byte_conv import ByteConv
 from pyc_mlir.pipelines.kernels.families.int8.chain import after_sums, bias_of
 from pyc_mlir.pipelines.kernels.families.int8.dot import AMX, VNNI, best_dot, has_dot
-from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS, NARROW, Narrow
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, evaluate
 from pyc_mlir.pipelines.kernels.lang.tiles import COLUMNS, ROW_BYTES, ROWS
-from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer
-from pyc_mlir.pipelines.kernels.shared.grid import known
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -37,8 +30,6 @@ from pyc_mlir.pipelines.target.work import Work, sizes
 _LOADING_ROWS = 8
 # Operations of f32 in whose time a sum is converted, and one of a tile stored and loaded before.
 _FINISHING_FLOPS = {AMX: 30, VNNI: 15}
-_I32 = DTYPES["i32"]
-_BYTES = (DTYPES["i8"], DTYPES["ui8"])
 
 
 def refusal(knobs: ByteConv, target: Target) -> str:
@@ -88,91 +79,6 @@ def tile_flops(knobs: ByteConv, pixels: int) -> float:
     products = 2.0 * COLUMNS * ROW_BYTES * max(height, _LOADING_ROWS) * tiles * window.steps
     after = constant("kernel.int8.amx") * knobs.epilogue.flops
     return products + after * pixels * knobs.filters
-
-
-def reference(knobs: ByteConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the result by numpy's integers, and the error allowed to the ops after the sums."""
-    x, packed, *rest = arrays
-    x = x.view(np.int8 if knobs.signed else np.uint8).astype(np.int64)
-    knobs = replace(knobs, columns=replace(knobs.columns, size=x.shape[2], name=""))
-    zero = int(rest.pop(0)[0]) if knobs.shifted else 0
-    if knobs.corrects:
-        rest.pop(0)
-    bias = rest.pop(0) if knobs.bias else 0
-    w = knobs.filters_layout.unpack(packed).astype(np.int64)
-    w = w.reshape(knobs.taps, knobs.channels, knobs.filters)
-    total: Any = 0
-    for tap, met in under_taps(x - zero, knobs.rows, knobs.columns, 0):
-        total = total + met @ w[tap]
-    total = total + bias
-    if knobs.result == "i32":
-        return total.astype(np.float64), np.zeros(total.shape)
-    matrix = total.reshape(-1, knobs.filters).astype(np.float64)
-    exact, bound = evaluate(knobs.epilogue, matrix, rest, ROUNDING * np.abs(matrix))
-    if knobs.result in BOUNDS:
-        exact, bound = knobs.narrow.reference(exact, bound)
-    return exact.reshape(total.shape), bound.reshape(total.shape)
-
-
-_CHANNELS = (4, 5, 8, 11, 16, 33, 64, 70, 130)
-_FILTERS = (1, 3, 8, 15, 16, 17, 33, 64, 79)
-
-
-def sample(random: Random, target: Target) -> tuple[ByteConv, list[Arrays]]:
-    """Draw knobs and three calls."""
-    rows, columns = (random_axis(random) for _ in "ab")
-    if random.random() < 0.4:
-        rows, columns = ConvAxis(1), ConvAxis(random.choice((1, 5, 14, 40)))
-        columns = replace(columns, name=random.choice(("", "wide")))
-    result = random.choice(("i32", "f32", "i8", "ui8"))
-    epilogue = NOTHING if result == "i32" else layer(bias=random.random() < 0.5, activation="relu")
-    narrow = NARROW
-    if result in BOUNDS:
-        narrow = Narrow.random(random, result)
-    knobs = ByteConv.for_bytes(
-        target, random.choice((1, 2)), (rows, columns), random.choice(_CHANNELS),
-        random.choice(_FILTERS), epilogue=epilogue, result=result, narrow=narrow,
-        signed=random.random() < 0.5, shifted=random.random() < 0.5, bias=random.random() < 0.5,
-        workgroups=random.choice(((1, 1), (2, 1), (1, 2))),
-    )  # fmt: skip
-    if has_dot(target, VNNI) and random.random() < 0.5:
-        knobs = replace(knobs, form="madd")
-    if has_dot(target, AMX) and random.random() < 0.6:
-        knobs = _in_tiles(knobs, random)
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _in_tiles(knobs: ByteConv, random: Random) -> ByteConv:
-    """Return the same kernel in tiles, for another block, if tiles have its window."""
-    kept = {f.name: getattr(knobs, f.name) for f in fields(ByteConv)}
-    width, panel = random.choice(((32, 32), (32, 32), (16, 32), (16, 48), (32, 16)))
-    try:
-        return ByteConv(**{**kept, "form": AMX, "width": width, "panel": panel})
-    except PycError:
-        return knobs
-
-
-def _arrays(knobs: ByteConv, random: Random) -> Arrays:
-    values = np.random.default_rng(random.randrange(1 << 30))
-    wide = random.choice((1, 5, 14, 33)) if knobs.columns.name else knobs.columns.size
-    known_axis = replace(knobs.columns, size=wide, name="")
-    shape = (known(knobs.images), knobs.rows.size, wide, knobs.channels)
-    w = values.integers(-128, 128, (knobs.taps * knobs.channels, knobs.filters)).astype(np.int8)
-    arrays = [values.integers(-128, 128, shape).astype(np.int8), knobs.filters_layout.pack(w)]
-    operands = {o.name: o for o in knobs.kernel("k").operands}
-    if knobs.shifted:
-        bounds = (-128, 128) if knobs.signed else (0, 256)
-        bounds = bounds if knobs.is_copied else (-128, 256)
-        arrays.append(values.integers(*bounds, 1).astype(np.int32))
-    if knobs.corrects:
-        layout = operands["sums"].layout
-        assert layout is not None
-        arrays.append(layout.pack(w))
-    if knobs.bias:
-        arrays.append(values.integers(-9999, 9999, knobs.filters).astype(np.int32))
-    pixels = known(knobs.images) * knobs.rows.outputs * known_axis.outputs
-    reads = contents(knobs.epilogue, pixels, knobs.filters, values)
-    return [*arrays, *(a.astype(np.float32) for a in reads)]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -282,4 +188,4 @@ def images_of_window(
     return ("n" if shape[0] is None else shape[0]), (axes[0], axes[1])
 
 
-FAMILY = Family("int8", ByteConv, refusal, cost, reference, sample, match)
+FAMILY = Family("int8", ByteConv, refusal, cost, match)

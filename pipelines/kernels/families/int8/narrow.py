@@ -7,12 +7,8 @@ integers, and packing them saturates. On x86 up to four vectors are packed into 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any
 
-import numpy as np
-
-from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, Place, llvm
 from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise
 from pyc_mlir.pipelines.kernels.lang.stored import nearest
@@ -68,29 +64,6 @@ class Narrow:
         if steps[-1].operands[0] != before:
             return program, cut
         return replace(program, steps=tuple(steps[:-1])), replace(cut, rounded=True, point=point)
-
-    @staticmethod
-    def random(random: Random, dtype: str) -> "Narrow":
-        """Return any conversion, for tests."""
-        rounded = random.random() < 0.7
-        return Narrow(dtype, rounded, random.choice((0, 0, 5, 120, -128)) if rounded else 0)
-
-    def reference(self, exact: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bytes as numbers of i8, and what they may be off by.
-
-        They are off only where the bound reaches from one number to the next.
-        """
-        info = np.iinfo(DTYPES[self.dtype])
-
-        def made(value: np.ndarray) -> np.ndarray:
-            whole = np.rint(value) + self.point if self.rounded else np.trunc(value)
-            return np.clip(np.nan_to_num(whole, posinf=1e9, neginf=-1e9), info.min, info.max)
-
-        own, low, high = made(exact), made(exact - bound), made(exact + bound)
-        off = np.maximum(own - low, high - own)
-        if self.dtype == "ui8":  # Held as bytes with a sign, of which 255 is next to 0.
-            own, off = own.astype(np.uint8).view(np.int8).astype(np.float64), off * 256
-        return own, off
 
     def store(
         self,

@@ -11,7 +11,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,11 @@ from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS, NARROW, Narr
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, find, sources
-from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow, refuse_target
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -144,50 +142,6 @@ def cost(knobs: ByteElementwise, target: Target, sizes: Mapping[str, int]) -> Co
     traffic = each * rows * columns + knobs.program.read_bytes(rows, columns)
     flops = (knobs.program.flops + 1) * rows * columns
     return CostModel(target).kernel("elementwise", flops, traffic)
-
-
-def reference(knobs: ByteElementwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    typed = zip(arrays, knobs.dtypes, strict=True)
-    x, *reads = (a if d == "f32" else a.view(DTYPES[d]).astype(np.float64) for a, d in typed)
-    exact, bound = evaluate(knobs.program, x, reads)
-    return (exact, bound) if knobs.result == "f32" else knobs.narrow.reference(exact, bound)
-
-
-_ROWS = (1, 1, 2, 3, 5, 17)
-_COLUMNS = (1, 7, 15, 16, 17, 33, 64, 100, 129, 257, 1000)
-
-
-def sample(random: Random, target: Target) -> tuple[ByteElementwise, list[Arrays]]:
-    """Draw knobs and three calls of other values and dynamic sizes."""
-    rows, columns = random.choice((*_ROWS, "m")), random.choice((random.choice(_COLUMNS), "n"))
-    program = random_program(random, 3, choices=False)
-    dtypes = tuple(random.choice(("f32", *_BYTES)) for _ in range(1 + len(program.reads)))
-    result = random.choice(("f32", *_BYTES))
-    narrow = NARROW
-    if result in BOUNDS:
-        narrow = replace(Narrow.random(random, result), finite=False)
-    knobs = ByteElementwise(
-        *(rows, columns, program, dtypes, result, narrow),
-        rows_part=random.choice((1, 2, 64)),
-        columns_part=random.choice((16, 64, 1 << 16)),
-        unroll=random.choice((1, 2, 4)),
-    )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: ByteElementwise, random: Random) -> Arrays:
-    rows = random.choice(_ROWS) if isinstance(knobs.rows, str) else knobs.rows
-    columns = random.choice(_COLUMNS) if isinstance(knobs.columns, str) else knobs.columns
-    values = np.random.default_rng(random.randrange(1 << 30))
-    plain = [
-        values.normal(0, 5, (rows, columns)),
-        *random_reads(knobs.program, rows, columns, random),
-    ]
-    return [
-        a.astype(np.float32) if d == "f32" else values.integers(-128, 128, a.shape).astype(np.int8)
-        for a, d in zip(plain, knobs.dtypes, strict=True)
-    ]
 
 
 @dataclass(frozen=True)
@@ -414,4 +368,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("int8_elementwise", ByteElementwise, refusal, cost, reference, sample, match, space)
+FAMILY = Family("int8_elementwise", ByteElementwise, refusal, cost, match, space)

@@ -6,17 +6,12 @@ which the window has too: the maximum stays.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any
-
-import numpy as np
 
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     PIXELS_OF_RESULT,
     ConvAxis,
-    random_axis,
-    under_taps,
 )
 from pyc_mlir.pipelines.kernels.families.int8.family import images_of_window
 from pyc_mlir.pipelines.kernels.families.int8.narrow import BOUNDS
@@ -25,7 +20,7 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Mask, arith, least, vector
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow, refuse_target
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -133,35 +128,6 @@ def cost(knobs: BytePool, target: Target, sizes: Mapping[str, int]) -> Cost:
     return CostModel(target).kernel("pool", float(taps * outputs) / _IN_A_LANE, read + outputs)
 
 
-def reference(knobs: BytePool, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result, as bytes with a sign, and that none may differ."""
-    x = arrays[0].view(DTYPES[knobs.dtype])
-    low = np.iinfo(DTYPES[knobs.dtype]).min
-    taps = [met for _, met in under_taps(x, knobs.rows, knobs.columns, low)]
-    exact = np.maximum.reduce(taps).view(np.int8).astype(np.float64)
-    return exact, np.zeros(exact.shape)
-
-
-def _random_axis(random: Random) -> ConvAxis:
-    while not _covers(axis := replace(random_axis(random), dilation=1)):
-        pass
-    return axis
-
-
-_CHANNELS = (1, 3, 16, 31, 32, 33, 64, 65, 130)
-
-
-def sample(random: Random, target: Target) -> tuple[BytePool, list[Arrays]]:
-    """Draw knobs and three calls."""
-    rows, columns = (_random_axis(random) for _ in "ab")
-    dtype, workgroups = random.choice(tuple(BOUNDS)), random.choice((1, 2))
-    images = random.choice((1, 2))
-    knobs = BytePool(images, rows, columns, random.choice(_CHANNELS), dtype, workgroups)
-    shape = (images, rows.size, columns.size, knobs.channels)
-    values = np.random.default_rng(random.randrange(1 << 30))
-    return knobs, [[values.integers(-128, 128, shape).astype(np.int8)] for _ in range(3)]
-
-
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Match a pooling by maxima of NHWC images of bytes."""
     node = work.nodes[0]
@@ -183,4 +149,4 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     return [KernelOffer(knobs, 1, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
 
 
-FAMILY = Family("int8_pool", BytePool, refusal, cost, reference, sample, match)
+FAMILY = Family("int8_pool", BytePool, refusal, cost, match)

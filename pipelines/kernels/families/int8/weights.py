@@ -67,23 +67,6 @@ class ByteFilters:
         whole = matrix[:, : panels.edge].reshape(panels.depth, panels.full, self.panel)
         return np.concatenate([whole.transpose(1, 0, 2).ravel(), last.ravel()]).astype(np.int32)
 
-    def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """Return the w that `pack` was given."""
-        edge, panels = self.panels.depth * self.panels.edge, self.panels
-        whole = packed[:edge].reshape(panels.full, panels.depth, self.panel)
-        matrix = whole.transpose(1, 0, 2).reshape(panels.depth, -1)
-        last = packed[edge:].reshape(panels.depth, panels.last_width)
-        matrix = np.concatenate([matrix, last], axis=1)[:, : self.filters]
-        (channels, counts), count = self._quads, words_of(self.form)
-        each = matrix.reshape(self.taps, len(channels), count, self.filters)
-        parts = np.ascontiguousarray(np.moveaxis(each, 2, -1)).view(
-            np.int8 if count == 1 else np.int16
-        )
-        quads = parts if count == 1 else parts[..., [0, 2, 1, 3]]
-        out = np.zeros((self.taps, self.channels, self.filters), np.int32)
-        out[:, channels[counts]] = np.moveaxis(quads, -1, -2)[:, counts]
-        return out.reshape(-1, self.filters)
-
 
 @dataclass(frozen=True)
 class TapRanges:

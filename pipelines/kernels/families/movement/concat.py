@@ -8,21 +8,17 @@ where a norm and an activation follow the concatenation (DenseNet).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from random import Random
 from typing import Any
-
-import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
-from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow, refuse_target
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -123,31 +119,6 @@ def cost(knobs: Concat, target: Target, sizes: Mapping[str, int]) -> Cost:
     return CostModel(target).kernel("concat", knobs.program.flops * rows * knobs.columns, traffic)
 
 
-def reference(knobs: Concat, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    parts, reads = arrays[: len(knobs.widths)], arrays[len(knobs.widths) :]
-    return evaluate(knobs.program, np.concatenate(parts, 1), reads)
-
-
-def sample(random: Random, target: Target) -> tuple[Concat, list[Arrays]]:
-    """Draw knobs and three calls of other values and dynamic sizes."""
-    widths = [
-        random.choice((1, 3, 8, 15, 16, 17, 32, 33, 100)) for _ in range(random.randint(1, 5))
-    ]
-    rows: Dim = random.choice((1, 2, 7, 30, "m"))
-    program = random_program(random, 4) if random.random() < 0.7 else NOTHING
-    part, unroll = random.choice((1, 2, 64)), random.choice((1, 2, 4))
-    knobs = Concat(rows, tuple(widths), program, part, unroll)
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: Concat, random: Random) -> Arrays:
-    rows = random.choice((1, 5, 12)) if isinstance(knobs.rows, str) else knobs.rows
-    values = np.random.default_rng(random.randrange(1 << 30))
-    parts = [values.normal(size=(rows, w)).astype(np.float32) for w in knobs.widths]
-    return [*parts, *random_reads(knobs.program, rows, knobs.columns, random)]
-
-
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a tree of concatenations along one axis, and what follows as far as a program can.
 
@@ -220,4 +191,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("concat", Concat, refusal, cost, reference, sample, match, space)
+FAMILY = Family("concat", Concat, refusal, cost, match, space)

@@ -9,20 +9,19 @@ interleaved; IREE's code stores numbers one by one there.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from random import Random
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.convolution import spatial
-from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS, axis_taps, phase_taps
+from pyc_mlir.dialects.ops.resize import axis_taps, phase_taps
 from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, Index, Vector, fma, interleaved, least
+from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, fma, interleaved, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow, refuse_target
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow, refuse_target
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, share
 from pyc_mlir.pipelines.kernels.variants import knob_space, shares
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -241,52 +240,6 @@ def cost(knobs: Resize, target: Target, sizes: Mapping[str, int]) -> Cost:
     return CostModel(target).kernel("resize", flops, 4 * (elements + made))
 
 
-def reference(knobs: Resize, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    x = np.asarray(arrays[0], np.float64)
-    value, size = (_grown(_grown(a, knobs.down, 1), knobs.along, 2) for a in (x, np.abs(x)))
-    terms = len(knobs.down.taps[0]) + len(knobs.along.taps[0])
-    return value, size * ROUNDING * (2 * terms if terms > 2 else 0)
-
-
-def _grown(x: np.ndarray, phases: Phases, axis: int) -> np.ndarray:
-    """x with one axis resized."""
-    places = np.arange(x.shape[axis])
-    made = [
-        sum(w * np.take(x, np.clip(places + d, 0, len(places) - 1), axis) for d, w in taps)
-        for taps in phases.taps
-    ]
-    shape = [n * phases.factor if i == axis else n for i, n in enumerate(x.shape)]
-    return np.stack(made, axis + 1).reshape(shape)
-
-
-def sample(random: Random, target: Target) -> tuple[Resize, list[Arrays]]:
-    """Draw knobs and three calls of other values and numbers of images."""
-    how = (
-        random.choice(("nearest", "linear")),
-        random.choice([c for c in COORDINATES if c != "align_corners"]),
-        random.choice(list(ROUNDINGS)),
-    )
-    planar = random.random() < 0.5
-    knobs = Resize(
-        random.choice((1, 2, "n")),
-        random.choice((1, 2, 5)),
-        random.choice((1, 2, 15, 16, 17, 19, 40)),
-        1 if planar else random.choice((1, 3, 8, 16, 33)),
-        Phases.of(random.choice((1, 2, 3)), *how),
-        Phases.of(2 if planar else random.choice((1, 2, 4)), *how),
-        random.choice((1, 3)),
-    )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: Resize, random: Random) -> Arrays:
-    values = np.random.default_rng(random.randrange(1 << 30))
-    images = random.choice((1, 2, 3)) if isinstance(knobs.images, str) else knobs.images
-    shape = (images, knobs.rows, knobs.columns, *(() if knobs.is_planar else (knobs.channels,)))
-    return [values.normal(size=shape).astype(np.float32)]
-
-
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a resize by whole factors, to twice the width if NCHW; images of known sizes."""
     node = work.nodes[0]
@@ -348,4 +301,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("resize", Resize, refusal, cost, reference, sample, match, space)
+FAMILY = Family("resize", Resize, refusal, cost, match, space)

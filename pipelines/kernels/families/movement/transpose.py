@@ -12,9 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from random import Random
-
-import numpy as np
 
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.choices.space import KnobSpace
@@ -23,7 +20,7 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.variants import knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -210,7 +207,6 @@ class TransposeTile:
         self.y.store(value, self.b, *place, streaming=self.streaming)
 
 
-_SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 100)
 _LEAST_INNER = 8
 
 
@@ -233,42 +229,6 @@ def cost(knobs: Transpose, target: Target, sizes: Mapping[str, int]) -> Cost:
     dims = (knobs.batch, knobs.rows, knobs.columns, knobs.inner)
     traffic = 8 * prod(d if isinstance(d, int) else sizes[d] for d in dims)
     return CostModel(target).kernel("transpose", 0, traffic)
-
-
-def reference(knobs: Transpose, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the result, which is exact."""
-    y = np.swapaxes(np.asarray(arrays[0], np.float64), 1, 2)
-    return y, np.zeros_like(y)
-
-
-def sample(random: Random, target: Target) -> tuple[Transpose, list[Arrays]]:
-    """Draw knobs and three calls of other values and dynamic sizes."""
-    rows, columns = (random.choice((random.choice(_SIZES[4:]), name)) for name in "mn")
-    inner = random.choice((1, 1, random.choice((8, 9, 16, 33)), "q"))
-    together = rows if inner == 1 else inner
-    knobs = Transpose(
-        random.choice((1, 3, "b")),
-        max(rows, 16) if isinstance(rows, int) else rows,
-        max(columns, 16) if isinstance(columns, int) else columns,
-        inner,
-        tile_rows=random.choice((16, 48, 256)),
-        tile_columns=random.choice((16, 48, 256)),
-        batches=random.choice((1, 2)),
-        down=random.random() < 0.5,
-        streaming=isinstance(together, int) and together >= 16 and together % 16 == 0,
-    )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: Transpose, random: Random) -> Arrays:
-    dims = (knobs.batch, knobs.rows, knobs.columns, *([] if knobs.inner == 1 else [knobs.inner]))
-    few = (1, 2, 5)
-    shape = [
-        d if isinstance(d, int) else random.choice(few if place == 0 else _SIZES)
-        for place, d in enumerate(dims)
-    ]
-    values = np.random.default_rng(random.randrange(1 << 30))
-    return [values.normal(size=shape).astype(np.float32)]
 
 
 @dataclass(frozen=True)
@@ -345,4 +305,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("transpose", Transpose, refusal, cost, reference, sample, match, space)
+FAMILY = Family("transpose", Transpose, refusal, cost, match, space)

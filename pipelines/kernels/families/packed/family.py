@@ -1,26 +1,16 @@
 """The kernel family ``packed``: prices, checks and offers of products with weights of few bits."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from random import Random
-
-import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.choices.space import KnobSpace
-from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
 from pyc_mlir.pipelines.kernels.families.packed.product import PackedProduct, can_round, has_table
 from pyc_mlir.pipelines.kernels.families.packed.weights import (
-    BlockPoints,
     Blocks,
-    BlockScales,
-    BlockWords,
-    out_of_panels,
 )
-from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import known
 from pyc_mlir.pipelines.kernels.shared.tile import refuse_tile
 from pyc_mlir.pipelines.kernels.variants import knob_space, shares
@@ -60,67 +50,6 @@ def cost(knobs: PackedProduct, target: Target, sizes: Mapping[str, int]) -> Cost
     traffic += knobs.epilogue.read_bytes(rows, blocks.columns)
     kind = "packed.rounded" if knobs.rounds else "packed"
     return CostModel(target).kernel(kind, flops, traffic)
-
-
-def reference(knobs: PackedProduct, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    blocks = knobs.blocks
-    x, words, scale, *reads = arrays
-    numbers = BlockWords(blocks).unpack(words).astype(np.float64)
-    if knobs.shifted:
-        points = out_of_panels(reads.pop(0), blocks.scales).astype(np.float64) + 1
-        numbers += np.repeat(points, blocks.block, axis=0)[: blocks.depth]
-    scales = np.repeat(out_of_panels(scale, blocks.scales), blocks.block, axis=0)
-    w, wide = numbers * scales[: blocks.depth], x.astype(np.float64)
-    value, terms = wide @ w, np.abs(wide) @ np.abs(w)
-    bound = slack(value, terms, blocks.depth + 2)
-    if knobs.rounds:
-        bound = bound + rounding_of_blocks(wide, w, blocks.block)
-    return evaluate(knobs.epilogue, value, reads, bound)
-
-
-def rounding_of_blocks(x: np.ndarray, w: np.ndarray, block: int) -> np.ndarray:
-    """Return how far sums may be off whose x is rounded to bytes block by block, at worst."""
-    starts = range(0, x.shape[1], block)
-    steps = np.maximum.reduceat(np.abs(x), starts, axis=1) / 127
-    return steps / 2 @ np.add.reduceat(np.abs(w), starts, axis=0)
-
-
-def sample(random: Random, target: Target) -> tuple[PackedProduct, list[Arrays]]:
-    """Draw knobs and three calls."""
-    bits, block = random.choice((4, 4, 8)), random.choice((16, 32, 64))
-    depth = 8 * random.choice((1, 2, 3, 4, 8, 8, 9, 12, 16, 20))
-    blocks = Blocks(random.choice((1, 15, 16, 17, 33, 64, 100, 129, 200)), depth, block, bits, 16)
-    rows = random.choice((1, 1, 2, 3, 5, 12, 13, 30, "m"))
-    knobs = PackedProduct.on(
-        target,
-        rows,
-        blocks,
-        shifted=random.random() < 0.4,
-        epilogue=random_epilogue(random),
-        workgroups=random.choice((1, 1, 2)),
-    )
-    if random.random() < 0.3:
-        knobs = replace(knobs, deep=random.choice((8, 24, 64)), tall=random.choice((1, 4)))
-    if random.random() < 0.2:
-        knobs = replace(knobs, table=False)
-    if can_round(knobs, target) and random.random() < 0.8:
-        knobs = knobs.rounding()
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: PackedProduct, random: Random) -> Arrays:
-    blocks, values = knobs.blocks, np.random.default_rng(random.randrange(1 << 30))
-    rows = random.choice((1, 1, 2, 7, 12, 25)) if isinstance(knobs.rows, str) else knobs.rows
-    packed = values.integers(0, 256, BlockWords(blocks).shape).astype(np.uint8)
-    scale = values.random((blocks.columns, blocks.count)).astype(np.float32)
-    arrays = [values.normal(size=(rows, blocks.depth)).astype(np.float32)]
-    arrays += [BlockWords(blocks).pack(packed), BlockScales(blocks).pack(scale)]
-    if knobs.shifted:
-        point = values.integers(0, 1 << blocks.bits, scale.shape).astype(np.uint8)
-        arrays.append(BlockPoints(blocks).pack(point))
-    reads = contents(knobs.epilogue, rows, blocks.columns, values)
-    return [*arrays, *(a.astype(np.float32) for a in reads)]
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -173,4 +102,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("packed", PackedProduct, refusal, cost, reference, sample, match, space)
+FAMILY = Family("packed", PackedProduct, refusal, cost, match, space)

@@ -9,15 +9,11 @@ ops, as the model does.
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from random import Random
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.space import KnobSpace
-from pyc_mlir.pipelines.kernels.families.gemm import SIZES, contents, is_packed, slack
+from pyc_mlir.pipelines.kernels.families.gemm import is_packed
 from pyc_mlir.pipelines.kernels.families.gemm import refusal as refuse_gemm
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.knobs import no_kernel
@@ -27,15 +23,12 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import (
     NOTHING,
     InKernel,
     Pointwise,
-    evaluate,
-    in_halves,
 )
-from pyc_mlir.pipelines.kernels.lang.pointwise_ops import stored
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable, store_tile
+from pyc_mlir.pipelines.kernels.registry import Family
+from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable, store_tile
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.shared.tile import ProductTile, bottom, local, partial_sums
 from pyc_mlir.pipelines.kernels.shared.unpacked import (
@@ -297,45 +290,6 @@ def cost(knobs: HalfGemm, target: Target, sizes: Mapping[str, int]) -> Cost:
     return made + Cost(constant_bytes=2 * knobs.panels.size)
 
 
-def reference(knobs: HalfGemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return the exact result in f64, and the error that a kernel may have, element by element."""
-    a, packed, *reads = (np.asarray(x, np.float64) for x in arrays)
-    b = knobs.panels.unpack(packed)
-    with np.errstate(invalid="ignore"):
-        value, terms = a @ b, np.abs(a) @ np.abs(b)
-    found = evaluate(knobs.epilogue, value, reads, slack(value, terms, knobs.depth))
-    return stored(knobs.dtype, *found)
-
-
-def sample(random: Random, target: Target) -> tuple[HalfGemm, list[Arrays]]:
-    """Draw knobs, half of the time the tile that ships for the target, and three calls."""
-    dtype = random.choice(HALVES)
-    rows = random.choice((random.choice(SIZES), "m"))
-    columns, depth = random.choice(SIZES), random.choice(SIZES)
-    epilogue = layer(
-        bias=random.random() < 0.5,
-        activation=random.choice(("", "relu", "gelu", "tanh")),
-        residual=random.random() < 0.3,
-    )
-    grids = random.choice(((1, 1), (2, 1), (1, 2), (3, 2)))
-    knobs = HalfGemm.on(target, rows, columns, depth, dtype, workgroups=grids)
-    knobs = replace(knobs, epilogue=in_halves(epilogue, dtype), far=random.random() < 0.25)
-    if random.random() < 0.5:
-        height, unroll = random.choice((1, 4, 6)), random.choice((1, 2, 4))
-        block = random.choice((1, 7, 24))
-        knobs = replace(knobs, height=height, panel=16, unroll=unroll, block=block)
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
-
-
-def _arrays(knobs: HalfGemm, random: Random) -> Arrays:
-    rows = random.choice(SIZES) if isinstance(knobs.rows, str) else knobs.rows
-    values = np.random.default_rng(random.randrange(1 << 30))
-    a, b = values.normal(size=(rows, knobs.depth)), values.normal(size=(knobs.depth, knobs.columns))
-    rest = contents(knobs.epilogue, rows, knobs.columns, values)
-    dtype = DTYPES[knobs.dtype]
-    return [a.astype(dtype), knobs.panels.pack(b), *(x.astype(dtype) for x in rest)]
-
-
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a product of halves with constant weights, with as much of the rest as fits."""
     node = work.nodes[0]
@@ -385,4 +339,4 @@ def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     )
 
 
-FAMILY = Family("half_gemm", HalfGemm, refusal, cost, reference, sample, match, space)
+FAMILY = Family("half_gemm", HalfGemm, refusal, cost, match, space)

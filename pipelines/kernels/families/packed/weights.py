@@ -17,15 +17,6 @@ def in_panels(matrix: np.ndarray, panels: Panels) -> np.ndarray:
     return np.concatenate([whole.transpose(1, 0, 2).ravel(), last.ravel()])
 
 
-def out_of_panels(packed: np.ndarray, panels: Panels) -> np.ndarray:
-    """Return the matrix that `in_panels` was given."""
-    edge = panels.depth * panels.edge
-    whole = packed[:edge].reshape(panels.full, panels.depth, panels.panel).transpose(1, 0, 2)
-    last = packed[edge:].reshape(panels.depth, panels.last_width)
-    matrix = np.concatenate([whole.reshape(panels.depth, -1), last], axis=1)
-    return matrix[:, : panels.columns]
-
-
 @dataclass(frozen=True)
 class Blocks:
     """Weights [columns, blocks, bytes] of `depth` numbers of `bits` bits in blocks of `block`."""
@@ -81,14 +72,6 @@ class BlockWords:
         flips = blocks.sign * (((1 << WORD) - 1) // ((1 << blocks.bits) - 1))
         signed = (words[:, : blocks.words.depth] ^ np.uint32(flips)).view(np.int32)
         return in_panels(signed.T, blocks.words)
-
-    def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """Return the numbers [depth, columns], less half their range."""
-        blocks, words = self.blocks, out_of_panels(packed, self.blocks.words)
-        shifts = np.arange(0, WORD, blocks.bits, dtype=np.int32)[:, None]
-        up = WORD - blocks.bits - shifts
-        numbers = (words[:, None] << up) >> (WORD - blocks.bits)
-        return numbers.reshape(-1, blocks.columns)
 
 
 @dataclass(frozen=True)

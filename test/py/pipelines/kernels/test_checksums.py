@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from kernel_runs import name_of, targets
+from kernel_works import layer
 from suites.checksums import Products
 
 from pyc_mlir.dialects.errors import PycError
@@ -12,7 +13,6 @@ from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.shared.checksums import PanelSums, signs
 from pyc_mlir.pipelines.kernels.shared.counts import MOST_WORKGROUPS
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
