@@ -709,7 +709,7 @@ def _elementwise(g: Group) -> None:
     g.chain(x, 5, g.random.randrange(len(shape)))
 
 
-_DRAWS: dict[str, Callable[[Group], object]] = {
+DRAWS: dict[str, Callable[[Group], object]] = {
     "rows": _rows,
     "gemm": _gemm,
     "half_gemm": _half_gemm,
@@ -735,13 +735,13 @@ _DRAWS: dict[str, Callable[[Group], object]] = {
     "elementwise": _elementwise,
 }
 # The families that offer kernels for groups; `packing` is asked for by others.
-MATCHING = tuple(_DRAWS)
+MATCHING = tuple(DRAWS)
 
 
 def drawn(family: str, random: Random) -> Group:
     """Draw a group of at least one op for a family."""
     while True:
         group = Group(random)
-        _DRAWS[family](group)
+        DRAWS[family](group)
         if any(v.op is not None for v in group.made):
             return group
