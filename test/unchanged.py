@@ -32,7 +32,7 @@ from pyc_mlir.api import build  # noqa: E402
 from pyc_mlir.compilation.options import make_options  # noqa: E402
 from pyc_mlir.dialects.util.codec import to_data  # noqa: E402
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier  # noqa: E402
-from pyc_mlir.pipelines.kernels.registry import BUILT_IN, FAMILIES  # noqa: E402
+from pyc_mlir.pipelines.kernels.registry import BUILT_IN  # noqa: E402
 from pyc_mlir.pipelines.target.target import Target  # noqa: E402
 
 SAMPLES = 200
@@ -50,15 +50,11 @@ Texts = Callable[[], Iterator[bytes]]
 
 
 def bodies(name: str, target: Target) -> Iterator[bytes]:
-    """Yield the code of sampled kernels of a family, each as the text of a module."""
+    """Yield the code of kernels that a family offers, each as the text of a module."""
+    from family_checks import knobs_of
     from iree.compiler.passmanager import PassManager
 
-    family, random = FAMILIES[name], Random(f"{name} {target.name}")
-    for number in range(SAMPLES):
-        try:
-            knobs = family.sample(random, target)[0]
-        except (IndexError, ValueError):  # a form that the target does not have
-            return
+    for number, knobs in enumerate(knobs_of(name, target, "bodies", SAMPLES)):
         carrier = Carrier(target)
         carrier.add(knobs.kernel(f"k{number}"))
         with carrier.context:

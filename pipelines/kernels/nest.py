@@ -22,13 +22,7 @@ from pyc_mlir.pipelines.kernels.knobs import known
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory, Place
 from pyc_mlir.pipelines.kernels.lang.narrow import Narrow, Whole
-from pyc_mlir.pipelines.kernels.lang.pointwise import (
-    FULL,
-    ROW,
-    InKernel,
-    Pointwise,
-    PointwiseStep,
-)
+from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.tiles import local_memory
 from pyc_mlir.pipelines.kernels.lang.values import (
     Condition,
@@ -357,23 +351,6 @@ def refuse_tile(family: str, height: int, panel: int, target: Target) -> str:
     if registers > target.vector_registers:
         return f"{family}: expected at most {target.vector_registers} registers, got {registers}"
     return ""
-
-
-def layer(bias: bool = False, activation: str = "", residual: bool = False) -> Pointwise:
-    """activation(x + bias) + residual: a number a column, a step's name, a matrix; all optional."""
-    reads = (ROW,) * bias + (FULL,) * residual
-    steps: list[PointwiseStep] = []
-
-    def last() -> int:
-        return len(reads) + len(steps) if steps else 0
-
-    if bias:
-        steps.append(PointwiseStep("add", (0, 1)))
-    if activation:
-        steps.append(PointwiseStep(activation, (last(),)))
-    if residual:
-        steps.append(PointwiseStep("add", (last(), len(reads))))
-    return Pointwise(reads, (), tuple(steps))
 
 
 def overwritable(program: Pointwise, rows: Dim, once: bool) -> tuple[tuple[str, str], ...]:

@@ -47,7 +47,6 @@ LONG_FILES = (
     "test_contract_check",
     "test_families",
     "test_reasons",
-    "test_variants",
     "test_bench_memory",
     "test_wrong_use",
     "test_conv_programs",

@@ -22,10 +22,11 @@ from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.measure.interleave import interleave, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.kernels.counts import COUNTS, MOST_WORKGROUPS
-from pyc_mlir.pipelines.kernels.families.approximate.family import ApproximateGemm, arguments
-from pyc_mlir.pipelines.kernels.families.approximate.forms import best_form
-from pyc_mlir.pipelines.kernels.families.gemm import Gemm, slack
+from pyc_mlir.pipelines.kernels.families.approximate import ApproximateGemm
+from pyc_mlir.pipelines.kernels.families.approximate_forms import best_form
+from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier, Kernel
+from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device, host_cpu
@@ -73,7 +74,9 @@ class Products:
         """Return what a product takes of A[rows, depth] and B[depth, columns]."""
         knobs = self.knobs[number]
         if isinstance(knobs, ApproximateGemm):
-            arrays = arguments(knobs, a, b)
+            layouts = (knobs.product.panels, knobs.words, knobs.facts)
+            packed = (layout.pack(b.astype(np.float32)) for layout in layouts)
+            arrays = [a, *packed, np.zeros(MOST_WORKGROUPS * COUNTS, np.float32)]
         else:
             arrays = [a, knobs.panels.pack(b)]
         return [to_device(x, self.device) for x in arrays]
@@ -210,7 +213,8 @@ def is_wrong(knobs: ApproximateGemm, a: np.ndarray, b: np.ndarray, got: np.ndarr
     product = knobs.product
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     exact = wide_a @ wide_b
-    own = slack(exact, np.abs(wide_a) @ np.abs(wide_b), product.depth)
+    # The error of sums in any order (Higham, 2002, section 3.1).
+    own = (product.depth + 4) * ROUNDING * (np.abs(wide_a) @ np.abs(wide_b)) + 2.0**-120
     rows = range(0, exact.shape[0], product.height)
     columns = range(0, exact.shape[1], product.panel)
     most = np.maximum.reduceat(np.maximum.reduceat(np.abs(exact), rows, 0), columns, 1)

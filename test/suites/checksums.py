@@ -20,7 +20,7 @@ from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.measure.interleave import interleave, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.kernels.counts import COUNTS, MOST_WORKGROUPS
-from pyc_mlir.pipelines.kernels.families.checked_gemm import CheckedGemm
+from pyc_mlir.pipelines.kernels.families.checked import CheckedGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier, Kernel
 from pyc_mlir.pipelines.target.target import Target

@@ -7,8 +7,7 @@ one is the result; a program without steps leaves value 0 as it is.
 
     bias = Pointwise((ROW,), (), (Step("add", (0, 1)), Step("gelu", (2,))))   # gelu(x + bias)
 
-A kernel declares `operands`, holds their memory (`InKernel`) and asks for each row's function;
-`evaluate` is the reference in f64 with the bound of the error.
+A kernel declares `operands`, holds their memory (`InKernel`) and asks for each row's function.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -57,13 +56,6 @@ class Read:
     def is_alike(self, rows: Dim) -> bool:
         """Return whether the operand is a matrix like the kernel's, read at the computed place."""
         return self.along and (self.each, self.count) == (1, 0) and (self.down or rows == 1)
-
-    def spread(self, array: np.ndarray, rows: int) -> np.ndarray:
-        """Return the operand's contents as something that broadcasts to the matrix."""
-        if not self.down:
-            return array
-        found = array[self.row(np.arange(rows))]
-        return found if self.along else found[:, None]
 
 
 FULL = Read(down=True, along=True)
@@ -212,35 +204,6 @@ def _steps(
         else:
             left.append(number)
     return left
-
-
-def evaluate(
-    program: Pointwise,
-    value: np.ndarray,
-    reads: Sequence[np.ndarray],
-    error: np.ndarray | float = 0.0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Evaluate the program on a matrix in f64, with the error that a kernel may have.
-
-    `error` is that of `value`; `reads` have the shapes of `operands`. The bound is infinite where
-    none holds: where a number may have passed the largest of f32.
-    """
-    rows = value.shape[0]
-    pairs = zip(program.reads, reads, strict=True)
-    exact = [np.asarray(value, np.float64)]
-    exact += [read.spread(np.asarray(array, np.float64), rows) for read, array in pairs]
-    exact += [np.array(np.float32(c), np.float64) for c in program.constants]
-    none = np.zeros(())
-    errors = [np.broadcast_to(np.float64(error), value.shape), *[none] * (len(exact) - 1)]
-    with np.errstate(all="ignore"):
-        for step in program.steps:
-            op = STEPS[step.op]
-            values, off = ([v[o] for o in step.operands] for v in (exact, errors))
-            made = op.exact(*values)
-            errors.append(op.bound(values, off, made))
-            exact.append(made)
-    last = -1 if program.steps else 0
-    return np.broadcast_to(exact[last], value.shape), np.broadcast_to(errors[last], value.shape)
 
 
 def _refusal(expected: str, came: object) -> PycError:

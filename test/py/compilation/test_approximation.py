@@ -22,9 +22,8 @@ from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT, Contract
 from pyc_mlir.pipelines.choices.evidence import AllowedError, NotOffered
-from pyc_mlir.pipelines.kernels.families.approximate.forms import best_form
-from pyc_mlir.pipelines.kernels.families.approximate.needs import needed_share
-from pyc_mlir.pipelines.kernels.families.int8.dot import MADD
+from pyc_mlir.pipelines.kernels.families.approximate_forms import best_form, needed_share
+from pyc_mlir.pipelines.kernels.families.bytes import MADD
 from pyc_mlir.runtime.counts import ApproximationCounts
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program

@@ -1,22 +1,26 @@
-"""Products of run-time matrices: knobs, orders of dimensions, NaN, tails, and packing kernels."""
+"""Products of run-time matrices: knobs, orders of dimensions, NaN, tails."""
+
+from functools import partial
 
 import numpy as np
 import pytest
 from assembly import hottest, innermost_loops
+from family_checks import computed
 from kernel_runs import Kernels, agrees, any_target, assembly, targets
+from kernel_works import layer
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.contraction import Contraction
-from pyc_mlir.pipelines.kernels.families.batch_gemm import FAMILY, STACK, BatchGemm
+from pyc_mlir.pipelines.kernels.families.batch import BATCH_GEMM as FAMILY
+from pyc_mlir.pipelines.kernels.families.batch import STACK, BatchGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
-from pyc_mlir.pipelines.kernels.families.packing import PanelPacking
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, NUMBER, Pointwise, PointwiseStep
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
 
 AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
+product = partial(computed, "matmul")
 HEADS = ("bmck", "bnck", "bcmn")
 
 
@@ -89,10 +93,18 @@ def test_attention_in_place(target):
     for name, knobs in kernels.items():
         a, b = arrays(knobs, random)
         a.reshape(-1)[5], a.reshape(-1)[-3], b.reshape(-1)[7] = np.nan, np.inf, -np.inf
-        others = reads if name == "scores" else []
-        exact, bound = FAMILY.reference(knobs, [a, b, *others])
+        if name == "scores":
+            others = reads
+            scaled = computed(
+                "mul", product(a.transpose(0, 2, 1, 3), b.transpose(0, 2, 3, 1)), reads[0]
+            )
+            want = computed("add", scaled, reads[1].reshape(2, 3, 37, 1))
+        else:
+            others, want = [], product(a, b.transpose(0, 2, 1, 3))
+            want = computed("transpose", want, permutation=(0, 2, 1, 3))
+        exact = want.value
         assert np.isnan(exact).any() and np.isinf(exact).any() and np.isfinite(exact).any()
-        agrees(run.run(name, a, b, *others), exact, bound)
+        agrees(run.run(name, a, b, *others), exact, want.tolerance)
 
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
@@ -107,8 +119,8 @@ def test_every_size_is_dynamic(target, right):
     run, random = Kernels(target, [knobs.kernel("product")]), np.random.default_rng(4)
     for sizes in ((1, 1, 1, 1), (3, 7, 65, 700), (2, 12, 64, 128), (1, 5, 15, 129)):
         a, b = arrays(knobs, random, **dict(zip(letters, sizes, strict=True)))
-        exact, bound = FAMILY.reference(knobs, [a, b])
-        assert (np.abs(run.run("product", a, b) - exact) <= bound).all()
+        want = computed("gelu", product(a, b.transpose(0, 2, 1) if right == "bnk" else b))
+        assert (np.abs(run.run("product", a, b) - want.value) <= want.tolerance).all()
 
 
 @pytest.mark.full
@@ -127,14 +139,6 @@ def test_workers_change_no_bit():
     first = run.run("cut0", a, b)
     for _ in range(5):
         assert all(np.array_equal(run.run(name, a, b), first) for name in knobs)
-
-
-def test_packing_belongs_to_a_product():
-    knobs = Gemm.on(AVX512, 100, 130, 7).packing(transposed=True)
-    assert knobs == PanelPacking(130, 7, 64, transposed=True, workgroups=1)
-    assert knobs.kernel("p").operands[0].shape == (130, 7)
-    with pytest.raises(PycError, match="packing kernel: expected"):
-        PanelPacking(4, 4, panel=24)
 
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)

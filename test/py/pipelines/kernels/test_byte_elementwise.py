@@ -6,8 +6,8 @@ import pytest
 from pyc_mlir import Tensor, compile
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import DTYPES, TensorType
-from pyc_mlir.pipelines.kernels.families.int8.narrow import Narrow
-from pyc_mlir.pipelines.kernels.families.int8.pointwise import ByteElementwise, in_floats, match
+from pyc_mlir.pipelines.kernels.families.elementwise import INT8, ByteElementwise, in_floats
+from pyc_mlir.pipelines.kernels.lang.narrow import Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, Pointwise, PointwiseStep
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
@@ -41,7 +41,7 @@ def test_bytes_are_taken_for_f32():
     floats = in_floats(dequantized())
     assert floats is not None and floats.result == "f32" and floats.dtypes[0] == "ui8"
     assert [n.name for n in floats.work.nodes] == ["sub", "mul"]
-    (offer,) = match(dequantized(), AVX2)
+    (offer,) = INT8.match(dequantized(), AVX2)
     assert offer.covers == 4 and offer.knobs.dtypes == ("ui8",)
     assert offer.knobs.program.constants == (7.0, 0.5)
 
@@ -57,12 +57,12 @@ NEAR_MISSES = {
 
 @pytest.mark.parametrize("miss", list(NEAR_MISSES))
 def test_other_integers_are_left_to_iree(miss):
-    assert match(dequantized(**NEAR_MISSES[miss]), AVX2) == []
+    assert INT8.match(dequantized(**NEAR_MISSES[miss]), AVX2) == []
 
 
 def test_a_group_of_f32_alone_is_no_such_kernel():
     nodes = (WorkOp("mul", (0, 0), {}, kind("f32")),)
-    assert match(Work((Input(kind("f32")),), nodes), AVX2) == []
+    assert INT8.match(Work((Input(kind("f32")),), nodes), AVX2) == []
 
 
 REFUSED = {
@@ -111,5 +111,5 @@ def test_quantization_takes_the_nearest_bound(name):
 
 def test_the_program_of_a_kernel_is_the_groups_own():
     steps = (PointwiseStep("sub", (0, 1)), PointwiseStep("mul", (3, 2)))
-    (offer,) = match(dequantized(), AVX2)
+    (offer,) = INT8.match(dequantized(), AVX2)
     assert offer.knobs.program == Pointwise((), (7.0, 0.5), steps)

@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 from kernel_runs import name_of, targets
+from kernel_works import layer
 from suites.checksums import Products
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.counts import MOST_WORKGROUPS
-from pyc_mlir.pipelines.kernels.families.checked_gemm import FAMILY, CheckedGemm
+from pyc_mlir.pipelines.kernels.families.checked import FAMILY, CheckedGemm, PanelSums, signs
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.shared.checksums import PanelSums, signs
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device

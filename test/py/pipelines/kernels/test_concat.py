@@ -8,7 +8,8 @@ from kernel_works import lone
 from pyc_mlir import compile, nn
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import tensor
-from pyc_mlir.pipelines.kernels.families.movement.concat import FAMILY, Concat
+from pyc_mlir.pipelines.kernels.families.moves import CONCAT as FAMILY
+from pyc_mlir.pipelines.kernels.families.moves import Concat
 from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 from kernel_runs import targets
+from kernel_works import layer
 
 from pyc_mlir import compile
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
-from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.families.rows import Rows
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
-from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.pipelines.kernels.nest import Panels
 from pyc_mlir.runtime.device import Device
 
 ROWS, WIDTH, LAYERS = 64, 96, 4

@@ -1,16 +1,16 @@
-"""Groups of ops as kernels: what is offered computes what the ops compute, on the values it names.
+"""Groups of ops as kernels: how much of a group is offered, and what is read how.
 
-Offers are checked without MLIR: the family's reference on the fed arrays equals the ops' own.
+In a full run the kernels run too, and compute what the ops compute.
 """
-
-from itertools import pairwise
-from math import prod
 
 import numpy as np
 import pytest
+from conftest import FULL as FULL_RUN
+from family_checks import Case, check, fed
+from kernel_runs import any_target
 from kernel_works import lone
 
-from pyc_mlir.dialects.opdef import OPS, evaluate
+from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.kernels.families import (
     elementwise as elementwise_family,
@@ -43,42 +43,22 @@ def group(shapes, *ops, constants=None):
     return Work(tuple(inputs), tuple(nodes))
 
 
-def fed(array, feed):
-    """A value under the operand's dimensions."""
-    cuts = (0, *feed.cuts, array.ndim)
-    return array.reshape([prod(array.shape[a:b]) for a, b in pairwise(cuts)])
-
-
-def values_of(work, covers):
-    """Random inputs, and what the ops make of them."""
-    random = np.random.default_rng(7)
-    values = []
-    for source in work.inputs:
-        known = source.array() if source.array is not None else None
-        shape = [3 if d is None else d for d in source.type.shape]
-        values.append(random.uniform(0.5, 2, shape).astype(np.float32) if known is None else known)
-    for node in work.nodes[:covers]:
-        operands = [
-            values[o].astype(np.float64) if values[o].dtype == F32 else values[o]
-            for o in node.operands
-        ]
-        values.append(evaluate(OPS[node.name], operands, **node.params))
-    return values
-
-
 def holds(family, work, covers):
-    """One offer, for the first `covers` ops, that computes them."""
+    """One offer, for the first `covers` ops; in a full run it computes them."""
     (offer,) = family.match(work, TARGET)
     assert offer.covers == covers
     assert decode(family.knobs, encode(offer.knobs)) == offer.knobs
-    values = values_of(work, covers)
-    inputs = offer.knobs.kernel("k").inputs
-    arrays = [fed(values[f.value], f) for f in offer.feeds]
-    for operand, array in zip(inputs, arrays, strict=True):
-        pairs = zip(operand.shape, array.shape, strict=True)
-        assert all(isinstance(d, str) or d == s for d, s in pairs)
-    exact, _ = family.reference(offer.knobs, arrays)
-    assert np.allclose(exact.reshape(values[-1].shape), values[-1], rtol=1e-9, atol=1e-12)
+    values = np.random.default_rng(7)
+    call = [
+        values.uniform(0.5, 2, [3 if d is None else d for d in source.type.shape]).astype(F32)
+        if source.array is None
+        else source.array()
+        for source in work.inputs
+    ]
+    case = Case(family.name, work, offer, [call])
+    assert list(fed(offer.knobs.kernel("k"), case, call))
+    if FULL_RUN:
+        check(any_target(), [case])
     return offer
 
 

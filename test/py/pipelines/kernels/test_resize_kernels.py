@@ -9,7 +9,8 @@ from kernel_works import lone
 from pyc_mlir import compile, nn
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ops.resize import Resize as Op
-from pyc_mlir.pipelines.kernels.families.movement.resize import FAMILY, Phases, Resize
+from pyc_mlir.pipelines.kernels.families.moves import RESIZE as FAMILY
+from pyc_mlir.pipelines.kernels.families.moves import Phases, Resize
 from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device

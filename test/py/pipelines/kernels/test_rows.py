@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from family_checks import computed
 from kernel_runs import FLOAT, Kernels, agrees, targets
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.pipelines.kernels.families.reduce import REDUCTIONS
 from pyc_mlir.pipelines.kernels.families.rows import EXPONENTIALS, FAMILY, WEIGHTS, Rows
 from pyc_mlir.pipelines.kernels.lang import carrier, functions, values
 from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, PointwiseStep, Read
-from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -36,8 +37,9 @@ def test_special_numbers_follow_numpy(kernels, name):
     x[4, 5] = x[5, :] = -np.inf
     x[6, :] = 3e38 if name in EXPONENTIALS else 1e30
     x[7, :] = -100.0
-    exact, _ = FAMILY.reference(Rows(name, "m", 37), [x])
-    got = kernels.run(name, x)
+    along = {"axes": (1,), "keepdims": False}
+    want = computed(f"reduce_{name}", x, **along) if name in REDUCTIONS else computed(name, x)
+    exact, got = want.value, kernels.run(name, x)
     assert np.array_equal(np.isnan(got), np.isnan(exact))
     assert np.allclose(got, exact, rtol=1e-5, atol=1e-6, equal_nan=True)
 
@@ -54,8 +56,8 @@ def test_norms_of_special_numbers_follow_numpy(kernels, name):
     x[7] *= np.float32(1e15)
     x[8] *= np.float32(1e-15)
     weights = random.normal(size=(len(WEIGHTS[name]), 37)).astype(np.float32)
-    exact, bound = FAMILY.reference(Rows(name, "m", 37), [x, *weights])
-    agrees(kernels.run(name, x, *weights), exact, bound)
+    want = computed(name, x, *weights)
+    agrees(kernels.run(name, x, *weights), want.value, want.tolerance)
 
 
 PROGRAMS = {
@@ -91,19 +93,15 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 @pytest.mark.full
-def test_what_comes_before_and_after_a_row_is_part_of_it(target):
-    run = Kernels(target, [knobs.kernel(n) for n, knobs in PROGRAMS.items()])
+def test_what_a_mask_hides_has_no_share(target):
+    run = Kernels(target, [PROGRAMS["attention"].kernel("attention")])
     values = np.random.default_rng(5)
     x = values.normal(size=(24, 37)).astype(np.float32)
     mask = np.where(values.random((2, 37)) < 0.3, -np.inf, 0.0).astype(np.float32)
-    scale, shift = values.normal(size=(2, 37)).astype(np.float32)
-    calls = {"attention": [x, mask], "residual": [x, x[::-1], scale, shift], "root": [x]}
-    for name, arrays in calls.items():
-        exact, bound = FAMILY.reference(PROGRAMS[name], arrays)
-        got = run.run(name, *arrays)
-        assert (np.abs(got - exact) <= bound).all() and bound.max() < 1e-4, name
-    share = run.run("attention", x, mask).reshape(2, 12, 37)
-    assert (share[np.broadcast_to(np.isinf(mask)[:, None], share.shape)] == 0).all()
+    share = run.run("attention", x, mask)
+    hidden = np.repeat(mask, 12, 0)
+    want = computed("softmax", computed("add", computed("mul", x, np.float32(0.125)), hidden))
+    assert np.allclose(share, want.value, atol=1e-6) and (share[np.isinf(hidden)] == 0).all()
 
 
 def test_the_result_may_take_over_what_is_not_read_again():
@@ -155,5 +153,5 @@ def test_the_documented_kernel_runs():
     device = Device("local-sync")
     entry = Executable(names["vmfb"], device).entry("softmax", [FLOAT])
     x = np.random.default_rng(1).normal(size=(70, 21)).astype(np.float32)
-    exact, bound = FAMILY.reference(Rows("softmax", "m", "n"), [x])
-    assert (np.abs(entry([to_device(x, device)])[0].numpy() - exact) <= bound).all()
+    want = computed("softmax", x)
+    agrees(entry([to_device(x, device)])[0].numpy(), want.value, want.tolerance)

@@ -8,7 +8,8 @@ from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.families.movement.transpose import FAMILY, Transpose
+from pyc_mlir.pipelines.kernels.families.moves import TRANSPOSE as FAMILY
+from pyc_mlir.pipelines.kernels.families.moves import Transpose
 from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 

@@ -1,78 +1,44 @@
-"""Spaces of knobs: every family's variants compute what the family's reference does."""
+"""Spaces of knobs: what is legal, and how settings reach knobs.
+
+That kernels of a space compute what the offer does is tested with the families.
+"""
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
-from conftest import FULL
-from family_checks import cases, check, hash_of
-from kernel_runs import name_of, pairs
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.kernels.match import KernelOffer
-from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.kernels.variants import cuts, knob_space, shares, with_settings
-from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.kernels.knobs import (
+    KernelKnobs,
+    cuts,
+    knob,
+    shares,
+    space_around,
+    with_settings,
+)
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.target.target import Target
 
-KERNELS, VARIANTS = (170, 2) if FULL else (3, 1)
-CORES = 3
 AVX512 = Target.named("cpu-avx512")
 
 
-@pytest.mark.parametrize("name,target", pairs("test_variants", FAMILIES), ids=name_of)
-def test_random_variants_equal_float64(name, target):
-    """Knob sets of a family's space compute what its reference does, for the same call."""
-    family, rng = FAMILIES[name], np.random.default_rng(hash_of(name))
-    varied = [
-        (made, [repacked(knobs, made, arrays) for arrays in calls])
-        for knobs, calls in cases(family, hash_of(name) + 1, target, KERNELS)
-        for made in variants(family, knobs, replace(target, cores=CORES), rng)
-    ]
-    check(family, target, varied)
-
-
-def variants(family, knobs, target, rng):
-    """Some legal knob sets around `knobs`, which are the space's default."""
-    space = family.space(KernelOffer(knobs, 1, (), Cost()), target)
-    if space is None:
-        return []
-    assert space.is_legal(space.default) and not space.label(space.default)
-    assert with_settings(knobs, space.settings(space.default)) == knobs
-    configs = sorted({space.sample(rng) for _ in range(VARIANTS)})
-    assert [space.labelled(space.label(c)) for c in configs] == configs
-    made = [with_settings(knobs, space.settings(config)) for config in configs]
-    assert all(family.offers(one, target) for one in made)
-    return made
-
-
-def repacked(before, after, arrays):
-    """The arrays of a call with constants laid out as another kernel wants them."""
-    pairs = zip(before.kernel("k").operands, after.kernel("k").operands, strict=True)
-    layouts = [(old.layout, new.layout) for old, new in pairs if old.role != "out"]
-    return [
-        array if old == new else new.pack(old.unpack(array)).astype(array.dtype)
-        for array, (old, new) in zip(arrays, layouts, strict=True)
-    ]
+@dataclass(frozen=True)
+class Inner(KernelKnobs, family="inner"):
+    width: int = knob(4, lambda k, target: shares(target, k.width))
 
 
 @dataclass(frozen=True)
-class Inner:
-    width: int = 4
-
-
-@dataclass(frozen=True)
-class Knobs:
+class Knobs(KernelKnobs, family="outer"):
     """A kernel of even heights, at most 8 rows and columns in all."""
 
-    height: int = 2
-    panel: int = 4
+    height: int = knob(2, (1, 4, 6))
+    panel: int = knob(4, (2, 6))
+    rows: Dim = "m"
     streaming: bool = False
     images: Inner = Inner()
 
-    def __post_init__(self):
-        if self.height % 2:
-            raise PycError(ReasonCode.BAD_ARGUMENT, "odd")
+    def misfit(self):
+        return "an even height" if self.height % 2 else ""
 
 
 def refused(knobs):
@@ -80,16 +46,35 @@ def refused(knobs):
 
 
 def test_a_space_has_what_can_be_made_and_is_not_refused():
-    space = knob_space(Knobs(), {"height": (1, 4, 6), "panel": (2, 6), "streaming": ()}, refused)
+    space = space_around(Knobs(), replace(AVX512, cores=1), refused)
     assert space is not None
-    assert [axis.name for axis in space.axes] == ["height", "panel"]
-    assert space.settings(space.default) == {"height": 2, "panel": 4}
-    found = [tuple(space.settings(config).values()) for config in space]
-    assert found == [(2, 2), (2, 4), (2, 6), (4, 2), (4, 4), (6, 2)]
+    assert [axis.name for axis in space.axes] == ["height", "panel", "images.width"]
+    assert space.settings(space.default) == {"height": 2, "panel": 4, "images.width": 4}
+    found = {tuple(space.settings(config).values())[:2] for config in space}
+    assert found == {(2, 2), (2, 4), (2, 6), (4, 2), (4, 4), (6, 2)}
 
 
 def test_nothing_to_vary_is_no_space():
-    assert knob_space(Knobs(), {"height": (2,), "panel": ()}, refused) is None
+    assert space_around(Inner(1), replace(AVX512, cores=1), refused) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"height": 0}, "outer kernel: expected `height`: at least 1, got 0"),
+        ({"rows": 0}, "`rows`: at least 1"),
+        ({"height": 3}, "outer kernel: expected an even height, got Knobs"),
+        ({"images.width": 0}, "inner kernel: expected `width`"),
+    ],
+)
+def test_fields_are_what_they_declare(wrong, message):
+    with pytest.raises(PycError, match=message) as caught:
+        with_settings(Knobs(), wrong)
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_names_become_sizes():
+    assert Knobs().at({"m": 7}) == Knobs(rows=7)
 
 
 def test_settings_reach_into_knobs():

@@ -3,7 +3,6 @@
 import math
 import re
 from dataclasses import replace
-from random import Random
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.nn import conv2d, gelu, layernorm, softmax
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.kernels.knobs import decode, encode
+from pyc_mlir.pipelines.kernels.knobs import decode
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
@@ -157,11 +156,7 @@ def test_a_kernel_for_another_target_is_refused():
 
 
 @pytest.mark.full
-def test_knobs_are_read_back_and_nothing_else():
-    for family in FAMILIES.values():
-        for seed in range(50):
-            knobs, _ = family.sample(Random(seed), Target.named("cpu-avx2"))
-            assert decode(family.knobs, encode(knobs)) == knobs
+def test_only_knobs_are_read():
     for text in ("", "Rows(", "Rows()", "Gemm(rows=1)", "Rows(**{})", "print(1)", "[" * 5000):
         with pytest.raises(PycError) as error:
             decode(FAMILIES["rows"].knobs, text)

@@ -7,7 +7,7 @@ import pytest
 
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.kernels.families.rows import Rows
-from pyc_mlir.pipelines.kernels.families.rows import cost as rows_cost
+from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.target.cost_constants import CONSTANTS, constant
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
 from pyc_mlir.pipelines.target.target import Target
@@ -68,7 +68,7 @@ def test_work_of_a_few_microseconds_is_shared():
 def test_softmax_counts_the_same_operations_as_kernel_and_as_op():
     knobs = Rows("softmax", rows=64, columns=1000)
     flops, _ = totals(softmax(64, 1000))
-    assert rows_cost(knobs, CPU, {}).flops == flops > 0
+    assert FAMILIES["rows"].cost(knobs, CPU, {}).flops == flops > 0
 
 
 def test_irees_code_is_slower_than_the_kernel_by_its_row():
