@@ -51,12 +51,6 @@ class FullReduce:
         if min(self.parts, self.rows_per_workgroup, self.chunk, self.unroll, *known) < 1:
             raise no_kernel("full_reduce", "sizes and parts of at least 1", self)
 
-    @property
-    def combining(self) -> "FullReduce":
-        """The kernel that makes one number a row of the parts; those of a mean are shares of it."""
-        operation = "sum" if self.operation == "mean" else self.operation
-        return FullReduce(operation, self.rows, self.parts)
-
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: operands x and y."""
         x = Operand("x", (self.rows, self.numbers))

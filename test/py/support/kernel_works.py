@@ -366,7 +366,8 @@ def _contraction(g: Group, rows: Sequence[int], dynamic: float) -> None:
     batch = g.dims(2, FEW, least=0)
     m, n, k = g.size(rows, dynamic), g.size(SIDES), g.size(SIDES)
     if g.chance(0.2):
-        m, k = g.random.choice(SIDES[:6]), g.random.choice(DEEP[: 1 if dtype in HALVES else None])
+        m = g.random.choice(SIDES[:6])
+        k = DEEP[0] if dtype in HALVES else g.size((g.random.choice(DEEP), 700, 129))
     sides = []
     for own in ((m, k), (k, n)):
         kept = tuple(d if g.chance(0.8) else 1 for d in batch)
