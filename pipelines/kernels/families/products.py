@@ -1,6 +1,4 @@
-"""Cost and reference of products of run-time matrices. For families whose knobs have a
-`Contraction` called `what` and an `epilogue`: cost, reference with its bound, random arguments.
-"""
+"""The cost of products of run-time matrices, whose knobs have a `Contraction` and an `epilogue`."""
 
 from collections.abc import Mapping
 from math import prod
