@@ -20,7 +20,7 @@ from pyc_mlir.dialects.numerics.approximation import WAYS
 from pyc_mlir.dialects.numerics.rounding import LAMBDA, Uncertain, roundoff
 from pyc_mlir.dialects.numerics.uncertain import UncertainBuilder
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.pipelines.kernels.counts import COUNTED
+from pyc_mlir.pipelines.kernels.counts import COUNTED, COUNTS, MOST_WORKGROUPS
 from pyc_mlir.pipelines.kernels.families.winograd import matrices
 from pyc_mlir.pipelines.kernels.knobs import with_settings
 from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, CHECKED
@@ -135,7 +135,7 @@ def fed(kernel: Kernel, case: Case, call: Sequence[np.ndarray]) -> Iterator[np.n
     feeds = iter(case.offer.feeds)
     for operand in kernel.inputs:
         if operand in COUNTED:
-            yield np.zeros(operand.shape, np.float32)
+            yield np.zeros(MOST_WORKGROUPS * COUNTS, np.float32)
             continue
         feed = next(feeds)
         array = under(call[feed.value], feed)
@@ -218,15 +218,10 @@ def _other_sums(
     at, g, bt = (np.abs(a) for a in (parts.at, parts.g, parts.bt))
     x, w = (np.abs(o.value.astype(np.float64)) for o in operands)
     spectrum = np.einsum("pi,qj,ijcf->pqcf", g, g, w)
-    counts = [-(-size // m) for size in value.shape[1:3]]
+    high, wide = (-(-size // m) * m for size in value.shape[1:3])
     top, left, *_ = node.params["pads"]
-    padded = np.zeros((len(x), *(m * n + 2 for n in counts), x.shape[3]))
-    high, wide = (
-        min(s, p - low)
-        for s, p, low in zip(x.shape[1:3], padded.shape[1:3], (top, left), strict=True)
-    )
-    padded[:, top : top + high, left : left + wide] = x[:, :high, :wide]
-    sizes = np.zeros((len(x), *(m * n for n in counts), value.shape[3]))
+    padded = np.pad(x, ((0, 0), (top, high + 2), (left, wide + 2), (0, 0)))
+    sizes = np.zeros((len(x), high, wide, value.shape[3]))
     for i in range(0, sizes.shape[1], m):
         for j in range(0, sizes.shape[2], m):
             tile = padded[:, i : i + side, j : j + side]

@@ -5,7 +5,7 @@ dynamic dimensions, constants, elementwise ops around them, of sizes around vect
 and blocks. What is not offered is drawn again by who asks (`family_checks.py`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from random import Random
@@ -138,11 +138,11 @@ class Group:
         definition, params = OPS[name], OPS[name].bind(params)
         known = [self.made[v] for v in operands]
         primes = dict(zip(self.dynamic, _PRIMES, strict=False))
-        named = {prime: name for name, prime in primes.items()}
-        static = [TensorType(tuple(primes.get(d, d) for d in v.shape), v.type.dtype) for v in known]
+        named: dict[int | None, str] = {prime: name for name, prime in primes.items()}
+        static = [TensorType(_sized(v.shape, primes), v.type.dtype) for v in known]
         shape = definition.infer(*static, **params).shape
         type_ = definition.infer(*(v.type for v in known), **params)
-        names = tuple(named.get(d, d) for d in shape)
+        names = tuple(named.get(d, d or 0) for d in shape)
         self.made.append(_Value(type_, names, op=(name, operands, params)))
         return len(self.made) - 1
 
@@ -174,9 +174,9 @@ class Group:
 
     def arrays(self, values: np.random.Generator) -> list[Array]:
         """Contents of the inputs, of any sizes where these are dynamic."""
-        taken: dict[Dim, int] = {n: int(values.choice(s)) for n, s in self.dynamic.items()}
+        taken = {name: int(values.choice(sizes)) for name, sizes in self.dynamic.items()}
         return [
-            made.fill(values, tuple(taken.get(d, d) for d in made.shape)).astype(made.type.dtype)  # pyright: ignore[reportArgumentType]
+            made.fill(values, _sized(made.shape, taken)).astype(made.type.dtype)
             if made.array is None
             else made.array
             for made in self.made
@@ -186,8 +186,9 @@ class Group:
     def layer(self, value: int) -> int:
         """A bias, an activation and a residual, each of them perhaps."""
         dtype, shape = self.dtype(value), self.shape(value)
-        if self.chance(0.5) and isinstance(shape[-1], int):
-            value = self.op("add", value, self.constant(shape[-1:], dtype))
+        columns = shape[-1]
+        if self.chance(0.5) and isinstance(columns, int):
+            value = self.op("add", value, self.constant((columns,), dtype))
         activation = self.random.choice(("", "relu", "gelu", "tanh"))
         if activation:
             value = self.op(activation, value)
@@ -242,6 +243,10 @@ class Group:
 
     def float_type(self) -> str:
         return self.random.choice(("f32", "f32", *HALVES))
+
+
+def _sized(shape: Sequence[Dim], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(sizes[d] if isinstance(d, str) else d for d in shape)
 
 
 def _broadcasts(shape: tuple[Dim, ...], cut: int) -> Iterator[tuple[Dim, ...]]:
@@ -349,9 +354,10 @@ def _layer(g: Group) -> None:
 def _half_gemm(g: Group) -> None:
     dtype = g.random.choice(HALVES)
     if g.chance(0.3):
-        shape = (*g.dims(1), *g.dims(2, (1, 5, 14), least=2), g.random.choice(CHANNELS))
-        weights = g.constant((1, 1, shape[-1], g.random.choice(FILTERS)), dtype)  # pyright: ignore[reportArgumentType]
-        y = g.op("conv2d", g.input(shape, dtype), weights, layout="NHWC")
+        channels = g.random.choice(CHANNELS)
+        x = g.input((*g.dims(1), *g.dims(2, (1, 5, 14), least=2), channels), dtype)
+        weights = g.constant((1, 1, channels, g.random.choice(FILTERS)), dtype)
+        y = g.op("conv2d", x, weights, layout="NHWC")
     else:
         y = _product(g, dtype)
     if g.chance(0.7):
@@ -366,7 +372,8 @@ def _contraction(g: Group, rows: Sequence[int], dynamic: float) -> None:
     batch = g.dims(2, FEW, least=0)
     m, n, k = g.size(rows, dynamic), g.size(SIDES), g.size(SIDES)
     if g.chance(0.2):
-        m, k = g.random.choice(SIDES[:6]), g.random.choice(DEEP[: 1 if dtype in HALVES else None])
+        m = g.random.choice(SIDES[:6])
+        k = DEEP[0] if dtype in HALVES else g.size((g.random.choice(DEEP), 700, 129))
     sides = []
     for own in ((m, k), (k, n)):
         kept = tuple(d if g.chance(0.8) else 1 for d in batch)

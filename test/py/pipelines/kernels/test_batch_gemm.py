@@ -107,22 +107,6 @@ def test_attention_in_place(target):
         agrees(run.run(name, a, b, *others), exact, want.tolerance)
 
 
-@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
-@pytest.mark.parametrize("right", ["bkn", "bnk"])
-@pytest.mark.full
-def test_every_size_is_dynamic(target, right):
-    """Several blocks of the depth, an epilogue after the last; down to sizes of 1."""
-    letters = ("b", "m", "n", "k")
-    knobs = BatchGemm.on(
-        target, Contraction(("b",), *"mnk", right=right), epilogue=layer(activation="gelu")
-    )
-    run, random = Kernels(target, [knobs.kernel("product")]), np.random.default_rng(4)
-    for sizes in ((1, 1, 1, 1), (3, 7, 65, 700), (2, 12, 64, 128), (1, 5, 15, 129)):
-        a, b = arrays(knobs, random, **dict(zip(letters, sizes, strict=True)))
-        want = computed("gelu", product(a, b.transpose(0, 2, 1) if right == "bnk" else b))
-        assert (np.abs(run.run("product", a, b) - want.value) <= want.tolerance).all()
-
-
 @pytest.mark.full
 def test_workers_change_no_bit():
     """Each worker packs on a stack of its own; shares of all three kinds run at once."""

@@ -1,8 +1,8 @@
-"""Concatenations in one pass: numbers, trees of them, what is offered, and the bytes they move."""
+"""Concatenations in one pass: trees of them, what is offered, and the bytes they move."""
 
 import numpy as np
 import pytest
-from kernel_runs import Kernels, any_target, targets
+from kernel_runs import any_target
 from kernel_works import lone
 
 from pyc_mlir import compile, nn
@@ -22,31 +22,6 @@ PIXELS = 24 * 20
 
 def numbers(*shape):
     return RANDOM.normal(size=shape).astype(np.float32)
-
-
-@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
-def kernels(request):
-    made = {
-        "two": Concat(7, (16, 33)),
-        "many": Concat("m", (1,) * 28, rows_part=2),
-        "parts": Concat("m", (3, 64, 5), rows_part=4, unroll=4),
-    }
-    return Kernels(request.param, [k.kernel(n) for n, k in made.items()])
-
-
-@pytest.mark.parametrize(
-    ("name", "rows", "widths"),
-    [
-        ("two", 7, (16, 33)),
-        ("many", 9, (1,) * 28),
-        ("parts", 1, (3, 64, 5)),
-        ("parts", 0, (3, 64, 5)),
-    ],
-)
-@pytest.mark.full
-def test_parts_lie_side_by_side(kernels, name, rows, widths):
-    parts = [numbers(rows, w) for w in widths]
-    assert np.array_equal(kernels.run(name, *parts), np.concatenate(parts, 1))
 
 
 @pytest.mark.parametrize("knobs", [{"widths": ()}, {"widths": (3, 0)}, {"rows": 0}, {"unroll": 0}])

@@ -27,35 +27,17 @@ from pyc_mlir.runtime.device import Device
 
 DOUBLE = Pointwise((), (2.0,), (PointwiseStep("mul", (0, 1)),))
 ADD_ROW = Pointwise((ROW,), (), (PointwiseStep("add", (0, 1)),))
-SIZES = (1, 15, 16, 64, 65, 128, 200)
-PARTS = {
-    f"{rows}x{columns}_{part}_{streaming}": Elementwise(
-        rows, columns, DOUBLE, rows_part=2, columns_part=part, streaming=streaming
-    )
-    for rows, columns in ((1, 200), (1, 192), (5, 64), (5, "n"), ("m", "n"))
-    for part in (64, 1 << 16)
-    for streaming in (False, True)
-    if not streaming or rows == 1 or columns == 64
-}
 
 
 @pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
 def kernels(request):
-    made = [knobs.kernel(name) for name, knobs in PARTS.items()]
-    return Kernels(request.param, [*made, Elementwise("m", 33, ADD_ROW).kernel("rows")])
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_each_number_is_done_once(kernels, name):
-    knobs = PARTS[name]
-    for size in (knobs.columns,) if isinstance(knobs.columns, int) else SIZES:
-        x = np.arange(size * 5.0)[: size * (1 if knobs.rows == 1 else 5)].reshape(-1, size)
-        assert np.array_equal(kernels.run(name, x), 2 * x)
+    made = {"any": Elementwise("m", "n", DOUBLE), "rows": Elementwise("m", 33, ADD_ROW)}
+    return Kernels(request.param, [knobs.kernel(name) for name, knobs in made.items()])
 
 
 def test_no_number_is_no_work(kernels):
-    assert kernels.run("mxn_64_False", np.zeros((0, 7))).shape == (0, 7)
-    assert kernels.run("mxn_64_False", np.zeros((3, 0))).shape == (3, 0)
+    assert kernels.run("any", np.zeros((0, 7))).shape == (0, 7)
+    assert kernels.run("any", np.zeros((3, 0))).shape == (3, 0)
     assert kernels.run("rows", np.zeros((0, 33)), np.zeros(33)).shape == (0, 33)
 
 

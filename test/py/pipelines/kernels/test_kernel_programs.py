@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from kernel_runs import targets
+from kernel_runs import any_target, targets
 from kernel_works import layer
 
 from pyc_mlir import compile
+from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.families.rows import Rows
+from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 from pyc_mlir.pipelines.kernels.nest import Panels
 from pyc_mlir.runtime.device import Device
@@ -128,3 +130,23 @@ def test_a_constant_is_packed_once_however_often_it_is_used(monkeypatch):
     program = compile(lambda x: np.tanh(np.tanh(x @ w) @ w) @ w, [x], device=Device("local-sync"))
     assert len(packed) == 1
     np.testing.assert_allclose(program(x), np.tanh(np.tanh(x @ w) @ w) @ w, atol=1e-4)
+
+
+MOVED = {
+    "columns:reduce_sum": lambda x: x.sum(1),
+    "argmax:argmax": lambda x: x.argmax(2),
+    "transpose:transpose": lambda x: np.transpose(x, (0, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.sampled(2)
+def test_a_dynamic_batch_runs_at_every_size(name):
+    spec = TensorSpec("f32", None, 50, 40)
+    program = compile(MOVED[name], [spec], target=any_target(), device=Device("local-sync"))
+    chosen = [d.chosen for d in program.artifact.decisions if d.site.pass_name == SELECT]
+    assert chosen == [name]
+    for batch in (1, 2, 7, 0):
+        x = np.random.default_rng(batch).normal(size=(batch, 50, 40)).astype(np.float32)
+        got, exact = np.asarray(program(x)), MOVED[name](x.astype(np.float64))
+        assert got.shape == exact.shape and np.allclose(got, exact, rtol=1e-5, atol=1e-5)

@@ -85,7 +85,9 @@ def of_program(program, x, *reads) -> Uncertain:
     for read, array in zip(program.reads, reads, strict=True):
         found = array[read.row(np.arange(len(x)))] if read.down else array
         spread.append(found[:, None] if read.down and not read.along else found)
-    values = [Uncertain.exact(a) for a in (x, *spread, *map(np.float32, program.constants))]
+    values = [
+        Uncertain.exact(a) for a in (x, *spread, *np.array(program.constants, np.float32)[:, None])
+    ]
     for step in program.steps:
         operands = [values[o] for o in step.operands]
         if step.op in PREDICATES:

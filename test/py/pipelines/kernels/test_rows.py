@@ -100,7 +100,9 @@ def test_what_a_mask_hides_has_no_share(target):
     mask = np.where(values.random((2, 37)) < 0.3, -np.inf, 0.0).astype(np.float32)
     share = run.run("attention", x, mask)
     hidden = np.repeat(mask, 12, 0)
-    want = computed("softmax", computed("add", computed("mul", x, np.float32(0.125)), hidden))
+    want = computed(
+        "softmax", computed("add", computed("mul", x, np.array(0.125, np.float32)), hidden)
+    )
     assert np.allclose(share, want.value, atol=1e-6) and (share[np.isinf(hidden)] == 0).all()
 
 
