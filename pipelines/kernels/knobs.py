@@ -10,7 +10,7 @@ text, ``Rows(operation='softmax', rows=128, ...)``. Reading it evaluates nothing
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache, reduce
 from types import UnionType
 from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
@@ -59,7 +59,7 @@ _PLAIN = _Declared()
 
 
 def knob(
-    default: Any = MISSING,
+    default: Any,
     tries: Tries = (),
     *,
     least: int = 1,
@@ -73,6 +73,11 @@ def knob(
     """
     declared = _Declared(tries, least, most, multiple, tuple(among))
     return field(default=default, metadata={"declared": declared})
+
+
+def one_of(among: Iterable[str]) -> dict[str, Any]:
+    """Return the metadata of a required field that is one of some strings."""
+    return {"declared": _Declared(among=tuple(among))}
 
 
 @lru_cache(maxsize=128)

@@ -18,7 +18,7 @@ step by step to a row whose errors add up. What B's dither adds is that of `fact
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ from pyc_mlir.pipelines.kernels.families.approximate_forms import (
 )
 from pyc_mlir.pipelines.kernels.families.checked import signed_by_lines
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm, Product
-from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, knob
+from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, one_of
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory, llvm
 from pyc_mlir.pipelines.kernels.lang.stored import nearest
@@ -153,7 +153,7 @@ class ApproximateGemm(KernelKnobs, family="approximate_gemm"):
     """
 
     product: Gemm
-    way: str = knob(among=WAYS)
+    way: str = field(metadata=one_of(WAYS))
     allowed: float
     form: str
     block: int = 96

@@ -284,7 +284,7 @@ class DirectBytes(Direct):
         """Return the addend of a pixel's sums: the bias, less the zero point's share."""
         kind = int_vector(self.k.lanes)
         offset = None if self.bias is None else IntVector(self.bias.load_as(kind, at))
-        if self.sums_of_taps is None:
+        if self.sums_of_taps is None or self.zero is None:
             return offset
         knobs = self.knobs
         along = TapRanges.of(knobs.columns)

@@ -13,7 +13,7 @@ nearest place on it there, which the window has too: the maximum stays.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from pyc_mlir.pipelines.kernels.families.window import (
     pixels_of,
     taps_at,
 )
-from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, knob, known, shares
+from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, knob, known, one_of, shares
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow, Whole
@@ -346,7 +346,7 @@ class Pool(Windowed, family="pool"):
     `mean` divides by the taps that meet the image, `padded_mean` by all of them.
     """
 
-    operation: str = knob(among=("max", "mean", "padded_mean"))
+    operation: str = field(metadata=one_of(("max", "mean", "padded_mean")))
     images: Geometry
     epilogue: Pointwise = NOTHING
     dtype: str = "f32"
@@ -506,7 +506,8 @@ def _match_bytes(work: Work, target: Target) -> list[KernelOffer]:
     signed = work.type(x).dtype == DTYPES["i8"]
     given = (after.program, signed, shifted, bias is not None, after.result, after.narrow)
     feeds = [Feed(x, (1, 2, 3)), Feed(weights, (3,))]
-    feeds += [Feed(zero)] * shifted + [Feed(bias)] * (bias is not None)
+    feeds += [Feed(zero)] * shifted
+    feeds += [] if bias is None else [Feed(bias)]
     knobs = ByteDepthwise(geometry, *given)
     return INT8.offer(knobs, target, after.covers, (*feeds, *after.feeds))
 

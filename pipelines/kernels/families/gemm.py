@@ -16,7 +16,7 @@ rounds after each of its ops, as the model does.
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from pyc_mlir.pipelines.kernels.knobs import (
     cuts,
     knob,
     known,
+    one_of,
     up_to,
 )
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
@@ -341,7 +342,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
 
 def _offered(
-    work: Work, target: Target, family: Family, on: Callable[..., PackedMatrix], **others: Any
+    work: Work, target: Target, family: Family, on: Callable[..., Any], **others: Any
 ) -> list[KernelOffer]:
     """Return the offer of a product of rows by a constant matrix that a group begins with."""
     node = work.nodes[0]
@@ -386,7 +387,7 @@ class HalfGemm(PackedMatrix, family="half_gemm", speed="gemm"):
     rows: Dim
     columns: int
     depth: int
-    dtype: str = knob(among=HALVES)
+    dtype: str = field(metadata=one_of(HALVES))
     epilogue: Pointwise = NOTHING
     height: int = knob(_HEIGHT, lambda k, _: up_to(HEIGHTS, k.rows))
     panel: int = knob(64, multiple=LINE)

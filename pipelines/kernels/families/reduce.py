@@ -18,10 +18,18 @@ in f32, exactly, since a chunk is short.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, below, knob, known, parts_of
+from pyc_mlir.pipelines.kernels.knobs import (
+    UNROLLS,
+    KernelKnobs,
+    below,
+    knob,
+    known,
+    one_of,
+    parts_of,
+)
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import (
@@ -101,7 +109,7 @@ class Columns(KernelKnobs, family="columns"):
     not prefetched: the processor follows eight of them by itself.
     """
 
-    operation: str = knob(among=REDUCTIONS)
+    operation: str = field(metadata=one_of(REDUCTIONS))
     outer: Dim
     reduced: Dim
     columns: Dim
@@ -288,7 +296,7 @@ class FullReduce(KernelKnobs, family="full_reduce"):
     `REDUCTIONS`.
     """
 
-    operation: str = knob(among=REDUCTIONS)
+    operation: str = field(metadata=one_of(REDUCTIONS))
     rows: Dim
     numbers: Dim
     rows_per_workgroup: int = knob(1, lambda k, target: parts_of(target, k.rows))

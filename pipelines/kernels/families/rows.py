@@ -9,7 +9,7 @@ error and is no faster, since a row is in cache.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.kernels.families.reduce import REDUCTIONS
-from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, parts_of
+from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, one_of, parts_of
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.functions import exp_nonpositive, log
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Lanes, Memory
@@ -69,7 +69,7 @@ class Rows(KernelKnobs, family="rows"):
     Rows of a half `dtype` have at most `WIDENED` numbers: they are kept in f32 on the stack.
     """
 
-    operation: str = knob(among=OPERATIONS)
+    operation: str = field(metadata=one_of(OPERATIONS))
     rows: Dim
     columns: Dim
     epsilon: float = 1e-5

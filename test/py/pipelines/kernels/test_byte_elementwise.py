@@ -7,7 +7,6 @@ from pyc_mlir import Tensor, compile
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.pipelines.kernels.families.elementwise import INT8, ByteElementwise, in_floats
-from pyc_mlir.pipelines.kernels.lang.narrow import Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, Pointwise, PointwiseStep
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
@@ -66,10 +65,10 @@ def test_a_group_of_f32_alone_is_no_such_kernel():
 
 
 REFUSED = {
-    "sizes": lambda: ByteElementwise(0, 5, Pointwise(), ("i8",)),
-    "types": lambda: ByteElementwise(5, 5, Pointwise(), ("f64",)),
-    "reads": lambda: ByteElementwise(5, 5, Pointwise((FULL,)), ("i8",)),
-    "conversion": lambda: ByteElementwise(5, 5, Pointwise(), ("i8",), "ui8", Narrow("i8")),
+    "sizes": lambda: ByteElementwise(0, 5, Pointwise(), dtypes=("i8",)),
+    "types": lambda: ByteElementwise(5, 5, Pointwise(), dtypes=("f64",)),
+    "reads": lambda: ByteElementwise(5, 5, Pointwise((FULL,)), dtypes=("i8",)),
+    "conversion": lambda: ByteElementwise(5, 5, Pointwise(), dtypes=("i8",), result="ui8"),
 }
 
 

@@ -143,5 +143,7 @@ def test_tiles_of_short_vectors_are_lower():
     neon = Target.named("cpu-neon")
     plain = KernelOffer(Gemm.on(neon, 13, 64, 64), 1, (Feed(0, (1,)), Feed(1, (1,))), Cost())
     assert "at most 4 rows, got 6" in FAMILY.refusal(CheckedGemm(plain.knobs), neon)
-    knobs = FAMILY.checked(plain, neon).knobs
+    made = FAMILY.checked(plain, neon)
+    assert made is not None
+    knobs = made.knobs
     assert knobs.product.height == 4 and FAMILY.offers(knobs, neon)

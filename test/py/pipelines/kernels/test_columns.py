@@ -81,7 +81,7 @@ def test_strips_change_no_bit(target):
     ],
 )
 def test_knobs_that_make_no_kernel_are_refused(wrong):
-    with pytest.raises(PycError, match="column kernel: expected"):
+    with pytest.raises(PycError, match="columns kernel: expected"):
         Columns(**{"operation": "sum", "outer": 2, "reduced": 3, "columns": 4, **wrong})
 
 

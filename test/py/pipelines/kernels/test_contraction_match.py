@@ -11,7 +11,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.pipelines.kernels.contraction import Contraction
-from pyc_mlir.pipelines.kernels.match import Feed, find
+from pyc_mlir.pipelines.kernels.match import Feed, find_product
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
@@ -68,7 +68,7 @@ class Group:
     ids=str,
 )
 def test_a_product_is_found(left, right, what, cuts):
-    found = find(lone("matmul", left, right))
+    found = find_product(lone("matmul", left, right))
     assert found is not None and (found.what, found.covers) == (what, 1)
     assert found.feeds == tuple(Feed(i, c) for i, c in enumerate(cuts))
 
@@ -79,8 +79,8 @@ def test_a_product_is_found(left, right, what, cuts):
     ids=str,
 )
 def test_sizes_that_are_not_known_to_agree_are_left(left, right):
-    assert find(lone("matmul", left, right)) is None
-    assert find(lone("matmul", (4, 5), (5, 6), dtype=np.float64)) is None
+    assert find_product(lone("matmul", left, right)) is None
+    assert find_product(lone("matmul", (4, 5), (5, 6), dtype=np.float64)) is None
 
 
 def test_transposes_are_read_and_written_in_place():
@@ -91,7 +91,7 @@ def test_transposes_are_read_and_written_in_place():
     scores = group.op("matmul", queries, keys)
     back = group.op("transpose", scores, permutation=(0, 2, 1, 3))
     group.op("relu", back)
-    found = find(group.work)
+    found = find_product(group.work)
     assert found is not None and found.covers == 5
     assert found.what == Contraction((2, 3), 7, 9, 8, "ambk", "anbk", "ambn")
     assert [s.op for s in found.epilogue.steps] == ["relu"]
@@ -100,11 +100,11 @@ def test_transposes_are_read_and_written_in_place():
 def test_a_product_by_one_column_becomes_a_row():
     group = Group((3, 20, 8), (3, 8, 1), (20, 1))
     group.op("add", group.op("matmul", 0, 1), 2)
-    found = find(group.work)
+    found = find_product(group.work)
     assert found is not None and found.covers == 2
     assert found.what == Contraction((3,), 1, 20, 8, "amk", "ank", "amn")
     assert found.feeds == (Feed(1, (1, 1)), Feed(0, (1, 2)), Feed(2))
-    few = find(lone("matmul", (2, 8), (8, 1)))
+    few = find_product(lone("matmul", (2, 8), (8, 1)))
     assert few is not None and few.what.rows == 2
 
 
@@ -113,7 +113,7 @@ def test_what_is_used_twice_is_left():
     turned = group.op("transpose", 0, permutation=(1, 0))
     product = group.op("matmul", 0, turned)
     group.op("add", product, turned)
-    assert find(group.work) is None
+    assert find_product(group.work) is None
 
 
 def test_few_rows_are_streamed_and_constants_are_packed():

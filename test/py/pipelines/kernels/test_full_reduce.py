@@ -51,7 +51,7 @@ def test_a_long_sum_keeps_its_bound(kernels):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"operation": "median"}, {"numbers": 0}, {"parts": 0}, {"chunk": 0}, {"rows": 0}]
+    "wrong", [{"operation": "median"}, {"numbers": 0}, {"chunk": 0}, {"rows": 0}]
 )
 def test_knobs_that_make_no_kernel_are_refused(wrong):
     with pytest.raises(PycError, match="full_reduce kernel: expected"):
@@ -73,7 +73,7 @@ def test_knobs_that_make_no_kernel_are_refused(wrong):
 def test_all_numbers_or_the_last_dimensions_are_offered(shape, axes, keepdims, cut, sizes):
     (offer,) = FAMILY.match(lone("reduce_max", shape, axes=axes, keepdims=keepdims), AVX2)
     assert offer.feeds == (Feed(0, (cut,)),) and offer.covers == 1 and offer.cost.seconds > 0
-    assert (offer.knobs.rows, offer.knobs.numbers, offer.knobs.parts) == (*sizes, 1)
+    assert (offer.knobs.rows, offer.knobs.numbers) == sizes
 
 
 @pytest.mark.parametrize(

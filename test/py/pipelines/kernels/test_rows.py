@@ -114,7 +114,6 @@ def test_the_result_may_take_over_what_is_not_read_again():
     for operation, names in (("softmax", ["x"]), ("rmsnorm", ["x", "after0"])):
         made = Rows(operation, 4, 8, epilogue=add).kernel("k")
         assert [r for _, r in made.in_place] == names
-        assert Rows(operation, 4, 8, in_place=True).kernel("k").in_place == ()
 
 
 def test_no_row_is_no_work(kernels):
@@ -129,12 +128,11 @@ def test_no_row_is_no_work(kernels):
         {"unroll": 0},
         {"ahead": -1},
         {"epsilon": math.inf},
-        {"operation": "max", "in_place": True},
         {"operation": "max", "epilogue": Pointwise((ROW,), (), (PointwiseStep("add", (0, 1)),))},
     ],
 )
 def test_knobs_that_make_no_kernel_are_refused(knobs):
-    with pytest.raises(PycError, match="row kernel: expected"):
+    with pytest.raises(PycError, match="rows kernel: expected"):
         Rows(**{"operation": "softmax", "rows": 4, "columns": 4, **knobs})
 
 
