@@ -18,9 +18,9 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.tune.strategies import Learned, Local, Portfolio, Random, Strategy, Tempering, run
-from pyc_mlir.lab.tune.verdict import student
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.space import Config, KnobSpace
+from pyc_mlir.runtime.selection.verdict import student
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyc_mlir.dialects.util.files import require_writable
-from pyc_mlir.lab.tune.verdict import Judgement, Rounds, VerdictKind, judge
+from pyc_mlir.runtime.selection.verdict import Judgement, Rounds, VerdictKind, judge
 from pyc_mlir.tools.cli import common as cli
 
 if TYPE_CHECKING:

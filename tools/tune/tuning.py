@@ -21,7 +21,7 @@ from pyc_mlir.lab.tune.studies.run import WORKS
 from pyc_mlir.lab.tune.studies.study import StudyBudget, StudyResult, WorkResult
 from pyc_mlir.lab.tune.studies.tuner import effort_of, tune, work_subject
 from pyc_mlir.lab.tune.studies.worker import TrialJob, here, work_once
-from pyc_mlir.lab.tune.verdict import Judgement, VerdictKind
+from pyc_mlir.runtime.selection.verdict import Judgement, VerdictKind
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli.model_source import read_model
 from pyc_mlir.tools.cli.option_flags import read_range

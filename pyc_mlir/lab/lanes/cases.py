@@ -33,8 +33,8 @@ from pyc_mlir.lab.lanes.conditions import (
     measured_enough,
     verdicts,
 )
-from pyc_mlir.lab.tune.verdict import ALPHA, MIN_ROUNDS, Judgement, Rounds
 from pyc_mlir.measure.environment import Environments
+from pyc_mlir.runtime.selection.verdict import ALPHA, MIN_ROUNDS, Judgement, Rounds
 
 # Origins of PyC's own choices, beside implementations that choose nothing.
 OWN = ("default", "incumbent")

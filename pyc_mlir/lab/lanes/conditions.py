@@ -25,7 +25,14 @@ from pyc_mlir.lab.evidence.states import (
     VERIFIED,
     Scope,
 )
-from pyc_mlir.lab.tune.verdict import ALPHA, MIN_PROCESSES, Judgement, Rounds, VerdictKind, judge
+from pyc_mlir.runtime.selection.verdict import (
+    ALPHA,
+    MIN_PROCESSES,
+    Judgement,
+    Rounds,
+    VerdictKind,
+    judge,
+)
 
 MIN_SESSIONS, MIN_MACHINES = 2, 2
 # Least speed-ups, incumbent / candidate: to replace a recipe, to become PyC's default, and what no

@@ -42,10 +42,8 @@ from pyc_mlir.lab.evidence.states import (
 from pyc_mlir.lab.lanes.service import IN_A_ROW, MIN_CALLS, QUANTILE, ServiceSpan, next_step
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.runtime.selection.paired import low_quantile
-from pyc_mlir.runtime.selection.policy import DRIFTED, REBASED
-from pyc_mlir.runtime.selection.routes import SelectorEvent
-from pyc_mlir.runtime.selection.selector import Selector
+from pyc_mlir.runtime.selection.engine import DRIFTED, REBASED, low_quantile
+from pyc_mlir.runtime.selection.selector import Selector, SelectorEvent
 
 SERVICE = "service"
 _OUT_OF_USE = (SUSPENDED, RETIRED, QUARANTINED)

@@ -36,8 +36,8 @@ from pyc_mlir.lab.lanes.conditions import (
     missing,
     verdicts,
 )
-from pyc_mlir.lab.tune.verdict import Judgement
 from pyc_mlir.measure.environment import Environments
+from pyc_mlir.runtime.selection.verdict import Judgement
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pyc_mlir.lab.evidence.rows import Feedback
 from pyc_mlir.lab.evidence.states import PROMOTED, QUARANTINED, SHADOW, SUSPENDED, StateStep
-from pyc_mlir.runtime.selection.paired import DRIFT, IN_A_ROW, LOW_QUANTILE
+from pyc_mlir.runtime.selection.engine import IN_A_ROW, LOW_QUANTILE, drifted
 
 # Calls that a window needs to be judged, and the low quantile that it is judged by.
 MIN_CALLS, QUANTILE = 50, f"p{round(100 * LOW_QUANTILE)}"
@@ -53,8 +53,8 @@ def next_step(state: str, baseline: float, windows: Sequence[ServiceSpan]) -> St
     if faults:
         return StateStep(QUARANTINED, f"{faults} calls in service with wrong results or a crash")
     full_windows = [window for window in windows if window.count >= MIN_CALLS][-IN_A_ROW:]
-    ratios = [window.low / window.slowed / baseline for window in full_windows]
-    if len(ratios) == IN_A_ROW and min(ratios) > DRIFT:
+    ratios = drifted([window.low / window.slowed for window in full_windows], baseline)
+    if ratios:
         shares = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         return StateStep(
             SUSPENDED, f"drift: {shares} of its own baseline in {IN_A_ROW} windows in a row"

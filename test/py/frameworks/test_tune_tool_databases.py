@@ -21,9 +21,9 @@ from pyc_mlir.lab.sessions.simulated import Failed, Simulated
 from pyc_mlir.lab.tune.studies.program import program_of, with_known
 from pyc_mlir.lab.tune.studies.study import EFFORTS, StudyBudget, budget_of
 from pyc_mlir.lab.tune.studies.tuner import Bench, tune_program
-from pyc_mlir.lab.tune.verdict import VerdictKind
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.pipelines.choices.space import split_variant
+from pyc_mlir.runtime.selection.verdict import VerdictKind
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune.study_flags import with_command
 from pyc_mlir.tools.tune.tuning import result_lines

@@ -13,7 +13,7 @@ from pyc_mlir.lab.tune.chains import Chain
 from pyc_mlir.lab.tune.sites import TunedWork
 from pyc_mlir.lab.tune.studies.ledger import Ledger, TrialOutcome, verdict_of
 from pyc_mlir.lab.tune.studies.study import Asked, TrialStage, WorkResult
-from pyc_mlir.lab.tune.verdict import ALPHA, Judgement, VerdictKind
+from pyc_mlir.runtime.selection.verdict import ALPHA, Judgement, VerdictKind
 
 # A choice whose single measurement saves less than this share is not measured again.
 LEAST_GAIN = 0.02

@@ -13,7 +13,7 @@ from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import DONE, FAILED, StoredTrial
 from pyc_mlir.lab.evidence.rows import OK, REFUSED, Implementation, Samples, Trace
 from pyc_mlir.lab.tune.studies.study import Asked, TrialStage
-from pyc_mlir.lab.tune.verdict import ALPHA, MIN_ROUNDS, Judgement, Rounds, judge
+from pyc_mlir.runtime.selection.verdict import ALPHA, MIN_ROUNDS, Judgement, Rounds, judge
 from pyc_mlir.util.checksum import digest
 
 

@@ -30,8 +30,8 @@ from pyc_mlir.lab.tune.studies.driver import AHEAD, drive
 from pyc_mlir.lab.tune.studies.ledger import Ledger
 from pyc_mlir.lab.tune.studies.study import Effort, StudyBudget, TrialStage, WorkResult
 from pyc_mlir.lab.tune.studies.worker import TUNER, TrialJob
-from pyc_mlir.lab.tune.verdict import Judgement
 from pyc_mlir.measure.environment import Environments
+from pyc_mlir.runtime.selection.verdict import Judgement
 from pyc_mlir.util.checksum import digest
 
 WORKS, PROGRAM = "seconds of works", "seconds of the program"

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.sessions.session import SessionPlan
-from pyc_mlir.lab.tune.verdict import Judgement
+from pyc_mlir.runtime.selection.verdict import Judgement
 
 
 class TrialStage(StrEnum):

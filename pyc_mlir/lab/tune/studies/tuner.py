@@ -56,8 +56,8 @@ from pyc_mlir.lab.tune.studies.study import (
     budget_of,
 )
 from pyc_mlir.lab.tune.studies.worker import LEASE_SECONDS, TrialJob, here
-from pyc_mlir.lab.tune.verdict import Judgement, VerdictKind
 from pyc_mlir.measure.environment import Environments
+from pyc_mlir.runtime.selection.verdict import Judgement, VerdictKind
 from pyc_mlir.util.checksum import digest
 
 # Sessions of the whole program.

@@ -10,9 +10,9 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.sources import Source
 from pyc_mlir.lab.evidence.identity import graph_of_program, works_of
 from pyc_mlir.lab.evidence.rows import ANSWERS
-from pyc_mlir.lab.tune.verdict import VerdictKind
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.runtime.selection.verdict import VerdictKind
 
 
 def network(seed: int, layers: int = 3, width: int = 16, swapped: bool = False):

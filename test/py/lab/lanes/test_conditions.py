@@ -20,7 +20,7 @@ from pyc_mlir.lab.lanes.conditions import (
     speedup,
     verdicts,
 )
-from pyc_mlir.lab.tune.verdict import ALPHA, Rounds
+from pyc_mlir.runtime.selection.verdict import ALPHA, Rounds
 
 OURS, THEIRS = Implementation("g", {"p": "b"}), Implementation("g", {})
 ROUNDS = 15

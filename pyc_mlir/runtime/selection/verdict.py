@@ -1,4 +1,6 @@
-"""Decide by paired measurements if a program is faster than another: faster, slower or unclear.
+"""The paired test: whether a program is faster than another, slower, or nobody can tell.
+
+`judge` takes whole sessions; `Pairs` takes one pair of calls after the other, in service.
 
 A process measures both programs in alternating rounds. The pairs of a process give the ratio of
 their times by the Hodges-Lehmann estimate of the differences of logarithms, which a few disturbed
@@ -17,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from math import exp, lgamma, pi, sqrt
+from math import exp, lgamma, log, pi, sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -29,6 +31,10 @@ MIN_ROUNDS, MIN_PROCESSES = 8, 5
 # Chance that an interval misses the true ratio.
 ALPHA = 0.01
 _BISECTIONS = 40
+# Of pairs of calls: how many a decision needs, standard errors of a bound, the spread of log ratios
+# that is assumed before any was seen, and for how many pairs that counts.
+LEAST_PAIRS = 4
+_ERRORS, _SPREAD, _STRENGTH, _MOST_RATIO = 2.0, 0.1, 2.0, 1.6
 
 
 class VerdictKind(StrEnum):
@@ -56,19 +62,12 @@ class Rounds:
 
         Raises PycError (BAD_ARGUMENT) for clocks that are not positive or differ in length.
         """
-        pair = (
-            (self.candidate_wall, self.incumbent_wall)
-            if clock == "wall"
-            else (self.candidate_cpu, self.incumbent_cpu)
-        )
-        if pair[0] is None or pair[1] is None:
+        ours, theirs = getattr(self, f"candidate_{clock}"), getattr(self, f"incumbent_{clock}")
+        if ours is None or theirs is None:
             return None
-        ours, theirs = (np.asarray(side, np.float64) for side in pair)
-        if (
-            ours.shape != theirs.shape
-            or ours.ndim != 1
-            or not (ours > 0).all() & (theirs > 0).all()
-        ):
+        ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+        alike = ours.shape == theirs.shape and ours.ndim == 1
+        if not (alike and (ours > 0).all() and (theirs > 0).all()):
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
                 f"rounds: expected as many positive {clock} times of both programs, got shapes "
@@ -145,35 +144,36 @@ def judge(processes: Sequence[Rounds], alpha: float = ALPHA) -> Judgement:
             needed = _needed(ratios, alpha) or needed
     answers = {clock: found.answer for clock, found in intervals.items()}
     decided = set(answers.values()) - {VerdictKind.UNCLEAR}
-    contradicted = len(decided) != 1 or _contradicted(decided, intervals)
-    answer = VerdictKind.UNCLEAR if contradicted else decided.pop()
+    answer = decided.pop() if len(decided) == 1 else VerdictKind.UNCLEAR
+    # A clock whose estimate lies on the other side of 1 contradicts.
+    ratios = [found.ratio for found in intervals.values()]
+    if max(ratios) > 1 if answer is VerdictKind.FASTER else min(ratios) < 1:
+        answer = VerdictKind.UNCLEAR
     clock = next((c for c, a in answers.items() if a is answer), "wall")
     rounds = sum(len(p.candidate_wall) for p in enough)
     missing = needed if answer is VerdictKind.UNCLEAR else None
     return Judgement(answer, clock, intervals, len(enough), rounds, alpha, missing)
 
 
-def _contradicted(decided: set[VerdictKind], intervals: dict[str, Interval]) -> bool:
-    """Return whether some clock's estimate lies on the other side of 1 than the answer."""
-    (answer,) = decided
-    ratios = [found.ratio for found in intervals.values()]
-    return max(ratios) > 1 if answer is VerdictKind.FASTER else min(ratios) < 1
+def judged(processes: Sequence[Rounds], alpha: float = ALPHA) -> Judgement | None:
+    """Return the verdict as `judge` does; None of too few rounds."""
+    enough = any(len(p.candidate_wall) >= MIN_ROUNDS for p in processes)
+    return judge(processes, alpha) if enough else None
 
 
 def _interval(ratios: Sequence[np.ndarray], alpha: float) -> Interval:
     if len(ratios) >= MIN_PROCESSES:
-        estimates = np.array([np.median(_walsh(r)) for r in ratios])
-        middle = float(estimates.mean())
-        half = student(1 - alpha / 2, len(estimates) - 1) * float(
-            estimates.std(ddof=1) / sqrt(len(estimates))
-        )
-        low, high = middle - half, middle + half
-    else:
-        means = _walsh(np.concatenate(ratios))
-        count = sum(map(len, ratios))
-        outside = _signed_rank_quantile(count, alpha)
-        middle, low, high = (float(v) for v in _picked(means, outside))
-    return Interval(exp(middle), exp(low), exp(high))
+        estimates = _estimates(ratios)
+        middle, error = float(estimates.mean()), float(estimates.std(ddof=1) / sqrt(len(estimates)))
+        half = student(1 - alpha / 2, len(estimates) - 1) * error
+        return Interval(exp(middle), exp(middle - half), exp(middle + half))
+    means, count = _walsh(np.concatenate(ratios)), sum(map(len, ratios))
+    # Means of pairs outside of the interval on either side, by the normal limit of signed ranks.
+    deviation = sqrt(count * (count + 1) * (2 * count + 1) / 24)
+    most = count * (count + 1) / 4 - NormalDist().inv_cdf(1 - alpha / 2) * deviation
+    outside = max(0, int(most))
+    ends = (float(np.median(means)), float(means[outside]), float(means[-1 - outside]))
+    return Interval(*map(exp, ends))
 
 
 def _walsh(values: np.ndarray) -> np.ndarray:
@@ -182,15 +182,9 @@ def _walsh(values: np.ndarray) -> np.ndarray:
     return np.sort((values[first] + values[second]) / 2)
 
 
-def _picked(means: np.ndarray, outside: int) -> tuple[float, float, float]:
-    return float(np.median(means)), float(means[outside]), float(means[-1 - outside])
-
-
-def _signed_rank_quantile(count: int, alpha: float) -> int:
-    """Means of pairs that lie outside the interval on either side, by the normal limit."""
-    mean = count * (count + 1) / 4
-    deviation = sqrt(count * (count + 1) * (2 * count + 1) / 24)
-    return max(0, int(mean - NormalDist().inv_cdf(1 - alpha / 2) * deviation))
+def _estimates(ratios: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the Hodges-Lehmann estimate of each process, f64[processes]."""
+    return np.array([np.median(_walsh(r)) for r in ratios])
 
 
 def _needed(ratios: Sequence[np.ndarray], alpha: float) -> int | None:
@@ -199,12 +193,43 @@ def _needed(ratios: Sequence[np.ndarray], alpha: float) -> int | None:
     """
     if len(ratios) < 2:
         return None
-    estimates = np.array([np.median(_walsh(r)) for r in ratios])
+    estimates = _estimates(ratios)
     middle, spread = abs(float(estimates.mean())), float(estimates.std(ddof=1))
     for count in (*range(MIN_PROCESSES, 64), *range(64, 1024, 16)):
         if student(1 - alpha / 2, count - 1) * spread / sqrt(count) < middle:
             return count
     return None
+
+
+@dataclass
+class Pairs:
+    """Pairs of calls of an arm and the incumbent: their number, mean log ratio, squared deviations.
+
+    Ratios count up to `_MOST_RATIO`, since load makes single calls many times slower.
+    """
+
+    pairs: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, ratio: float) -> None:
+        """Count a ratio of seconds (Welford's recurrence on its logarithm)."""
+        self.pairs += 1
+        value = log(min(max(ratio, 1 / _MOST_RATIO), _MOST_RATIO))
+        delta = value - self.mean
+        self.mean += delta / self.pairs
+        self.squares += delta * (value - self.mean)
+
+    @property
+    def half(self) -> float:
+        """Half the width of the interval of the mean log ratio."""
+        variance = (_STRENGTH * _SPREAD**2 + self.squares) / (self.pairs + _STRENGTH - 1)
+        return _ERRORS * sqrt(variance / max(self.pairs, 1))
+
+    @property
+    def is_faster(self) -> bool:
+        """True if the arm is faster than the incumbent."""
+        return self.pairs >= LEAST_PAIRS and self.mean + self.half < 0.0
 
 
 @cache
