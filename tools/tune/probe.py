@@ -11,50 +11,39 @@ import numpy as np
 from pyc_mlir.dialects.util.files import require_writable
 from pyc_mlir.runtime.selection.verdict import Judgement, Rounds, VerdictKind, judge
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.tune.profile import argument
 
 if TYPE_CHECKING:
-    from pyc_mlir.lab.survey.probes import ProbeSession
+    from pyc_mlir.lab.tune.probes import ProbeSession
     from pyc_mlir.measure.records import Record, Report
 
-COMMAND, SUITE = "probe", "noise"
+SUITE = "noise"
 SESSIONS, ROUNDS, PROCESSES = 60, 15, 6
 # What is compared with A: itself, 5 % more calls, 10 % more calls.
 OTHERS = {"A2": "a program against itself", "B5": "5 % more", "B10": "10 % more"}
 
 
-def add(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to a command line."""
-    parser = commands.add_parser(
-        COMMAND, help="measure the smallest difference this machine can detect"
-    )
-    parser.add_argument(
-        "--sessions",
-        metavar="N",
-        type=int,
-        default=SESSIONS,
+ARGUMENTS = (
+    argument(
+        "--sessions", metavar="N", type=int, default=SESSIONS,
         help=f"number of sessions; default: {SESSIONS}",
-    )
-    parser.add_argument(
-        "--rounds",
-        metavar="N",
-        type=int,
-        default=ROUNDS,
+    ),
+    argument(
+        "--rounds", metavar="N", type=int, default=ROUNDS,
         help=f"rounds of each process; default: {ROUNDS}",
-    )
-    parser.add_argument(
-        "--processes",
-        metavar="N",
-        type=int,
-        default=PROCESSES,
+    ),
+    argument(
+        "--processes", metavar="N", type=int, default=PROCESSES,
         help=f"processes of each session; default: {PROCESSES}",
-    )
-    parser.add_argument("--json", metavar="OUT", help="store all samples in this file")
+    ),
+    argument("--json", metavar="OUT", help="store all samples in this file"),
+)  # fmt: skip
 
 
-def run(flags: argparse.Namespace) -> int:
+def run_probe(url: str, flags: argparse.Namespace) -> int:
     """Probe; print a line for each session, last the share of differences found."""
     from pyc_mlir.lab.sessions.session import SessionPlan
-    from pyc_mlir.lab.survey.probes import probe_sessions
+    from pyc_mlir.lab.tune.probes import probe_sessions
 
     if flags.json:
         require_writable(flags.json, "a file for the samples (`--json`)")
@@ -112,13 +101,8 @@ def _records(session: "ProbeSession") -> "Iterator[Record]":
         found = verdict(session, other) if other in OTHERS else None
         verdict_data: dict[str, Any] = {}
         if found is not None:
-            low, high = found.interval.low, found.interval.high
-            verdict_data = {
-                "answer": str(found.answer),
-                "clock": found.clock,
-                "low": low,
-                "high": high,
-            }
+            ends = {"low": found.interval.low, "high": found.interval.high}
+            verdict_data = {"answer": str(found.answer), "clock": found.clock, **ends}
         yield record(
             f"{session.program} {session.number}",
             other,

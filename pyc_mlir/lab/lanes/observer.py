@@ -6,7 +6,7 @@
     lanes.close()
 
 Comes in: what a selector measures and changes. Goes out: a `Feedback` row for each window of calls
-of the arm that serves, transitions of recipes by the rules of `service.py` (drift suspends, faults
+of the arm that serves, transitions of recipes by `rule.py` (drift suspends, faults
 quarantine), and what was learned, which the next process begins with. Calls never wait for the
 database: one thread writes.
 """
@@ -26,8 +26,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.identity import PROGRAM
-from pyc_mlir.lab.evidence.rows import Feedback, Graph, Implementation
-from pyc_mlir.lab.evidence.states import (
+from pyc_mlir.lab.evidence.rows import (
     NEW,
     PROMOTED,
     QUARANTINED,
@@ -35,11 +34,14 @@ from pyc_mlir.lab.evidence.states import (
     SHADOW,
     STABLE,
     SUSPENDED,
+    Feedback,
+    Graph,
+    Implementation,
     RecipeState,
     Scope,
     StateStep,
 )
-from pyc_mlir.lab.lanes.service import IN_A_ROW, MIN_CALLS, QUANTILE, ServiceSpan, next_step
+from pyc_mlir.lab.lanes.rule import IN_A_ROW, MIN_CALLS, QUANTILE, ServiceSpan, next_step
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.runtime.selection.engine import DRIFTED, REBASED, low_quantile

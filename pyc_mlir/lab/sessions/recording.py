@@ -13,14 +13,16 @@ from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import (
     CRASH,
     DISTURBED,
+    EXPERIMENTAL,
     OK,
+    QUARANTINED,
     WRONG,
     Prediction,
+    Scope,
     Session,
     SessionEnd,
     Trace,
 )
-from pyc_mlir.lab.evidence.states import EXPERIMENTAL, QUARANTINED, Scope
 from pyc_mlir.lab.sessions.session import PROTOCOL, ChoiceResult, SessionResult
 
 # Who is named as having taken a recipe from one state to another.

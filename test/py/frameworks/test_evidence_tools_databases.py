@@ -14,10 +14,15 @@ from pyc_mlir.lab.evidence.database.exchange import export_wisdom, import_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.upkeep import collect, problems
 from pyc_mlir.lab.evidence.rows import (
+    CANDIDATE,
     COLD,
     CRASH,
+    QUARANTINED,
+    STABLE,
+    VERIFIED,
     Graph,
     Implementation,
+    Scope,
     Session,
     Study,
     Trace,
@@ -25,7 +30,6 @@ from pyc_mlir.lab.evidence.rows import (
     Workload,
     samples,
 )
-from pyc_mlir.lab.evidence.states import CANDIDATE, QUARANTINED, STABLE, VERIFIED, Scope
 from pyc_mlir.measure.environment import Environments, current_place
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.fastest import Fastest

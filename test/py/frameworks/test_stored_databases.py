@@ -18,8 +18,7 @@ from simulated_studies import setting_of, studied, work
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom, import_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.upkeep import problems
-from pyc_mlir.lab.evidence.rows import Study
-from pyc_mlir.lab.evidence.states import SHADOW, STABLE
+from pyc_mlir.lab.evidence.rows import SHADOW, STABLE, Study
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.tools import pyc_tune
 

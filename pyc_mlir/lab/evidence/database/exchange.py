@@ -32,17 +32,22 @@ from pyc_mlir.lab.evidence.database.tables import (
     TRACES,
 )
 from pyc_mlir.lab.evidence.identity import PROGRAM
-from pyc_mlir.lab.evidence.rows import DISTURBED, OK, Graph, Implementation, SessionEnd, Verdict
-from pyc_mlir.lab.evidence.states import (
+from pyc_mlir.lab.evidence.rows import (
     CANDIDATE,
+    DISTURBED,
     EXPERIMENTAL,
     MEASURED,
+    OK,
     PROMOTED,
     QUARANTINED,
     RETIRED,
     SHADOW,
     STABLE,
+    Graph,
+    Implementation,
     Scope,
+    SessionEnd,
+    Verdict,
 )
 from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.choices.wisdom import (

@@ -17,15 +17,14 @@ from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import DONE, FAILED
 from pyc_mlir.lab.evidence.rows import Study
 from pyc_mlir.lab.sessions.local import LocalMeasurer
-from pyc_mlir.lab.tune.studies.run import WORKS
-from pyc_mlir.lab.tune.studies.study import StudyBudget, StudyResult, WorkResult
-from pyc_mlir.lab.tune.studies.tuner import effort_of, tune, work_subject
-from pyc_mlir.lab.tune.studies.worker import TrialJob, here, work_once
+from pyc_mlir.lab.tune.study import WORKS, StudyBudget, StudyResult, WorkResult, effort_of
+from pyc_mlir.lab.tune.tuner import tune, work_subject
+from pyc_mlir.lab.tune.workers import TrialJob, here, work_once
 from pyc_mlir.runtime.selection.verdict import Judgement, VerdictKind
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli.model_source import read_model
 from pyc_mlir.tools.cli.option_flags import read_range
-from pyc_mlir.tools.tune.look import named
+from pyc_mlir.tools.tune.evidence import named
 
 _SHORT = 16
 _NOTHING = (

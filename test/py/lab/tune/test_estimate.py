@@ -1,4 +1,4 @@
-"""Searching {site: choice} on the simulator: what it finds is no slower by the estimate."""
+"""The recipe of least predicted seconds: no other choice at any site is quicker."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,7 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import resolve
 from pyc_mlir.lab.simulation.simulator import Simulator
-from pyc_mlir.lab.tune.strategies import Local, Random, Tempering
-from pyc_mlir.lab.tune.studies.estimate import estimated, space_of
+from pyc_mlir.lab.tune.tuner import estimated
 from pyc_mlir.pipelines.choices.choices import FirstIsBest
 
 RNG = np.random.default_rng(0)
@@ -40,24 +39,20 @@ def simulator():
     return simulated()
 
 
-def test_the_space_has_an_axis_for_each_choice(simulator):
-    space = space_of(simulator)
-    assert len(space.axes) == 6 and all(len(axis.values) > 1 for axis in space.axes)
-    assert simulator.estimate(space.settings(space.default)).seconds == simulator.estimate().seconds
-
-
-@pytest.mark.parametrize("strategy", (Random(), Local(), Tempering()), ids=lambda s: s.name)
-def test_slow_choices_are_replaced(simulator, strategy):
+def test_slow_choices_are_replaced(simulator):
     slow = simulated(Last())
-    found = estimated(slow, strategy, evaluations=300)
+    found = estimated(slow)
     assert found.recipe and found.found.seconds < found.own.seconds
     assert found.found.seconds >= simulator.estimate().seconds * (1 - 1e-9)
     assert "measure before you use them" in str(found)
-    again = estimated(slow, strategy, evaluations=300)
-    assert again.recipe == found.recipe
+    # Costs of sites add up: no single change of the recipe makes it quicker.
+    for site in slow.program.kernels:
+        for choice in site.costs:
+            other = slow.estimate({**found.recipe, site.site.key: choice})
+            assert other.seconds >= found.found.seconds * (1 - 1e-12)
 
 
 def test_a_program_that_is_best_already_keeps_its_choices(simulator):
-    found = estimated(simulator, evaluations=100)
-    assert not found.recipe and found.found is found.own
+    found = estimated(simulator)
+    assert not found.recipe and found.found == found.own
     assert "no quicker ones" in str(found)

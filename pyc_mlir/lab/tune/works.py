@@ -1,20 +1,29 @@
-"""Sites that a study tunes: works of a program, the choices that each of them has, their shares.
+"""The kernels' works of a program: what can be chosen for each, as a space, and their shares.
 
-Comes in: for each work the alternatives of its choice, and the knobs of each. Goes out: frozen
-`TunedWork`s, each with one space over all of its choices, and how many evaluations each gets.
+Comes in: a `Job`. The front end and the passes on pyc ops run once; nothing is compiled. Goes out:
+frozen `TunedWork`s, each with one space over all of its alternatives and their knobs. `with_known`
+adds what a database knows, `allot` shares evaluations among them.
 """
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
-from math import log2
+from math import log2, sqrt
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.lab.evidence.rows import Graph
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.lower import optimized
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.lab.evidence.database.exchange import measured
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.identity import WORK, works_of
+from pyc_mlir.lab.evidence.rows import MEASURED, Graph, Implementation
+from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace, split_variant, variant_name
+from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 
 ALTERNATIVE = "alternative"
 # By how much of its time a choice may be improved, as a share, while nothing was measured: the
@@ -25,6 +34,9 @@ WITH_KNOBS, WITHOUT_KNOBS = 0.5, 0.2
 BLOCK = 8
 # Combinations that are listed one by one to find the legal ones.
 _LISTED = 1 << 12
+# Choices of a neighbour that are tried first.
+_NEIGHBOURS = 8
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -187,9 +199,27 @@ class TunedWork:
         return tuple(dict.fromkeys(found))
 
     @property
+    def all_seconds(self) -> float:
+        """Predicted seconds of a call of the program at all of its sites."""
+        return len(self.sites) * self.seconds
+
+    @property
     def weight(self) -> float:
         """Seconds of a call of the program that tuning may save: what it gets evaluations by."""
-        return len(self.sites) * self.seconds * self.uncertainty
+        return self.all_seconds * self.uncertainty
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The alternatives, each with the knobs that its name means."""
+        return tuple(way.name for way in self.space.ways)
+
+    @property
+    def ops(self) -> str:
+        """Its ops and the type of its result, for people."""
+        lines = [line.partition(") ")[2] for line in self.graph.text.splitlines()[1:]]
+        made = [line for line in lines if not line.startswith(("input ", "constant ", "read by"))]
+        names = "+".join(line.split("{")[0].split(" ")[0] for line in made)
+        return f"{names} -> {made[-1].rpartition(' : ')[2] if made else '?'}"
 
 
 def allot(works: Sequence[TunedWork], evaluations: int) -> list[int]:
@@ -211,3 +241,84 @@ def allot(works: Sequence[TunedWork], evaluations: int) -> list[int]:
         given[best] += block
         left -= block
     return given
+
+
+def kernel_works(job: Job, required: bool = False) -> tuple[TunedWork, ...]:
+    """Return the works of a program's kernels, in order; none of a program that enters at IREE.
+
+    Sites of one work are one. Raises PycError as a compile does, and BAD_ARGUMENT for a program
+    that enters at IREE where works are `required`.
+    """
+    with optimized(job) as (made, context):
+        if made.module is None and required:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"{made.name}: expected a program of pyc ops, got one that IREE compiles as it "
+                "is; it has no choices to tune",
+            )
+        if made.module is None:
+            return ()
+        graphs = {found.graph.graph_id: found.graph for found in works_of(made.module)}
+        tunable = {one.site.key: one for one in context.choices.tunable}
+        log = [d for d in context.choices.log if d.site.pass_name == SELECT]
+    groups = {name: [d for d in log if d.site.work == name] for name in graphs}
+    works = []
+    for name in dict.fromkeys(d.site.work for d in log if d.site.work in graphs):
+        first = groups[name][0]
+        site = tunable.get(first.site.key)
+        listed, spaces = (site.alternatives, site.spaces) if site else (first.alternatives, {})
+        own = listed[0]
+        work = TunedWork(
+            graphs[name],
+            SELECT,
+            ChoiceSpace.of([SiteAlternative(a.name, spaces.get(a.name)) for a in listed]),
+            tuple(d.site.key for d in groups[name]),
+            own.name,
+            own.cost.seconds if own.cost else 0.0,
+            WITH_KNOBS if spaces else WITHOUT_KNOBS,
+        )
+        works.append(work)
+    return tuple(works)
+
+
+def with_known(
+    store: EvidenceStore, works: Sequence[TunedWork], place: Environments
+) -> tuple[TunedWork, ...]:
+    """Return the works with what the database knows of them.
+
+    What to try first: choices that it calls measured, those of the work itself, then those of its
+    neighbours: works of the same ops with other sizes, wherever they were measured. A neighbour's
+    choice is a candidate, no answer. Of a work of which n choices were measured here, the
+    uncertainty is divided by the root of 1 + n.
+    """
+    found: list[tuple[Graph, Implementation]] = []
+    for impl_id in dict.fromkeys(s.impl_id for s in store.states(state=MEASURED)):
+        one = store.get(Implementation, impl_id)
+        graph = None if one is None else store.get(Graph, one.graph_id)
+        if one is not None and graph is not None and graph.kind == WORK:
+            found.append((graph, one))
+    tried: dict[str, set[str]] = {}
+    names = [work.graph.graph_id for work in works]
+    for trace in measured(store, names, place.hardware, place.toolchain) if works else ():
+        tried.setdefault(trace.graph_id, set()).add(trace.impl_id)
+    return tuple(
+        replace(
+            work,
+            known=_known(work, found),
+            uncertainty=work.uncertainty / sqrt(1 + len(tried.get(work.graph.graph_id, ()))),
+        )
+        for work in works
+    )
+
+
+def _known(work: TunedWork, found: Sequence[tuple[Graph, Implementation]]) -> tuple[str, ...]:
+    own, near = [], []
+    for graph, one in found:
+        choice = one.recipe.get(work.pass_name)
+        if choice is None or choice == work.incumbent or work.config(choice) is None:
+            continue
+        if graph.graph_id == work.graph.graph_id:
+            own.append(choice)
+        elif _NUMBER.sub("", graph.text) == _NUMBER.sub("", work.graph.text):
+            near.append(choice)
+    return tuple(dict.fromkeys((*own, *near[-_NEIGHBOURS:])))

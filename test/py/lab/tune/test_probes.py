@@ -6,8 +6,8 @@ import pytest
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.sessions.processes import ProcessOutcome
 from pyc_mlir.lab.sessions.session import SessionPlan
-from pyc_mlir.lab.survey import probes
-from pyc_mlir.lab.survey.probes import KINDS, ProbeSession, probe_sessions
+from pyc_mlir.lab.tune import probes
+from pyc_mlir.lab.tune.probes import KINDS, ProbeSession, probe_sessions
 from pyc_mlir.measure import machine
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools.tune import probe

@@ -1,10 +1,14 @@
-"""The conditions of each step of a recipe's life, checked on measurements: `assess`.
+"""The rule of lanes: which measurements take a recipe up, which calls in service take it down.
 
-    candidate -> verified -> measured -> shadow -> promoted
+    candidate -> verified -> measured -> shadow -> promoted        `assess`, by paired sessions
+    promoted, shadow -> suspended (drift), quarantined (faults)    `next_step`, by calls in service
 
-Comes in: a `PromotionCase`, what a database holds about a candidate and its incumbent. Goes out:
-one `Assessment` a step, with a `ConditionResult` for each condition: whether it holds, what was
-found, and what is still needed. Nothing here reads a database or a clock.
+`assess` takes a `PromotionCase`, what a database holds about a candidate and its incumbent, and
+gives one `Assessment` a step, with a `ConditionResult` for each condition: whether it holds, what
+was found, and what is still needed. `next_step` takes windows of calls of one recipe, cluster and
+environment, and its own quantile when it came into use. In service a recipe can only lose its
+place, to the last good one (`Store.walk`), and one window alone never decides that: the drift is
+the selector's (`runtime/selection/engine.py`). Nothing here reads a database or a clock.
 
 A recipe may be looked at again when there are more measurements. Each look has a share of the
 error that the recipe has in all, `ALPHA`: look k has ALPHA / (k (k + 1)), which adds up to ALPHA.
@@ -15,16 +19,21 @@ it is looked at (a union bound; Lan, DeMets, "Discrete Sequential Boundaries", 1
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyc_mlir.lab.evidence.rows import Implementation
-from pyc_mlir.lab.evidence.states import (
+from pyc_mlir.lab.evidence.rows import (
     CANDIDATE,
     MEASURED,
     PROMOTED,
+    QUARANTINED,
     SHADOW,
     STABLE,
+    SUSPENDED,
     VERIFIED,
+    Feedback,
+    Implementation,
     Scope,
+    StateStep,
 )
+from pyc_mlir.runtime.selection.engine import IN_A_ROW, LOW_QUANTILE, drifted
 from pyc_mlir.runtime.selection.verdict import (
     ALPHA,
     MIN_PROCESSES,
@@ -43,6 +52,8 @@ MOST_APART = 0.05
 # How verdicts are made; another text when that changes.
 RULE = "paired rounds, Hodges-Lehmann, t over processes, alpha spent by look, 1"
 STEPS = (CANDIDATE, VERIFIED, MEASURED, SHADOW, PROMOTED)
+# Calls that a window needs to be judged, and the low quantile that it is judged by.
+MIN_CALLS, QUANTILE = 50, f"p{round(100 * LOW_QUANTILE)}"
 
 
 @dataclass(frozen=True)
@@ -188,9 +199,8 @@ def assess(
 
 
 def _verified(case: PromotionCase) -> Iterator[ConditionResult]:
-    faults = f"{len(case.faults)} faulty processes" + (
-        f", the last: {case.faults[-1]}" if case.faults else ""
-    )
+    last = f", the last: {case.faults[-1]}" if case.faults else ""
+    faults = f"{len(case.faults)} faulty processes{last}"
     yield ConditionResult(
         "neither wrong results nor crashes", not case.faults, faults, "another recipe"
     )
@@ -308,3 +318,44 @@ def missing(assessments: Sequence[Assessment]) -> list[ConditionResult]:
     """Return the conditions that do not hold, of the first step that has some."""
     first = next((a for a in assessments if not a.met), None)
     return [] if first is None else [f for f in first.findings if not f.met]
+
+
+@dataclass(frozen=True)
+class ServiceSpan:
+    """Calls of a recipe within a span of time.
+
+    count: of calls; low: their low quantile in seconds. slowed: how many times slower the machine
+    itself was by its probe, 1 if nobody knows. faults: calls with wrong results or a crash.
+    """
+
+    count: int
+    low: float
+    slowed: float = 1.0
+    faults: int = 0
+
+    @staticmethod
+    def of(row: Feedback, faults: int = 0, slowed: float = 1.0) -> "ServiceSpan":
+        """Return a stored window; what it lacks a quantile for counts no calls."""
+        low = row.low.get(QUANTILE)
+        return ServiceSpan(row.count if low else 0, low or 0.0, slowed, faults)
+
+
+def next_step(state: str, baseline: float, windows: Sequence[ServiceSpan]) -> StateStep | None:
+    """Return the step that the last windows require in a state; None for no change.
+
+    baseline: the recipe's own low quantile in seconds when it came into use. windows: oldest first,
+    since then. Only recipes in use (`promoted`) or beside one (`shadow`) take steps.
+    """
+    if state not in (PROMOTED, SHADOW) or not windows:
+        return None
+    faults = sum(window.faults for window in windows)
+    if faults:
+        return StateStep(QUARANTINED, f"{faults} calls in service with wrong results or a crash")
+    full_windows = [window for window in windows if window.count >= MIN_CALLS][-IN_A_ROW:]
+    ratios = drifted([window.low / window.slowed for window in full_windows], baseline)
+    if ratios:
+        shares = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        return StateStep(
+            SUSPENDED, f"drift: {shares} of its own baseline in {IN_A_ROW} windows in a row"
+        )
+    return None

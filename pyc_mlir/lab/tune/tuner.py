@@ -5,11 +5,12 @@
     model -> works and their choices -> study (search, rerank, confirm) -> recipe
           -> the whole program with it and without, in pairs -> `measured`
 
-What was measured stays in the database, whatever ends the study; the same call goes on with it.
-Compiles see nothing of it before `pyc-tune export`.
+Everything is in the database before the next step begins, so a study that was killed at any moment
+goes on by the same call. Compiles see nothing of it before `pyc-tune export`.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,50 +20,73 @@ from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import resolve
-from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.frontends.sources import MlirFile, OnnxFile, Source
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.rows import OK, Graph, Study
-from pyc_mlir.lab.evidence.states import CANDIDATE, MEASURED, RETIRED, VERIFIED, Scope
+from pyc_mlir.lab.evidence.rows import (
+    CANDIDATE,
+    EXPERIMENTAL,
+    MEASURED,
+    NEW,
+    OK,
+    QUARANTINED,
+    RETIRED,
+    VERIFIED,
+    Graph,
+    Implementation,
+    Scope,
+    Study,
+    Verdict,
+)
+from pyc_mlir.lab.explore.programs import quickest_kernels
 from pyc_mlir.lab.sessions.local import LocalMeasurer
 from pyc_mlir.lab.sessions.session import MeasuredProgram, Measurer
-from pyc_mlir.lab.sessions.subjects import subject_of_work
+from pyc_mlir.lab.sessions.subjects import subject_of_program, subject_of_work
+from pyc_mlir.lab.simulation.estimate import Estimate
 from pyc_mlir.lab.simulation.simulator import Simulator
-from pyc_mlir.lab.tune.studies.driver import drive
-from pyc_mlir.lab.tune.studies.estimate import estimated
-from pyc_mlir.lab.tune.studies.ledger import Ledger, verdict_of
-from pyc_mlir.lab.tune.studies.pools import PROCESSES, pool
-from pyc_mlir.lab.tune.studies.program import TunedProgram, program_of, with_known
-from pyc_mlir.lab.tune.studies.run import (
+from pyc_mlir.lab.tune.study import (
     PROGRAM,
-    Setting,
-    implementation,
-    keep_results,
-    move,
-    results_of,
-    run_study,
-    verdict_row,
-)
-from pyc_mlir.lab.tune.studies.study import (
-    EFFORTS,
     Asked,
     Effort,
+    Ledger,
+    Setting,
     StudyBudget,
     StudyResult,
     TrialStage,
     WorkResult,
     budget_of,
+    effort_of,
 )
-from pyc_mlir.lab.tune.studies.worker import LEASE_SECONDS, TrialJob, here
+from pyc_mlir.lab.tune.workers import (
+    LEASE_SECONDS,
+    PROCESSES,
+    TUNER,
+    TrialJob,
+    drive,
+    here,
+    pool,
+)
+from pyc_mlir.lab.tune.works import TunedWork, kernel_works, with_known
 from pyc_mlir.measure.environment import Environments
-from pyc_mlir.runtime.selection.verdict import Judgement, VerdictKind
+from pyc_mlir.runtime.selection.verdict import Judgement, VerdictKind, judged
 from pyc_mlir.util.checksum import digest
+from pyc_mlir.util.units import quantity
 
+# Of the sessions that a verdict names one chose the candidate, the others judged it.
+RULE = "chosen, then judged 1"
+# Of a time budget: what the search may take; the rest is for ranking again and confirming.
+_SEARCH_SHARE = 0.5
 # Sessions of the whole program.
 _SESSIONS = 2
 INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class TunedProgram:
+    """A model: as a subject, and the works at which something can be chosen."""
+
+    subject: MeasuredProgram
+    works: tuple[TunedWork, ...]
 
 
 @dataclass(frozen=True)
@@ -119,8 +143,22 @@ def tune(
     lowered = lower(Job.of(model, inputs, resolve(given)))
     with EvidenceStore.open(db) as store:
         wisdom = export_wisdom(store, bench.place.hardware, bench.place.toolchain)
-    found = estimated(Simulator.of(lowered, wisdom), seed=seed)
+    found = estimated(Simulator.of(lowered, wisdom))
     return replace(result, recipe=found.recipe, estimate=str(found))
+
+
+def program_of(
+    source: Any,
+    inputs: Sequence[Any] | None = None,
+    options: CompileOptions | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> TunedProgram:
+    """Read a model. Raises PycError as the front ends do; BAD_ARGUMENT if it is no pyc program."""
+    given = options or CompileOptions()
+    model = Source.of(source, given.islands, given.function)
+    subject = subject_of_program(model, inputs, given, dims)
+    works = kernel_works(Job.of(model, inputs, resolve(given)), required=True)
+    return TunedProgram(subject, tuple(work for work in works if work.space.size > 1))
 
 
 def tune_program(
@@ -138,19 +176,19 @@ def tune_program(
         works = with_known(store, program.works, bench.place)
         setting = Setting(program.subject.graph, works, effort, budget, seed, lanes)
         setting, study = _begun(store, setting, bench, notes or {})
-        options = program.subject.options
         job = TrialJob(
-            db, study.id, bench.measurer, partial(work_subject, options), effort.plans,
-            bench.place, bench.lease_seconds,
+            db, study.id, bench.measurer, partial(work_subject, program.subject.options),
+            effort.plans, bench.place, bench.lease_seconds,
         )  # fmt: skip
         ledger, left = _searched(store, setting, job, bench)
-        results = results_of(setting, ledger)
+        results = setting.results(ledger)
         keep_results(store, setting, results, bench.place)
         recipe = {site: work.best for work in results if work.changed for site in work.sites}
         verdict, state, more = None, "", 0.0
         if recipe and not left:
             try:
-                checked, more = _check_program(store, job, program.subject, recipe)
+                checked = _check_program(store, job, program.subject, recipe)
+                more = checked.seconds
                 verdict, state = _judged(store, program.subject, recipe, checked, bench.place)
                 if state != MEASURED:
                     why = str(verdict) if verdict else "it failed, or had wrong results"
@@ -161,17 +199,6 @@ def tune_program(
             study.id, study.graph_id, results, recipe, verdict, state, len(ledger.trials),
             ledger.seconds + more, left,
         )  # fmt: skip
-
-
-def effort_of(name: str) -> Effort:
-    """Return an effort by its name. Raises PycError (BAD_ARGUMENT)."""
-    if name not in EFFORTS:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"effort: expected one of {', '.join(EFFORTS)}, got {name!r}"
-            f"{did_you_mean(name, EFFORTS)}",
-        )
-    return EFFORTS[name]
 
 
 def work_subject(options: CompileOptions, graph: Graph) -> MeasuredProgram:
@@ -201,13 +228,30 @@ def _begun(
         store.add_place(bench.place)
         store.add(setting.graph, *(w.graph for w in setting.works), study)
         return setting, study
-    first = before.budget["known"]
     works = []
     for work in setting.works:
-        uncertainty, tried_first = first[work.graph.graph_id]
+        uncertainty, tried_first = before.budget["known"][work.graph.graph_id]
         works.append(replace(work, uncertainty=uncertainty, known=tuple(tried_first)))
-    setting = replace(setting, works=tuple(works))
-    return setting, before
+    return replace(setting, works=tuple(works)), before
+
+
+def run_study(
+    store: EvidenceStore,
+    setting: Setting,
+    job: TrialJob,
+    executor: Executor,
+    workers: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> Ledger:
+    """Measure until the agenda is empty, or the budget's time is spent. Raises as `drive`."""
+    spent = sum(t.seconds or 0.0 for t in store.trials(job.study_id)) / max(1, workers)
+    begin, seconds = clock() - spent, setting.budget.seconds
+
+    def may_begin(stage: TrialStage) -> bool:
+        share = _SEARCH_SHARE if stage is TrialStage.SEARCH else 1.0
+        return seconds is None or clock() - begin < share * seconds
+
+    return drive(store, job, setting.agenda(may_begin, workers), executor, workers)
 
 
 def _searched(
@@ -225,9 +269,61 @@ def _searched(
         return ledger, INTERRUPTED
 
 
+def keep_results(
+    store: EvidenceStore, setting: Setting, results: Sequence[WorkResult], place: Environments
+) -> None:
+    """Write verdicts and states of works: what was confirmed is `measured`.
+
+    What is wrong was quarantined when it was recorded. Written again it changes nothing.
+    """
+    for work, result in zip(setting.works, results, strict=True):
+        if result.changed and result.verdict is not None:
+            ours, theirs = (
+                _implementation(work.graph, {work.pass_name: choice})
+                for choice in (result.best, work.incumbent)
+            )
+            row = Verdict.of(
+                ours, theirs, result.workload, place, result.sessions, result.verdict, RULE
+            )
+            store.add(row)
+            steps = (CANDIDATE, VERIFIED, MEASURED)
+            _move(store, ours, work.graph, place, steps, str(result.verdict), row.id)
+
+
+def _implementation(graph: Graph, recipe: Mapping[str, str]) -> Implementation:
+    """Return the row of a way to compile a graph, as far as its id goes."""
+    return Implementation(graph.graph_id, dict(recipe), normalizer=graph.normalizer)
+
+
+def _move(
+    store: EvidenceStore,
+    one: Implementation,
+    graph: Graph,
+    place: Environments,
+    steps: Sequence[str],
+    reason: str,
+    verdict_id: str | None = None,
+) -> str:
+    """Take a recipe through states that it has not been in; return the state it is in.
+
+    What was moved for this reason before, and what is quarantined, stays where it is.
+    """
+    scope = Scope(graph.structure_id, "", place.hardware, place.toolchain)
+    history = [s for s in store.history(one.id) if (s.scope, s.lane) == (scope, EXPERIMENTAL)]
+    state = history[-1].state if history else NEW
+    again = any((s.state, s.reason) == (steps[-1], reason) for s in history)
+    if again or state == QUARANTINED:
+        return state
+    left = steps[steps.index(state) + 1 :] if state in steps else steps
+    for state in left:
+        proof = verdict_id if state == MEASURED else None
+        store.transition(one.id, scope, EXPERIMENTAL, state, TUNER, reason, proof)
+    return state
+
+
 def _check_program(
     store: EvidenceStore, job: TrialJob, subject: MeasuredProgram, recipe: Mapping[str, str]
-) -> tuple[Ledger, float]:
+) -> Ledger:
     """Measure the whole program with and without a recipe, in this process: it has the model."""
     works = store.get(Study, job.study_id)
     assert works is not None
@@ -238,8 +334,7 @@ def _check_program(
         Asked(TrialStage.PROGRAM, study.graph_id, ({}, recipe), n) for n in range(_SESSIONS)
     ]
     with ThreadPoolExecutor(1) as executor:
-        ledger = drive(store, own, lambda ledger: requests, executor, 1)
-    return ledger, ledger.seconds
+        return drive(store, own, lambda ledger: requests, executor, 1)
 
 
 def _judged(
@@ -253,21 +348,20 @@ def _judged(
 
     A recipe that makes the program slower is retired.
     """
-    outcomes = checked.outcomes()
-    ours, theirs = (implementation(subject.graph, r) for r in (recipe, {}))
+    outcomes = checked.outcomes
+    ours, theirs = (_implementation(subject.graph, r) for r in (recipe, {}))
     if any(status != OK for outcome in outcomes for status, _ in outcome.statuses):
         found = [s.state for s in store.states(impl_id=ours.id)]
         return None, found[-1] if found else ""
-    verdict = verdict_of([r for outcome in outcomes for r in outcome.rounds[1]])
+    verdict = judged([r for outcome in outcomes for r in outcome.rounds[1]])
     if verdict is None:
         return None, ""
     sessions = [outcome.session for outcome in outcomes]
-    row = verdict_row(ours, theirs, verdict, sessions, place, subject.workload.id)
+    row = Verdict.of(ours, theirs, subject.workload.id, place, sessions, verdict, RULE)
     store.add(row)
     slower = verdict.answer is VerdictKind.SLOWER
     steps = (CANDIDATE, VERIFIED, RETIRED if slower else MEASURED)
-    scope = Scope(subject.graph.structure_id, "", place.hardware, place.toolchain)
-    return verdict, move(store, ours, scope, steps, str(verdict), row.id)
+    return verdict, _move(store, ours, subject.graph, place, steps, str(verdict), row.id)
 
 
 def _retire(
@@ -280,6 +374,38 @@ def _retire(
     """Choices that are faster by themselves but no good in the program are not offered."""
     for work, result in zip(setting.works, results, strict=True):
         if result.changed:
-            one = implementation(work.graph, {work.pass_name: result.best})
-            scope = Scope(work.graph.structure_id, "", place.hardware, place.toolchain)
-            move(store, one, scope, (MEASURED, RETIRED), f"the whole program: {reason}")
+            one = _implementation(work.graph, {work.pass_name: result.best})
+            why = f"the whole program: {reason}"
+            _move(store, one, work.graph, place, (MEASURED, RETIRED), why)
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """The recipe of least predicted seconds, and the estimates without it and with it.
+
+    What is found by evidence and prediction is a candidate: nothing was measured.
+    """
+
+    recipe: dict[str, str]
+    own: Estimate
+    found: Estimate
+
+    def __str__(self) -> str:
+        own_time = f"{quantity(self.own.seconds, 's')} with PyC's own choices"
+        if not self.recipe:
+            return f"estimated: {own_time}, and no quicker ones were found"
+        low, high = quantity(self.found.lo, "s"), quantity(self.found.hi, "s")
+        return (
+            f"estimated: {own_time}, {quantity(self.found.seconds, 's')} ({low} to {high}) with "
+            f"other choices at {len(self.recipe)} sites; measure before you use them"
+        )
+
+
+def estimated(simulator: Simulator) -> Estimated:
+    """Return the quickest recipe by the simulator: costs of sites add up, so each site's own."""
+    recipe = quickest_kernels(simulator)
+    for one in simulator.program.kernels:
+        new, own = (simulator.price(one, c).seconds for c in (recipe[one.site.key], one.chosen))
+        if new >= own:
+            del recipe[one.site.key]
+    return Estimated(recipe, simulator.estimate(), simulator.estimate(recipe))
