@@ -22,6 +22,8 @@ from pyc_mlir.runtime.selection.verdict import MIN_ROUNDS, Judgement, Rounds, Ve
 from pyc_mlir.util.checksum import canonical, digest
 
 WARM, COLD = "warm", "cold"
+# The clocks: what a user waits for, and the CPU time of the calling thread.
+WALL, CPU = "wall", "cpu"
 CONSTANTS = (WARM, COLD)
 # Of a trace: measured; wrong results; the process ended; it took too long; nothing was made.
 OK, WRONG, CRASH, TIMEOUT, REFUSED = "ok", "wrong", "crash", "timeout", "refused"
@@ -161,8 +163,8 @@ class SessionEnd(EvidenceRow):
 class Trace(EvidenceRow):
     """The samples of one process: seconds of each of `n` timings of `calls` calls.
 
-    process: its number in the session. constants: ``warm`` or ``cold``. reason: why there is no
-    number where `status` is not ``ok``.
+    Samples that were just taken have no session yet. process: its number there. constants:
+    ``warm`` or ``cold``. reason: why there is no number where `status` is not ``ok``.
 
     Raises PycError (BAD_ARGUMENT) for samples that are none.
     """
@@ -170,9 +172,9 @@ class Trace(EvidenceRow):
     table = "benchmark_traces"
     identity = ("session_id", "impl_id", "workload_id", "process", "constants")
 
-    session_id: str
-    impl_id: str
-    workload_id: str
+    session_id: str = ""
+    impl_id: str = ""
+    workload_id: str = ""
     process: int = 0
     constants: str = WARM
     status: str = OK
@@ -204,10 +206,14 @@ class Trace(EvidenceRow):
                 f"no CPU times), got {wrong}",
             )
 
+    def per_call(self, clock: str = WALL) -> Samples:
+        """Return seconds of one call in each round, f64[rounds]; empty without this clock."""
+        return (self.wall if clock == WALL else self.cpu) / self.calls
+
     @property
     def figures(self) -> dict[str, Any]:
         """Quantiles of seconds for one call, for queries; None without samples."""
-        wall, cpu = self.wall / self.calls, self.cpu / self.calls
+        wall, cpu = self.per_call(), self.per_call(CPU)
         quantiles = [float(q) for q in np.quantile(wall, (0.5, 0.9, 0.95))] if len(wall) else []
         p50, p90, p95 = quantiles or (None, None, None)
         return {
@@ -227,12 +233,13 @@ def paired(ours: Trace, theirs: Trace) -> Rounds | None:
     """
     if len(ours.wall) != len(theirs.wall) or len(ours.wall) < MIN_ROUNDS:
         return None
-    walls = (ours.wall / ours.calls, theirs.wall / theirs.calls)
-    if min(walls[0].min(), walls[1].min()) <= 0:
+    both = (ours, theirs)
+    if min(t.wall.min() for t in both) <= 0:
         return None
-    if any(len(t.cpu) == 0 or t.cpu.min() <= 0 for t in (ours, theirs)):
+    walls = [t.per_call() for t in both]
+    if any(len(t.cpu) == 0 or t.cpu.min() <= 0 for t in both):
         return Rounds(*walls)
-    return Rounds(*walls, ours.cpu / ours.calls, theirs.cpu / theirs.calls)
+    return Rounds(*walls, *(t.per_call(CPU) for t in both))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,21 @@
 Comes in: a compiled or lowered program, a recipe, wisdom. Goes out: an `Estimate`. Nothing is
 compiled or measured. For many recipes of one program make one `Simulator`: it prices each
 alternative once. docs/simulation.md says what is exact, and how good estimates were found to be.
+
+Bytes under another memory plan follow from the sizes that the compile recorded:
+
+    transients' = transients + (bytes of the other plan - bytes of the plan that was chosen)
+
+A log states for each plan of a region what that region allocates under it, carried out on the IR.
+The equation is exact where one region decides, which `_bytes` checks:
+
+- the recipe changes memory plans alone: another kernel may write in place where this one does not,
+  so the region would have another problem;
+- all sizes are known, and the call has one region;
+- a call of the arena entry still needs no more than one of the plain entry, or a compile would
+  leave the arena entry out.
+
+Elsewhere the bytes of the program as it is are given, and are not exact.
 """
 
 import math
@@ -14,7 +29,6 @@ from functools import cached_property
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.simulation.bytes import Bytes, bytes_of
 from pyc_mlir.lab.simulation.estimate import Estimate, SiteEstimate, Total
 from pyc_mlir.lab.simulation.evidence import PREDICTED, Here, Overheads, Price, Prices
 from pyc_mlir.lab.simulation.program import NOTES, LoweredProgram, PricedProgram, PricedSite, priced
@@ -25,6 +39,7 @@ from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 
+AS_COMPILED = "as the compile states it"
 # Wider intervals say nothing, and their ends are no numbers any more.
 _WIDEST = 100.0
 
@@ -82,14 +97,11 @@ class Simulator:
         seconds = total.measured + total.predicted + overhead
         width = self._width
         factor = math.exp(min(width.deviations * total.scale, _WIDEST))
-        memory = self._bytes(changed)
         return Estimate(
             seconds,
             seconds / factor,
             seconds * factor,
-            memory.total,
-            memory.exact,
-            memory.why,
+            *self._bytes(changed),
             self.coverage,
             width,
             total.measured,
@@ -156,9 +168,40 @@ class Simulator:
         scale = self.residuals.spread(self.here.environment, "iree")
         return Price(self.program.other_seconds, scale, PREDICTED, "copies and fills")
 
-    def _bytes(self, changed: Mapping[str, str]) -> Bytes:
-        """Return the bytes by the choices that differ: only kernels and memory plans count."""
-        return bytes_of(self.program, changed)
+    def _bytes(self, changed: Mapping[str, str]) -> tuple[int | None, bool, str]:
+        """Return the bytes under a recipe, whether they are exact, and on what grounds.
+
+        changed: its choices that are not the program's.
+        """
+        program = self.program
+        total, transients = program.account.total(), program.account.scratch or 0
+        if total is None:
+            return None, False, "no memory plan, or sizes that depend on the call"
+        plans = {one.site.key for one in program.plans}
+        others = [key for key in changed if key not in plans]
+        if not changed:
+            return total, True, AS_COMPILED
+        entry = [one for one in program.plans if one.site.key in program.entry]
+        if others:
+            why = f"{others[0]} changes what is planned"
+        elif len(entry) != 1:
+            why = "a call has not one region"
+        else:
+            (region,) = entry
+
+            def held(one: PricedSite) -> int:
+                return one.costs[changed.get(one.site.key, one.chosen)].workspace_bytes
+
+            more = held(region) - region.costs[region.chosen].workspace_bytes
+            plain = [held(one) for one in program.plans if one is not region]
+            needed = transients + more + (program.account.outputs or 0)
+            if transients + more < 0 or not transients:
+                why = "the call's peak lies elsewhere"
+            elif any(needed > bytes_ for bytes_ in plain):
+                why = "the plain entry would need less than the arena entry"
+            else:
+                return total + more, True, "sizes of the recorded plans"
+        return total, False, f"of the program as it is: {why}"
 
     @cached_property
     def _names(self) -> Mapping[str, tuple[PricedSite, ...]]:

@@ -83,7 +83,7 @@ def _job(program: str, plan: SessionPlan, folder: Path) -> MeasureJob:
     subject = subject_of_work(probe_works()[program])
     made = Compiler(subject, plan.timeout_seconds).compile(MeasuredChoice())
     if made.artifact is None or subject.arguments is None:
-        raise PycError(ReasonCode.RUNTIME_FAILED, f"probe {program}: {made.reason}")
+        raise PycError(ReasonCode.RUNTIME_FAILED, f"probe {program}: {made.result.reason}")
     path = folder / f"{program}.vmfb"
     write_file(path, made.data)
     return MeasureJob(

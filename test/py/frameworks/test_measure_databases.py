@@ -1,5 +1,6 @@
 """Measurements in the database: recorded, surveyed, exported, and used by a compile; on SQLite."""
 
+import os
 import random
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from pyc_mlir.pipelines.choices.fastest import MIN_SESSIONS
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT as KERNELS
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
+
+from suites.simulated import Failed, Simulated
 
 from pyc_mlir import nn
 from pyc_mlir.api import build
@@ -42,7 +45,6 @@ from pyc_mlir.lab.evidence.rows import (
 from pyc_mlir.lab.sessions.local import ALLOCATOR
 from pyc_mlir.lab.sessions.recording import record
 from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram, SessionPlan
-from pyc_mlir.lab.sessions.simulated import Failed, Simulated
 from pyc_mlir.lab.simulation.estimate import Estimate
 from pyc_mlir.lab.simulation.residuals import Width
 from pyc_mlir.lab.tune.survey import Survey, Surveyed
@@ -225,10 +227,9 @@ def test_the_whole_way_with_real_times(store, tmp_path, capsys, monkeypatch):
 
 KILLED = """
 import sys, time
-sys.path[:0] = [sys.argv[2]]
 from test_measure_databases import HERE, PLAN, PROGRAM, slow_kernels
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.sessions.simulated import Simulated
+from suites.simulated import Simulated
 from pyc_mlir.lab.tune.survey import Survey
 
 with EvidenceStore.open(sys.argv[1]) as store:
@@ -242,12 +243,13 @@ with EvidenceStore.open(sys.argv[1]) as store:
 def test_a_survey_that_is_killed_goes_on_where_it_was(tmp_path):
     """Killed at random moments; every session that was told of is there, nothing is doubled."""
     url, chance = f"sqlite:///{tmp_path}/pyc.db", random.Random(0)
-    command = [sys.executable, "-c", KILLED, url, str(Path(__file__).parent)]
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command, env = [sys.executable, "-c", KILLED, url], {**os.environ, "PYTHONPATH": path}
     reported = 0
     for _ in range(30 if FULL else 3):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as child:
             assert child.stdout is not None
-            child.stdout.readline()
+            assert "works" in child.stdout.readline()
             time.sleep(chance.random() * 0.15)
             child.send_signal(signal.SIGKILL)
             reported += sum(": default " in line or " constants " in line for line in child.stdout)

@@ -12,21 +12,20 @@ import pytest
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 
 from simulated_studies import Costs, known_of, prepared, setting_of, studied, work
+from suites.simulated import Simulated
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.sessions.simulated import Simulated
 from pyc_mlir.lab.tune.workers import drive, pool
 from pyc_mlir.util.checksum import digest
 
 WORKS = tuple(map(work, range(3)))
-SUPPORT = str(Path(__file__).parents[1] / "support")
 
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     # Workers unpickle the costs, whose module they must find.
-    monkeypatch.setenv("PYTHONPATH", SUPPORT + os.pathsep + os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     return f"sqlite:///{tmp_path / 'pyc.db'}"
 
 

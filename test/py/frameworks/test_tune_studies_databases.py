@@ -1,5 +1,6 @@
 """Studies on simulated measurements: what they find, killed at any moment, in any process."""
 
+import os
 import random
 import signal
 import subprocess
@@ -17,6 +18,7 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 
 import simulated_studies
 from simulated_studies import Costs, known_of, prepared, setting_of, studied, work
+from suites.simulated import Simulated
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
@@ -24,7 +26,6 @@ from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import DONE, LEASED, WAITING
 from pyc_mlir.lab.evidence.database.upkeep import problems
 from pyc_mlir.lab.evidence.rows import MEASURED, QUARANTINED, Study, Trace, Verdict
-from pyc_mlir.lab.sessions.simulated import Simulated
 from pyc_mlir.lab.tune.study import StudyBudget, TrialStage, asked_of
 from pyc_mlir.lab.tune.tuner import run_study
 from pyc_mlir.lab.tune.workers import require_alike, work_once
@@ -92,12 +93,12 @@ def test_any_number_of_workers_finds_the_same(url, uninterrupted, workers):
 def test_killed_at_random_moments(url, uninterrupted, tmp_path):
     """No acknowledged row is lost, and the end is that of a study that was not killed."""
     chance, reported = random.Random(0), tmp_path / "acknowledged"
-    kills = 25 if FULL else 4
+    kills, env = 25 if FULL else 4, {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, simulated_studies.__file__, url, str(reported), "0.03"]
     for number in range(kills):
         before = len(reported.read_text().splitlines()) if reported.exists() else 0
         workers = 1 + number % 2
-        running = subprocess.Popen([*command, str(workers)])
+        running = subprocess.Popen([*command, str(workers)], env=env)
         # Each start gets further than what the last kill left open, so that no trial is killed
         # as often as gives it up.
         while (

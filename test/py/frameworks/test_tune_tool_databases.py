@@ -10,13 +10,14 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 
+from suites.simulated import Failed, Simulated
+
 from pyc_mlir import compile as compile_program
 from pyc_mlir import nn
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import MEASURED, QUARANTINED, RETIRED, WRONG, Study, Verdict
-from pyc_mlir.lab.sessions.simulated import Failed, Simulated
 from pyc_mlir.lab.tune.study import EFFORTS, StudyBudget, budget_of
 from pyc_mlir.lab.tune.tuner import Bench, program_of, tune_program
 from pyc_mlir.lab.tune.works import with_known

@@ -15,10 +15,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from suites.simulated import SIMULATED_PLACE, Failed, Simulated
+
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import WRONG, Graph, Workload
 from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram
-from pyc_mlir.lab.sessions.simulated import SIMULATED_PLACE, Failed, Simulated
 from pyc_mlir.lab.tune.study import EFFORTS, Ledger, Setting, StudyBudget, WorkResult
 from pyc_mlir.lab.tune.tuner import keep_results, run_study
 from pyc_mlir.lab.tune.workers import TrialJob

@@ -34,6 +34,7 @@ from pyc_mlir.lab.evidence.database.tables import (
 from pyc_mlir.lab.evidence.identity import PROGRAM
 from pyc_mlir.lab.evidence.rows import (
     CANDIDATE,
+    CPU,
     DISTURBED,
     EXPERIMENTAL,
     MEASURED,
@@ -43,6 +44,7 @@ from pyc_mlir.lab.evidence.rows import (
     RETIRED,
     SHADOW,
     STABLE,
+    WALL,
     Graph,
     Implementation,
     Scope,
@@ -59,7 +61,6 @@ from pyc_mlir.pipelines.choices.wisdom import (
     recipe_name,
 )
 
-CPU, WALL = "cpu", "wall"
 # The states in which a recipe of a lane may decide.
 _IN_USE = {STABLE: (PROMOTED,), EXPERIMENTAL: (MEASURED, SHADOW, PROMOTED)}
 # Implementation, hardware, toolchain, context, constants.

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from suites.simulated import Failed, Simulated
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.rows import OK, WRONG, Graph, Workload
 from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram, Measurer, SessionPlan
-from pyc_mlir.lab.sessions.simulated import Failed, Simulated
 
 SUBJECT = MeasuredProgram(Graph("w1-a", "work", "w1-a", "work", 1), Workload("w1-a"))
 DEFAULT, QUICK = MeasuredChoice(), MeasuredChoice({"pyc-select-kernels": "gemm:matmul"})
@@ -26,9 +26,9 @@ def test_times_are_the_costs():
     assert isinstance(Simulated(cost), Measurer)
     assert [r.status for r in measured.results] == [OK, OK, WRONG]
     assert [r.seconds() for r in measured.results] == [2e-3, 1e-3, None]
-    assert measured.of("bad").reason == "off by 1"
-    pairs = measured.pairs(QUICK.name, DEFAULT.name)
-    assert len(pairs) == 2
+    own, quick, bad = measured.results
+    assert bad.reason == "off by 1" and len(own.processes) == len(quick.processes) == 2
+    pairs = zip(quick.processes, own.processes, strict=True)
     assert all((a.per_call() < b.per_call()).all() for a, b in pairs)
 
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pyc_mlir.lab.evidence.rows import REFUSED
+from pyc_mlir.lab.evidence.rows import REFUSED, Trace
 from pyc_mlir.lab.sessions.session import (
     ChoiceResult,
     MeasuredChoice,
     MeasuredProgram,
-    ProcessTimes,
     SessionPlan,
     SessionResult,
     require_candidates,
@@ -85,5 +84,5 @@ class Simulated:
         for number in range(plan.processes):
             level = seconds * np.exp(chance.normal(0, self.noise))
             cpu, wall = level * np.exp(chance.normal(0, self.noise, (2, plan.rounds)))
-            processes.append(ProcessTimes(number, wall, cpu))
+            processes.append(Trace(process=number, wall=wall, cpu=cpu))
         return ChoiceResult(candidate, processes=tuple(processes))
