@@ -4,11 +4,68 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pyc_mlir.lab.simulation.evidence import MEASURED, PREDICTED, Price
-from pyc_mlir.lab.simulation.residuals import Width
+from pyc_mlir.lab.simulation.program import PricedProgram
+from pyc_mlir.lab.simulation.residuals import Width, environment_of
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.util.units import quantity
 
 _SHORT = 48
+MEASURED, PREDICTED = "measured", "predicted"
+
+
+@dataclass(frozen=True)
+class Here:
+    """Whose rows are answers: hashes of hardware and toolchain, and the threads of a call."""
+
+    hardware: str = ""
+    toolchain: str = ""
+    threads: int = 1
+
+    @property
+    def environment(self) -> str:
+        """The key of residuals."""
+        return environment_of(self.hardware, self.toolchain)
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """Seconds besides kernels: of a call, of a dispatch, and of waking the threads of a call.
+
+    call_seconds is part of each measured row of work, which is a call of its own, and of the
+    program once. dispatch_seconds is part of each measured row too. join_seconds is what each
+    further kernel of a program costs besides, see residuals.py.
+    """
+
+    call_seconds: float = 0.0
+    dispatch_seconds: float = 0.0
+    wake_seconds: float = 0.0
+    join_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Price:
+    """Seconds of one choice, without the call's own; `scale` is their expected deviation in log.
+
+    grounds: ``measured`` or ``predicted``. why: which rows, or what the prediction rests on.
+    """
+
+    seconds: float
+    scale: float
+    grounds: str
+    why: str = ""
+
+
+def on_threads(cost: Cost, program: PricedProgram, threads: int) -> float:
+    """Predicted seconds on so many threads of what was predicted for all cores of the target.
+
+    What has no operations, or is bound by its traffic, stays as it is.
+    """
+    model = CostModel(program.target)
+    if threads == 0 or not cost.flops or cost.seconds <= model.moving(cost.traffic_bytes):
+        return cost.seconds
+    busy = min(model.cores, model.cores_for(cost.flops, cost.traffic_bytes))
+    return cost.seconds * busy / min(busy, threads)
 
 
 @dataclass(frozen=True)

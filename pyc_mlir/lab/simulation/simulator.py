@@ -23,23 +23,36 @@ Elsewhere the bytes of the program as it is are given, and are not exact.
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.simulation.estimate import Estimate, SiteEstimate, Total
-from pyc_mlir.lab.simulation.evidence import PREDICTED, Here, Overheads, Price, Prices
+from pyc_mlir.lab.evidence.rows import COLD, WARM
+from pyc_mlir.lab.simulation.estimate import (
+    MEASURED,
+    PREDICTED,
+    Estimate,
+    Here,
+    Overheads,
+    Price,
+    SiteEstimate,
+    Total,
+    on_threads,
+)
 from pyc_mlir.lab.simulation.program import NOTES, LoweredProgram, PricedProgram, PricedSite, priced
-from pyc_mlir.lab.simulation.residuals import COVERAGE, Residuals, Width
+from pyc_mlir.lab.simulation.residuals import COVERAGE, MEASURED_SCALE, Residuals, Width, family_of
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.pipelines.choices.choices import Recipe
-from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.pipelines.choices.wisdom import Wisdom, WisdomRow
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 
 AS_COMPILED = "as the compile states it"
+# An interval of five or more processes' medians is about so many deviations to each side.
+_DEVIATIONS = 2.0
 # Wider intervals say nothing, and their ends are no numbers any more.
 _WIDEST = 100.0
 
@@ -119,13 +132,65 @@ class Simulator:
     def _width(self) -> Width:
         return self.residuals.width(self.here.environment, self.coverage)
 
-    @cached_property
-    def _prices(self) -> Prices:
-        return Prices(self.program, self.wisdom, self.here, self.residuals, self.overheads)
+    def _price(self, site: PricedSite, choice: str) -> Price:
+        """Return the seconds of a kernel: measured where wisdom has rows of here, else predicted.
+
+        All rows of one program are of one clock and one context, so that they may be added; of
+        several alike that of most sessions counts.
+        """
+        rows = [row for row in self._rows(site) if (row.clock, row.context) == self._clock]
+        rows.sort(key=lambda row: (row.sessions, row))
+        found = {row.constants: row for row in rows if row.choice == choice}
+        if found:
+            return self._measured(found)
+        cost = site.costs.get(choice) or site.costs[choice.partition("[")[0]]
+        return self._predicted(cost, family_of(choice))
 
     @cached_property
     def _clock(self) -> tuple[str, str] | None:
-        return self._prices.common()
+        """The clock and context with rows of most sites; CPU time of equals; or None."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for site in self.program.kernels:
+            counts.update({(row.clock, row.context) for row in self._rows(site)})
+        return max(sorted(counts), key=lambda c: counts[c], default=None)
+
+    @property
+    def _warm_share(self) -> float:
+        """The share of what a call works on that the last-level cache keeps between calls."""
+        target, account = self.program.target, self.program.account
+        cache = target.l3_bytes or target.l2_bytes
+        used = (account.constants or 0) + (account.scratch or 0)
+        return min(1.0, cache / used) if used else 1.0
+
+    def _rows(self, site: PricedSite) -> Iterable[WisdomRow]:
+        known = self.wisdom.about(site.site.pass_name, site.site.op_id, site.site.work)
+        here = (self.here.hardware, self.here.toolchain)
+        return (row for row in known if (row.hardware, row.toolchain) == here)
+
+    def _measured(self, rows: dict[str, WisdomRow]) -> Price:
+        """Return a row with warm and one with cold constants mixed, or the only one there is.
+
+        By the share of the program's constants that its last-level cache holds.
+        """
+        share = self._warm_share if len(rows) > 1 else float(WARM in rows)
+        parts = [(share, rows.get(WARM)), (1.0 - share, rows.get(COLD))]
+        used = [(weight, row) for weight, row in parts if row is not None and weight > 0]
+        seconds = sum(weight * row.seconds for weight, row in used)
+        least = sum(weight * row.lo for weight, row in used)
+        most = sum(weight * row.hi for weight, row in used)
+        scale = max(math.log(most / least) / (2 * _DEVIATIONS), MEASURED_SCALE)
+        own = max(seconds - self.overheads.call_seconds, 0.0)
+        told = " and ".join(f"{weight:.0%} {row.constants}" for weight, row in used)
+        return Price(own, scale, MEASURED, f"{told} [{self.wisdom.label}]")
+
+    def _predicted(self, cost: Cost, family: str) -> Price:
+        """Return the cost model's seconds on the threads of here, times the family's known bias."""
+        environment = self.here.environment
+        bias = self.residuals.bias(environment, family)
+        seconds = bias * on_threads(cost, self.program, self.here.threads)
+        why = f"x{bias:.2f} of {family}" if bias != 1 else "cost model"
+        scale = self.residuals.spread(environment, family)
+        return Price(seconds + self.overheads.dispatch_seconds, scale, PREDICTED, why)
 
     @cached_property
     def _known(self) -> dict[tuple[str, str], SiteEstimate]:
@@ -134,7 +199,7 @@ class Simulator:
     def _site(self, one: PricedSite, choice: str) -> SiteEstimate:
         key = (one.site.key, choice)
         if key not in self._known:
-            price, before = (self._prices.of(one, c, self._clock) for c in (choice, one.chosen))
+            price, before = (self._price(one, c) for c in (choice, one.chosen))
             self._known[key] = SiteEstimate(one.site.key, one.site.work, choice, price, before)
         return self._known[key]
 

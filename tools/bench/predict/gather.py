@@ -15,7 +15,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.lab.sessions.session import ChoiceResult, MeasuredChoice, Measurer, SessionPlan
 from pyc_mlir.lab.sessions.subjects import subject_of_program, subject_of_work
-from pyc_mlir.lab.simulation.evidence import on_threads
+from pyc_mlir.lab.simulation.estimate import on_threads
 from pyc_mlir.lab.simulation.program import PricedProgram, priced, priced_parts
 from pyc_mlir.lab.tune.works import TunedWork, kernel_works
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
