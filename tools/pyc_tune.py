@@ -54,202 +54,117 @@ class Command:
     """
 
     help: str
-    module: str
     arguments: Sequence[Argument] = ()
+    module: str = "evidence"
     by_url: bool = False
 
 
 _ID = argument("id", metavar="ID", help="the beginning of its id")
-_RECIPE = (
+_LANE = (
     argument("id", metavar="ID", help="the beginning of a recipe's id"),
     argument("--lane", choices=LANES, default=STABLE, help=f"default: {STABLE}"),
 )
-_WORKERS = (
-    argument(
-        "--executor", default="processes", metavar="WHERE",
-        help="processes, or dask://HOST:PORT; default: processes",
-    ),
-    argument(
-        "--workers", type=int, default=1, metavar="N",
-        help="concurrent trials; 0 leaves all of them to `pyc-tune worker`; default: 1",
-    ),
+_EXPORT = (
+    argument("file", metavar="FILE", help="the file to write"),
+    argument("--here", action="store_true",
+             help="only measurements of this hardware and toolchain"),
+    argument("--least-sessions", metavar="N", type=int, default=1,
+             help="only rows with at least N sessions; default: 1"),
+    argument("--lane", choices=LANES, default="",
+             help="only recipes in use in this lane, and their incumbents; default: all"),
 )  # fmt: skip
-COMMANDS: dict[str, Command] = {
-    "ls": Command("list the contents of the database", "evidence"),
-    "show": Command("print a row", "evidence", (_ID,)),
-    "why": Command("explain an implementation's state", "evidence", (_ID,)),
-    "export": Command(
-        "write measured choices for `pyc-compile --wisdom`",
-        "evidence",
-        (
-            argument("file", metavar="FILE", help="the file to write"),
-            argument(
-                "--here", action="store_true",
-                help="only measurements of this hardware and toolchain",
-            ),
-            argument(
-                "--least-sessions", metavar="N", type=int, default=1,
-                help="only rows with at least N sessions; default: 1",
-            ),
-            argument(
-                "--lane", choices=LANES, default="",
-                help="only recipes in use in this lane, and their incumbents; default: all",
-            ),
-        ),
-    ),
-    "import": Command(
-        "read exported choices as candidates",
-        "evidence",
-        (argument("file", metavar="FILE", help="a file from `pyc-tune export`"),),
-    ),
+_PROMOTE = (
+    argument("--cluster", metavar="NAME", default="",
+             help="the cluster of workloads; default: all"),
+    argument("--new-default", action="store_true", help="require the speed-up of a new default"),
+    argument("--incumbent", metavar="ID",
+             help="the recipe to compare with; default: the one in use, else PyC's own"),
+    argument("--arena-bytes", metavar="N", type=int, help="the largest allowed arena"),
+    argument("--compile-seconds", metavar="N", type=float, help="the longest allowed compile"),
+    argument("--env", metavar="ID", help="an environment; default: this machine's"),
+    *_LANE,
+)  # fmt: skip
+_ROLLBACK = (
+    argument("--toolchain", metavar="HASH",
+             help="the beginning of a toolchain's hash, if several match"),
+    *_LANE,
+)  # fmt: skip
+_REPORT = (
+    argument("id", metavar="STUDY", help="the beginning of a study's id"),
+    argument("-o", "--output", metavar="PAGE.html", required=True, help="the file to write"),
+    argument("--calibration", metavar="FILE",
+             help="figures of `pyc-doctor --calibrate` for the roofs of the rooflines"),
+)  # fmt: skip
+_BASELINE = (
+    argument("name", metavar="NAME", help="the baseline's name"),
+    argument("reports", metavar="REPORT.json", nargs="*", help="reports from `pyc-bench`"),
+)
+_GC = (
+    argument("--keep-toolchains", metavar="N", type=int, default=_KEPT_TOOLCHAINS,
+             help=f"keep the N most recent toolchains; default: {_KEPT_TOOLCHAINS}"),
+    argument("--dry-run", action="store_true", help="only print what would be removed"),
+)  # fmt: skip
+_WORKERS = (
+    argument("--executor", default="processes", metavar="WHERE",
+             help="processes, or dask://HOST:PORT; default: processes"),
+    argument("--workers", type=int, default=1, metavar="N",
+             help="concurrent trials; 0 leaves all of them to `pyc-tune worker`; default: 1"),
+)  # fmt: skip
+_TUNE = (
+    argument("model", metavar="MODEL", help="an .onnx or .mlir file, or file.py:function"),
+    argument("--budget", metavar="TIME",
+             help="a time such as 10min, 90s or 2h, or a number of evaluations"),
+    argument("--effort", default="patient", metavar="EFFORT",
+             help="estimate, measure, patient or exhaustive; default: patient"),
+    argument("--dim", action="append", default=[], metavar="NAME=LOW:HIGH",
+             help="the range of a dynamic dimension, measured at its upper end; may be repeated"),
+    argument("--seed", type=int, default=0, metavar="N",
+             help="the seed of the search; default: 0"),
+    argument("--target", default="cpu", metavar="TARGET",
+             help="the target to compile for; default: cpu"),
+    *_WORKERS,
+)  # fmt: skip
+_RESUME = (
+    argument("id", metavar="STUDY", help="the beginning of its id"),
+    argument("--budget", metavar="TIME", help="another limit; default: the study's"),
+    *_WORKERS,
+)
+_IDLE = "end after this time without a trial; default: 0, which waits for ever"
+_MODELS = argument("models", metavar="MODEL", nargs="+", help="an .onnx or .mlir file")
+_IMPORTED = argument("file", metavar="FILE", help="a file from `pyc-tune export`")
+_NAMED = argument("name", metavar="NAME", nargs="?", default="", help="the name, or name@version")
+# Commands by name, in the order of the help; each with the module that runs it.
+COMMANDS = {
+    "ls": Command("list the contents of the database"),
+    "show": Command("print a row", (_ID,)),
+    "why": Command("explain an implementation's state", (_ID,)),
+    "export": Command("write measured choices for `pyc-compile --wisdom`", _EXPORT),
+    "import": Command("read exported choices as candidates", (_IMPORTED,)),
     "profile": Command(
         "measure works of models that the database lacks",
+        (_MODELS, *profile.ARGUMENTS),
         "profile",
-        (
-            argument("models", metavar="MODEL", nargs="+", help="an .onnx or .mlir file"),
-            *profile.ARGUMENTS,
-        ),
     ),
     "probe": Command(
-        "measure the smallest difference this machine can detect",
-        "probe",
-        probe.ARGUMENTS,
-        by_url=True,
+        "measure the smallest difference this machine can detect", probe.ARGUMENTS, "probe", True
     ),
-    "verify": Command("check every row of the database", "evidence"),
-    "promote": Command(
-        "promote a recipe as far as its measurements allow",
-        "evidence",
-        (
-            argument(
-                "--cluster", metavar="NAME", default="",
-                help="the cluster of workloads; default: all",
-            ),
-            argument(
-                "--new-default", action="store_true",
-                help="require the speed-up of a new default",
-            ),
-            argument(
-                "--incumbent", metavar="ID",
-                help="the recipe to compare with; default: the one in use, else PyC's own",
-            ),
-            argument("--arena-bytes", metavar="N", type=int, help="the largest allowed arena"),
-            argument(
-                "--compile-seconds", metavar="N", type=float, help="the longest allowed compile"
-            ),
-            argument("--env", metavar="ID", help="an environment; default: this machine's"),
-            *_RECIPE,
-        ),
-    ),
-    "rollback": Command(
-        "reverse a recipe's last transition",
-        "evidence",
-        (
-            argument(
-                "--toolchain", metavar="HASH",
-                help="the beginning of a toolchain's hash, if several match",
-            ),
-            *_RECIPE,
-        ),
-    ),
-    "report": Command(
-        "write a study as one HTML page",
-        "study_page",
-        (
-            argument("id", metavar="STUDY", help="the beginning of a study's id"),
-            argument(
-                "-o", "--output", metavar="PAGE.html", required=True, help="the file to write"
-            ),
-            argument(
-                "--calibration", metavar="FILE",
-                help="figures of `pyc-doctor --calibrate` for the roofs of the rooflines",
-            ),
-        ),
-    ),
-    "lanes": Command("list the recipes of both lanes and their states", "evidence"),
-    "baseline": Command(
-        "store reports, or the recipes in use, under a name",
-        "evidence",
-        (
-            argument("name", metavar="NAME", help="the baseline's name"),
-            argument(
-                "reports", metavar="REPORT.json", nargs="*", help="reports from `pyc-bench`"
-            ),
-        ),
-    ),
-    "baselines": Command(
-        "list the baselines, or print one",
-        "evidence",
-        (
-            argument(
-                "name", metavar="NAME", nargs="?", default="", help="the name, or name@version"
-            ),
-        ),
-    ),
-    "gc": Command(
-        "remove unreferenced traces of older toolchains",
-        "evidence",
-        (
-            argument(
-                "--keep-toolchains", metavar="N", type=int, default=_KEPT_TOOLCHAINS,
-                help=f"keep the N most recent toolchains; default: {_KEPT_TOOLCHAINS}",
-            ),
-            argument("--dry-run", action="store_true", help="only print what would be removed"),
-        ),
-    ),
-    TUNE: Command(
-        "tune a model; `pyc-tune MODEL` is the same",
-        "studies",
-        (
-            argument(
-                "model", metavar="MODEL", help="an .onnx or .mlir file, or file.py:function"
-            ),
-            argument(
-                "--budget", metavar="TIME",
-                help="a time such as 10min, 90s or 2h, or a number of evaluations",
-            ),
-            argument(
-                "--effort", default="patient", metavar="EFFORT",
-                help="estimate, measure, patient or exhaustive; default: patient",
-            ),
-            argument(
-                "--dim", action="append", default=[], metavar="NAME=LOW:HIGH",
-                help="the range of a dynamic dimension, measured at its upper end; may be repeated",
-            ),
-            argument(
-                "--seed", type=int, default=0, metavar="N",
-                help="the seed of the search; default: 0",
-            ),
-            argument(
-                "--target", default="cpu", metavar="TARGET",
-                help="the target to compile for; default: cpu",
-            ),
-            *_WORKERS,
-        ),
-        by_url=True,
-    ),
-    "resume": Command(
-        "continue a study",
-        "studies",
-        (
-            argument("id", metavar="STUDY", help="the beginning of its id"),
-            argument("--budget", metavar="TIME", help="another limit; default: the study's"),
-            *_WORKERS,
-        ),
-        by_url=True,
-    ),
+    "verify": Command("check every row of the database"),
+    "promote": Command("promote a recipe as far as its measurements allow", _PROMOTE),
+    "rollback": Command("reverse a recipe's last transition", _ROLLBACK),
+    "report": Command("write a study as one HTML page", _REPORT, "study_page"),
+    "lanes": Command("list the recipes of both lanes and their states"),
+    "baseline": Command("store reports, or the recipes in use, under a name", _BASELINE),
+    "baselines": Command("list the baselines, or print one", (_NAMED,)),
+    "gc": Command("remove unreferenced traces of older toolchains", _GC),
+    TUNE: Command("tune a model; `pyc-tune MODEL` is the same", _TUNE, "studies", True),
+    "resume": Command("continue a study", _RESUME, "studies", True),
     "worker": Command(
         "measure the open trials of studies",
+        (argument("--idle", type=float, default=0.0, metavar="SECONDS", help=_IDLE),),
         "studies",
-        (
-            argument(
-                "--idle", type=float, default=0.0, metavar="SECONDS",
-                help="end after this time without a trial; default: 0, which waits for ever",
-            ),
-        ),
-        by_url=True,
+        True,
     ),
-}  # fmt: skip
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,18 +24,12 @@ OTHERS = {"A2": "a program against itself", "B5": "5 % more", "B10": "10 % more"
 
 
 ARGUMENTS = (
-    argument(
-        "--sessions", metavar="N", type=int, default=SESSIONS,
-        help=f"number of sessions; default: {SESSIONS}",
-    ),
-    argument(
-        "--rounds", metavar="N", type=int, default=ROUNDS,
-        help=f"rounds of each process; default: {ROUNDS}",
-    ),
-    argument(
-        "--processes", metavar="N", type=int, default=PROCESSES,
-        help=f"processes of each session; default: {PROCESSES}",
-    ),
+    argument("--sessions", metavar="N", type=int, default=SESSIONS,
+             help=f"number of sessions; default: {SESSIONS}"),
+    argument("--rounds", metavar="N", type=int, default=ROUNDS,
+             help=f"rounds of each process; default: {ROUNDS}"),
+    argument("--processes", metavar="N", type=int, default=PROCESSES,
+             help=f"processes of each session; default: {PROCESSES}"),
     argument("--json", metavar="OUT", help="store all samples in this file"),
 )  # fmt: skip
 

@@ -27,30 +27,20 @@ def argument(*names: str, **options: Any) -> Argument:
 # Those of everything that surveys programs.
 ARGUMENTS = (
     argument("--db", metavar="URL", default=argparse.SUPPRESS, help="the database"),
-    argument(
-        "--budget", metavar="TIME",
-        help="start no session after this time, such as 90s, 10min or 2h",
-    ),
-    argument(
-        "--constants", metavar="STATES", default=WARM,
-        help=f"{WARM}, {COLD} (caches flushed before each call) or both, joined by a comma; "
-        f"default: {WARM}",
-    ),
-    argument(
-        "--threads", metavar="N", type=int, default=1, help="threads of a call; default: 1"
-    ),
-    argument(
-        "--rounds", metavar="N", type=int, default=15, help="rounds of each process; default: 15"
-    ),
-    argument(
-        "--processes", metavar="N", type=int, default=3,
-        help="processes of each session; default: 3",
-    ),
+    argument("--budget", metavar="TIME",
+             help="start no session after this time, such as 90s, 10min or 2h"),
+    argument("--constants", metavar="STATES", default=WARM,
+             help=f"{WARM}, {COLD} (caches flushed before each call) or both, joined by a comma; "
+             f"default: {WARM}"),
+    argument("--threads", metavar="N", type=int, default=1, help="threads of a call; default: 1"),
+    argument("--rounds", metavar="N", type=int, default=15,
+             help="rounds of each process; default: 15"),
+    argument("--processes", metavar="N", type=int, default=3,
+             help="processes of each session; default: 3"),
     argument("--whole", action="store_true", help="measure the whole programs too"),
-    argument(
-        "--quiet-only", action="store_true",
-        help="refuse to measure beside other load; else such sessions are kept but decide nothing",
-    ),
+    argument("--quiet-only", action="store_true",
+             help="refuse to measure beside other load; else such sessions are kept but decide "
+             "nothing"),
 )  # fmt: skip
 
 

@@ -28,7 +28,6 @@ from pyc_mlir.lab.evidence.rows import (
     STABLE,
     SUSPENDED,
     VERIFIED,
-    Feedback,
     Implementation,
     Scope,
     StateStep,
@@ -320,42 +319,21 @@ def missing(assessments: Sequence[Assessment]) -> list[ConditionResult]:
     return [] if first is None else [f for f in first.findings if not f.met]
 
 
-@dataclass(frozen=True)
-class ServiceSpan:
-    """Calls of a recipe within a span of time.
+def next_step(
+    state: str, baseline: float, lows: Sequence[float], faults: int = 0
+) -> StateStep | None:
+    """Return the step that calls in service require in a state; None for no change.
 
-    count: of calls; low: their low quantile in seconds. slowed: how many times slower the machine
-    itself was by its probe, 1 if nobody knows. faults: calls with wrong results or a crash.
+    baseline: the recipe's own low quantile in seconds when it came into use. lows: those of the
+    windows of `MIN_CALLS` calls since then, oldest first. faults: calls with wrong results or a
+    crash. Only recipes in use (`promoted`) or beside one (`shadow`) take steps.
     """
-
-    count: int
-    low: float
-    slowed: float = 1.0
-    faults: int = 0
-
-    @staticmethod
-    def of(row: Feedback, faults: int = 0, slowed: float = 1.0) -> "ServiceSpan":
-        """Return a stored window; what it lacks a quantile for counts no calls."""
-        low = row.low.get(QUANTILE)
-        return ServiceSpan(row.count if low else 0, low or 0.0, slowed, faults)
-
-
-def next_step(state: str, baseline: float, windows: Sequence[ServiceSpan]) -> StateStep | None:
-    """Return the step that the last windows require in a state; None for no change.
-
-    baseline: the recipe's own low quantile in seconds when it came into use. windows: oldest first,
-    since then. Only recipes in use (`promoted`) or beside one (`shadow`) take steps.
-    """
-    if state not in (PROMOTED, SHADOW) or not windows:
+    if state not in (PROMOTED, SHADOW):
         return None
-    faults = sum(window.faults for window in windows)
     if faults:
         return StateStep(QUARANTINED, f"{faults} calls in service with wrong results or a crash")
-    full_windows = [window for window in windows if window.count >= MIN_CALLS][-IN_A_ROW:]
-    ratios = drifted([window.low / window.slowed for window in full_windows], baseline)
-    if ratios:
+    if ratios := drifted(lows, baseline):
         shares = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        return StateStep(
-            SUSPENDED, f"drift: {shares} of its own baseline in {IN_A_ROW} windows in a row"
-        )
+        why = f"drift: {shares} of its own baseline in {IN_A_ROW} windows in a row"
+        return StateStep(SUSPENDED, why)
     return None

@@ -290,15 +290,6 @@ def test_the_default_database_is_the_users_own(tmp_path):
     assert (tmp_path / "pyc-mlir").is_dir()
 
 
-def test_help_loads_no_database():
-    script = (
-        "import sys; from pyc_mlir.tools import pyc_tune; pyc_tune.main(['--help']); "
-        "assert 'sqlalchemy' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0 and "export FILE" in done.stdout, done.stderr
-
-
 def test_without_sqlalchemy_the_remedy_is_told(tmp_path):
     script = (
         "import sys; sys.modules['sqlalchemy'] = None; from pyc_mlir.tools import pyc_tune; "
