@@ -49,7 +49,6 @@ from pyc_mlir.lab.lanes.rule import (
     Pair,
     PromotionCase,
     RecipeLimits,
-    SelfComparison,
     assess,
     measured_enough,
     missing,
@@ -164,20 +163,18 @@ def _pairs(
     return () if best is None else tuple(kinds[best])
 
 
-def _probes(store: EvidenceStore, sessions: Sequence[Session]) -> tuple[SelfComparison, ...]:
+def _probes(store: EvidenceStore, sessions: Sequence[Session]) -> dict[str, float]:
     """Return the worse probe of each undisturbed session, of those before and after it."""
-    made = []
+    made = {}
     for session in sessions:
         ends = store.find(SessionEnd, session_id=session.id)
-        session_probes = [session.probe, *(end.probe for end in ends)]
-        ratios = [next((p[name] for name in RATIOS if name in p), None) for p in session_probes]
+        probes = [session.probe, *(end.probe for end in ends)]
+        ratios = [next((p[name] for name in RATIOS if name in p), None) for p in probes]
         known = [ratio for ratio in ratios if ratio is not None]
         disturbed = any(end.probe.get(DISTURBED) for end in ends)
-        if disturbed or not ends or len(known) < len(session_probes):
-            made.append(SelfComparison(session.id))
-        else:
-            made.append(SelfComparison(session.id, max(known, key=lambda ratio: abs(ratio - 1))))
-    return tuple(made)
+        if not disturbed and ends and len(known) == len(probes):
+            made[session.id] = max(known, key=lambda ratio: abs(ratio - 1))
+    return made
 
 
 def _stale(store: EvidenceStore, case: PromotionCase, sessions: Sequence[Session]) -> bool:

@@ -17,7 +17,8 @@ it is looked at (a union bound; Lan, DeMets, "Discrete Sequential Boundaries", 1
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from pyc_mlir.lab.evidence.rows import (
     CANDIDATE,
@@ -75,19 +76,6 @@ class OnWorkload:
 
 
 @dataclass(frozen=True)
-class SelfComparison:
-    """The comparison of a program with itself in a session: the ratio, None where it is unknown."""
-
-    session_id: str
-    ratio: float | None = None
-
-    @property
-    def equal(self) -> bool:
-        """True if a program did not differ from itself in the session."""
-        return self.ratio is not None and abs(self.ratio - 1) <= MOST_APART
-
-
-@dataclass(frozen=True)
 class RecipeLimits:
     """Limits of a recipe; None allows the incumbent's bytes, and any time."""
 
@@ -101,8 +89,9 @@ class PromotionCase:
 
     checked: processes whose results were within their tolerance. faults: status and reason of
     processes with wrong results or a crash. machines: how many of this hardware the database
-    knows. looks: earlier looks at other measurements; looked: this one was made before. stale: no
-    session began since the recipe was rolled back.
+    knows. probes: of each undisturbed session the worst ratio of a program to itself. looks:
+    earlier looks at other measurements; looked: this one was made before. stale: no session began
+    since the recipe was rolled back.
     """
 
     candidate: Implementation
@@ -112,7 +101,7 @@ class PromotionCase:
     checked: int = 0
     faults: tuple[str, ...] = ()
     machines: int = 1
-    probes: tuple[SelfComparison, ...] = ()
+    probes: Mapping[str, float] = field(default_factory=dict)
     looks: int = 0
     stale: bool = False
     looked: bool = False
@@ -192,7 +181,6 @@ def assess(
             *_faster(case, judged, least),
             *_none_slower(case, judged),
             *_probed(case),
-            *_fresh(case),
         )
         yield Assessment(PROMOTED, promoted)
 
@@ -231,15 +219,6 @@ def _measured(case: PromotionCase) -> Iterator[ConditionResult]:
         yield ConditionResult("paired measurements", False, "none", needed)
 
 
-def speedup(verdict: Judgement) -> float:
-    """Return the least speed-up, incumbent / candidate, that the verdict guarantees.
-
-    The best bound of a clock; a clock whose estimate is worse than that takes it down.
-    """
-    intervals = verdict.intervals.values()
-    return min(max(1 / i.high for i in intervals), min(1 / i.ratio for i in intervals))
-
-
 def _faster(
     case: PromotionCase, judged: Mapping[str, Judgement], least: float
 ) -> Iterator[ConditionResult]:
@@ -251,7 +230,7 @@ def _faster(
         )
     for one in targets:
         verdict = judged[one.workload_id]
-        bound = speedup(verdict)
+        bound = verdict.speedup
         met = bound > 1 and bound >= least and verdict.answer is VerdictKind.FASTER
         where = f"{name} on workload {one.workload_id[:12]}"
         yield ConditionResult(where, met, f"{bound:.3f}; {verdict}", _more(verdict, one, least))
@@ -277,22 +256,18 @@ def _none_slower(case: PromotionCase, judged: Mapping[str, Judgement]) -> Iterat
                 where, False, "the candidate was not measured on it", "such sessions"
             )
             continue
-        bound = speedup(verdict)
+        bound = verdict.speedup
         yield ConditionResult(where, bound >= WORST, f"{bound:.3f}", _more(verdict, one, WORST))
 
 
 def _probed(case: PromotionCase) -> Iterator[ConditionResult]:
-    known = {probe.session_id: probe for probe in case.probes}
-    bad = [s for s in case.sessions if s not in known or not known[s].equal]
+    bad = [s for s in case.sessions if not abs(case.probes.get(s, inf) - 1) <= MOST_APART]
     yield ConditionResult(
         "the sessions do not tell a program from itself",
         not bad and bool(case.sessions),
         f"{len(case.sessions) - len(bad)} of {len(case.sessions)} sessions",
         f"other sessions than {', '.join(s[:12] for s in bad)}, with a probe, on a quiet machine",
     )
-
-
-def _fresh(case: PromotionCase) -> Iterator[ConditionResult]:
     if case.stale:
         yield ConditionResult("measured since its rollback", False, "no session", "a session")
 

@@ -114,6 +114,15 @@ class Judgement:
         """The interval of the clock that decides."""
         return self.intervals[self.clock]
 
+    @property
+    def speedup(self) -> float:
+        """The least speed-up, incumbent / candidate, that the verdict guarantees.
+
+        The best bound of a clock; a clock whose estimate is worse than that takes it down.
+        """
+        found = self.intervals.values()
+        return min(max(1 / i.high for i in found), min(1 / i.ratio for i in found))
+
     def __str__(self) -> str:
         found = self.interval
         return (

@@ -24,12 +24,10 @@ from pyc_mlir.lab.lanes.rule import (
     Pair,
     PromotionCase,
     RecipeLimits,
-    SelfComparison,
     assess,
     measured_enough,
     missing,
     next_step,
-    speedup,
     verdicts,
 )
 from pyc_mlir.runtime.selection.verdict import ALPHA, Rounds
@@ -46,7 +44,7 @@ def pair(rng, ratio: float, session: str, process: int, noise=0.02, between=0.02
 
 
 def case(pairs, **changes) -> PromotionCase:
-    probes = tuple(SelfComparison(p.session_id, 1.01) for p in pairs)
+    probes = {p.session_id: 1.01 for p in pairs}
     loads = (OnWorkload("w", tuple(pairs)),)
     return replace(
         PromotionCase(OURS, THEIRS, Scope(), loads, len(pairs), probes=probes), **changes
@@ -106,7 +104,7 @@ def test_each_step_has_its_own_conditions():
     pairs = [pair(rng, 0.8, f"s{n % 2}", n) for n in range(8)]
     good = case(pairs)
     judged = verdicts(good)
-    assert 1.1 < speedup(judged["w"]) < 1.3
+    assert 1.1 < judged["w"].speedup < 1.3
 
     def failing(now: PromotionCase, **wanted) -> tuple[str, str]:
         first = next(s for s in assess(now, STABLE, judged, **wanted) if not s.met)
@@ -118,7 +116,7 @@ def test_each_step_has_its_own_conditions():
     assert failing(good, limits=RecipeLimits(arena_bytes=5))[0] == SHADOW
     assert failing(good, least=1.5)[0] == PROMOTED
     assert "rollback" in failing(replace(good, stale=True))[1]
-    assert "0 of 2 sessions" in failing(replace(good, probes=()))[1]
+    assert "0 of 2 sessions" in failing(replace(good, probes={}))[1]
     other = (*good.workloads, OnWorkload("v", (), target=False))
     state, reported = failing(replace(good, workloads=other))
     assert state == MEASURED and "processes on workload v: no, 0 of 5" in reported
