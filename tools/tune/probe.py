@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyc_mlir.dialects.util.files import require_writable
-from pyc_mlir.runtime.selection.verdict import Judgement, Rounds, VerdictKind, judge
+from pyc_mlir.runtime.selection.verdict import VerdictKind
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.tune.profile import argument
 
@@ -55,16 +55,8 @@ def run_probe(url: str, flags: argparse.Namespace) -> int:
     return cli.OK
 
 
-def verdict(session: "ProbeSession", other: str) -> Judgement:
-    """Judge whether a program's samples differ from A's."""
-    pairs = zip(
-        session.wall[other], session.wall["A"], session.cpu[other], session.cpu["A"], strict=True
-    )
-    return judge([Rounds(*arrays) for arrays in pairs])
-
-
 def _line(session: "ProbeSession") -> str:
-    answer_texts = (f"{OTHERS[other]}: {verdict(session, other).answer}" for other in OTHERS)
+    answer_texts = (f"{OTHERS[other]}: {session.verdicts[other].answer}" for other in OTHERS)
     why = f" [disturbed: {'; '.join(session.disturbed)}]" if session.disturbed else ""
     return f"{session.program} {session.number}: {', '.join(answer_texts)}{why}"
 
@@ -74,7 +66,7 @@ def summary(sessions: Sequence["ProbeSession"]) -> Iterator[str]:
     noisy = sum(bool(s.disturbed) for s in sessions)
     yield f"{len(sessions)} sessions, {noisy} on a disturbed machine"
     for other, text in OTHERS.items():
-        counts = Counter(verdict(s, other).answer for s in sessions)
+        counts = Counter(s.verdicts[other].answer for s in sessions)
         answer_texts = ", ".join(f"{a} {counts[a]}" for a in VerdictKind)
         yield f"{text}: {answer_texts}"
 
@@ -92,7 +84,7 @@ def _records(session: "ProbeSession") -> "Iterator[Record]":
     from pyc_mlir.measure.records import record
 
     for other in ("A", *OTHERS):
-        found = verdict(session, other) if other in OTHERS else None
+        found = session.verdicts.get(other)
         verdict_data: dict[str, Any] = {}
         if found is not None:
             ends = {"low": found.interval.low, "high": found.interval.high}

@@ -9,7 +9,7 @@ differences of this size are found (`pyc_mlir/lab/tune/verdict.py`).
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from pyc_mlir.lab.sessions.subjects import subject_of_work
 from pyc_mlir.measure import machine
 from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
+from pyc_mlir.runtime.selection.verdict import Judgement, Rounds, judge
 
 # Calls of a sample of A; 5 and 10 % more are whole calls.
 CALLS = 20
@@ -47,15 +48,14 @@ def probe_works() -> dict[str, Work]:
 
 @dataclass(frozen=True, eq=False)
 class ProbeSession:
-    """One session: seconds of each sample by program kind, f64[processes, rounds] for each clock.
+    """One session: the verdict on each other kind of call beside A, by name.
 
     disturbed: why the machine was no place to measure.
     """
 
     program: str
     number: int
-    wall: dict[str, np.ndarray]
-    cpu: dict[str, np.ndarray]
+    verdicts: Mapping[str, Judgement]
     load: float
     disturbed: tuple[str, ...] = ()
 
@@ -101,7 +101,7 @@ def _session(
     program: str, number: int, job: MeasureJob, plan: SessionPlan, folder: Path
 ) -> ProbeSession:
     before, own = machine.read_counters(), 0.0
-    clocks: dict[str, list[list[list[float]]]] = {"wall": [], "cpu": []}
+    rounds: dict[str, list[Rounds]] = {name: [] for name in KINDS if name != "A"}
     for process in range(plan.processes):
         seed = plan.seed + number * plan.processes + process
         outcome = run_job(replace(job, seed=seed), folder, plan.timeout_seconds)
@@ -113,15 +113,10 @@ def _session(
                 f"probe {program}: expected times of {len(KINDS)} programs, got {len(times)}: "
                 f"{outcome.reason or 'one refused to run'}",
             )
-        for clock, rows in clocks.items():
-            rows.append([m[clock] for m in times])
+        a, *others = ([np.array(m[clock]) for clock in ("wall", "cpu")] for m in times)
+        for found, (wall, cpu) in zip(rounds.values(), others, strict=True):
+            found.append(Rounds(wall, a[0], cpu, a[1]))
     after = machine.read_counters()
-    wall, cpu = (np.moveaxis(np.array(rows), 1, 0) for rows in clocks.values())
-    return ProbeSession(
-        program,
-        number,
-        dict(zip(KINDS, wall, strict=True)),
-        dict(zip(KINDS, cpu, strict=True)),
-        after.load,
-        machine.disturbances(before, after, own),
-    )
+    verdicts = {name: judge(found) for name, found in rounds.items()}
+    disturbed = machine.disturbances(before, after, own)
+    return ProbeSession(program, number, verdicts, after.load, disturbed)

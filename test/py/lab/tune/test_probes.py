@@ -10,6 +10,7 @@ from pyc_mlir.lab.tune import probes
 from pyc_mlir.lab.tune.probes import KINDS, ProbeSession, probe_sessions
 from pyc_mlir.measure import machine
 from pyc_mlir.measure.records import Report
+from pyc_mlir.runtime.selection.verdict import Rounds, judge
 from pyc_mlir.tools.tune import probe
 
 PLAN = SessionPlan(rounds=9, processes=2)
@@ -24,21 +25,22 @@ def made(number: int, noise: float = 0.001) -> ProbeSession:
     """Six processes in which B takes 5 % and C 10 % more."""
     chance = np.random.default_rng(number)
 
-    def clock():
-        spread = np.exp(noise * chance.normal(size=(len(KINDS), 6, 9)))
-        return {k: n * 1e-4 * s for (k, n), s in zip(KINDS.items(), spread, strict=True)}
+    def clock(calls: int) -> np.ndarray:
+        return calls * 1e-4 * np.exp(noise * chance.normal(size=9))
 
-    return ProbeSession("gemm", number, clock(), clock(), 0.5)
+    verdicts = {
+        name: judge([Rounds(*map(clock, (calls, KINDS["A"]) * 2)) for _ in range(6)])
+        for name, calls in KINDS.items()
+        if name != "A"
+    }
+    return ProbeSession("gemm", number, verdicts, 0.5)
 
 
 @pytest.mark.full
 def test_a_session_has_every_kind_in_every_process():
     (found,) = probe_sessions(1, PLAN, ["softmax"])
-    assert set(found.wall) == set(found.cpu) == set(KINDS)
-    assert all(times.shape == (2, 9) and (times > 0).all() for times in found.wall.values())
-    assert {str(probe.verdict(found, other).answer) for other in probe.OTHERS} <= {
-        "faster", "slower", "unclear"
-    }  # fmt: skip
+    assert set(found.verdicts) == set(probe.OTHERS)
+    assert all((v.processes, v.rounds) == (2, 18) for v in found.verdicts.values())
 
 
 def test_a_process_that_ends_early_is_an_error(monkeypatch):
@@ -69,7 +71,7 @@ def test_stored_sessions_keep_their_verdicts(tmp_path):
         (str(found.answer), float(f"{found.interval.ratio:.5g}"))  # as many digits are stored
         for s in sessions
         for o in probe.OTHERS
-        if (found := probe.verdict(s, o)) is not None
+        if (found := s.verdicts[o]) is not None
     ]
     assert {r["workload"] for r in stored} == {f"gemm {n}" for n in range(3)}
     assert not any(
