@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -42,13 +43,16 @@ from pyc_mlir.lab.simulation.estimate import (
     Total,
     on_threads,
 )
-from pyc_mlir.lab.simulation.program import NOTES, LoweredProgram, PricedProgram, PricedSite, priced
+from pyc_mlir.lab.simulation.program import NOTES, PricedProgram, PricedSite, priced
 from pyc_mlir.lab.simulation.residuals import COVERAGE, MEASURED_SCALE, Residuals, Width, family_of
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.wisdom import Wisdom, WisdomRow
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
+
+if TYPE_CHECKING:
+    from pyc_mlir.compilation.lower import Lowered
 
 AS_COMPILED = "as the compile states it"
 # An interval of five or more processes' medians is about so many deviations to each side.
@@ -75,7 +79,7 @@ class Simulator:
 
     @staticmethod
     def of(
-        program: Artifact | LoweredProgram | PricedProgram,
+        program: "Artifact | Lowered | PricedProgram",
         wisdom: Wisdom | None = None,
         residuals: Residuals | None = None,
         threads: int = 1,
@@ -302,7 +306,7 @@ class Simulator:
 
 
 def simulate(
-    program: Artifact | LoweredProgram,
+    program: "Artifact | Lowered",
     recipe: Recipe | Mapping[str, str] | None = None,
     wisdom: Wisdom | None = None,
     residuals: Residuals | None = None,
