@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.device import MemoryStatistics
     from pyc_mlir.runtime.monitor import Fallback
     from pyc_mlir.runtime.plans import ModeSwitch
-    from pyc_mlir.runtime.selection.routes import RouteCount
+    from pyc_mlir.runtime.selection.selector import RouteCount
 
 MOST_EVENTS = 256
 # The events, and what is turned down by each.

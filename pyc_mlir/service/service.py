@@ -29,6 +29,7 @@ from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime.events import RunLog
 from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.selection.engine import quantile
 from pyc_mlir.runtime.selection.selector import Selector
 from pyc_mlir.service.builds import FAILED, FAULTS, Build, Refusal, loaded, warm
 from pyc_mlir.service.capsule import written
@@ -39,7 +40,6 @@ from pyc_mlir.service.targets import (
     PREVIOUS,
     REFUSE,
     Targets,
-    quantile,
     require_seconds,
 )
 from pyc_mlir.service.telemetry import Histogram, Snapshot
@@ -341,7 +341,7 @@ class Service:
             if self.targets is not None:
                 missed = self.targets.missed(seconds, len(recent) - len(seconds))
             if not missed and first is not None and seconds:
-                p95 = quantile(sorted(seconds), 0.95)
+                p95 = quantile(seconds, 0.95)
                 if p95 > first and self._before is not None:
                     missed = f"p95 {p95:.4g} s of the new build, at most {first:.4g} s"
                     self._missed = missed
@@ -382,7 +382,7 @@ class Service:
     def _slowest(self, slower: float) -> float | None:
         """Return the seconds that the next build's p95 may have; None, logged, if unknown."""
         now = self._build
-        done = sorted(s for s in now.recent if s != FAILED)
+        done = [s for s in now.recent if s != FAILED]
         if len(done) >= self._window:
             return slower * quantile(done, 0.95)
         why = f"build {now.number} answered {len(done)} calls of a window of {self._window}"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.runtime.selection.engine import quantile
 
 PREVIOUS, REFUSE, MODE = "previous", "refuse", "mode:"
 MOST_WINDOW = 65536
@@ -85,19 +86,13 @@ class Targets:
                 f"error_rate: {failures} of {calls} calls failed, "
                 f"at most {self.error_rate:g} of them may"
             )
-        ordered = sorted(seconds)
         for name, share in _SHARES.items():
             limit = getattr(self, name)
-            if limit is not None and ordered:
-                found = quantile(ordered, share)
+            if limit is not None and seconds:
+                found = quantile(seconds, share)
                 if found > limit:
                     return f"{name}: {found:.4g} s over {calls} calls, at most {limit:g} s"
         return ""
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest value that `share` of the sorted values do not exceed (nearest rank)."""
-    return ordered[max(math.ceil(share * len(ordered)), 1) - 1]
 
 
 def require_seconds(where: str, value: object) -> None:

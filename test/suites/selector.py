@@ -23,9 +23,8 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.runtime.selection.classic import Thompson, Ucb
-from pyc_mlir.runtime.selection.paired import Paired
-from pyc_mlir.runtime.selection.policy import Policy, Pull
+from pyc_mlir.runtime.selection.engine import Policy, Trial
+from pyc_mlir.runtime.selection.policies import Paired, Thompson, Ucb
 from pyc_mlir.runtime.selection.selector import MOST_ROWS, Selector, replay
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
@@ -51,16 +50,16 @@ def simulate(
     """Return the arm and the incumbent of each call."""
     bandit = policy.start(len(arms), random.Random(seed), expected)
     pulls, incumbents = [], []
-    pull, left = Pull(0), 0
+    trial, left = Trial(0), 0
     for number in range(calls):
         if left:
             left -= 1
         else:
-            pull = bandit.choose()
-            left = pull.repeat
-            if pull.timed:
-                bandit.observe(pull, arms[pull.arm] * noise(number))
-        pulls.append(pull.arm)
+            trial = bandit.ask()
+            left = trial.repeat
+            if trial.timed:
+                bandit.tell(trial, arms[trial.arm] * noise(number))
+        pulls.append(trial.arm)
         incumbents.append(bandit.incumbent)
     return np.array(pulls), np.array(incumbents)
 

@@ -1,35 +1,127 @@
 """The suite `strategies`: share of the optimum that searches reach, on brute-forced spaces.
 
-    pyc-bench strategies --spaces FOLDER
+    pyc-bench strategies --spaces FOLDER [--library]
 
 Each file ``*.npz`` of the folder is a space in which every configuration was measured: `parameters`
 [n, p], `times` [n, observations] in ms (NaN: failed), `meta` (JSON with `kernel` and `device`). The
-data of the published spaces are not part of PyC: see docs/tuning.md.
+data of the published spaces are not part of PyC: see docs/tuning.md. `--library` compares with the
+samplers of optuna too, which is no dependency of PyC: docs/design-notes/search.md has the result.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.tune.strategies import Learned, Local, Portfolio, Random, Strategy, Tempering, run
-from pyc_mlir.lab.tune.verdict import student
+from pyc_mlir.lab.tune.search import Learned, Local, Portfolio, Search, Strategy, fresh, run
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.space import Config, KnobSpace
+from pyc_mlir.runtime.selection.verdict import student
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
 
 SUITE = "strategies"
 SEEDS = 6
-# Evaluations after which shares are taken: of measurements, and of a simulator's answers.
-MEASURED, SIMULATED = (64, 128), 1024
+# Evaluations after which shares are taken.
+COUNTS = (64, 128)
 # Configurations of each sister space that a portfolio begins with.
 _BEST_OF_SISTERS = 4
+# Configurations that a sampler of the library may name before one counts as new.
+_ASKED = 200
+
+
+@dataclass(frozen=True)
+class Random:
+    """Configurations drawn uniformly: the baseline."""
+
+    name: ClassVar[str] = "random"
+
+    def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
+        """Yield random configurations until none is left."""
+        seen: dict[Config, float] = {}
+        while (config := fresh(space, rng, seen)) is not None:
+            yield config
+            seen[config] = 0.0
+
+
+@dataclass(frozen=True)
+class Library:
+    """A sampler of optuna, asked and told; what it names twice or illegally costs no evaluation.
+
+    An illegal configuration is told as pruned, a failed one as failed, a cost as its logarithm.
+    """
+
+    name: str
+    sampler: Callable[[int], Any]
+
+    def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
+        """Yield what the sampler names; a random one where it names nothing new."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = optuna.create_study(sampler=self.sampler(int(rng.integers(1 << 31))))
+        seen: dict[Config, float] = {}
+        while True:
+            config: Config | None = None
+            for _ in range(_ASKED):
+                trial = study.ask()
+                named = tuple(
+                    trial.suggest_int(a.name, 0, len(a.values) - 1)
+                    if a.is_ordered
+                    else trial.suggest_categorical(a.name, range(len(a.values)))
+                    for a in space.axes
+                )
+                if not space.is_legal(named):
+                    study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                elif named in seen:
+                    _tell(study, trial, seen[named])
+                else:
+                    config = named
+                    break
+            else:
+                trial, config = None, fresh(space, rng, seen)
+            if config is None:
+                return
+            cost = yield config
+            seen[config] = math.inf if cost is None else math.log(cost)
+            if trial is not None:
+                _tell(study, trial, seen[config])
+
+
+def _tell(study: Any, trial: Any, cost: float) -> None:
+    from optuna.trial import TrialState
+
+    if cost < math.inf:
+        study.tell(trial, cost)
+    else:
+        study.tell(trial, state=TrialState.FAIL)
+
+
+def library() -> list[Library]:
+    """Return the samplers that need nothing but numpy, and the Gaussian process, on torch.
+
+    Raises PycError (MISSING_DEPENDENCY).
+    """
+    try:
+        from optuna import samplers
+    except ImportError:
+        raise PycError(
+            ReasonCode.MISSING_DEPENDENCY,
+            "strategies: expected the package `optuna` for `--library`, got none; pip install it",
+        ) from None
+    return [
+        Library("optuna random", lambda s: samplers.RandomSampler(seed=s)),
+        Library("optuna TPE", lambda s: samplers.TPESampler(seed=s)),
+        Library("optuna TPE, joint", lambda s: samplers.TPESampler(seed=s, multivariate=True)),
+        Library("optuna NSGA-II", lambda s: samplers.NSGAIISampler(seed=s, population_size=16)),
+        Library("optuna GP", lambda s: samplers.GPSampler(seed=s, n_startup_trials=8)),
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +154,10 @@ class Published:
 
     def shares(self, strategy: Strategy, counts: Sequence[int], seed: int) -> list[float]:
         """Return optimum / best cost found after each number of evaluations; 0 if all failed."""
-        trials = run(strategy, self.space, self.costs.__getitem__, max(counts), seed)
+        tried = list(run(strategy, self.space, self.costs.__getitem__, max(counts), seed).values())
         least = self.costs[self.ranked[0]]
         assert least is not None
-        found = [[t.cost for t in trials[:n] if t.cost is not None] for n in counts]
+        found = [[cost for cost in tried[:n] if cost is not None] for n in counts]
         return [least / min(costs) if costs else 0.0 for costs in found]
 
     def known(self, sisters: Sequence["Published"]) -> tuple[Config, ...]:
@@ -85,47 +177,37 @@ def run_suite(arguments: Sequence[str]) -> int:
     """Share of the optimum that each strategy finds in brute-forced spaces of kernels."""
     parser = Parser(SUITE, "")
     parser.add_argument("--spaces", metavar="FOLDER", type=Path, required=True)
+    parser.add_argument("--library", action="store_true", help="compare with optuna's samplers")
     requested, known = parse(SUITE, run_suite.__doc__ or "", SEEDS, arguments, parser)
     files = sorted(known.spaces.glob("*.npz"))
     if not files:
         raise PycError(
             ReasonCode.FILE_ACCESS, f"{known.spaces}: expected .npz files of spaces, got none"
         )
-    spaces = [Published.load(path) for path in files]
-    made = [
-        r for space in spaces for r in _records(space, spaces, requested.rounds, requested.quick)
-    ]
+    spaces, more = [Published.load(path) for path in files], library() if known.library else []
+    made = []
+    for space in spaces:
+        strategies: list[Strategy] = [Random(), Local(), *([] if requested.quick else [Learned()])]
+        if sisters := space.known(spaces):
+            strategies.append(Portfolio(sisters, Local() if requested.quick else Learned()))
+        made += [r for s in [*strategies, *more] for r in _records(space, s, requested.rounds)]
     requested.store([*made, *_means(made)], seeds=requested.rounds)
     return 0
 
 
-def _records(
-    space: Published, spaces: Sequence[Published], seeds: int, quick: bool
-) -> Iterator[Record]:
-    """Yield a record for each strategy and number of evaluations."""
-    measured: dict[str, Strategy] = {s.name: s for s in (Random(), Local(), Learned())}
-    if known := space.known(spaces):
-        measured["portfolio"] = Portfolio(known, Learned())
-    simulated: dict[str, Strategy] = {s.name: s for s in (Random(), Local(), Tempering())}
-    plans: list[tuple[dict[str, Strategy], tuple[int, ...]]] = [
-        (measured, MEASURED),
-        (simulated, (SIMULATED,)),
-    ]
-    for strategies, counts in plans:
-        for name, strategy in strategies.items():
-            if quick and name == Learned.name:
-                continue
-            shares = np.array([space.shares(strategy, counts, seed) for seed in range(seeds)])
-            for count, of_seeds in zip(counts, shares.T, strict=True):
-                yield _record(space.name, name, count, of_seeds)
-            note(f"{space.name}: {name}: {shares.mean(axis=0).round(3).tolist()}")
+def _records(space: Published, strategy: Strategy, seeds: int) -> Iterator[Record]:
+    """Yield a record for each number of evaluations."""
+    shares = np.array([space.shares(strategy, COUNTS, seed) for seed in range(seeds)])
+    for count, of_seeds in zip(COUNTS, shares.T, strict=True):
+        yield _record(space.name, strategy.name, count, of_seeds)
+    note(f"{space.name}: {strategy.name}: {shares.mean(axis=0).round(3).tolist()}")
 
 
 def _record(workload: str, name: str, count: int, shares: np.ndarray) -> Record:
     """Record the mean over seeds with its 95 % interval by Student's t."""
     mean, half, seeds = float(shares.mean()), 0.0, len(shares)
     if seeds > 1:
-        half = student(0.975, seeds - 1) * float(shares.std(ddof=1)) / sqrt(seeds)
+        half = student(0.975, seeds - 1) * float(shares.std(ddof=1)) / math.sqrt(seeds)
     return record(
         workload,
         name,

@@ -65,7 +65,7 @@ def with_measured(
     from pyc_mlir.lab.evidence.database.exchange import export_wisdom
     from pyc_mlir.lab.evidence.database.store import EvidenceStore
     from pyc_mlir.lab.sessions.local import LocalMeasurer
-    from pyc_mlir.lab.survey.survey import Survey, Surveyed
+    from pyc_mlir.lab.tune.survey import Survey, Surveyed
 
     policy = options.policy
     assert isinstance(policy, Explore), "checked with the flags"

@@ -9,52 +9,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyc_mlir.dialects.util.files import require_writable
-from pyc_mlir.lab.tune.verdict import Judgement, Rounds, VerdictKind, judge
+from pyc_mlir.runtime.selection.verdict import VerdictKind
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.tune.profile import argument
 
 if TYPE_CHECKING:
-    from pyc_mlir.lab.survey.probes import ProbeSession
+    from pyc_mlir.lab.tune.probes import ProbeSession
     from pyc_mlir.measure.records import Record, Report
 
-COMMAND, SUITE = "probe", "noise"
+SUITE = "noise"
 SESSIONS, ROUNDS, PROCESSES = 60, 15, 6
 # What is compared with A: itself, 5 % more calls, 10 % more calls.
 OTHERS = {"A2": "a program against itself", "B5": "5 % more", "B10": "10 % more"}
 
 
-def add(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to a command line."""
-    parser = commands.add_parser(
-        COMMAND, help="measure the smallest difference this machine can detect"
-    )
-    parser.add_argument(
-        "--sessions",
-        metavar="N",
-        type=int,
-        default=SESSIONS,
-        help=f"number of sessions; default: {SESSIONS}",
-    )
-    parser.add_argument(
-        "--rounds",
-        metavar="N",
-        type=int,
-        default=ROUNDS,
-        help=f"rounds of each process; default: {ROUNDS}",
-    )
-    parser.add_argument(
-        "--processes",
-        metavar="N",
-        type=int,
-        default=PROCESSES,
-        help=f"processes of each session; default: {PROCESSES}",
-    )
-    parser.add_argument("--json", metavar="OUT", help="store all samples in this file")
+ARGUMENTS = (
+    argument("--sessions", metavar="N", type=int, default=SESSIONS,
+             help=f"number of sessions; default: {SESSIONS}"),
+    argument("--rounds", metavar="N", type=int, default=ROUNDS,
+             help=f"rounds of each process; default: {ROUNDS}"),
+    argument("--processes", metavar="N", type=int, default=PROCESSES,
+             help=f"processes of each session; default: {PROCESSES}"),
+    argument("--json", metavar="OUT", help="store all samples in this file"),
+)  # fmt: skip
 
 
-def run(flags: argparse.Namespace) -> int:
+def run_probe(url: str, flags: argparse.Namespace) -> int:
     """Probe; print a line for each session, last the share of differences found."""
     from pyc_mlir.lab.sessions.session import SessionPlan
-    from pyc_mlir.lab.survey.probes import probe_sessions
+    from pyc_mlir.lab.tune.probes import probe_sessions
 
     if flags.json:
         require_writable(flags.json, "a file for the samples (`--json`)")
@@ -72,16 +55,8 @@ def run(flags: argparse.Namespace) -> int:
     return cli.OK
 
 
-def verdict(session: "ProbeSession", other: str) -> Judgement:
-    """Judge whether a program's samples differ from A's."""
-    pairs = zip(
-        session.wall[other], session.wall["A"], session.cpu[other], session.cpu["A"], strict=True
-    )
-    return judge([Rounds(*arrays) for arrays in pairs])
-
-
 def _line(session: "ProbeSession") -> str:
-    answer_texts = (f"{OTHERS[other]}: {verdict(session, other).answer}" for other in OTHERS)
+    answer_texts = (f"{OTHERS[other]}: {session.verdicts[other].answer}" for other in OTHERS)
     why = f" [disturbed: {'; '.join(session.disturbed)}]" if session.disturbed else ""
     return f"{session.program} {session.number}: {', '.join(answer_texts)}{why}"
 
@@ -91,7 +66,7 @@ def summary(sessions: Sequence["ProbeSession"]) -> Iterator[str]:
     noisy = sum(bool(s.disturbed) for s in sessions)
     yield f"{len(sessions)} sessions, {noisy} on a disturbed machine"
     for other, text in OTHERS.items():
-        counts = Counter(verdict(s, other).answer for s in sessions)
+        counts = Counter(s.verdicts[other].answer for s in sessions)
         answer_texts = ", ".join(f"{a} {counts[a]}" for a in VerdictKind)
         yield f"{text}: {answer_texts}"
 
@@ -109,16 +84,11 @@ def _records(session: "ProbeSession") -> "Iterator[Record]":
     from pyc_mlir.measure.records import record
 
     for other in ("A", *OTHERS):
-        found = verdict(session, other) if other in OTHERS else None
+        found = session.verdicts.get(other)
         verdict_data: dict[str, Any] = {}
         if found is not None:
-            low, high = found.interval.low, found.interval.high
-            verdict_data = {
-                "answer": str(found.answer),
-                "clock": found.clock,
-                "low": low,
-                "high": high,
-            }
+            ends = {"low": found.interval.low, "high": found.interval.high}
+            verdict_data = {"answer": str(found.answer), "clock": found.clock, **ends}
         yield record(
             f"{session.program} {session.number}",
             other,

@@ -12,62 +12,45 @@ from pyc_mlir.tools.cli import common as cli
 if TYPE_CHECKING:
     from pyc_mlir.lab.evidence.database.store import EvidenceStore
     from pyc_mlir.lab.sessions.session import Measurer, SessionPlan
-    from pyc_mlir.lab.survey.survey import Surveyed
+    from pyc_mlir.lab.tune.survey import Surveyed
 
-COMMAND = "profile"
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+# What `add_argument` of a parser takes.
+Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 
-def add(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to a command line."""
-    parser = commands.add_parser(COMMAND, help="measure works of models that the database lacks")
-    parser.add_argument("models", metavar="MODEL", nargs="+", help="an .onnx or .mlir file")
-    add_options(parser)
+def argument(*names: str, **options: Any) -> Argument:
+    """Return an argument of a command."""
+    return names, options
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of everything that surveys programs."""
-    parser.add_argument("--db", metavar="URL", default=argparse.SUPPRESS, help="the database")
-    parser.add_argument(
-        "--budget",
-        metavar="TIME",
-        help="start no session after this time, such as 90s, 10min or 2h",
-    )
-    parser.add_argument(
-        "--constants",
-        metavar="STATES",
-        default=WARM,
-        help=f"{WARM}, {COLD} (caches flushed before each call) or both, joined by a comma; "
-        f"default: {WARM}",
-    )
-    parser.add_argument(
-        "--threads", metavar="N", type=int, default=1, help="threads of a call; default: 1"
-    )
-    parser.add_argument(
-        "--rounds", metavar="N", type=int, default=15, help="rounds of each process; default: 15"
-    )
-    parser.add_argument(
-        "--processes",
-        metavar="N",
-        type=int,
-        default=3,
-        help="processes of each session; default: 3",
-    )
-    parser.add_argument("--whole", action="store_true", help="measure the whole programs too")
-    parser.add_argument(
-        "--quiet-only",
-        action="store_true",
-        help="refuse to measure beside other load; else such sessions are kept but decide nothing",
-    )
+# Those of everything that surveys programs.
+ARGUMENTS = (
+    argument("--db", metavar="URL", default=argparse.SUPPRESS, help="the database"),
+    argument("--budget", metavar="TIME",
+             help="start no session after this time, such as 90s, 10min or 2h"),
+    argument("--constants", metavar="STATES", default=WARM,
+             help=f"{WARM}, {COLD} (caches flushed before each call) or both, joined by a comma; "
+             f"default: {WARM}"),
+    argument("--threads", metavar="N", type=int, default=1, help="threads of a call; default: 1"),
+    argument("--rounds", metavar="N", type=int, default=15,
+             help="rounds of each process; default: 15"),
+    argument("--processes", metavar="N", type=int, default=3,
+             help="processes of each session; default: 3"),
+    argument("--whole", action="store_true", help="measure the whole programs too"),
+    argument("--quiet-only", action="store_true",
+             help="refuse to measure beside other load; else such sessions are kept but decide "
+             "nothing"),
+)  # fmt: skip
 
 
-def run(store: "EvidenceStore", flags: argparse.Namespace) -> int:
+def run_profile(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     """Measure the works of the models; a line for each session."""
     from pyc_mlir.lab.sessions.local import LocalMeasurer
-    from pyc_mlir.lab.survey.survey import Surveyed
+    from pyc_mlir.lab.tune.survey import Surveyed
 
     programs = [Surveyed(model, model) for model in flags.models]
-    return survey(store, flags, programs, LocalMeasurer(f"pyc-tune {COMMAND}"))
+    return survey(store, flags, programs, LocalMeasurer("pyc-tune profile"))
 
 
 def survey(
@@ -77,7 +60,7 @@ def survey(
     measurer: "Measurer",
 ) -> int:
     """Survey programs as the flags request. Status 1 where not one program could be surveyed."""
-    from pyc_mlir.lab.survey.survey import Survey
+    from pyc_mlir.lab.tune.survey import Survey
 
     made = Survey(store, measurer, plan_of(flags), constants_of(flags.constants), whole=flags.whole)
     for line in made.run(programs, seconds_of(flags.budget)):

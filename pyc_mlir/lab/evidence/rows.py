@@ -9,7 +9,7 @@ Rows are facts: they are added, never changed. An id is the SHA-256 of what make
 are seconds; moments are UTC as ISO texts. Samples are f64, by the wall clock and as CPU time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
@@ -17,17 +17,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure.environment import Environments
+from pyc_mlir.runtime.selection.verdict import MIN_ROUNDS, Judgement, Rounds, VerdictKind
 from pyc_mlir.util.checksum import canonical, digest
 
 WARM, COLD = "warm", "cold"
+# The clocks: what a user waits for, and the CPU time of the calling thread.
+WALL, CPU = "wall", "cpu"
 CONSTANTS = (WARM, COLD)
 # Of a trace: measured; wrong results; the process ended; it took too long; nothing was made.
 OK, WRONG, CRASH, TIMEOUT, REFUSED = "ok", "wrong", "crash", "timeout", "refused"
 STATUSES = (OK, WRONG, CRASH, TIMEOUT, REFUSED)
 # In the probe of a session's end: 1 where the machine was no place to measure.
 DISTURBED = "disturbed"
-# Of a verdict, as `pyc_mlir/lab/tune/verdict.py` gives them.
-ANSWERS = ("faster", "slower", "unclear")
+ANSWERS = tuple(map(str, VerdictKind))
 
 Samples = np.ndarray
 
@@ -59,8 +62,8 @@ class Graph(EvidenceRow):
     structure_id: of a program with constants by type; of a work its own id again.
     """
 
-    table: ClassVar[str] = "canonical_graphs"
-    identity: ClassVar[tuple[str, ...]] = ("graph_id", "normalizer")
+    table = "canonical_graphs"
+    identity = ("graph_id", "normalizer")
 
     graph_id: str
     kind: str
@@ -83,8 +86,8 @@ class Workload(EvidenceRow):
     together when recipes are promoted.
     """
 
-    table: ClassVar[str] = "workloads"
-    identity: ClassVar[tuple[str, ...]] = ("graph_id", "normalizer", "dims", "dtypes", "data")
+    table = "workloads"
+    identity = ("graph_id", "normalizer", "dims", "dtypes", "data")
 
     graph_id: str
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -103,8 +106,8 @@ class Implementation(EvidenceRow):
     artifact_key: in the cache.
     """
 
-    table: ClassVar[str] = "implementations"
-    identity: ClassVar[tuple[str, ...]] = ("graph_id", "normalizer", "recipe")
+    table = "implementations"
+    identity = ("graph_id", "normalizer", "recipe")
 
     graph_id: str
     recipe: Mapping[str, str]
@@ -126,8 +129,8 @@ class Session(EvidenceRow):
     text that no other session has.
     """
 
-    table: ClassVar[str] = "sessions"
-    identity: ClassVar[tuple[str, ...]] = ("env_id", "nonce")
+    table = "sessions"
+    identity = ("env_id", "nonce")
 
     env_id: str
     nonce: str
@@ -146,8 +149,8 @@ class SessionEnd(EvidenceRow):
     A session without this row was killed: its traces stand, its second probe is missing.
     """
 
-    table: ClassVar[str] = "session_ends"
-    identity: ClassVar[tuple[str, ...]] = ("session_id",)
+    table = "session_ends"
+    identity = ("session_id",)
 
     session_id: str
     ended: str
@@ -160,24 +163,18 @@ class SessionEnd(EvidenceRow):
 class Trace(EvidenceRow):
     """The samples of one process: seconds of each of `n` timings of `calls` calls.
 
-    process: its number in the session. constants: ``warm`` or ``cold``. reason: why there is no
-    number where `status` is not ``ok``.
+    Samples that were just taken have no session yet. process: its number there. constants:
+    ``warm`` or ``cold``. reason: why there is no number where `status` is not ``ok``.
 
     Raises PycError (BAD_ARGUMENT) for samples that are none.
     """
 
-    table: ClassVar[str] = "benchmark_traces"
-    identity: ClassVar[tuple[str, ...]] = (
-        "session_id",
-        "impl_id",
-        "workload_id",
-        "process",
-        "constants",
-    )
+    table = "benchmark_traces"
+    identity = ("session_id", "impl_id", "workload_id", "process", "constants")
 
-    session_id: str
-    impl_id: str
-    workload_id: str
+    session_id: str = ""
+    impl_id: str = ""
+    workload_id: str = ""
     process: int = 0
     constants: str = WARM
     status: str = OK
@@ -194,7 +191,8 @@ class Trace(EvidenceRow):
         wrong = (
             f"constants {self.constants!r}" if self.constants not in CONSTANTS
             else f"status {self.status!r}" if self.status not in STATUSES
-            else "samples that are no seconds" if any(_unreal(s) for s in both)
+            else "samples that are no seconds"
+            if not all(np.isfinite(s).all() and (s >= 0).all() for s in both)
             else f"{len(self.cpu)} CPU times of {len(self.wall)} samples"
             if len(self.cpu) not in (0, len(self.wall))
             else "no samples" if self.status == OK and not len(self.wall)
@@ -208,10 +206,14 @@ class Trace(EvidenceRow):
                 f"no CPU times), got {wrong}",
             )
 
+    def per_call(self, clock: str = WALL) -> Samples:
+        """Return seconds of one call in each round, f64[rounds]; empty without this clock."""
+        return (self.wall if clock == WALL else self.cpu) / self.calls
+
     @property
     def figures(self) -> dict[str, Any]:
         """Quantiles of seconds for one call, for queries; None without samples."""
-        wall, cpu = self.wall / self.calls, self.cpu / self.calls
+        wall, cpu = self.per_call(), self.per_call(CPU)
         quantiles = [float(q) for q in np.quantile(wall, (0.5, 0.9, 0.95))] if len(wall) else []
         p50, p90, p95 = quantiles or (None, None, None)
         return {
@@ -224,8 +226,20 @@ class Trace(EvidenceRow):
         }
 
 
-def _unreal(times: Samples) -> bool:
-    return bool(len(times)) and not bool(np.isfinite(times).all() and (times >= 0).all())
+def paired(ours: Trace, theirs: Trace) -> Rounds | None:
+    """Return the seconds of a call of both in one process, round by round.
+
+    None for too few rounds, other numbers of them, and times of a clock that is too coarse.
+    """
+    if len(ours.wall) != len(theirs.wall) or len(ours.wall) < MIN_ROUNDS:
+        return None
+    both = (ours, theirs)
+    if min(t.wall.min() for t in both) <= 0:
+        return None
+    walls = [t.per_call() for t in both]
+    if any(len(t.cpu) == 0 or t.cpu.min() <= 0 for t in both):
+        return Rounds(*walls)
+    return Rounds(*walls, *(t.per_call(CPU) for t in both))
 
 
 @dataclass(frozen=True)
@@ -236,18 +250,11 @@ class Study(EvidenceRow):
     configurations. nonce: distinguishes studies of equal settings; empty continues an earlier one.
     """
 
-    table: ClassVar[str] = "studies"
-    identity: ClassVar[tuple[str, ...]] = (
-        "graph_id",
-        "normalizer",
-        "workloads",
-        "env_id",
-        "objective",
-        "space_hash",
-        "strategy",
-        "seed",
-        "nonce",
-    )
+    table = "studies"
+    identity = (
+        "graph_id", "normalizer", "workloads", "env_id", "objective", "space_hash", "strategy",
+        "seed", "nonce",
+    )  # fmt: skip
 
     graph_id: str
     workloads: tuple[str, ...]
@@ -265,8 +272,8 @@ class Study(EvidenceRow):
 class Prediction(EvidenceRow):
     """A model's prediction for an implementation before its measurement, with a 90 % interval."""
 
-    table: ClassVar[str] = "predictions"
-    identity: ClassVar[tuple[str, ...]] = ("model", "impl_id", "workload_id", "env_id")
+    table = "predictions"
+    identity = ("model", "impl_id", "workload_id", "env_id")
 
     model: str
     impl_id: str
@@ -285,17 +292,11 @@ class Verdict(EvidenceRow):
     sessions: those that were compared. rule: the test's name and version. alpha: its error.
     """
 
-    table: ClassVar[str] = "verdicts"
-    identity: ClassVar[tuple[str, ...]] = (
-        "candidate",
-        "incumbent",
-        "workload_id",
-        "hardware",
-        "toolchain",
-        "sessions",
-        "rule",
+    table = "verdicts"
+    identity = (
+        "candidate", "incumbent", "workload_id", "hardware", "toolchain", "sessions", "rule",
         "alpha",
-    )
+    )  # fmt: skip
 
     candidate: str
     incumbent: str
@@ -310,6 +311,24 @@ class Verdict(EvidenceRow):
     rule: str
     answer: str
 
+    @staticmethod
+    def of(
+        candidate: Implementation,
+        incumbent: Implementation,
+        workload_id: str,
+        place: "Scope | Environments",
+        sessions: Sequence[str],
+        found: Judgement,
+        rule: str,
+    ) -> "Verdict":
+        """Return a judgement as a row: interval and ratio are those of the clock that decides."""
+        at = found.interval
+        return Verdict(
+            candidate.id, incumbent.id, workload_id, place.hardware, place.toolchain,
+            tuple(sorted(sessions)), at.ratio, at.low, at.high, found.alpha, rule,
+            str(found.answer),
+        )  # fmt: skip
+
     def __post_init__(self) -> None:
         if self.answer not in ANSWERS:
             raise PycError(
@@ -322,8 +341,8 @@ class Verdict(EvidenceRow):
 class Baseline(EvidenceRow):
     """Named numbers that later runs are compared with; `version` counts up."""
 
-    table: ClassVar[str] = "baselines"
-    identity: ClassVar[tuple[str, ...]] = ("name", "version", "impl_id", "workload_id", "env_id")
+    table = "baselines"
+    identity = ("name", "version", "impl_id", "workload_id", "env_id")
 
     name: str
     version: int
@@ -338,8 +357,8 @@ class Baseline(EvidenceRow):
 class Feedback(EvidenceRow):
     """Times of calls in service, in a window; `histogram` is of the collector's own format."""
 
-    table: ClassVar[str] = "feedback"
-    identity: ClassVar[tuple[str, ...]] = ("impl_id", "cluster", "env_id", "window")
+    table = "feedback"
+    identity = ("impl_id", "cluster", "env_id", "window")
 
     impl_id: str
     cluster: str
@@ -373,3 +392,71 @@ def to_columns(row: EvidenceRow) -> dict[str, Any]:
             value = value.tobytes()
         made[f.name] = canonical(value) if f.name in JSON else value
     return made
+
+
+# The life of a recipe, which the database keeps as transitions:
+#
+#     candidate -> verified -> measured -> shadow -> promoted -> suspended -> retired
+#
+# `quarantined` may follow any. Whether a condition for a step is met is decided in lanes, with a
+# verdict; the database only refuses steps that are none. Scopes name a toolchain: under another one
+# a recipe starts again, as `suspended` if it was in use under the one before.
+NEW = ""
+CANDIDATE, VERIFIED, MEASURED, SHADOW = "candidate", "verified", "measured", "shadow"
+PROMOTED, SUSPENDED, RETIRED, QUARANTINED = "promoted", "suspended", "retired", "quarantined"
+STABLE, EXPERIMENTAL = "stable", "experimental"
+LANES = (STABLE, EXPERIMENTAL)
+# A suspended recipe comes back through measurements; a new toolchain lifts a quarantine by having
+# another scope, and suspends there what another toolchain's scope has in use.
+FOLLOWERS: Mapping[str, tuple[str, ...]] = {
+    NEW: (CANDIDATE, SUSPENDED),
+    CANDIDATE: (VERIFIED, RETIRED),
+    VERIFIED: (MEASURED, RETIRED),
+    MEASURED: (SHADOW, PROMOTED, RETIRED),
+    SHADOW: (PROMOTED, SUSPENDED, RETIRED),
+    PROMOTED: (SUSPENDED, RETIRED),
+    SUSPENDED: (MEASURED, PROMOTED, RETIRED),
+    RETIRED: (CANDIDATE,),
+    QUARANTINED: (),
+}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The range of a state: program structure, cluster of workloads, hardware and toolchain.
+
+    Empty parts stand for all.
+    """
+
+    structure: str = ""
+    cluster: str = ""
+    hardware: str = ""
+    toolchain: str = ""
+
+
+@dataclass(frozen=True)
+class StateStep:
+    """A state to come, and why."""
+
+    state: str
+    reason: str
+    verdict_id: str | None = None
+
+
+@dataclass(frozen=True)
+class RecipeState:
+    """The state of a recipe in a scope and lane, and the last transition that made it so."""
+
+    impl_id: str
+    scope: Scope
+    lane: str
+    state: str
+    reason: str
+    decided_by: str
+    at: str
+    seq: int
+
+
+def may_follow(before: str, after: str) -> bool:
+    """Return whether `after` may follow `before`."""
+    return after in FOLLOWERS.get(before, ()) or (after == QUARANTINED and before != QUARANTINED)

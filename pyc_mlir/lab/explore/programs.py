@@ -26,13 +26,12 @@ from pyc_mlir.compilation.build import plan_only
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.simulation.estimate import Estimate
-from pyc_mlir.lab.simulation.evidence import MEASURED, PREDICTED
+from pyc_mlir.lab.simulation.estimate import MEASURED, PREDICTED
 from pyc_mlir.lab.simulation.program import NOTES, PricedProgram, PricedSite, priced, priced_parts
 from pyc_mlir.lab.simulation.residuals import Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe
-from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds, Evidence, ExploredStructures
+from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds, ExploredStructures
 from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES
 from pyc_mlir.pipelines.choices.recipe_file import ExpectedCall, RecipeFile
@@ -95,7 +94,6 @@ class Variant:
     lowered: Lowered
     simulator: Simulator
     kernels: Mapping[str, str]
-    smallest: Mapping[str, str]
     seconds: float
 
 
@@ -137,19 +135,16 @@ class Explorer:
         self.lowerings += 1
         recipe = Recipe(dict(structure), tolerant=True)
         lowered = lower(self.job.under(replace(self.job.options, recipe=recipe)))
-        simulator = self._simulator(priced(lowered, self.job.options.target))
+        program = priced(lowered, self.job.options.target)
+        simulator = Simulator.of(program, self.wisdom, self.residuals)
         quickest = quickest_kernels(simulator, clear=True)
         return Variant(
             {d.site.key: d.chosen for d in lowered.decisions if d.site.pass_name in STRUCTURE},
             lowered,
             simulator,
             quickest,
-            smallest_kernels(simulator),
             simulator.estimate(quickest).seconds,
         )
-
-    def _simulator(self, program: PricedProgram) -> Simulator:
-        return Simulator.of(program, self.wisdom, self.residuals)
 
     def planned(self, variant: Variant, kernels: Mapping[str, str]) -> Iterator[RecipeFile]:
         """Yield a recipe for each memory plan of a program with these kernels, with its exact
@@ -186,43 +181,29 @@ class Explorer:
         program: PricedProgram,
         plans: Mapping[str, str],
     ) -> RecipeFile:
-        estimate = self._simulator(program).estimate(plans)
+        found = Simulator.of(program, self.wisdom, self.residuals).estimate(plans)
         made = [d for d in decisions if d.site.pass_name not in NOTES]
-        choices = {d.site.key: plans.get(d.site.key, d.chosen) for d in made}
-        chosen = [replace(d, chosen=choices[d.site.key]) for d in made]
+        chosen = [replace(d, chosen=plans.get(d.site.key, d.chosen)) for d in made]
+        # The evidence of each choice between several.
+        priced_sites = {
+            site.site: EstimatedSeconds(
+                site.price.seconds, site.price.grounds == MEASURED, site.price.why
+            )
+            for site in found.sites
+        }
+        total = ExploredStructures(self.lowerings, found.seconds)
+        several = [d.site.key for d in made if len(d.alternatives) > 1]
         return RecipeFile(
             lowered.graph_id,
-            choices,
+            {d.site.key: d.chosen for d in chosen},
             Recipe.from_log(chosen).works,
             EXPLORE,
-            self._grounds(made, estimate),
+            {key: (priced_sites.get(key, total),) for key in several},
             ExpectedCall(
-                estimate.seconds,
-                estimate.lo,
-                estimate.hi,
-                estimate.measured,
-                estimate.bytes,
-                estimate.exact,
+                found.seconds, found.lo, found.hi, found.measured, found.bytes, found.exact
             ),
             self.wisdom.label if self.wisdom.rows else "",
         )
-
-    def _grounds(
-        self, decisions: Iterable[Decision], estimate: Estimate
-    ) -> dict[str, tuple[Evidence, ...]]:
-        """Return the evidence of each choice between several."""
-        prices = {site.site: site.price for site in estimate.sites}
-        total = ExploredStructures(self.lowerings, estimate.seconds)
-        found = {}
-        for decision in decisions:
-            if len(decision.alternatives) < 2:
-                continue
-            price = prices.get(decision.site.key)
-            estimated = price and EstimatedSeconds(
-                price.seconds, price.grounds == MEASURED, price.why
-            )
-            found[decision.site.key] = (estimated or total,)
-        return found
 
 
 def explore(
@@ -247,8 +228,9 @@ def explore(
     own, *_ = found = list(asked.planned(variants[0], {}))
     variants.sort(key=lambda v: v.seconds)
     for variant in variants[: asked.effort.plans]:
-        for kernels in _distinct(variant.kernels, variant.smallest):
-            found += asked.planned(variant, kernels)
+        kernels = (variant.kernels, smallest_kernels(variant.simulator))
+        for some in {_key(one): one for one in kernels}.values():
+            found += asked.planned(variant, some)
     return Explored(
         tuple(_undominated(found)),
         own,
@@ -308,25 +290,13 @@ def _neighbours(variant: Variant) -> Iterator[dict[str, str]]:
     """Structures that differ in one choice, those first whose choice is predicted to cost least."""
     found = []
     for site in variant.simulator.program.structure:
-        if site.site.pass_name in STRUCTURE:
-            before = site.costs[site.chosen]
-            for choice, cost in site.costs.items():
-                if choice != site.chosen:
-                    more = (
-                        cost.seconds - before.seconds,
-                        cost.traffic_bytes - before.traffic_bytes,
-                    )
-                    found.append((more, site.site.key, choice))
+        before = site.costs[site.chosen]
+        for choice, cost in site.costs.items():
+            if choice != site.chosen and site.site.pass_name in STRUCTURE:
+                seconds, moved = cost.seconds, cost.traffic_bytes
+                more = (seconds - before.seconds, moved - before.traffic_bytes)
+                found.append((more, site.site.key, choice))
     return ({**variant.structure, key: choice} for _, key, choice in sorted(found))
-
-
-def _distinct(*some: Mapping[str, str]) -> list[Mapping[str, str]]:
-    return list({_key(one): one for one in some}.values())
-
-
-def _seconds(file: RecipeFile) -> float:
-    assert file.estimate is not None
-    return file.estimate.seconds
 
 
 def _is_clear(file: RecipeFile, own: RecipeFile) -> bool:
@@ -356,7 +326,7 @@ def _undominated(files: Iterable[RecipeFile]) -> list[RecipeFile]:
     def point(file: RecipeFile) -> tuple[float, float]:
         assert file.estimate is not None
         size = file.estimate.bytes
-        return _seconds(file), float("inf") if size is None else size
+        return file.estimate.seconds, float("inf") if size is None else size
 
     kept: list[RecipeFile] = []
     for file in sorted(files, key=lambda f: (point(f), _key(f.choices))):

@@ -15,6 +15,8 @@ from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import (
     OK,
+    PROMOTED,
+    STABLE,
     Baseline,
     EvidenceRow,
     Graph,
@@ -24,7 +26,6 @@ from pyc_mlir.lab.evidence.rows import (
     Workload,
     samples,
 )
-from pyc_mlir.lab.evidence.states import PROMOTED, STABLE
 from pyc_mlir.measure.environment import Environment, Environments
 from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.util.checksum import canonical, digest

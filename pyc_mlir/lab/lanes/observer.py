@@ -6,7 +6,7 @@
     lanes.close()
 
 Comes in: what a selector measures and changes. Goes out: a `Feedback` row for each window of calls
-of the arm that serves, transitions of recipes by the rules of `service.py` (drift suspends, faults
+of the arm that serves, transitions of recipes by `rule.py` (drift suspends, faults
 quarantine), and what was learned, which the next process begins with. Calls never wait for the
 database: one thread writes.
 """
@@ -26,8 +26,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.identity import PROGRAM
-from pyc_mlir.lab.evidence.rows import Feedback, Graph, Implementation
-from pyc_mlir.lab.evidence.states import (
+from pyc_mlir.lab.evidence.rows import (
     NEW,
     PROMOTED,
     QUARANTINED,
@@ -35,17 +34,18 @@ from pyc_mlir.lab.evidence.states import (
     SHADOW,
     STABLE,
     SUSPENDED,
+    Feedback,
+    Graph,
+    Implementation,
     RecipeState,
     Scope,
     StateStep,
 )
-from pyc_mlir.lab.lanes.service import IN_A_ROW, MIN_CALLS, QUANTILE, ServiceSpan, next_step
+from pyc_mlir.lab.lanes.rule import MIN_CALLS, QUANTILE, next_step
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.runtime.selection.paired import low_quantile
-from pyc_mlir.runtime.selection.policy import DRIFTED, REBASED
-from pyc_mlir.runtime.selection.routes import SelectorEvent
-from pyc_mlir.runtime.selection.selector import Selector
+from pyc_mlir.runtime.selection.engine import DRIFTED, IN_A_ROW, REBASED, low_quantile
+from pyc_mlir.runtime.selection.selector import Selector, SelectorEvent
 
 SERVICE = "service"
 _OUT_OF_USE = (SUSPENDED, RETIRED, QUARANTINED)
@@ -82,8 +82,8 @@ class ServiceLanes:
         self._known = {arm: self._states(recipe) for arm, recipe in self._recipes.items()}
         self._impls: dict[str, str] = {}
         self._open: dict[_Key, list[float]] = defaultdict(list)
-        self._spans: dict[_Key, deque[ServiceSpan]] = {}
-        self._baselines: dict[_Key, float] = {}
+        # The low quantile of the first window, then of the last ones.
+        self._lows: dict[_Key, list[float]] = {}
         self._numbers, self._nonce = itertools.count(), token_hex(4)
         self._selector: Selector | None = None
         self._program = ""
@@ -162,36 +162,29 @@ class ServiceLanes:
 
     def _forget(self, event: SelectorEvent) -> None:
         key = event.before, f"{event.route}, {event.context}"
-        self._spans.pop(key, None)
-        self._baselines.pop(key, None)
+        self._lows.pop(key, None)
 
     def _end(self, key: _Key, seconds: list[float]) -> None:
         """Write a window, and take the step that it leads to."""
         arm, cluster = key
-        row = Feedback(
-            self._impl(arm),
-            cluster,
-            self._env,
-            self._moment(),
-            len(seconds),
-            {QUANTILE: low_quantile(seconds), "p50": float(np.median(seconds))},
-            float(np.mean(seconds)) if self._cpu else None,
-            histogram=np.asarray(seconds, "<f8").tobytes(),
-        )
-        self._store.add(row)
-        span = ServiceSpan.of(row)
-        if key not in self._baselines:
-            self._baselines[key], self._spans[key] = span.low, deque(maxlen=IN_A_ROW)
+        low, where = low_quantile(seconds), (self._impl(arm), cluster, self._env, self._moment())
+        figures = {QUANTILE: low, "p50": float(np.median(seconds))}
+        cpu = float(np.mean(seconds)) if self._cpu else None
+        samples = np.asarray(seconds, "<f8").tobytes()
+        self._store.add(Feedback(*where, len(seconds), figures, cpu, histogram=samples))
+        if key not in self._lows:
+            self._lows[key] = [low]
             return
-        spans, baseline = self._spans[key], self._baselines[key]
-        spans.append(span)
-        self._take(arm, lambda state: next_step(state, baseline, tuple(spans)))
+        baseline, *lows = self._lows[key]
+        lows = [*lows, low][-IN_A_ROW:]
+        self._lows[key] = [baseline, *lows]
+        self._take(arm, lambda state: next_step(state, baseline, lows))
 
     def _fault(self, cluster: str, arm: str, why: str) -> None:
         """Write a window of one fault, and put the arm's recipe in quarantine."""
         row = Feedback(self._impl(arm), cluster, self._env, self._moment(), 0, {}, rejected=1)
         self._store.add(row)
-        step = next_step(SHADOW, 1.0, [ServiceSpan.of(row, faults=1)])
+        step = next_step(SHADOW, 1.0, (), faults=1)
         assert step is not None
         found = StateStep(step.state, f"{step.reason}: {why}")
         # A fault counts in any state, also where the lanes do not know the recipe.

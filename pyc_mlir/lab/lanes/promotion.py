@@ -1,34 +1,52 @@
 """Take a recipe through the states of a lane as far as its measurements allow, and back.
 
-decide(store, candidate, place, lane="stable")   # a Decision, or PycError (NOT_PROMOTED)
-store.rollback(candidate.id, scope, lane)
+    promote(store, candidate, place, Wanted("stable"), by)  # a Standing, or PycError (NOT_PROMOTED)
+    store.rollback(candidate.id, scope, lane)
+
+`case_of` reads a candidate and its incumbent from the database. Times of two implementations are
+compared within sessions only: traces of one session, workload, process and state of constants whose
+rounds were interleaved. Sessions are joined that ran alike (context, constants, protocol); of
+several kinds, the one with most processes counts.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.rows import Implementation
-from pyc_mlir.lab.evidence.states import (
+from pyc_mlir.lab.evidence.rows import (
+    CRASH,
+    DISTURBED,
     LANES,
     MEASURED,
     NEW,
+    OK,
     PROMOTED,
     QUARANTINED,
     RETIRED,
     SHADOW,
     STABLE,
     SUSPENDED,
+    WRONG,
+    Graph,
+    Implementation,
     RecipeState,
     Scope,
+    Session,
+    SessionEnd,
     StateStep,
+    Trace,
+    Verdict,
+    Workload,
+    paired,
 )
-from pyc_mlir.lab.lanes.cases import case_of, incumbent_of, scope_of, verdict_rows
-from pyc_mlir.lab.lanes.conditions import (
+from pyc_mlir.lab.lanes.rule import (
+    RULE,
     STEPS,
     SWAP,
     Assessment,
+    OnWorkload,
+    Pair,
     PromotionCase,
     RecipeLimits,
     assess,
@@ -36,8 +54,162 @@ from pyc_mlir.lab.lanes.conditions import (
     missing,
     verdicts,
 )
-from pyc_mlir.lab.tune.verdict import Judgement
 from pyc_mlir.measure.environment import Environments
+from pyc_mlir.runtime.selection.verdict import ALPHA, Judgement
+
+# Origins of PyC's own choices, beside implementations that choose nothing.
+OWN = ("default", "incumbent")
+# An A/A probe's ratio in `Session.probe` and `SessionEnd.probe`: by CPU time where there is one.
+RATIOS = ("cpu_ratio", "wall_ratio")
+
+
+def incumbent_of(store: EvidenceStore, candidate: Implementation, scope: Scope) -> Implementation:
+    """Return the recipe that the candidate would replace: the promoted one of its graph, else the
+    default.
+
+    Raises PycError (BAD_ARGUMENT) where the database has neither, or several.
+    """
+    same = store.find(Implementation, graph_id=candidate.graph_id, normalizer=candidate.normalizer)
+    there = {s.impl_id for s in store.states(lane=STABLE, state=PROMOTED, **vars(scope))}
+    found = [i for i in same if i.id in there and i.id != candidate.id] or [
+        i for i in same if (i.origin in OWN or not i.recipe) and i.id != candidate.id
+    ]
+    if len(found) != 1:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"recipe {candidate.id[:12]}: expected one recipe in use, or one of PyC's own "
+            f"choice, for graph {candidate.graph_id[:12]}, got {len(found)}; name the incumbent",
+        )
+    return found[0]
+
+
+def scope_of(
+    store: EvidenceStore, made: Implementation, place: Environments, cluster: str = ""
+) -> Scope:
+    """Return the scope of a decision on an implementation: its structure, this hardware and
+    toolchain.
+    """
+    graphs = store.find(Graph, graph_id=made.graph_id, normalizer=made.normalizer)
+    return Scope(graphs[0].structure_id, cluster, place.hardware, place.toolchain)
+
+
+def case_of(
+    store: EvidenceStore, candidate: Implementation, incumbent: Implementation, scope: Scope
+) -> PromotionCase:
+    """Return the database's facts for a decision in a scope.
+
+    Raises PycError (BAD_ARGUMENT) for implementations of two graphs.
+    """
+    if (candidate.graph_id, candidate.normalizer) != (incumbent.graph_id, incumbent.normalizer):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"recipe {candidate.id[:12]}: expected an incumbent of the same graph, got "
+            f"{incumbent.id[:12]}; name one that was measured beside it",
+        )
+    places = {
+        name: place
+        for name, place in store.places().items()
+        if (place.hardware, place.toolchain) == (scope.hardware, scope.toolchain)
+    }
+    sessions = {s.id: s for env in places for s in store.find(Session, env_id=env)}
+    ours, theirs = (
+        [t for t in store.find(Trace, impl_id=one.id) if t.session_id in sessions]
+        for one in (candidate, incumbent)
+    )
+    loads = store.find(Workload, graph_id=candidate.graph_id, normalizer=candidate.normalizer)
+    named = any(load.cluster == scope.cluster for load in loads)
+    workloads = []
+    for load in loads:
+        mine, other = ([t for t in ts if t.workload_id == load.id] for ts in (ours, theirs))
+        pairs = _pairs(mine, other, sessions, places)
+        # A workload on which the incumbent alone was measured counts too.
+        if pairs or any(t.status == OK for t in other):
+            target = not scope.cluster or load.cluster == scope.cluster or not named
+            workloads.append(OnWorkload(load.id, pairs, target))
+    case = PromotionCase(
+        candidate,
+        incumbent,
+        scope,
+        tuple(workloads),
+        checked=sum(t.status == OK for t in ours),
+        faults=tuple(f"{t.status}: {t.reason}" for t in ours if t.status in (WRONG, CRASH)),
+        machines=len({p.machine for p in store.places().values() if p.hardware == scope.hardware}),
+    )
+    chosen = [sessions[name] for name in case.sessions]
+    case = replace(case, probes=_probes(store, chosen), stale=_stale(store, case, chosen))
+    return _with_looks(store, case)
+
+
+def _pairs(
+    ours: Sequence[Trace],
+    theirs: Sequence[Trace],
+    sessions: Mapping[str, Session],
+    places: Mapping[str, Environments],
+) -> tuple[Pair, ...]:
+    """Return the pairs of the commonest kind on one workload, session by session."""
+    beside = {(t.session_id, t.constants, t.process): t for t in theirs if t.status == OK}
+    kinds: dict[tuple[str, str, int], list[Pair]] = {}
+    for session in sessions.values():
+        place = places[session.env_id]
+        for t in ours:
+            other = beside.get((session.id, t.constants, t.process))
+            if t.session_id != session.id or t.status != OK or other is None:
+                continue
+            if (rounds := paired(t, other)) is not None:
+                kind = (place.context, t.constants, session.protocol)
+                pair = Pair(session.id, place.machine, t.process, rounds)
+                kinds.setdefault(kind, []).append(pair)
+    best = max(sorted(kinds), key=lambda kind: len(kinds[kind]), default=None)
+    return () if best is None else tuple(kinds[best])
+
+
+def _probes(store: EvidenceStore, sessions: Sequence[Session]) -> dict[str, float]:
+    """Return the worse probe of each undisturbed session, of those before and after it."""
+    made = {}
+    for session in sessions:
+        ends = store.find(SessionEnd, session_id=session.id)
+        probes = [session.probe, *(end.probe for end in ends)]
+        ratios = [next((p[name] for name in RATIOS if name in p), None) for p in probes]
+        known = [ratio for ratio in ratios if ratio is not None]
+        disturbed = any(end.probe.get(DISTURBED) for end in ends)
+        if not disturbed and ends and len(known) == len(probes):
+            made[session.id] = max(known, key=lambda ratio: abs(ratio - 1))
+    return made
+
+
+def _stale(store: EvidenceStore, case: PromotionCase, sessions: Sequence[Session]) -> bool:
+    """Return whether the recipe was rolled back, and no session began since."""
+    back = [
+        s.at
+        for s in store.history(case.candidate.id)
+        if s.scope == case.scope and s.reason.startswith("rollback")
+    ]
+    return bool(back) and all(s.started <= max(back) for s in sessions)
+
+
+def _with_looks(store: EvidenceStore, case: PromotionCase) -> PromotionCase:
+    """Give the look its number; one that was made before keeps its share of the error."""
+    there = {"hardware": case.scope.hardware, "toolchain": case.scope.toolchain, "rule": RULE}
+    stored = store.find(Verdict, candidate=case.candidate.id, **there)
+    looks = {(v.sessions, v.alpha) for v in stored}
+    for sessions, alpha in looks:
+        # Look k has ALPHA / (k (k + 1)).
+        earlier = round((ALPHA / alpha + 0.25) ** 0.5 - 0.5) - 1
+        before = replace(case, looks=earlier, looked=True)
+        if sessions == case.sessions and measured_enough(before):
+            same = {v.id: v for v in stored if (v.sessions, v.alpha) == (sessions, alpha)}
+            made = verdict_rows(before, verdicts(before))
+            if all(v.id in same and v.ratio == same[v.id].ratio for v in made):
+                return before
+    return replace(case, looks=len(looks))
+
+
+def verdict_rows(case: PromotionCase, judged: Mapping[str, Judgement]) -> list[Verdict]:
+    """Return the verdicts of a look as rows."""
+    return [
+        Verdict.of(case.candidate, case.incumbent, workload, case.scope, case.sessions, found, RULE)
+        for workload, found in judged.items()
+    ]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ determine which ones are meant.
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -18,11 +17,10 @@ from pyc_mlir.artifact.manifest import ARENA
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.evidence.rows import CRASH, OK, REFUSED, TIMEOUT
-from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram
-from pyc_mlir.lab.simulation.estimate import Estimate
+from pyc_mlir.lab.evidence.rows import CRASH, REFUSED, TIMEOUT
+from pyc_mlir.lab.sessions.session import ChoiceResult, MeasuredChoice, MeasuredProgram
 from pyc_mlir.lab.simulation.simulator import Simulator
-from pyc_mlir.pipelines.choices.choices import Decision, Recipe
+from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.util.logs import logged
 from pyc_mlir.worker.answer import WorkerFault
 from pyc_mlir.worker.compile import WorkerCompile
@@ -32,14 +30,14 @@ _SAID = 500
 
 
 @dataclass(frozen=True)
-class CompileOutcome:
-    """The outcome of a candidate's compile: an artifact, or a status and why there is none."""
+class Compiled:
+    """A candidate with its artifact's bytes, empty where there is none; no times yet.
 
-    candidate: MeasuredChoice
+    artifact: what was compiled, without which the result has a status and a reason.
+    """
+
+    result: ChoiceResult
     artifact: Artifact | None = None
-    status: str = OK
-    reason: str = ""
-    seconds: float = 0.0
 
     @cached_property
     def data(self) -> bytes:
@@ -47,86 +45,66 @@ class CompileOutcome:
         assert self.artifact is not None
         return to_bytes(self.artifact)
 
-    @cached_property
-    def key(self) -> str:
-        """SHA-256 of the artifact's bytes."""
-        return hashlib.sha256(self.data).hexdigest()
-
-    @property
-    def chosen(self) -> dict[str, str]:
-        """{site: choice} of the compile."""
-        decisions: Sequence[Decision] = () if self.artifact is None else self.artifact.decisions
-        return {d.site.key: d.chosen for d in decisions}
-
-    @property
-    def facts(self) -> Mapping[str, int | None]:
-        """Bytes of the arena, where its size is known, and of constants."""
-        if self.artifact is None:
-            return {}
-        arena = self.artifact.manifest.entries.get(ARENA)
-        return {
-            "arena_bytes": None if arena is None else arena.arena_bytes,
-            "constant_bytes": self.artifact.account.constants,
-        }
-
-    def predicted(self, threads: int) -> Estimate | None:
-        """Return the predicted call on so many threads, by the costs in the compile's log: no
-        measured row.
-        """
-        if self.artifact is None:
-            return None
-        return Simulator.of(self.artifact, threads=threads).estimate()
-
 
 @dataclass
 class Compiler:
-    """Compiles candidates of one subject. timeout_seconds: after which a compile is ended."""
+    """Compiles candidates of one subject.
+
+    timeout_seconds: after which a compile is ended. threads: of the predicted call.
+    """
 
     subject: MeasuredProgram
     timeout_seconds: float
-    _own: CompileOutcome | None = field(default=None, init=False)
+    threads: int = 1
+    _own: Compiled | None = field(default=None, init=False)
 
-    def compile(self, candidate: MeasuredChoice) -> CompileOutcome:
+    def compile(self, candidate: MeasuredChoice) -> Compiled:
         """Compile the candidate; return its artifact, or why there is none; a bad candidate never
         raises.
         """
         try:
             recipe = self._recipe(candidate) if candidate.recipe else None
         except PycError as error:
-            return CompileOutcome(candidate, None, REFUSED, _said(error))
-        if recipe is None or self._is_default(recipe):
-            return replace(self._default(), candidate=candidate)
+            return Compiled(ChoiceResult(candidate, REFUSED, _said(error)))
+        # The incumbent of most sessions is PyC's own choice.
+        if recipe is None or recipe.choices.items() <= self._default.result.chosen.items():
+            own = self._default
+            return replace(own, result=replace(own.result, candidate=candidate))
         return self._compiled(candidate, recipe)
 
-    def _is_default(self, recipe: Recipe) -> bool:
-        """Return whether a recipe equals PyC's own choices: the incumbent of most sessions."""
-        own = self._default().chosen
-        return all(own.get(site) == choice for site, choice in recipe.choices.items())
-
-    def _default(self) -> CompileOutcome:
-        """Return the default compile of the subject."""
+    @property
+    def _default(self) -> Compiled:
+        """The default compile of the subject."""
         if self._own is None:
             self._own = self._compiled(MeasuredChoice(), None)
         return self._own
 
-    def _compiled(self, candidate: MeasuredChoice, recipe: Recipe | None) -> CompileOutcome:
-        began = time.monotonic()
+    def _compiled(self, candidate: MeasuredChoice, recipe: Recipe | None) -> Compiled:
+        began, subject = time.monotonic(), self.subject
+        job = Job.of(subject.source, subject.inputs, replace(self._options, recipe=recipe))
         try:
-            made = self._made(recipe)
+            with WorkerCompile(job, logged, give_up_seconds=self.timeout_seconds) as work:
+                made = work.compile()
         except (PycError, WorkerFault, MemoryError) as error:
             code = error.code if isinstance(error, PycError) else None
             crashed = CRASH if isinstance(error, WorkerFault) else REFUSED
             status = _STATUSES.get(code, crashed) if code is not None else crashed
-            return CompileOutcome(candidate, None, status, _said(error), time.monotonic() - began)
-        return CompileOutcome(candidate, made, seconds=time.monotonic() - began)
-
-    def _made(self, recipe: Recipe | None) -> Artifact:
-        subject, options = self.subject, self._options
-        options = replace(options, recipe=recipe)
-        limit = self.timeout_seconds
-        job = Job.of(subject.source, subject.inputs, options)
-        with WorkerCompile(job, logged, give_up_seconds=limit) as work:
-            return work.compile()
+            seconds = time.monotonic() - began
+            return Compiled(ChoiceResult(candidate, status, _said(error), compile_seconds=seconds))
+        seconds = time.monotonic() - began
+        entry = made.manifest.entries.get(ARENA)
+        result = ChoiceResult(
+            candidate,
+            compile_seconds=seconds,
+            arena_bytes=None if entry is None else entry.arena_bytes,
+            constant_bytes=made.account.constants,
+            chosen={d.site.key: d.chosen for d in made.decisions},
+            # By the costs in the compile's log: no measured row.
+            predicted=Simulator.of(made, threads=self.threads).estimate(),
+        )
+        found = Compiled(result, made)
+        key = hashlib.sha256(found.data).hexdigest()
+        return replace(found, result=replace(result, artifact_key=key))
 
     @cached_property
     def _options(self) -> Options:
@@ -147,7 +125,8 @@ class Compiler:
         A key that names nothing of PyC's own compile is one of another compile's sites.
         """
         name, _, rest = key.partition(":")
-        sites = [d.site for d in self._decisions]
+        made = self._default.artifact
+        sites = [] if made is None else [d.site for d in made.decisions]
         if any(site.key == key for site in sites):
             return [key]
         if not rest:
@@ -160,12 +139,6 @@ class Compiler:
             ReasonCode.RECIPE_MISMATCH,
             f"recipe: expected a pass with a site in this program, got {name!r}",
         )
-
-    @property
-    def _decisions(self) -> Sequence[Decision]:
-        """Those of PyC's own compile; none where it fails."""
-        made = self._default().artifact
-        return () if made is None else made.decisions
 
 
 def _said(error: BaseException) -> str:

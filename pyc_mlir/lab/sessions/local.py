@@ -19,9 +19,19 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.dialects.util.files import read_file, write_file
-from pyc_mlir.lab.evidence.rows import COLD, CRASH, OK, REFUSED, TIMEOUT, WRONG, samples
-from pyc_mlir.lab.sessions.compiling import CompileOutcome, Compiler
-from pyc_mlir.lab.sessions.data import arguments_of
+from pyc_mlir.lab.evidence.rows import (
+    COLD,
+    CPU,
+    CRASH,
+    OK,
+    REFUSED,
+    TIMEOUT,
+    WALL,
+    WRONG,
+    Trace,
+    samples,
+)
+from pyc_mlir.lab.sessions.compiling import Compiled, Compiler
 from pyc_mlir.lab.sessions.processes import (
     CHECK,
     TIME,
@@ -33,17 +43,14 @@ from pyc_mlir.lab.sessions.processes import (
 )
 from pyc_mlir.lab.sessions.reference import Reference, described
 from pyc_mlir.lab.sessions.session import (
-    CPU,
-    WALL,
     ChoiceResult,
     MeasuredChoice,
     MeasuredProgram,
-    ProcessTimes,
     SessionPlan,
     SessionResult,
     require_candidates,
 )
-from pyc_mlir.lab.sessions.subjects import subject_of_work
+from pyc_mlir.lab.sessions.subjects import arguments_of, subject_of_work
 from pyc_mlir.measure import machine
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.measure.machine import measure_token
@@ -72,7 +79,7 @@ def nothing() -> bytes:
     if made.artifact is None:
         raise PycError(
             ReasonCode.RUNTIME_FAILED,
-            f"measuring: expected the smallest program to compile, got: {made.reason}",
+            f"measuring: expected the smallest program to compile, got: {made.result.reason}",
         )
     return made.data
 
@@ -86,7 +93,7 @@ class LocalMeasurer:
 
     holder: str = "a measuring session"
     wait_seconds: float = 600.0
-    _compilers: dict[tuple[int, float], Compiler] = field(default_factory=dict, init=False)
+    _compilers: dict[tuple[int, float, int], Compiler] = field(default_factory=dict, init=False)
     _references: dict[tuple[str, str, int], _Expected] = field(default_factory=dict, init=False)
 
     def measure(
@@ -111,20 +118,13 @@ class LocalMeasurer:
                 session.run()
                 after = machine.read_counters()
         reasons = machine.disturbances(before, after, session.cpu_seconds)
+        place = current_place(session.device.kind, plan.threads, ALLOCATOR)
+        probes = session.probes or [{}]
         return SessionResult(
-            subject,
-            plan,
-            current_place(session.device.kind, plan.threads, ALLOCATOR),
-            uuid.uuid4().hex,
-            began,
-            _now(),
-            tuple(session.results()),
-            session.probes[0] if session.probes else {},
-            session.probes[-1] if session.probes else {},
-            machine.stolen_share(before, after),
-            after.load,
+            subject, plan, place, uuid.uuid4().hex, began, _now(), tuple(session.results()),
+            probes[0], probes[-1], machine.stolen_share(before, after), after.load,
             (*reasons, *_apart(session.probes)),
-        )
+        )  # fmt: skip
 
     def _expected(self, subject: MeasuredProgram, plan: SessionPlan) -> _Expected:
         """Return the arguments of a call, and what it must compute."""
@@ -143,13 +143,13 @@ class LocalMeasurer:
 
     def _compiled(
         self, subject: MeasuredProgram, candidates: Sequence[MeasuredChoice], plan: SessionPlan
-    ) -> list[CompileOutcome]:
-        key = (id(subject), plan.timeout_seconds)
+    ) -> list[Compiled]:
+        key = (id(subject), plan.timeout_seconds, plan.threads)
         compiler = self._compilers.get(key)
         if compiler is None or compiler.subject is not subject:
             # Of the last subject only: what is kept holds artifacts.
-            self._compilers = {key: Compiler(subject, plan.timeout_seconds)}
-            compiler = self._compilers[key]
+            compiler = Compiler(subject, plan.timeout_seconds, plan.threads)
+            self._compilers = {key: compiler}
         return [compiler.compile(candidate) for candidate in candidates]
 
 
@@ -177,7 +177,7 @@ class _Session:
     def __init__(
         self,
         plan: SessionPlan,
-        compiled: Sequence[CompileOutcome],
+        compiled: Sequence[Compiled],
         reference: Reference,
         folder: Path,
         arguments: Sequence[np.ndarray],
@@ -190,12 +190,12 @@ class _Session:
         self.cpu_seconds = 0.0
         self._folder, self._timeout = folder, plan.timeout_seconds
         self._failed: dict[int, tuple[str, str]] = {}
-        self._times: dict[int, list[ProcessTimes]] = {}
+        self._times: dict[int, list[Trace]] = {}
         self._peaks: dict[int, int] = {}
         self._paths: dict[int, str] = {}
         for number, one in enumerate(compiled):
             if one.artifact is None:
-                self._failed[number] = (one.status, one.reason)
+                self._failed[number] = (one.result.status, one.result.reason)
                 continue
             path = folder / f"candidate{number}.vmfb"
             write_file(path, one.data)
@@ -220,18 +220,8 @@ class _Session:
         made = []
         for number, one in enumerate(self.compiled):
             status, reason = self._failed.get(number, (OK, ""))
-            result = ChoiceResult(
-                one.candidate,
-                status,
-                reason,
-                tuple(self._times.get(number, ())),
-                compile_seconds=one.seconds,
-                artifact_key=one.key if one.artifact is not None else "",
-                chosen=one.chosen,
-                predicted=one.predicted(self.plan.threads),
-                **one.facts,
-            )
-            made.append(result)
+            times = tuple(self._times.get(number, ()))
+            made.append(replace(one.result, status=status, reason=reason, processes=times))
         return made
 
     def _check(self) -> None:
@@ -308,14 +298,17 @@ class _Session:
         self, outcome: ProcessOutcome, given: Sequence[int], process: int, probing: bool
     ) -> None:
         single = self.device.kind == "local-sync"
-        made: dict[int, ProcessTimes] = {}
+        made: dict[int, Trace] = {}
         for message in outcome.messages:
             if "times" in message:
                 place = message["times"]
-                cpu = samples(message["cpu"]) if single else samples()
-                wall = samples(message["wall"])
-                times = ProcessTimes(process, wall, cpu, message["calls"])
-                made[place] = replace(times, peak_bytes=self._peaks.get(given[place]))
+                made[place] = Trace(
+                    process=process,
+                    wall=samples(message["wall"]),
+                    cpu=samples(message["cpu"] if single else ()),
+                    calls=message["calls"],
+                    peak_bytes=self._peaks.get(given[place]),
+                )
         if probing and len(given) - 1 in made and 0 in made:
             call = next((m for m in outcome.messages if "nothing" in m), {})
             costs = {f"call_{c}_seconds": call[n] for n, c in _CALL.items() if n in call}
@@ -324,7 +317,7 @@ class _Session:
             self._times.setdefault(given[place], []).append(times)
 
 
-def _probe(one: ProcessTimes, other: ProcessTimes) -> dict[str, float]:
+def _probe(one: Trace, other: Trace) -> dict[str, float]:
     """Return the median ratio of a program's times to its own, by each clock, and its seconds."""
     found: dict[str, float] = {}
     for clock in (WALL, CPU):

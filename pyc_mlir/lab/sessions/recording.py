@@ -8,19 +8,22 @@ Adding a measurement again changes nothing.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import (
     CRASH,
     DISTURBED,
+    EXPERIMENTAL,
     OK,
+    QUARANTINED,
     WRONG,
     Prediction,
+    Scope,
     Session,
     SessionEnd,
     Trace,
 )
-from pyc_mlir.lab.evidence.states import EXPERIMENTAL, QUARANTINED, Scope
 from pyc_mlir.lab.sessions.session import PROTOCOL, ChoiceResult, SessionResult
 
 # Who is named as having taken a recipe from one state to another.
@@ -78,21 +81,10 @@ def _traces(
     """Yield one for each process; one without samples for a candidate that has no times."""
     load, constants = measurement.subject.workload.id, measurement.plan.constants
     if result.status != OK:
-        reason = result.reason
-        yield Trace(session_id, impl_id, load, 0, constants, result.status, reason)
+        yield Trace(session_id, impl_id, load, 0, constants, result.status, result.reason)
         return
-    for one in result.processes:
-        yield Trace(
-            session_id,
-            impl_id,
-            load,
-            one.process,
-            constants,
-            calls=one.calls,
-            wall=one.wall,
-            cpu=one.cpu,
-            peak_bytes=one.peak_bytes,
-        )
+    names = {"session_id": session_id, "impl_id": impl_id, "workload_id": load}
+    yield from (replace(t, **names, constants=constants) for t in result.processes)
 
 
 def _predict(
@@ -116,11 +108,8 @@ def _quarantine(
     """Quarantine a candidate that computed something else, or ended its process."""
     if result.status not in _FAILURES:
         return
-    scope = Scope(
-        structure=measurement.subject.graph.structure_id,
-        hardware=measurement.place.hardware,
-        toolchain=measurement.place.toolchain,
-    )
+    place, structure = measurement.place, measurement.subject.graph.structure_id
+    scope = Scope(structure, hardware=place.hardware, toolchain=place.toolchain)
     known = store.states(impl_id=impl_id, lane=EXPERIMENTAL)
     if any(state.state == QUARANTINED and state.scope == scope for state in known):
         return

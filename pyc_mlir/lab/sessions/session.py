@@ -1,7 +1,6 @@
-"""Types of a measuring session: `MeasuredProgram`, `MeasuredChoice`, `SessionPlan`,
-`SessionResult`.
+"""The records of a measuring session: its subject, its candidates, how it is done, what came.
 
-    measurer.measure(subject, candidates, plan) -> Measurement
+    measurer.measure(subject, candidates, plan) -> SessionResult
 
 A session times all candidates of one subject in interleaved rounds, in several fresh processes.
 Only within a session are times comparable. What a candidate came to is a status with a reason,
@@ -18,14 +17,15 @@ from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.rows import (
     CONSTANTS,
+    CPU,
     OK,
     STATUSES,
+    WALL,
     WARM,
     Graph,
     Implementation,
-    Samples,
+    Trace,
     Workload,
-    samples,
 )
 from pyc_mlir.lab.sessions.reference import Reference
 from pyc_mlir.lab.simulation.estimate import Estimate
@@ -33,7 +33,6 @@ from pyc_mlir.measure.environment import Environments
 
 # Counts up when rounds are done in another way: sessions of two protocols are not joined.
 PROTOCOL = 1
-CPU, WALL = "cpu", "wall"
 
 
 @dataclass(frozen=True)
@@ -123,40 +122,20 @@ class SessionPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class ProcessTimes:
-    """Samples of one candidate in one process: seconds of `calls` calls each, round by round.
-
-    cpu: of the calling thread; empty where the program runs on several threads.
-    peak_bytes: device memory of the call, beside arguments and results.
-    """
-
-    process: int
-    wall: Samples
-    cpu: Samples = field(default_factory=samples)
-    calls: int = 1
-    status: str = OK
-    reason: str = ""
-    peak_bytes: int | None = None
-
-    def per_call(self, clock: str = WALL) -> Samples:
-        """Return seconds of one call in each round, f64[rounds]; empty without this clock."""
-        return (self.wall if clock == WALL else self.cpu) / self.calls
-
-
-@dataclass(frozen=True, eq=False)
 class ChoiceResult:
     """The result of one candidate.
 
     status: ``ok``, ``wrong`` (results outside their tolerance), ``crash``, ``timeout`` or
     ``refused`` (nothing was compiled); `reason` is the cause. Only ``ok`` has times to decide by.
-    chosen: what the compile chose, {site: choice}. artifact_key: SHA-256 of the artifact.
-    predicted: of a call, by the compile's own costs; None where nothing was compiled.
+    processes: the samples of each process, of no session yet. chosen: what the compile chose,
+    {site: choice}. artifact_key: SHA-256 of the artifact. predicted: of a call, by the compile's
+    own costs; None where nothing was compiled.
     """
 
     candidate: MeasuredChoice
     status: str = OK
     reason: str = ""
-    processes: tuple[ProcessTimes, ...] = ()
+    processes: tuple[Trace, ...] = ()
     compile_seconds: float | None = None
     arena_bytes: int | None = None
     constant_bytes: int | None = None
@@ -204,16 +183,6 @@ class SessionResult:
     steal: float = 0.0
     load: float = 0.0
     disturbed: tuple[str, ...] = ()
-
-    def of(self, name: str) -> ChoiceResult:
-        """Return the result of the candidate of that name. Raises KeyError."""
-        return {r.candidate.name: r for r in self.results}[name]
-
-    def pairs(self, candidate: str, incumbent: str) -> list[tuple[ProcessTimes, ProcessTimes]]:
-        """Per process the times of two candidates, whose rounds were interleaved."""
-        theirs = {p.process: p for p in self.of(incumbent).processes if p.status == OK}
-        ours = [p for p in self.of(candidate).processes if p.status == OK]
-        return [(p, theirs[p.process]) for p in ours if p.process in theirs]
 
 
 @runtime_checkable

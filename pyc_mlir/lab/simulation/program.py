@@ -9,12 +9,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import MemoryReport
-from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.pipelines.choices.choices import Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
@@ -22,33 +21,13 @@ from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import TARGETS, Target, available_cores, read_host_cpu
 from pyc_mlir.profile.known import report_of
 
+# What was compiled is estimated without a compiler.
+if TYPE_CHECKING:
+    from pyc_mlir.compilation.lower import Lowered
+
 PLAN = "plan-memory"
 # Decisions that say something of the compile and change nothing of the program.
 NOTES = frozenset({"calibration", "wisdom", "compile-stage", "oracle", "budget"})
-
-
-class LoweredProgram(Protocol):
-    """The part of `pyc_mlir.compilation.lower.Lowered` that is read here."""
-
-    @property
-    def decisions(self) -> Sequence[Decision]:
-        """The choices of the program."""
-        ...
-
-    @property
-    def signature(self) -> Signature:
-        """The inputs and results of the program."""
-        ...
-
-    @property
-    def constants_bytes(self) -> int | None:
-        """Bytes of its constants; None where IREE reads the program as it came."""
-        ...
-
-    @property
-    def graph_id(self) -> str:
-        """Its exact id."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -86,7 +65,7 @@ class PricedProgram:
         return {one.site.key: one for one in every}
 
 
-def priced(program: Artifact | LoweredProgram, target: Target | None = None) -> PricedProgram:
+def priced(program: "Artifact | Lowered", target: Target | None = None) -> PricedProgram:
     """Return the program as numbers.
 
     target: what a lowered program is for; an artifact names its own. Raises PycError (BAD_ARTIFACT)

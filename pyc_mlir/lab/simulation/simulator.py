@@ -5,26 +5,58 @@
 Comes in: a compiled or lowered program, a recipe, wisdom. Goes out: an `Estimate`. Nothing is
 compiled or measured. For many recipes of one program make one `Simulator`: it prices each
 alternative once. docs/simulation.md says what is exact, and how good estimates were found to be.
+
+Bytes under another memory plan follow from the sizes that the compile recorded:
+
+    transients' = transients + (bytes of the other plan - bytes of the plan that was chosen)
+
+A log states for each plan of a region what that region allocates under it, carried out on the IR.
+The equation is exact where one region decides, which `_bytes` checks:
+
+- the recipe changes memory plans alone: another kernel may write in place where this one does not,
+  so the region would have another problem;
+- all sizes are known, and the call has one region;
+- a call of the arena entry still needs no more than one of the plain entry, or a compile would
+  leave the arena entry out.
+
+Elsewhere the bytes of the program as it is are given, and are not exact.
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.simulation.bytes import Bytes, bytes_of
-from pyc_mlir.lab.simulation.estimate import Estimate, SiteEstimate, Total
-from pyc_mlir.lab.simulation.evidence import PREDICTED, Here, Overheads, Price, Prices
-from pyc_mlir.lab.simulation.program import NOTES, LoweredProgram, PricedProgram, PricedSite, priced
-from pyc_mlir.lab.simulation.residuals import COVERAGE, Residuals, Width
+from pyc_mlir.lab.evidence.rows import COLD, WARM
+from pyc_mlir.lab.simulation.estimate import (
+    MEASURED,
+    PREDICTED,
+    Estimate,
+    Here,
+    Overheads,
+    Price,
+    SiteEstimate,
+    Total,
+    on_threads,
+)
+from pyc_mlir.lab.simulation.program import NOTES, PricedProgram, PricedSite, priced
+from pyc_mlir.lab.simulation.residuals import COVERAGE, MEASURED_SCALE, Residuals, Width, family_of
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.pipelines.choices.choices import Recipe
-from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.pipelines.choices.wisdom import Wisdom, WisdomRow
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 
+if TYPE_CHECKING:
+    from pyc_mlir.compilation.lower import Lowered
+
+AS_COMPILED = "as the compile states it"
+# An interval of five or more processes' medians is about so many deviations to each side.
+_DEVIATIONS = 2.0
 # Wider intervals say nothing, and their ends are no numbers any more.
 _WIDEST = 100.0
 
@@ -47,7 +79,7 @@ class Simulator:
 
     @staticmethod
     def of(
-        program: Artifact | LoweredProgram | PricedProgram,
+        program: "Artifact | Lowered | PricedProgram",
         wisdom: Wisdom | None = None,
         residuals: Residuals | None = None,
         threads: int = 1,
@@ -82,14 +114,11 @@ class Simulator:
         seconds = total.measured + total.predicted + overhead
         width = self._width
         factor = math.exp(min(width.deviations * total.scale, _WIDEST))
-        memory = self._bytes(changed)
         return Estimate(
             seconds,
             seconds / factor,
             seconds * factor,
-            memory.total,
-            memory.exact,
-            memory.why,
+            *self._bytes(changed),
             self.coverage,
             width,
             total.measured,
@@ -107,13 +136,65 @@ class Simulator:
     def _width(self) -> Width:
         return self.residuals.width(self.here.environment, self.coverage)
 
-    @cached_property
-    def _prices(self) -> Prices:
-        return Prices(self.program, self.wisdom, self.here, self.residuals, self.overheads)
+    def _price(self, site: PricedSite, choice: str) -> Price:
+        """Return the seconds of a kernel: measured where wisdom has rows of here, else predicted.
+
+        All rows of one program are of one clock and one context, so that they may be added; of
+        several alike that of most sessions counts.
+        """
+        rows = [row for row in self._rows(site) if (row.clock, row.context) == self._clock]
+        rows.sort(key=lambda row: (row.sessions, row))
+        found = {row.constants: row for row in rows if row.choice == choice}
+        if found:
+            return self._measured(found)
+        cost = site.costs.get(choice) or site.costs[choice.partition("[")[0]]
+        return self._predicted(cost, family_of(choice))
 
     @cached_property
     def _clock(self) -> tuple[str, str] | None:
-        return self._prices.common()
+        """The clock and context with rows of most sites; CPU time of equals; or None."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for site in self.program.kernels:
+            counts.update({(row.clock, row.context) for row in self._rows(site)})
+        return max(sorted(counts), key=lambda c: counts[c], default=None)
+
+    @property
+    def _warm_share(self) -> float:
+        """The share of what a call works on that the last-level cache keeps between calls."""
+        target, account = self.program.target, self.program.account
+        cache = target.l3_bytes or target.l2_bytes
+        used = (account.constants or 0) + (account.scratch or 0)
+        return min(1.0, cache / used) if used else 1.0
+
+    def _rows(self, site: PricedSite) -> Iterable[WisdomRow]:
+        known = self.wisdom.about(site.site.pass_name, site.site.op_id, site.site.work)
+        here = (self.here.hardware, self.here.toolchain)
+        return (row for row in known if (row.hardware, row.toolchain) == here)
+
+    def _measured(self, rows: dict[str, WisdomRow]) -> Price:
+        """Return a row with warm and one with cold constants mixed, or the only one there is.
+
+        By the share of the program's constants that its last-level cache holds.
+        """
+        share = self._warm_share if len(rows) > 1 else float(WARM in rows)
+        parts = [(share, rows.get(WARM)), (1.0 - share, rows.get(COLD))]
+        used = [(weight, row) for weight, row in parts if row is not None and weight > 0]
+        seconds = sum(weight * row.seconds for weight, row in used)
+        least = sum(weight * row.lo for weight, row in used)
+        most = sum(weight * row.hi for weight, row in used)
+        scale = max(math.log(most / least) / (2 * _DEVIATIONS), MEASURED_SCALE)
+        own = max(seconds - self.overheads.call_seconds, 0.0)
+        told = " and ".join(f"{weight:.0%} {row.constants}" for weight, row in used)
+        return Price(own, scale, MEASURED, f"{told} [{self.wisdom.label}]")
+
+    def _predicted(self, cost: Cost, family: str) -> Price:
+        """Return the cost model's seconds on the threads of here, times the family's known bias."""
+        environment = self.here.environment
+        bias = self.residuals.bias(environment, family)
+        seconds = bias * on_threads(cost, self.program, self.here.threads)
+        why = f"x{bias:.2f} of {family}" if bias != 1 else "cost model"
+        scale = self.residuals.spread(environment, family)
+        return Price(seconds + self.overheads.dispatch_seconds, scale, PREDICTED, why)
 
     @cached_property
     def _known(self) -> dict[tuple[str, str], SiteEstimate]:
@@ -122,7 +203,7 @@ class Simulator:
     def _site(self, one: PricedSite, choice: str) -> SiteEstimate:
         key = (one.site.key, choice)
         if key not in self._known:
-            price, before = (self._prices.of(one, c, self._clock) for c in (choice, one.chosen))
+            price, before = (self._price(one, c) for c in (choice, one.chosen))
             self._known[key] = SiteEstimate(one.site.key, one.site.work, choice, price, before)
         return self._known[key]
 
@@ -156,9 +237,40 @@ class Simulator:
         scale = self.residuals.spread(self.here.environment, "iree")
         return Price(self.program.other_seconds, scale, PREDICTED, "copies and fills")
 
-    def _bytes(self, changed: Mapping[str, str]) -> Bytes:
-        """Return the bytes by the choices that differ: only kernels and memory plans count."""
-        return bytes_of(self.program, changed)
+    def _bytes(self, changed: Mapping[str, str]) -> tuple[int | None, bool, str]:
+        """Return the bytes under a recipe, whether they are exact, and on what grounds.
+
+        changed: its choices that are not the program's.
+        """
+        program = self.program
+        total, transients = program.account.total(), program.account.scratch or 0
+        if total is None:
+            return None, False, "no memory plan, or sizes that depend on the call"
+        plans = {one.site.key for one in program.plans}
+        others = [key for key in changed if key not in plans]
+        if not changed:
+            return total, True, AS_COMPILED
+        entry = [one for one in program.plans if one.site.key in program.entry]
+        if others:
+            why = f"{others[0]} changes what is planned"
+        elif len(entry) != 1:
+            why = "a call has not one region"
+        else:
+            (region,) = entry
+
+            def held(one: PricedSite) -> int:
+                return one.costs[changed.get(one.site.key, one.chosen)].workspace_bytes
+
+            more = held(region) - region.costs[region.chosen].workspace_bytes
+            plain = [held(one) for one in program.plans if one is not region]
+            needed = transients + more + (program.account.outputs or 0)
+            if transients + more < 0 or not transients:
+                why = "the call's peak lies elsewhere"
+            elif any(needed > bytes_ for bytes_ in plain):
+                why = "the plain entry would need less than the arena entry"
+            else:
+                return total + more, True, "sizes of the recorded plans"
+        return total, False, f"of the program as it is: {why}"
 
     @cached_property
     def _names(self) -> Mapping[str, tuple[PricedSite, ...]]:
@@ -194,7 +306,7 @@ class Simulator:
 
 
 def simulate(
-    program: Artifact | LoweredProgram,
+    program: "Artifact | Lowered",
     recipe: Recipe | Mapping[str, str] | None = None,
     wisdom: Wisdom | None = None,
     residuals: Residuals | None = None,

@@ -22,8 +22,7 @@ from pyc_mlir.artifact.test_vectors import ExpectedResult, compare, make_inputs
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.choices.contract import conflict
-from pyc_mlir.runtime.selection.routes import Route, SelectorEvent
-from pyc_mlir.runtime.selection.selector import Selector
+from pyc_mlir.runtime.selection.selector import Route, Selector, SelectorEvent
 from pyc_mlir.util.checksum import checksum
 
 if TYPE_CHECKING:
@@ -111,23 +110,23 @@ class Adaptive:
         routed = self._routed.get(specs)
         if routed is None or routed.arms[0].accepted[0] is not own[0]:
             routed = self._made(specs, mode, own, arrays)
-        pull = routed.route.next()
+        trial = routed.route.next()
         latest = self.selector.latest
         if latest is not None:
-            latest[get_ident()] = routed.route.arms[pull.arm], pull.arm == 0
-        arm = routed.arms[pull.arm]
-        if not pull.timed and pull.arm == 0:
+            latest[get_ident()] = routed.route.arms[trial.arm], trial.arm == 0
+        arm = routed.arms[trial.arm]
+        if not trial.timed and trial.arm == 0:
             return self._answer(arm, arrays)
         began = self._clock()
         try:
             answered = self._answer(arm, arrays)
         except PycError as error:
-            if pull.arm == 0 or error.code not in _FAULTS:
+            if trial.arm == 0 or error.code not in _FAULTS:
                 raise
-            self.selector.remove(routed.route, pull.arm, f"{error.code.name}: {error.message}")
+            self.selector.remove(routed.route, trial.arm, f"{error.code.name}: {error.message}")
             return self._answer(routed.arms[0], arrays)
-        if pull.timed:
-            self.selector.observe(routed.route, pull, self._clock() - began)
+        if trial.timed:
+            self.selector.observe(routed.route, trial, self._clock() - began)
         return answered
 
     def _answer(self, arm: _Arm, arrays: "Sequence[Array]") -> "tuple[Sequence[Any], PlannedMode]":

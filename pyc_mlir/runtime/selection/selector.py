@@ -8,9 +8,9 @@
     selector.export("log.jsonl"); replay("log.jsonl")      # the same decisions
     Selector(observer=...)                  # what is measured and changed is told to a database
 
-A *route* is what calls of one cluster of shapes may take: arms by name, the owner's first. Each
-route has a bandit for each context of load and memory pressure. Most calls only count down; the
-others take a lock.
+A `Route` is what calls of one cluster of shapes may take: arms by name, the owner's first. Each has
+a bandit for each context of load and memory pressure. Most calls only count down; the others take a
+lock.
 """
 
 import json
@@ -19,33 +19,22 @@ import random
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.runtime.selection.classic import Thompson, Ucb
-from pyc_mlir.runtime.selection.paired import Paired
-from pyc_mlir.runtime.selection.policy import EXPLORE, Bandit, Change, Policy, Pull
-from pyc_mlir.runtime.selection.routes import (
-    BUSY,
-    QUIET,
-    SERVED,
-    TIGHT,
-    WAITING,
-    Arenas,
-    Observer,
-    Route,
-    RouteCount,
-    SelectorEvent,
-)
+from pyc_mlir.runtime.selection.engine import EXPLORE, Bandit, Change, Policy, Trial
+from pyc_mlir.runtime.selection.policies import POLICIES, Paired
 
 SCHEMA_VERSION = 1
-POLICIES: dict[str, Callable[..., Policy]] = {"paired": Paired, "thompson": Thompson, "ucb": Ucb}
+# Contexts, and what takes an arm that no policy chose.
+QUIET, BUSY, TIGHT, WAITING = "quiet", "busy", "tight", "waiting"
+SERVED = Trial(0, timed=False)
 # Runnable processes for each processor from which a machine is busy.
 _BUSY_LOAD = 1.5
 # Seconds for which a context is not read again, and readings that count together.
@@ -58,6 +47,105 @@ _LOAD = Path("/proc/loadavg")
 MOST_ROWS, _MOST_EVENTS, _MOST_ROUTES = 20_000, 256, 256
 # Kinds of rows: a bandit was asked, was told seconds, lost an arm.
 _CHOSE, _TOLD, _REMOVED = "chose", "told", "removed"
+
+
+@dataclass(frozen=True)
+class SelectorEvent:
+    """A change in one route and context: the arms by name, and why."""
+
+    route: str
+    context: str
+    kind: str
+    before: str
+    after: str
+    why: str
+    numbers: Mapping[str, float]
+
+    def __str__(self) -> str:
+        arms = f"{self.before} -> {self.after}"
+        return f"{self.route} ({self.context}): {self.kind}, {arms}: {self.why}"
+
+
+@dataclass(frozen=True)
+class RouteCount:
+    """The calls of one route: by arm, those that were tries, and the seconds that these lost."""
+
+    route: str
+    calls: Mapping[str, int]
+    tries: int
+    lost_seconds: float
+    serving: Mapping[str, str]
+
+
+class Observer(Protocol):
+    """Is told what a selector measures and changes; `lab/lanes/observer.py` keeps it in a database.
+
+    Methods run on the thread of a call, under the selector's lock: none of them may wait.
+    """
+
+    def begin(self, selector: Any, program: str) -> Mapping[str, Any]:
+        """Return what was learned of the program before, as `Selector.learned` gave it."""
+        ...
+
+    def refused(self, arm: str) -> str:
+        """Return why an arm may not be taken; empty if it may."""
+        ...
+
+    def timed(self, route: str, context: str, arm: str, seconds: float) -> None:
+        """Take the seconds of a call of the arm that serves."""
+        ...
+
+    def failed(self, route: str, arm: str, why: str) -> None:
+        """Take note of an arm that failed or answered wrongly."""
+        ...
+
+    def changed(self, event: SelectorEvent) -> None:
+        """Take note of a change."""
+        ...
+
+
+class Arenas(Protocol):
+    """The pool of a program's arenas, as a selector asks it."""
+
+    waits: int
+
+    def trim(self) -> None:
+        """Let go of the memory of arenas that no call works in."""
+        ...
+
+
+class Route:
+    """The arms of one cluster of shapes, and which of them calls take.
+
+    least: the arm with the smallest arena, which serves while memory is short; -1 if all are equal.
+    """
+
+    __slots__ = (
+        *("_ask", "arms", "bandits", "calls", "context", "expected", "least", "left", "name"),
+        *("trial", "tries"),
+    )
+
+    def __init__(
+        self,
+        name: str,
+        arms: Sequence[str],
+        ask: Callable[["Route"], Trial],
+        expected: Sequence[float] = (),
+    ) -> None:
+        self.name, self.arms, self.expected = name, tuple(arms), tuple(expected)
+        self.bandits: dict[str, Bandit] = {}
+        self.calls = [0] * len(arms)
+        self.tries, self.least = 0, -1
+        self.context = QUIET
+        self.trial, self.left = SERVED, 0
+        self._ask = ask
+
+    def next(self) -> Trial:
+        """Return the arm of the next call. Several threads may ask."""
+        if self.left > 0:
+            self.left -= 1
+            return self.trial
+        return self._ask(self)
 
 
 class Selector:
@@ -138,7 +226,7 @@ class Selector:
                 if (found.get("program"), found.get("policy"), found.get("schema")) == same:
                     self._known = dict(found.get("routes", {}))
                 else:
-                    self._told("", "ignored", "", "", f"{self._path} is of another program")
+                    self._ignored("", " is of another program")
             if self._observer is not None:
                 self._known = {**self._observer.begin(self, program), **self._known}
 
@@ -156,7 +244,7 @@ class Selector:
                 found = self._routes[name] = Route(name, arms, self._ask, expected)
             return found
 
-    def _ask(self, route: Route) -> Pull:
+    def _ask(self, route: Route) -> Trial:
         with self._lock:
             now = self._clock()
             if now - self._read_at >= _CONTEXT_SECONDS:
@@ -166,26 +254,26 @@ class Selector:
                 return self._fixed(route, context)
             if TIGHT in context and route.least >= 0:
                 return self._repeated(route, route.least)
-            pull = self._bandit(route, context).choose()
-            self._note((_CHOSE, route.name, context, pull.arm, pull.why, pull.repeat))
-            route.calls[pull.arm] += 1 + pull.repeat
-            route.tries += pull.why == EXPLORE
-            route.left = pull.repeat
-            if pull.repeat:
-                route.pull = Pull(pull.arm, timed=False)
-            return pull
+            trial = self._bandit(route, context).ask()
+            self._note((_CHOSE, route.name, context, trial.arm, trial.why, trial.repeat))
+            route.calls[trial.arm] += 1 + trial.repeat
+            route.tries += trial.why == EXPLORE
+            route.left = trial.repeat
+            if trial.repeat:
+                route.trial = Trial(trial.arm, timed=False)
+            return trial
 
-    def _fixed(self, route: Route, context: str) -> Pull:
+    def _fixed(self, route: Route, context: str) -> Trial:
         """Serve what the recipe names, without asking again for a while."""
         assert self._recipe is not None
         named = self._recipe.get(f"{route.name}|{context}") or self._recipe.get(route.name)
         return self._repeated(route, route.arms.index(named) if named in route.arms else 0)
 
-    def _repeated(self, route: Route, arm: int) -> Pull:
+    def _repeated(self, route: Route, arm: int) -> Trial:
         """Take an arm for a while, without timing it."""
-        route.pull, route.left = Pull(arm, timed=False), _REPEATS - 1
+        route.trial, route.left = Trial(arm, timed=False), _REPEATS - 1
         route.calls[arm] += _REPEATS
-        return route.pull
+        return route.trial
 
     def _read_context(self) -> str:
         found = [BUSY if self._load() > _BUSY_LOAD else QUIET]
@@ -209,7 +297,7 @@ class Selector:
                     made.restore(known["contexts"][context])
                 except (KeyError, TypeError, ValueError) as error:
                     made = self.policy.start(*given)
-                    self._told(route.name, "ignored", "", "", f"{self._path}: {error}")
+                    self._ignored(route.name, f": {error}")
             route.bandits[context] = made
             for arm, name in enumerate(route.arms):
                 why = self._withdrawn.get(name, "")
@@ -223,18 +311,18 @@ class Selector:
         text = f"{self._seed}|{route}|{context}"
         return random.Random(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"))
 
-    def observe(self, route: Route, pull: Pull, seconds: float) -> None:
+    def observe(self, route: Route, trial: Trial, seconds: float) -> None:
         """Take the seconds of a timed call."""
         with self._lock:
             context = route.context
             bandit = route.bandits.get(context)
             if bandit is None or self._recipe is not None:
                 return
-            self._note((_TOLD, route.name, context, pull.arm, pull.why, seconds))
+            self._note((_TOLD, route.name, context, trial.arm, trial.why, seconds))
             # The changes come first: a new baseline begins with this call.
-            self._changed(route, context, bandit.observe(pull, seconds))
-            if self._observer is not None and pull.why != EXPLORE:
-                self._observer.timed(route.name, context, route.arms[pull.arm], seconds)
+            self._changed(route, context, bandit.tell(trial, seconds))
+            if self._observer is not None and trial.why != EXPLORE:
+                self._observer.timed(route.name, context, route.arms[trial.arm], seconds)
 
     def remove(self, route: Route, arm: int, why: str) -> None:
         """Put an arm that failed in quarantine, in all contexts of the route."""
@@ -259,27 +347,20 @@ class Selector:
 
     def _removed(self, route: Route, context: str, arm: int, why: str) -> None:
         self._note((_REMOVED, route.name, context, arm, why, 0.0))
-        self._changed(route, context, route.bandits[context].remove(arm, why))
+        self._changed(route, context, route.bandits[context].drop(arm, why))
 
     def _changed(self, route: Route, context: str, changes: Sequence[Change]) -> None:
         for c in changes:
             route.left = 0
-            before, after = route.arms[c.before], route.arms[c.after]
-            self._told(route.name, c.kind, before, after, c.why, context, c.numbers)
+            arms = route.arms[c.before], route.arms[c.after]
+            self._told(SelectorEvent(route.name, context, c.kind, *arms, c.why, dict(c.numbers)))
         if changes and self._path is not None:
             self.save(self._path)
 
-    def _told(
-        self,
-        route: str,
-        kind: str,
-        before: str,
-        after: str,
-        why: str,
-        context: str = QUIET,
-        numbers: Mapping[str, float] | None = None,
-    ) -> None:
-        event = SelectorEvent(route, context, kind, before, after, why, dict(numbers or {}))
+    def _ignored(self, route: str, why: str) -> None:
+        self._told(SelectorEvent(route, QUIET, "ignored", "", "", f"{self._path}{why}", {}))
+
+    def _told(self, event: SelectorEvent) -> None:
         self._events.append(event)
         if self._report is not None:
             self._report(event)
@@ -325,7 +406,7 @@ class Selector:
                 route.left = 0
             recipe = dict(self._recipe)
         if path is not None:
-            _write(path, {"schema": SCHEMA_VERSION, "program": self._program, "recipe": recipe})
+            self._write(path, recipe=recipe)
         return recipe
 
     def learned(self) -> dict[str, Any]:
@@ -342,15 +423,11 @@ class Selector:
 
     def save(self, path: str | Path) -> None:
         """Write what was learned. Raises PycError (FILE_ACCESS)."""
-        _write(
-            path,
-            {
-                "schema": SCHEMA_VERSION,
-                "program": self._program,
-                "policy": self.policy.name,
-                "routes": self.learned(),
-            },
-        )
+        self._write(path, policy=self.policy.name, routes=self.learned())
+
+    def _write(self, path: str | Path, **data: Any) -> None:
+        data = {"schema": SCHEMA_VERSION, "program": self._program, **data}
+        write_file(path, json.dumps(data, indent=1, sort_keys=True).encode())
 
     def export(self, path: str | Path) -> None:
         """Write all that was asked and told, for `replay`. Raises PycError (FILE_ACCESS)."""
@@ -359,7 +436,7 @@ class Selector:
                 "schema": SCHEMA_VERSION,
                 "program": self._program,
                 "policy": self.policy.name,
-                "options": _options(self.policy),
+                "options": {f.name: getattr(self.policy, f.name) for f in fields(self.policy)},  # type: ignore[arg-type]
                 "seed": self._seed,
                 "lost_rows": self._lost_rows,
                 "routes": {r.name: [r.arms, r.expected] for r in self._routes.values()},
@@ -391,13 +468,13 @@ def replay(path: str | Path) -> tuple[SelectorEvent, ...]:
         for number, (kind, name, context, arm, why, value) in enumerate(rows, 2):
             route, bandit = routes[name], again._bandit(routes[name], context)
             if kind == _CHOSE:
-                pull = bandit.choose()
-                if (pull.arm, pull.why, pull.repeat) != (arm, why, value):
+                trial = bandit.ask()
+                if (trial.arm, trial.why, trial.repeat) != (arm, why, value):
                     raise PycError(
                         ReasonCode.REPLAY_MISMATCH,
                         where=f"{path}, line {number}",
                         expected=f"arm {arm} ({why}) for {name}",
-                        got=f"arm {pull.arm} ({pull.why})",
+                        got=f"arm {trial.arm} ({trial.why})",
                         remedy="replay with the version of PyC that wrote the log",
                     )
                 timed[name, arm, why] += 1
@@ -405,9 +482,9 @@ def replay(path: str | Path) -> tuple[SelectorEvent, ...]:
                 if not timed[name, arm, why]:
                     raise ValueError(f"line {number}: seconds of arm {arm}, which was not asked")
                 timed[name, arm, why] -= 1
-                again._changed(route, context, bandit.observe(Pull(arm, why), value))
+                again._changed(route, context, bandit.tell(Trial(arm, why), value))
             else:
-                again._changed(route, context, bandit.remove(arm, why))
+                again._changed(route, context, bandit.drop(arm, why))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -416,10 +493,6 @@ def replay(path: str | Path) -> tuple[SelectorEvent, ...]:
             got=str(error) or type(error).__name__,
         ) from None
     return again.events()
-
-
-def _options(policy: Policy) -> dict[str, Any]:
-    return {f.name: getattr(policy, f.name) for f in fields(policy)}  # type: ignore[arg-type]
 
 
 class MachineLoad:
@@ -469,10 +542,6 @@ def _read(path: str | Path, expected: str) -> dict[str, Any]:
             ReasonCode.BAD_ARGUMENT, where=str(path), expected=expected, got=str(error)
         ) from None
     return found
-
-
-def _write(path: str | Path, data: Mapping[str, Any]) -> None:
-    write_file(path, json.dumps(data, indent=1, sort_keys=True).encode())
 
 
 def _bad(name: str, expected: str, got: object) -> PycError:

@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 
+from suites.simulated import Simulated
 from wisdoms import KERNELS, reversed_wisdom
 
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.lab.sessions.session import SessionPlan
-from pyc_mlir.lab.sessions.simulated import Simulated
 from pyc_mlir.tools.bench.predict.gather import observe
 from pyc_mlir.tools.bench.predict.observed import HERE, Observed, ObservedChoice, ObservedRecipe
 from pyc_mlir.tools.bench.predict.policies import compared

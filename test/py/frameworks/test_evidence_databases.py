@@ -15,20 +15,27 @@ import sqlalchemy as sa
 from databases import postgres_server
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.evidence.database import engine, migrations
+from pyc_mlir.lab.evidence.database import engine, tables
 from pyc_mlir.lab.evidence.database.engine import file_system
 from pyc_mlir.lab.evidence.database.store import APPEND_ONLY, EvidenceStore
 from pyc_mlir.lab.evidence.database.tables import METADATA
 from pyc_mlir.lab.evidence.database.trials import DONE, FAILED, LEASED, MAX_ATTEMPTS, WAITING
 from pyc_mlir.lab.evidence.rows import (
+    CANDIDATE,
     COLD,
     CRASH,
+    EXPERIMENTAL,
+    PROMOTED,
+    QUARANTINED,
     ROWS,
+    STABLE,
+    VERIFIED,
     Baseline,
     Feedback,
     Graph,
     Implementation,
     Prediction,
+    Scope,
     Session,
     SessionEnd,
     Study,
@@ -36,15 +43,6 @@ from pyc_mlir.lab.evidence.rows import (
     Verdict,
     Workload,
     samples,
-)
-from pyc_mlir.lab.evidence.states import (
-    CANDIDATE,
-    EXPERIMENTAL,
-    PROMOTED,
-    QUARANTINED,
-    STABLE,
-    VERIFIED,
-    Scope,
 )
 from pyc_mlir.measure.environment import Environments
 
@@ -280,7 +278,7 @@ def test_a_schema_is_upgraded_once_and_keeps_its_rows(store, url, monkeypatch):
         connection.exec_driver_sql("ALTER TABLE workloads ADD COLUMN note TEXT DEFAULT 'none'")
         done.append(1)
 
-    monkeypatch.setattr(engine, "STEPS", [*migrations.STEPS, second])
+    monkeypatch.setattr(engine, "STEPS", [*tables.STEPS, second])
     openers = [threading.Thread(target=lambda: EvidenceStore.open(url).close()) for _ in range(4)]
     for opener in openers:
         opener.start()
@@ -289,8 +287,8 @@ def test_a_schema_is_upgraded_once_and_keeps_its_rows(store, url, monkeypatch):
     assert done == [1]
     with EvidenceStore.open(url) as upgraded:
         assert [trace.figures for trace in upgraded.find(Trace)] == [TRACE.figures]
-        assert upgraded.counts()["schema_version"] == len(migrations.STEPS) + 1
-    monkeypatch.setattr(engine, "STEPS", migrations.STEPS)
+        assert upgraded.counts()["schema_version"] == len(tables.STEPS) + 1
+    monkeypatch.setattr(engine, "STEPS", tables.STEPS)
     assert code_of(lambda: EvidenceStore.open(url)) is ReasonCode.DATABASE_UNUSABLE
 
 
@@ -299,12 +297,12 @@ def test_a_failed_upgrade_leaves_the_schema_as_it_was(store, url, monkeypatch):
         connection.exec_driver_sql("ALTER TABLE workloads ADD COLUMN note TEXT")
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(engine, "STEPS", [*migrations.STEPS, broken])
+    monkeypatch.setattr(engine, "STEPS", [*tables.STEPS, broken])
     with pytest.raises(RuntimeError, match="a fault of ours"):
         EvidenceStore.open(url)
-    monkeypatch.setattr(engine, "STEPS", migrations.STEPS)
+    monkeypatch.setattr(engine, "STEPS", tables.STEPS)
     with EvidenceStore.open(url) as same:
-        assert same.counts()["schema_version"] == len(migrations.STEPS)
+        assert same.counts()["schema_version"] == len(tables.STEPS)
         assert same.find(Workload) == [WORKLOAD]
 
 

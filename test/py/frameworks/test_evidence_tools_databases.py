@@ -14,10 +14,15 @@ from pyc_mlir.lab.evidence.database.exchange import export_wisdom, import_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.upkeep import collect, problems
 from pyc_mlir.lab.evidence.rows import (
+    CANDIDATE,
     COLD,
     CRASH,
+    QUARANTINED,
+    STABLE,
+    VERIFIED,
     Graph,
     Implementation,
+    Scope,
     Session,
     Study,
     Trace,
@@ -25,7 +30,6 @@ from pyc_mlir.lab.evidence.rows import (
     Workload,
     samples,
 )
-from pyc_mlir.lab.evidence.states import CANDIDATE, QUARANTINED, STABLE, VERIFIED, Scope
 from pyc_mlir.measure.environment import Environments, current_place
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.fastest import Fastest
@@ -284,15 +288,6 @@ def test_the_default_database_is_the_users_own(tmp_path):
     url = pyc_tune.default_url({"XDG_DATA_HOME": str(tmp_path)})
     assert url == f"sqlite:///{tmp_path}/pyc-mlir/evidence.db"
     assert (tmp_path / "pyc-mlir").is_dir()
-
-
-def test_help_loads_no_database():
-    script = (
-        "import sys; from pyc_mlir.tools import pyc_tune; pyc_tune.main(['--help']); "
-        "assert 'sqlalchemy' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0 and "export FILE" in done.stdout, done.stderr
 
 
 def test_without_sqlalchemy_the_remedy_is_told(tmp_path):

@@ -10,8 +10,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.upkeep import problems
-from pyc_mlir.lab.evidence.rows import CRASH, WRONG, Verdict
-from pyc_mlir.lab.evidence.states import (
+from pyc_mlir.lab.evidence.rows import (
+    CRASH,
     EXPERIMENTAL,
     MEASURED,
     PROMOTED,
@@ -20,15 +20,17 @@ from pyc_mlir.lab.evidence.states import (
     STABLE,
     SUSPENDED,
     VERIFIED,
+    WRONG,
     Scope,
+    Verdict,
 )
 from pyc_mlir.lab.lanes.baselines import freeze, reports_of, rows_of
-from pyc_mlir.lab.lanes.conditions import RecipeLimits
 from pyc_mlir.lab.lanes.promotion import Wanted, promote, quarantined, standing, state_of
-from pyc_mlir.lab.tune.verdict import ALPHA
+from pyc_mlir.lab.lanes.rule import RecipeLimits
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
 from pyc_mlir.pipelines.choices.wisdom import NO_RECIPE, Wisdom
+from pyc_mlir.runtime.selection.verdict import ALPHA
 from pyc_mlir.tools import pyc_bench, pyc_tune
 
 HERE = place()

@@ -1,5 +1,6 @@
 """Measurements in the database: recorded, surveyed, exported, and used by a compile; on SQLite."""
 
+import os
 import random
 import signal
 import subprocess
@@ -13,11 +14,16 @@ import pytest
 from conftest import FULL
 
 from pyc_mlir.pipelines.choices.evidence import MeasuredRow
+from pyc_mlir.pipelines.choices.fastest import MIN_SESSIONS
+from pyc_mlir.pipelines.kernels.lang.attributes import SELECT as KERNELS
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 
+from suites.simulated import Failed, Simulated
+
 from pyc_mlir import nn
 from pyc_mlir.api import build
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
@@ -25,6 +31,7 @@ from pyc_mlir.lab.evidence.database.upkeep import problems
 from pyc_mlir.lab.evidence.rows import (
     COLD,
     OK,
+    QUARANTINED,
     REFUSED,
     WARM,
     WRONG,
@@ -35,15 +42,13 @@ from pyc_mlir.lab.evidence.rows import (
     Trace,
     Workload,
 )
-from pyc_mlir.lab.evidence.states import QUARANTINED
 from pyc_mlir.lab.sessions.local import ALLOCATOR
 from pyc_mlir.lab.sessions.recording import record
 from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram, SessionPlan
-from pyc_mlir.lab.sessions.simulated import Failed, Simulated
 from pyc_mlir.lab.simulation.estimate import Estimate
 from pyc_mlir.lab.simulation.residuals import Width
-from pyc_mlir.lab.survey.survey import Survey, Surveyed
-from pyc_mlir.lab.survey.wanted import KERNELS, Enough, wanted_works
+from pyc_mlir.lab.tune.survey import Survey, Surveyed
+from pyc_mlir.lab.tune.works import kernel_works
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune import profile
@@ -57,6 +62,10 @@ PLAN = SessionPlan(rounds=4, processes=3)
 def model(x):
     w = np.linspace(-1, 1, 1024, dtype=np.float32).reshape(32, 32)
     return nn.softmax(nn.relu(x @ w + w[0]) @ w)
+
+
+def works_of_model():
+    return kernel_works(Job.of(model, [X], make_options()))
 
 
 PROGRAM = Surveyed("model", model, [X])
@@ -124,8 +133,8 @@ def test_a_disturbed_session_stands_but_decides_nothing(store):
 
 
 def test_a_survey_measures_what_is_lacking_and_nothing_twice(store):
-    works = wanted_works(model, [X], make_options())
-    assert [len(w.choices) > 1 for w in works] and works[0].seconds >= works[-1].seconds
+    works = works_of_model()
+    assert any(len(w.names) > 1 for w in works)
     lines = list(survey(store).run([PROGRAM]))
     assert lines[0].startswith(f"model: {len(works)} works")
     assert lines[-1] == f"{2 * len(works)} sessions measured"
@@ -149,7 +158,7 @@ def test_a_budget_ends_it_and_the_next_run_goes_on(store):
     assert "the budget is spent" in lines[-1] and first.measured == 1
     rest = survey(store)
     list(rest.run([PROGRAM]))
-    assert first.measured + rest.measured == 2 * len(wanted_works(model, [X], make_options()))
+    assert first.measured + rest.measured == 2 * len(works_of_model())
 
 
 def test_failures_are_not_tried_again_and_programs_that_are_none_are_skipped(store):
@@ -218,13 +227,12 @@ def test_the_whole_way_with_real_times(store, tmp_path, capsys, monkeypatch):
 
 KILLED = """
 import sys, time
-sys.path[:0] = [sys.argv[2]]
 from test_measure_databases import HERE, PLAN, PROGRAM, slow_kernels
-from pyc_mlir.lab.evidence.database.store import Store
-from pyc_mlir.lab.sessions.simulated import Simulated
-from pyc_mlir.lab.survey.survey import Survey
+from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from suites.simulated import Simulated
+from pyc_mlir.lab.tune.survey import Survey
 
-with Store.open(sys.argv[1]) as store:
+with EvidenceStore.open(sys.argv[1]) as store:
     survey = Survey(store, Simulated(slow_kernels, place=HERE), PLAN, place=HERE)
     for line in survey.run([PROGRAM]):
         print(line, flush=True)
@@ -235,12 +243,13 @@ with Store.open(sys.argv[1]) as store:
 def test_a_survey_that_is_killed_goes_on_where_it_was(tmp_path):
     """Killed at random moments; every session that was told of is there, nothing is doubled."""
     url, chance = f"sqlite:///{tmp_path}/pyc.db", random.Random(0)
-    command = [sys.executable, "-c", KILLED, url, str(Path(__file__).parent)]
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command, env = [sys.executable, "-c", KILLED, url], {**os.environ, "PYTHONPATH": path}
     reported = 0
     for _ in range(30 if FULL else 3):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as child:
             assert child.stdout is not None
-            child.stdout.readline()
+            assert "works" in child.stdout.readline()
             time.sleep(chance.random() * 0.15)
             child.send_signal(signal.SIGKILL)
             reported += sum(": default " in line or " constants " in line for line in child.stdout)
@@ -249,7 +258,7 @@ def test_a_survey_that_is_killed_goes_on_where_it_was(tmp_path):
         list(survey(store).run([PROGRAM]))
         assert list(survey(store).run([PROGRAM]))[-1] == "0 sessions measured"
         for row in export_wisdom(store).rows:
-            assert row.sessions >= Enough().sessions and row.processes == 3 * row.sessions
+            assert row.sessions >= MIN_SESSIONS and row.processes == 3 * row.sessions
         keys = [(t.session_id, t.impl_id, t.process, t.constants) for t in store.find(Trace)]
         assert len(keys) == len(set(keys))
 

@@ -11,8 +11,7 @@ from suites import selector
 
 from pyc_mlir import Device
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.rows import Feedback, Graph, Implementation
-from pyc_mlir.lab.evidence.states import (
+from pyc_mlir.lab.evidence.rows import (
     CANDIDATE,
     MEASURED,
     PROMOTED,
@@ -20,6 +19,9 @@ from pyc_mlir.lab.evidence.states import (
     STABLE,
     SUSPENDED,
     VERIFIED,
+    Feedback,
+    Graph,
+    Implementation,
     Scope,
     StateStep,
 )

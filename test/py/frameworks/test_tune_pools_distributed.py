@@ -12,23 +12,20 @@ import pytest
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 
 from simulated_studies import Costs, known_of, prepared, setting_of, studied, work
+from suites.simulated import Simulated
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.sessions.simulated import Simulated
-from pyc_mlir.lab.tune.studies.driver import drive
-from pyc_mlir.lab.tune.studies.pools import pool
-from pyc_mlir.lab.tune.studies.run import agenda_of
+from pyc_mlir.lab.tune.workers import drive, pool
 from pyc_mlir.util.checksum import digest
 
 WORKS = tuple(map(work, range(3)))
-SUPPORT = str(Path(__file__).parents[1] / "support")
 
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     # Workers unpickle the costs, whose module they must find.
-    monkeypatch.setenv("PYTHONPATH", SUPPORT + os.pathsep + os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     return f"sqlite:///{tmp_path / 'pyc.db'}"
 
 
@@ -60,7 +57,7 @@ def test_workers_that_only_die_end_the_study_and_lose_nothing(url):
     with EvidenceStore.open(url) as store, pool("processes", 1) as executor:
         job = prepared(store, setting, Simulated(Mortal(1)), lease_seconds=1)
         with pytest.raises(PycError, match="pyc-tune resume") as caught:
-            drive(store, job, agenda_of(setting, lambda stage: True), executor, 1)
+            drive(store, job, setting.agenda(lambda stage: True), executor, 1)
         assert caught.value.code is ReasonCode.NATIVE_CRASH
 
 
@@ -142,7 +139,7 @@ def test_a_cluster_that_is_away_is_told(monkeypatch):
     pytest.importorskip(
         "distributed", reason="distributed is not installed: pip install '.[cluster]'"
     )
-    monkeypatch.setattr("pyc_mlir.lab.tune.studies.pools._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("pyc_mlir.lab.tune.workers._CONNECT_SECONDS", 0.5)
     with (
         pytest.raises(PycError, match="expected a Dask scheduler at localhost:1"),
         pool("dask://localhost:1", 1),

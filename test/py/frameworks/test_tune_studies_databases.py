@@ -1,5 +1,6 @@
 """Studies on simulated measurements: what they find, killed at any moment, in any process."""
 
+import os
 import random
 import signal
 import subprocess
@@ -17,18 +18,17 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 
 import simulated_studies
 from simulated_studies import Costs, known_of, prepared, setting_of, studied, work
+from suites.simulated import Simulated
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import DONE, LEASED, WAITING
 from pyc_mlir.lab.evidence.database.upkeep import problems
-from pyc_mlir.lab.evidence.rows import Trace, Verdict
-from pyc_mlir.lab.evidence.states import MEASURED, QUARANTINED
-from pyc_mlir.lab.sessions.simulated import Simulated
-from pyc_mlir.lab.tune.studies.run import results_of, run_study
-from pyc_mlir.lab.tune.studies.study import StudyBudget, TrialStage
-from pyc_mlir.lab.tune.studies.worker import require_alike, work_once
+from pyc_mlir.lab.evidence.rows import MEASURED, QUARANTINED, Study, Trace, Verdict
+from pyc_mlir.lab.tune.study import StudyBudget, TrialStage, asked_of
+from pyc_mlir.lab.tune.tuner import run_study
+from pyc_mlir.lab.tune.workers import require_alike, work_once
 from pyc_mlir.measure.environment import Environments
 
 WORKS = tuple(map(work, range(3)))
@@ -61,7 +61,7 @@ def test_a_study_finds_the_best_and_keeps_it(url):
         assert {s.impl_id for s in measured} == {v.candidate for v in verdicts}
         assert len(verdicts) == 3 and not list(problems(store))
         # Verdicts rest on two sessions that the search had no part in.
-        searched = {o.session for o in ledger.outcomes() if o.asked.stage is TrialStage.SEARCH}
+        searched = {o.session for o in ledger.outcomes if o.asked.stage is TrialStage.SEARCH}
         assert all(len(v.sessions) == 2 and not searched & {*v.sessions} for v in verdicts)
 
 
@@ -93,12 +93,12 @@ def test_any_number_of_workers_finds_the_same(url, uninterrupted, workers):
 def test_killed_at_random_moments(url, uninterrupted, tmp_path):
     """No acknowledged row is lost, and the end is that of a study that was not killed."""
     chance, reported = random.Random(0), tmp_path / "acknowledged"
-    kills = 25 if FULL else 4
+    kills, env = 25 if FULL else 4, {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, simulated_studies.__file__, url, str(reported), "0.03"]
     for number in range(kills):
         before = len(reported.read_text().splitlines()) if reported.exists() else 0
         workers = 1 + number % 2
-        running = subprocess.Popen([*command, str(workers)])
+        running = subprocess.Popen([*command, str(workers)], env=env)
         # Each start gets further than what the last kill left open, so that no trial is killed
         # as often as gives it up.
         while (
@@ -122,8 +122,6 @@ def test_killed_at_random_moments(url, uninterrupted, tmp_path):
 
 
 def _trials(store):
-    from pyc_mlir.lab.evidence.rows import Study
-
     return [trial for study in store.find(Study) for trial in store.trials(study.id)]
 
 
@@ -142,8 +140,6 @@ def test_an_interrupt_gives_the_trial_back(url):
 
 
 def _first():
-    from pyc_mlir.lab.tune.studies.agenda import asked_of
-
     return to_data(asked_of(WORKS[0], TrialStage.SEARCH, ("iree",)))
 
 
@@ -198,8 +194,8 @@ def test_a_time_limit_leaves_half_for_ranking_again(url):
     with EvidenceStore.open(url) as store, ThreadPoolExecutor(1) as executor:
         job = prepared(store, setting, Simulated(slow))
         ledger = run_study(store, setting, job, executor, 1, clock=lambda: now[0])
-        results = results_of(setting, ledger)
-    searched = [o for o in ledger.outcomes() if o.asked.stage is TrialStage.SEARCH]
+        results = setting.results(ledger)
+    searched = [o for o in ledger.outcomes if o.asked.stage is TrialStage.SEARCH]
     # Two candidates a session take two seconds; one trial may be open when the time is over.
     assert 10 <= len(searched) <= 12
     assert any(r.changed for r in results)
@@ -224,7 +220,7 @@ def test_workers_of_other_processes_may_do_it_all(url, uninterrupted):
         finally:
             ended.set()
             worker.join()
-        assert known_of(results_of(setting, ledger)) == known_of(uninterrupted[1])
+        assert known_of(setting.results(ledger)) == known_of(uninterrupted[1])
 
 
 @pytest.mark.parametrize(("gain", "noise"), ((0.5, 0.02), (0.97, 0.03)))
@@ -239,8 +235,8 @@ def test_an_unclear_winner_gets_a_second_look(url, gain, noise):
     with EvidenceStore.open(url) as store, ThreadPoolExecutor(1) as executor:
         job = prepared(store, setting, Simulated(costs, noise=noise))
         ledger = run_study(store, setting, job, executor, 1)
-        (result,) = results_of(setting, ledger)
-    confirmed = [o for o in ledger.outcomes() if o.asked.stage is TrialStage.CONFIRM]
+        (result,) = setting.results(ledger)
+    confirmed = [o for o in ledger.outcomes if o.asked.stage is TrialStage.CONFIRM]
     assert len(confirmed) <= 2
     if confirmed:
         assert result.verdict is not None and result.verdict.processes == 5 * len(confirmed)

@@ -53,7 +53,7 @@ FOLDERS = (
     *under("pyc_mlir/compilation", "reference", ""),
     *under("pyc_mlir", "cache", "worker", "", "torch", "jax", "debug", "calibrate"),
     *under("pyc_mlir/lab", "evidence", "evidence/database", "simulation", "explore", "sessions"),
-    *under("pyc_mlir/lab", "survey", "tune", "tune/studies", "lanes", ""),
+    *under("pyc_mlir/lab", "tune", "lanes", ""),
     *under("tools", "cli", "page", "doctor", "explain", "tune"),
     # The first three are installed; suites are of a checkout.
     *under("tools/bench", "report", "peers", "model", "workloads", "memory", "latency"),

@@ -6,16 +6,15 @@ import random
 import numpy as np
 import pytest
 
-from pyc_mlir.runtime.selection.classic import Thompson, Ucb
-from pyc_mlir.runtime.selection.paired import Paired
-from pyc_mlir.runtime.selection.policy import (
+from pyc_mlir.runtime.selection.engine import (
     DRIFTED,
     DROPPED,
     PROMOTED,
     QUARANTINED,
     REBASED,
-    Pull,
+    Trial,
 )
+from pyc_mlir.runtime.selection.policies import Paired, Thompson, Ucb
 
 POLICIES = (Paired(), Thompson(), Ucb())
 
@@ -35,17 +34,17 @@ class Simulation:
         for _ in range(calls):
             if self.left:
                 self.left -= 1
-                pull = Pull(self.arms[-1], timed=False)
+                trial = Trial(self.arms[-1], timed=False)
             else:
-                pull = self.bandit.choose()
-                self.left = pull.repeat
+                trial = self.bandit.ask()
+                self.left = trial.repeat
             noise = self.load * np.exp(self.noise.gauss(0, self.spread))
-            seconds = self.seconds[pull.arm] * noise
+            seconds = self.seconds[trial.arm] * noise
             self.spent += seconds
             self.owner += self.seconds[0] * noise
-            self.arms.append(pull.arm)
-            if pull.timed:
-                self.changes += self.bandit.observe(pull, seconds)
+            self.arms.append(trial.arm)
+            if trial.timed:
+                self.changes += self.bandit.tell(trial, seconds)
         return self
 
     @property
@@ -127,14 +126,14 @@ def test_removed_arms_never_come_again():
     for policy in POLICIES:
         found = Simulation(policy, [1.0, 0.5, 0.9]).run(400)
         assert found.bandit.incumbent == 1
-        (change,) = found.bandit.remove(1, "failed")
+        (change,) = found.bandit.drop(1, "failed")
         assert (change.kind, change.before) == (QUARANTINED, 1) and change.after != 1
         found.left, at = 0, len(found.arms)
         found.run(600)
         assert 1 not in found.arms[at:]
         assert found.bandit.incumbent == 2
         for arm in (0, 2, 0):
-            found.bandit.remove(arm, "failed")
+            found.bandit.drop(arm, "failed")
         found.left = 0
         found.run(10)
 
@@ -157,9 +156,9 @@ def test_a_state_is_taken_up(policy):
 def test_seconds_that_are_none_are_left(policy):
     bandit = policy.start(2, random.Random(0))
     for _ in range(50):
-        pull = bandit.choose()
+        trial = bandit.ask()
         for seconds in (float("nan"), float("inf"), 0.0, -1.0):
-            assert bandit.observe(pull, seconds) == ()
+            assert bandit.tell(trial, seconds) == ()
     assert bandit.incumbent == 0
 
 

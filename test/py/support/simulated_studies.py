@@ -15,15 +15,15 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from suites.simulated import SIMULATED_PLACE, Failed, Simulated
+
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import WRONG, Graph, Workload
 from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram
-from pyc_mlir.lab.sessions.simulated import SIMULATED_PLACE, Failed, Simulated
-from pyc_mlir.lab.tune.sites import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
-from pyc_mlir.lab.tune.studies.ledger import Ledger
-from pyc_mlir.lab.tune.studies.run import Setting, keep_results, results_of, run_study
-from pyc_mlir.lab.tune.studies.study import EFFORTS, StudyBudget, WorkResult
-from pyc_mlir.lab.tune.studies.worker import TrialJob
+from pyc_mlir.lab.tune.study import EFFORTS, Ledger, Setting, StudyBudget, WorkResult
+from pyc_mlir.lab.tune.tuner import keep_results, run_study
+from pyc_mlir.lab.tune.workers import TrialJob
+from pyc_mlir.lab.tune.works import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
 
 PASS = "pyc-select-kernels"
@@ -102,7 +102,7 @@ def studied(
     with EvidenceStore.open(url) as store, executor or ThreadPoolExecutor(workers) as running:
         job = prepared(store, setting, Simulated(costs), lease_seconds=1.0)
         ledger = run_study(store, setting, job, running, workers)
-        results = results_of(setting, ledger)
+        results = setting.results(ledger)
         keep_results(store, setting, results, SIMULATED_PLACE)
     return ledger, results
 

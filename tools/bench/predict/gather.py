@@ -15,9 +15,9 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.lab.sessions.session import ChoiceResult, MeasuredChoice, Measurer, SessionPlan
 from pyc_mlir.lab.sessions.subjects import subject_of_program, subject_of_work
-from pyc_mlir.lab.simulation.evidence import on_threads
+from pyc_mlir.lab.simulation.estimate import on_threads
 from pyc_mlir.lab.simulation.program import PricedProgram, priced, priced_parts
-from pyc_mlir.lab.survey.wanted import WantedWork, choice_recipe, wanted_works
+from pyc_mlir.lab.tune.works import TunedWork, kernel_works
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.tools.bench.peers.workload import BenchWorkload
@@ -42,7 +42,7 @@ def observe(
         try:
             lowered = lower(Job.of(program.source, program.specs, make_options()))
             costs = _predicted(priced(lowered, make_options().target))
-            for work in wanted_works(program.source, program.specs, make_options()):
+            for work in kernel_works(Job.of(program.source, program.specs, make_options())):
                 name = work.graph.graph_id
                 if name not in rows:
                     rows[name] = list(_rows(work, costs[name], measurer, plan))
@@ -66,11 +66,11 @@ def _predicted(program: PricedProgram) -> Mapping[str, Mapping[str, float]]:
 
 
 def _rows(
-    work: WantedWork, costs: Mapping[str, float], measurer: Measurer, plan: SessionPlan
+    work: TunedWork, costs: Mapping[str, float], measurer: Measurer, plan: SessionPlan
 ) -> Iterator[ObservedChoice]:
     """Yield the choices of one work; those that gave no time are left out."""
     subject = subject_of_work(work.graph.text)
-    candidates = [MeasuredChoice(choice_recipe(name), name) for name in work.choices]
+    candidates = [MeasuredChoice({work.pass_name: name}, name) for name in work.names]
     for result in measurer.measure(subject, candidates, plan).results:
         seconds = _seconds(result)
         if seconds is not None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from pyc_mlir.artifact.account import Account
-from pyc_mlir.lab.simulation.evidence import Here
+from pyc_mlir.lab.simulation.estimate import Here
 from pyc_mlir.lab.simulation.program import PricedProgram, PricedSite
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.choices import Site

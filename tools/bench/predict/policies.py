@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     from pyc_mlir.lab.evidence.database.store import EvidenceStore
     from pyc_mlir.lab.sessions.local import LocalMeasurer
     from pyc_mlir.lab.sessions.session import SessionPlan
-    from pyc_mlir.lab.survey.survey import Survey, Surveyed
+    from pyc_mlir.lab.tune.survey import Survey, Surveyed
     from pyc_mlir.measure.environment import current_place
     from pyc_mlir.tools.bench.predict.programs import programs
 

@@ -12,8 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from pyc_mlir.lab.simulation.estimate import Estimate
-from pyc_mlir.lab.simulation.evidence import Overheads
+from pyc_mlir.lab.simulation.estimate import Estimate, Overheads
 from pyc_mlir.lab.simulation.residuals import CALL, PROGRAM, Residual, Residuals, family_of
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.tools.bench.predict.observed import HERE, NOTHING, Observed, ObservedRecipe

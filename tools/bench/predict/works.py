@@ -21,7 +21,8 @@ SUITE = "works"
 def run(arguments: Sequence[str]) -> int:
     """Time the CPU workloads and each of their kernels' works, into the database."""
     parser = cli.Parser(f"pyc-bench {SUITE}", run.__doc__ or "")
-    profile.add_options(parser)
+    for names, options in profile.ARGUMENTS:
+        parser.add_argument(*names, **options)
     parser.add_argument(
         "--quick", action="store_true", help="only tiny sizes of the first workload"
     )
@@ -30,13 +31,13 @@ def run(arguments: Sequence[str]) -> int:
     )
     flags = parser.parse_args(arguments)
     flags.whole = True
-    names = flags.only or (list(cpu.ROWS)[:1] if flags.quick else list(cpu.ROWS))
+    chosen = flags.only or (list(cpu.ROWS)[:1] if flags.quick else list(cpu.ROWS))
     # The database's package is optional, and the list of suites is shown without it.
     from pyc_mlir.lab.evidence.database.store import EvidenceStore
     from pyc_mlir.lab.sessions.local import LocalMeasurer
-    from pyc_mlir.lab.survey.survey import Surveyed
+    from pyc_mlir.lab.tune.survey import Surveyed
 
-    made = ((name, cpu.make(name, flags.quick)) for name in names)
+    made = ((name, cpu.make(name, flags.quick)) for name in chosen)
     programs = [Surveyed(name, load.source, load.specs) for name, load in made]
     with EvidenceStore.open(getattr(flags, "db", None) or default_url(os.environ)) as store:
         return profile.survey(store, flags, programs, LocalMeasurer(f"pyc-bench {SUITE}"))

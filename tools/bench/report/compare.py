@@ -17,8 +17,8 @@ from statistics import NormalDist
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.tune.verdict import ALPHA, Interval, VerdictKind, student
 from pyc_mlir.measure.records import Record, Report
+from pyc_mlir.runtime.selection.verdict import ALPHA, Interval, VerdictKind, student
 from pyc_mlir.tools.cli.common import Parser, default_url
 
 MIN_SESSIONS = 3

@@ -16,7 +16,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from pyc_mlir.dialects.util.codec import from_data
-from pyc_mlir.service.targets import quantile
+from pyc_mlir.runtime.selection.engine import quantile
 from pyc_mlir.util.children import run as run_child
 
 _PAUSE = 0.02

@@ -1,6 +1,6 @@
-"""Connections to the database: SQLite with a log of its own, or PostgreSQL; and their schema.
+"""`Database`: transactions on SQLite with a log of its own, or PostgreSQL; and their schema.
 
-Comes in: a URL. Goes out: a SQLAlchemy engine on an up-to-date schema. SQLite writes ahead (WAL),
+`connect` makes of a URL a SQLAlchemy engine on an up-to-date schema. SQLite writes ahead (WAL),
 with ``synchronous=NORMAL``: a killed process loses nothing that was committed, a machine that loses
 power may lose the last transactions. Its writing transactions begin IMMEDIATE: deferred ones that
 read before they write fail under load. Files on network file systems are refused, since their locks
@@ -10,16 +10,17 @@ cannot be relied on.
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
-from pyc_mlir.lab.evidence.database.migrations import STEPS
+from pyc_mlir.lab.evidence.database.tables import STEPS
 
 _BUSY_SECONDS = 60
 _SCHEMA_LOCK = 0x70796322
@@ -27,7 +28,6 @@ _NETWORK = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "drvfs")
 )
 _NETWORK_FUSE = re.compile(r"fuse\.(sshfs|s3fs|gcsfuse|glusterfs|ceph.*|rclone|goofys|blobfuse.*)")
-READ = {"pyc_read_only": True}
 
 
 def connect(url: str, mounts: Path = Path("/proc/mounts")) -> sa.Engine:
@@ -163,3 +163,70 @@ def unusable(where: str, expected: str, got: str) -> PycError:
 def _shown(url: sa.URL) -> str:
     """Return a URL without its password."""
     return url.render_as_string(hide_password=True)
+
+
+class Database:
+    """A connection to a benchmark database; safe to use in threads, one for each process.
+
+    clock: Unix time in seconds for leases and moments; None is the database's own (on SQLite this
+    machine's), so that workers on several machines agree.
+    """
+
+    def __init__(self, engine: sa.Engine, clock: Callable[[], float] | None = None) -> None:
+        self._engine, self._clock, self._process = engine, clock, os.getpid()
+
+    @classmethod
+    def open(cls, url: str, clock: Callable[[], float] | None = None) -> Self:
+        """Open or make a database. Raises PycError (DATABASE_UNUSABLE) as `connect`."""
+        return cls(connect(url), clock)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """The database's URL without its password."""
+        return _shown(self._engine.url)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """Open a transaction that may write. Raises PycError for what the database refuses."""
+        with as_pyc_errors(self._engine.url), self._connection() as connection, connection.begin():
+            yield connection
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Open a transaction that only reads; on SQLite it waits for no writer."""
+        with as_pyc_errors(self._engine.url), self._connection() as connection:
+            reader = connection.execution_options(pyc_read_only=True)
+            with reader.begin():
+                yield reader
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[sa.Connection]:
+        if self._process != os.getpid():
+            # The parent's connections stay open there; here they would mix two processes' words.
+            self._engine.dispose(close=False)
+            self._process = os.getpid()
+        with self._engine.connect() as connection:
+            yield connection
+
+    def _now(self, connection: sa.Connection) -> float:
+        if self._clock is not None:
+            return self._clock()
+        if connection.dialect.name == "postgresql":
+            query = sa.text("SELECT extract(epoch FROM clock_timestamp())")
+            return float(connection.execute(query).scalar_one())
+        return time.time()
+
+    def moment(self, connection: sa.Connection) -> str:
+        """Now as a UTC text that sorts by time."""
+        at = datetime.fromtimestamp(self._now(connection), UTC)
+        return at.isoformat(timespec="microseconds")

@@ -32,19 +32,25 @@ from pyc_mlir.lab.evidence.database.tables import (
     TRACES,
 )
 from pyc_mlir.lab.evidence.identity import PROGRAM
-from pyc_mlir.lab.evidence.rows import DISTURBED, OK, Graph, Implementation, SessionEnd, Verdict
-from pyc_mlir.lab.evidence.states import (
+from pyc_mlir.lab.evidence.rows import (
     CANDIDATE,
+    CPU,
+    DISTURBED,
     EXPERIMENTAL,
     MEASURED,
+    OK,
     PROMOTED,
     QUARANTINED,
     RETIRED,
     SHADOW,
     STABLE,
+    WALL,
+    Graph,
+    Implementation,
     Scope,
+    SessionEnd,
+    Verdict,
 )
-from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.choices.wisdom import (
     WHOLE,
     Wisdom,
@@ -54,7 +60,6 @@ from pyc_mlir.pipelines.choices.wisdom import (
     recipe_name,
 )
 
-CPU, WALL = "cpu", "wall"
 # The states in which a recipe of a lane may decide.
 _IN_USE = {STABLE: (PROMOTED,), EXPERIMENTAL: (MEASURED, SHADOW, PROMOTED)}
 # Implementation, hardware, toolchain, context, constants.
@@ -141,10 +146,14 @@ def export_wisdom(
     for one in _usable(store, traces, verdicts):
         key = (one.impl_id, one.hardware, one.toolchain, one.context, one.constants)
         groups.setdefault(key, []).append(one)
-    callers = {p.context for p in store.places().values() if _runs_in_caller(p)}
-    rows = {
-        key: list(_rows(traces, traces[0].context in callers)) for key, traces in groups.items()
+    contexts = {p.context: p.context_facts for p in store.places().values()}
+    # Programs that run in the caller's thread have CPU times.
+    callers = {
+        name
+        for name, facts in contexts.items()
+        if facts.get("device") == "local-sync" and facts.get("threads", 1) in (0, 1)
     }
+    rows = {key: list(_rows(found, found[0].context in callers)) for key, found in groups.items()}
     kept = [r for found in _paired(rows, verdicts) for r in found if r.sessions >= least_sessions]
     recipes = [traces[0].recipe for traces in groups.values() if not _is_choice(traces[0].recipe)]
     return Wisdom.of(kept, _subjects(store, groups.values()), recipes)
@@ -208,22 +217,17 @@ def _paired(
         base = [] if verdict is None else rows.get((verdict.incumbent, *key[1:]), [])
         seconds = {row.subject: row.seconds for row in base}
         if verdict is not None and all(row.subject in seconds for row in own):
-            yield [_on(seconds[row.subject], row, verdict) for row in own]
+            # As its ratio to the incumbent, which takes so long.
+            found = (verdict.ratio, verdict.lo, verdict.hi)
+            times = ([seconds[row.subject] * ratio for ratio in found] for row in own)
+            yield [
+                replace(row, seconds=at, lo=low, hi=high)
+                for row, (at, low, high) in zip(own, times, strict=True)
+            ]
         elif key[:3] in incumbents:
             yield [replace(r, lo=r.seconds, hi=r.seconds) for r in own]
         else:
             yield own
-
-
-def _on(seconds: float, row: WisdomRow, verdict: Verdict) -> WisdomRow:
-    """Return a choice's row as its ratio to an incumbent that takes so long."""
-    ratio, low, high = (seconds * r for r in (verdict.ratio, verdict.lo, verdict.hi))
-    return replace(row, seconds=ratio, lo=low, hi=high)
-
-
-def _runs_in_caller(place: Environments) -> bool:
-    facts = place.context_facts
-    return facts.get("device") == "local-sync" and facts.get("threads", 1) in (0, 1)
 
 
 def _rows(traces: Sequence[Measured], by_cpu: bool) -> Iterable[WisdomRow]:
@@ -241,21 +245,10 @@ def _rows(traces: Sequence[Measured], by_cpu: bool) -> Iterable[WisdomRow]:
     elif one.recipe and not any(":" not in key or names_work(key) for key in one.recipe):
         subjects.pop()
     for subject in dict.fromkeys(subjects):
-        yield WisdomRow(
-            subject,
-            pass_name,
-            choice,
-            one.hardware,
-            one.toolchain,
-            one.context,
-            one.constants,
-            clock,
-            float(np.median(times)),
-            min(times),
-            max(times),
-            len({t.session_id for t in traces}),
-            len(times),
-        )
+        where = (one.hardware, one.toolchain, one.context, one.constants, clock)
+        seconds = (float(np.median(times)), min(times), max(times))
+        counts = (len({t.session_id for t in traces}), len(times))
+        yield WisdomRow(subject, pass_name, choice, *where, *seconds, *counts)
 
 
 def _subjects(

@@ -1,13 +1,25 @@
 """The tables, their indexes, triggers and views, for SQLite and PostgreSQL alike.
 
-All but `trials` and `learned` are append-only: triggers refuse updates and deletes, save while a
-transaction of `Store.collect` has a row in `maintenance`. JSON is stored as canonical text, so that
-equal data are equal texts in both engines.
+The tables of rows follow from the rows' fields and types (`rows.py`). All tables but `trials` and
+`learned` are append-only: triggers refuse updates and deletes, save while a transaction of
+`collect` has a row in `maintenance`. JSON is stored as canonical text, so that equal data are equal
+texts in both engines.
+
+`STEPS[n]` takes a database from version n to n + 1. A step is never changed once it was released:
+databases have gone through it. Each runs in a transaction, in the order of the list, on both
+engines.
 """
 
+from collections.abc import Callable
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Double,
     ForeignKey,
     ForeignKeyConstraint,
@@ -18,178 +30,116 @@ from sqlalchemy import (
     Table,
     Text,
 )
-from sqlalchemy.schema import SchemaItem
+
+from pyc_mlir.lab.evidence.rows import ROWS, EvidenceRow, Graph, Trace
 
 METADATA = MetaData()
 MUTABLE = ("trials", "learned", "maintenance")
-# Integers that count up by themselves: SQLite does that for INTEGER keys only.
-_SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
+# Columns by the type of a field; what is in no table is JSON, as text.
+_TYPES: dict[Any, Any] = {
+    int: BigInteger, float: Double, bytes: LargeBinary, np.ndarray: LargeBinary,
+}  # fmt: skip
+# What a column of a name refers to.
+_REFERS = {
+    "env_id": "environments.id",
+    "session_id": "sessions.id",
+    "workload_id": "workloads.id",
+    "study_id": "studies.id",
+    "verdict_id": "verdicts.id",
+    "trace_id": "benchmark_traces.id",
+    **dict.fromkeys(("impl_id", "candidate", "incumbent", "parent"), "implementations.id"),
+}
+_INDEXED = {
+    ("sessions", "env_id"), ("session_ends", "session_id"), ("benchmark_traces", "session_id"),
+    ("benchmark_traces", "impl_id"), ("predictions", "impl_id"), ("verdicts", "candidate"),
+    ("transitions", "impl_id"), ("feedback", "impl_id"),
+}  # fmt: skip
+# Quantiles of a trace, for queries.
+_FIGURES = ("p50", "p90", "p95", "min", "cpu_p50")
 
 
-def _key(name: str = "id") -> Column[str]:
+def _key(name: str = "id") -> Column[Any]:
     return Column(name, Text, primary_key=True)
 
 
-def _to(name: str, target: str, index: bool = False, nullable: bool = False) -> Column[str]:
-    return Column(name, Text, ForeignKey(target), nullable=nullable, index=index)
+def _column(table: str, name: str, kind: Any, nullable: bool = False) -> Column[Any]:
+    refers = [ForeignKey(_REFERS[name])] if name in _REFERS else []
+    indexed = (table, name) in _INDEXED
+    return Column(name, _TYPES.get(kind, Text), *refers, nullable=nullable, index=indexed)
 
 
-def _text(*names: str) -> list[Column[str]]:
-    return [Column(name, Text, nullable=False) for name in names]
+def _columns(table: str, kind: Any, *names: str, nullable: bool = False) -> list[Column[Any]]:
+    return [_column(table, name, kind, nullable) for name in names]
 
 
-def _integer(*names: str) -> list[Column[int]]:
-    return [Column(name, BigInteger, nullable=False) for name in names]
+def _table_of(kind: type[EvidenceRow]) -> None:
+    """Add the table of a kind of rows."""
+    hints, parts = get_type_hints(kind), []
+    for f in fields(kind):  # type: ignore[arg-type]
+        hint, optional = hints[f.name], False
+        if get_origin(hint) is UnionType:
+            (hint,) = (h for h in get_args(hint) if h is not NoneType)
+            optional = True
+        parts.append(_column(kind.table, f.name, hint, optional))
+    made = Table(kind.table, METADATA, *([] if kind is Graph else [_key()]), *parts)
+    if kind is not Graph and "graph_id" in made.c:
+        key = ("graph_id", "normalizer")
+        made.append_constraint(
+            ForeignKeyConstraint(key, tuple(f"{Graph.table}.{name}" for name in key))
+        )
 
 
-def _number(*names: str, nullable: bool = False) -> list[Column[float]]:
-    return [Column(name, Double, nullable=nullable) for name in names]
-
-
-def _graph() -> list[SchemaItem]:
-    """Return the id of the graph that a row is about."""
-    return [
-        *_text("graph_id"),
-        *_integer("normalizer"),
-        ForeignKeyConstraint(
-            ("graph_id", "normalizer"),
-            ("canonical_graphs.graph_id", "canonical_graphs.normalizer"),
-        ),
-    ]
-
-
-GRAPHS = Table(
-    "canonical_graphs",
+# What the tables below refer to must be known: graphs have a key of two columns.
+Table(
+    Graph.table,
     METADATA,
     _key("graph_id"),
     Column("normalizer", BigInteger, primary_key=True, autoincrement=False),
-    *_text("kind", "structure_id", "text"),
-    *_integer("ops"),
+    *_columns(Graph.table, str, "kind", "structure_id", "text"),
+    *_columns(Graph.table, int, "ops"),
     Index("graphs_by_structure", "structure_id"),
 )
 ENVIRONMENTS = Table(
     "environments",
     METADATA,
     _key(),
-    *_text("hardware", "toolchain", "context", "machine", "facts"),
+    *_columns("environments", str, "hardware", "toolchain", "context", "machine", "facts"),
     Index("environments_by_hash", "hardware", "toolchain"),
 )
-WORKLOADS = Table(
-    "workloads", METADATA, _key(), *_graph(), *_text("dims", "dtypes", "data", "cluster")
-)
-IMPLEMENTATIONS = Table(
-    "implementations",
-    METADATA,
-    _key(),
-    *_graph(),
-    *_text("recipe", "knobs", "origin", "artifact_key"),
-    _to("parent", "implementations.id", nullable=True),
-    *_number("compile_seconds", nullable=True),
-    Column("arena_bytes", BigInteger),
-    Column("constant_bytes", BigInteger),
-    Index("implementations_by_graph", "graph_id"),
-)
-SESSIONS = Table(
-    "sessions",
-    METADATA,
-    _key(),
-    _to("env_id", "environments.id", index=True),
-    *_text("nonce", "started", "probe"),
-    *_integer("protocol", "rounds", "order_seed", "processes"),
-)
-SESSION_ENDS = Table(
-    "session_ends",
-    METADATA,
-    _key(),
-    _to("session_id", "sessions.id", index=True),
-    *_text("ended", "probe"),
-    *_number("steal", "load"),
-)
-TRACES = Table(
-    "benchmark_traces",
-    METADATA,
-    _key(),
-    _to("session_id", "sessions.id", index=True),
-    _to("impl_id", "implementations.id", index=True),
-    _to("workload_id", "workloads.id"),
-    *_integer("process", "calls", "n"),
-    *_text("constants", "status", "reason"),
-    *_number("p50", "p90", "p95", "min", "cpu_p50", nullable=True),
-    Column("wall", LargeBinary, nullable=False),
-    Column("cpu", LargeBinary, nullable=False),
-    Column("peak_bytes", BigInteger),
-)
-STUDIES = Table(
-    "studies",
-    METADATA,
-    _key(),
-    *_graph(),
-    *_text("workloads", "objective", "space_hash", "strategy", "budget", "nonce"),
-    _to("env_id", "environments.id"),
-    *_integer("seed"),
-)
+for _kind in ROWS:
+    if _kind is not Graph:
+        _table_of(_kind)
+GRAPHS, IMPLEMENTATIONS = METADATA.tables[Graph.table], METADATA.tables["implementations"]
+SESSIONS, TRACES = METADATA.tables["sessions"], METADATA.tables[Trace.table]
+VERDICTS = METADATA.tables["verdicts"]
+Index("implementations_by_graph", IMPLEMENTATIONS.c.graph_id)
+for _column_of in (
+    *_columns(Trace.table, int, "n"),
+    *_columns(Trace.table, float, *_FIGURES, nullable=True),
+):
+    TRACES.append_column(_column_of)
 TRIALS = Table(
     "trials",
     METADATA,
     Column("study_id", Text, ForeignKey("studies.id"), primary_key=True),
     _key("config_hash"),
-    *_integer("number", "attempt"),
-    *_text("config", "state", "owner", "reason"),
-    *_number("predicted", "lease_until", "seconds", nullable=True),
-    _to("trace_id", "benchmark_traces.id", nullable=True),
+    *_columns("trials", int, "number", "attempt"),
+    *_columns("trials", str, "config", "state", "owner", "reason"),
+    *_columns("trials", float, "predicted", "lease_until", "seconds", nullable=True),
+    *_columns("trials", str, "trace_id", nullable=True),
     Index("trials_by_state", "study_id", "state", "number"),
-)
-PREDICTIONS = Table(
-    "predictions",
-    METADATA,
-    _key(),
-    *_text("model"),
-    _to("impl_id", "implementations.id", index=True),
-    _to("workload_id", "workloads.id"),
-    _to("env_id", "environments.id"),
-    *_number("seconds", "lo", "hi"),
-    Column("bytes", BigInteger),
-)
-VERDICTS = Table(
-    "verdicts",
-    METADATA,
-    _key(),
-    _to("candidate", "implementations.id", index=True),
-    _to("incumbent", "implementations.id"),
-    _to("workload_id", "workloads.id"),
-    *_text("hardware", "toolchain", "sessions", "rule", "answer"),
-    *_number("ratio", "lo", "hi", "alpha"),
 )
 TRANSITIONS = Table(
     "transitions",
     METADATA,
-    Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
-    _to("impl_id", "implementations.id", index=True),
-    *_text("structure", "cluster", "hardware", "toolchain", "lane"),
-    *_text("from_state", "to_state", "reason", "decided_by", "at"),
-    _to("verdict_id", "verdicts.id", nullable=True),
+    # Integers that count up by themselves: SQLite does that for INTEGER keys only.
+    Column(
+        "seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
+    ),
+    *_columns("transitions", str, "impl_id", "structure", "cluster", "hardware", "toolchain"),
+    *_columns("transitions", str, "lane", "from_state", "to_state", "reason", "decided_by", "at"),
+    *_columns("transitions", str, "verdict_id", nullable=True),
     sqlite_autoincrement=True,
-)
-BASELINES = Table(
-    "baselines",
-    METADATA,
-    _key(),
-    *_text("name", "numbers", "frozen"),
-    *_integer("version"),
-    _to("impl_id", "implementations.id"),
-    _to("workload_id", "workloads.id"),
-    _to("env_id", "environments.id"),
-)
-FEEDBACK = Table(
-    "feedback",
-    METADATA,
-    _key(),
-    _to("impl_id", "implementations.id", index=True),
-    _to("env_id", "environments.id"),
-    *_text("cluster", "window", "low"),
-    *_integer("count", "rejected"),
-    *_number("cpu", nullable=True),
-    Column("histogram", LargeBinary, nullable=False),
 )
 # What selectors learned in service: of a program by the hash of its code, under a policy.
 LEARNED = Table(
@@ -198,14 +148,14 @@ LEARNED = Table(
     _key("program"),
     _key("policy"),
     Column("env_id", Text, ForeignKey("environments.id"), primary_key=True),
-    *_text("routes", "at"),
+    *_columns("learned", str, "routes", "at"),
 )
 MAINTENANCE = Table("maintenance", METADATA, _key("reason"))
 SCHEMA_VERSION = Table(
     "schema_version",
     METADATA,
     Column("version", BigInteger, primary_key=True, autoincrement=False),
-    *_text("at"),
+    *_columns("schema_version", str, "at"),
 )
 # The newest transition of a recipe in a scope and lane is its state.
 STATES_VIEW = """
@@ -248,3 +198,18 @@ def append_only(dialect: str) -> list[str]:
         for name in guarded
         for change in ("UPDATE", "DELETE")
     ]
+
+
+def _first(connection: Connection) -> None:
+    """Make all tables."""
+    METADATA.create_all(connection)
+    for statement in (STATES_VIEW, *append_only(connection.dialect.name)):
+        connection.exec_driver_sql(statement.replace("%", "%%"))
+
+
+def _second(connection: Connection) -> None:
+    """Add the table of what selectors learned; a database that is new has it already."""
+    LEARNED.create(connection, checkfirst=True)
+
+
+STEPS: list[Callable[[Connection], None]] = [_first, _second]

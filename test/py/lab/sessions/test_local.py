@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from suites.simulated import Simulated
 
 from pyc_mlir import nn
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -56,7 +57,6 @@ def measured(subject):
 
 @pytest.mark.full
 def test_candidates_of_a_work(measured):
-    assert isinstance(LocalMeasurer(), Measurer)
     own, iree, none = measured.results
     assert [r.status for r in measured.results] == [OK, OK, REFUSED]
     assert "no such" in none.reason and not none.processes
@@ -67,7 +67,6 @@ def test_candidates_of_a_work(measured):
         assert result.compile_seconds and result.constant_bytes is not None
     (chosen,) = [v for k, v in iree.chosen.items() if k.startswith(KERNELS)]
     assert chosen == "iree" and own.artifact_key != iree.artifact_key
-    assert len(measured.pairs(OWN.name, "iree")) == 2
 
 
 @pytest.mark.full
@@ -151,3 +150,19 @@ def test_a_program_with_nothing_to_compare_is_refused():
     with pytest.raises(PycError) as error:
         LocalMeasurer().measure(below, [OWN], PLAN)
     assert error.value.code is ReasonCode.NO_ORACLE
+
+
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"constants": "hot"}, {"timeout_seconds": 0}])
+def test_plans_are_checked(wrong):
+    with pytest.raises(PycError) as error:
+        SessionPlan(**wrong)
+    assert error.value.code is ReasonCode.BAD_ARGUMENT
+
+
+@pytest.mark.parametrize("candidates", [[], [OWN, MeasuredChoice()]])
+def test_candidates_have_names_of_their_own(subject, candidates):
+    for measurer in (LocalMeasurer(), Simulated(lambda subject, candidate: 1e-3)):
+        assert isinstance(measurer, Measurer)
+        with pytest.raises(PycError) as error:
+            measurer.measure(subject, candidates, PLAN)
+        assert error.value.code is ReasonCode.BAD_ARGUMENT

@@ -13,13 +13,15 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, tensor
-from pyc_mlir.lab.sessions.data import NOMINAL_DIMENSION, POSITIVE, SIGNED, values_of
+from pyc_mlir.lab.evidence.identity import works_of
 from pyc_mlir.lab.sessions.subjects import (
-    subject_of_decision,
+    NOMINAL_DIMENSION,
+    POSITIVE,
+    SIGNED,
     subject_of_program,
     subject_of_work,
+    values_of,
 )
-from pyc_mlir.pipelines.choices.choices import Decision, Site
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.pipelines.target.work_id import work_id, work_text
 
@@ -37,9 +39,9 @@ def test_a_work_is_a_program_of_one_group_that_computes_it():
         made,
         context,
     ):
-        decisions = [d for d in context.choices.log if d.site.pass_name == KERNELS]
-        subjects = [subject_of_decision(d, made.module) for d in decisions]
-    assert [s.graph.graph_id for s in subjects] == [d.site.work for d in decisions]
+        names = [d.site.work for d in context.choices.log if d.site.pass_name == KERNELS]
+        subjects = [subject_of_work(found.work) for found in works_of(made.module)]
+    assert [s.graph.graph_id for s in subjects] == names
     for subject in subjects:
         assert subject.reference is not None and subject.arguments is not None
         with new_context(), ir.Location.unknown():
@@ -96,13 +98,6 @@ def test_a_work_of_constants_alone_is_refused():
     with pytest.raises(PycError) as error:
         subject_of_work(work)
     assert error.value.code is ReasonCode.BAD_ARGUMENT
-
-
-def test_decisions_on_other_programs_are_refused():
-    with optimized(Job.of(model, [np.zeros((4, 16), np.float32)], make_options())) as (made, _):
-        decision = Decision(Site(KERNELS, "x", "", "w1-other"), "iree", (), "test")
-        with pytest.raises(PycError, match="of this module"):
-            subject_of_decision(decision, made.module)
 
 
 def test_programs_that_enter_at_iree_have_a_row_too():

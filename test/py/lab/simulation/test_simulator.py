@@ -16,8 +16,7 @@ from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import spec
-from pyc_mlir.lab.simulation.comparison import comparison
-from pyc_mlir.lab.simulation.evidence import MEASURED, Overheads
+from pyc_mlir.lab.simulation.estimate import MEASURED, Overheads, comparison
 from pyc_mlir.lab.simulation.residuals import PROGRAM, Residual, Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.choices import Recipe

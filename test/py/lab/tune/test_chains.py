@@ -5,9 +5,9 @@ import random
 import pytest
 
 from pyc_mlir.lab.evidence.rows import Graph
-from pyc_mlir.lab.tune.chains import Chain, Every, chains
-from pyc_mlir.lab.tune.sites import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
-from pyc_mlir.lab.tune.strategies import Learned, Random
+from pyc_mlir.lab.tune.search import Every, Learned, Local
+from pyc_mlir.lab.tune.study import Chain, chains
+from pyc_mlir.lab.tune.works import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
 
 KNOBS = KnobSpace((Knob("rows", (1, 2, 4, 8)), Knob("columns", (8, 16, 32, 64))), default=(0, 0))
@@ -27,18 +27,18 @@ def cost(choice):
 def walked(chain, costs):
     """Feed a chain until it ends; the choices that it waited for."""
     requested = []
-    while (choice := chain.next(costs)) is not None:
+    while (choice := chain.ask(costs)) is not None:
         requested.append(choice)
         costs[chain.work.graph.graph_id, choice] = cost(choice)
     return requested
 
 
 def test_a_chain_waits_for_one_cost():
-    chain, costs = Chain(tuned("w"), Random(), 5, 0), {}
-    first = chain.next(costs)
-    assert chain.next(costs) == first
+    chain, costs = Chain(tuned("w"), Local(), 5, 0), {}
+    first = chain.ask(costs)
+    assert chain.ask(costs) == first
     costs["w", first] = 1.0
-    assert chain.next(costs) != first
+    assert chain.ask(costs) != first
 
 
 @pytest.mark.parametrize("kept", (0, 3, 10, 12))
@@ -57,9 +57,9 @@ def test_chains_do_not_see_when_costs_came():
     def run(seed):
         works = [tuned("a", 3.0), tuned("b")]
         made, costs, draw = chains(works, "portfolio", 40, 0, lanes=2), {}, random.Random(seed)
-        while waiting := [c for c in made if c.next(costs) is not None]:
+        while waiting := [c for c in made if c.ask(costs) is not None]:
             chain = draw.choice(waiting)
-            choice = chain.next(costs)
+            choice = chain.ask(costs)
             costs[chain.work.graph.graph_id, choice] = cost(choice)
         return costs
 
@@ -77,7 +77,7 @@ def test_the_heaviest_goes_first():
     heavy, light = chains([tuned("a", 9.0), tuned("b", 6.0)], "portfolio", 16, 0, lanes=1)
     costs: dict = {}
     for chain in (heavy, light):
-        choice = chain.next(costs)
+        choice = chain.ask(costs)
         costs[chain.work.graph.graph_id, choice] = 1.0
-        chain.next(costs)
+        chain.ask(costs)
     assert heavy.priority > light.priority

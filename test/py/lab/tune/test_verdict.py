@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.lab.tune.verdict import Rounds, VerdictKind, judge, student
+from pyc_mlir.runtime.selection.verdict import Rounds, VerdictKind, judge, student
 
 NOISE = Path(__file__).parents[4].parent / "shared/data/evidence/noise"
 

@@ -1,1 +1,0 @@
-"""Surveys: measuring what a database lacks of programs, and how noisy a machine is."""

@@ -1,1 +1,0 @@
-"""Studies: leased trials of choices, measured by workers, kept in the benchmark database."""
