@@ -109,13 +109,9 @@ def applied(b: Any, known: Any, lifted: Callable[[], Any], build: Callable[[Any,
 
 
 def transposed_conv2d(
-    b: Any,
-    x: Any,
-    weight: Build,
-    bias: Build | None,
-    channels: tuple[int, int],
+    b: Any, x: Any, weight: Build, bias: Build | None, channels: tuple[int, int],
     axes: tuple[TransposedAxis, TransposedAxis],
-) -> Any:
+) -> Any:  # fmt: skip
     """x [n, c, h, w] with weights [c, f/groups, kh, kw] as [n, f, oh, ow].
 
     channels: the groups, and f/groups.

@@ -31,15 +31,9 @@ def _static_depth(b: Any, x: Any) -> int:
 
 
 def conv3d(
-    b: Any,
-    x: Any,
-    weight: Any,
-    strides: Sequence[int],
-    low: Sequence[int],
-    high: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-) -> Any:
+    b: Any, x: Any, weight: Any, strides: Sequence[int], low: Sequence[int], high: Sequence[int],
+    dilations: Sequence[int], groups: int,
+) -> Any:  # fmt: skip
     """Build the convolution of x with weight [f, c / groups, kd, kh, kw]; one pyc.conv2d."""
     filters, inner, kd, kh, kw = b.type_of(weight).shape
     x = b.pad(x, low=(0, 0, low[0], 0, 0), high=(0, 0, high[0], 0, 0))
@@ -63,14 +57,9 @@ def conv3d(
 
 
 def max_pool3d(
-    b: Any,
-    x: Any,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    low: Sequence[int],
-    high: Sequence[int],
-    dilations: Sequence[int],
-) -> Any:
+    b: Any, x: Any, kernel: Sequence[int], strides: Sequence[int], low: Sequence[int],
+    high: Sequence[int], dilations: Sequence[int],
+) -> Any:  # fmt: skip
     """Build the maximum of each image's windows, then of the depths."""
     flat, deep = (tuple(dilations[1:]), (dilations[0], 1))
     return _pooled(
@@ -80,15 +69,10 @@ def max_pool3d(
 
 
 def avg_pool3d(
-    b: Any,
-    x: Any,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    low: Sequence[int],
-    high: Sequence[int],
-    *,
+    b: Any, x: Any, kernel: Sequence[int], strides: Sequence[int], low: Sequence[int],
+    high: Sequence[int], *,
     count_include_pad: bool,
-) -> Any:
+) -> Any:  # fmt: skip
     """Build the mean of each image's windows, then of the depths: counts are products of counts."""
     dtype = b.type_of(x).dtype
     if not is_float(dtype):
@@ -98,12 +82,9 @@ def avg_pool3d(
 
 
 def _pooled(
-    b: Any,
-    x: Any,
-    window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
-    over_images: Callable[..., Any],
-    over_depths: Callable[..., Any],
-) -> Any:
+    b: Any, x: Any, window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+    over_images: Callable[..., Any], over_depths: Callable[..., Any],
+) -> Any:  # fmt: skip
     """x [n, c, d, h, w] pooled along height and width, then along depth.
 
     window: kernel, strides and pads before and after, of (depth, height, width) each.
@@ -127,15 +108,9 @@ def _pooled(
 
 
 def transposed_conv3d(
-    b: Any,
-    x: Any,
-    weight: Any,
-    strides: Sequence[int],
-    low: Sequence[int],
-    high: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-) -> Any:
+    b: Any, x: Any, weight: Any, strides: Sequence[int], low: Sequence[int], high: Sequence[int],
+    dilations: Sequence[int], groups: int,
+) -> Any:  # fmt: skip
     """Build the gradient of a convolution: `conv3d` of x with zeros between, by reversed weights.
 
     weight: [c, f / groups, kd, kh, kw]. low, high: the number of elements to crop at the ends of

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 import onnx
 
 from pyc_mlir.artifact.import_report import NODES, GraphBreak, ImportReport
-from pyc_mlir.frontends.onnx.names import is_default_domain, opset_of, schema_of
+from pyc_mlir.frontends.onnx.reading import is_default_domain, opset_of, schema_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 _MOVING = frozenset({"tensor", "sequence", "optional", "generator", "text"})

@@ -17,8 +17,8 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.onnx.importer import import_onnx
-from pyc_mlir.frontends.onnx.names import qualified_op
-from pyc_mlir.frontends.onnx.shared.handler import HANDLERS
+from pyc_mlir.frontends.onnx.ops.node import HANDLERS
+from pyc_mlir.frontends.onnx.reading import qualified_op
 
 # How many cases must be equal: of all 1,884, and of the sample.
 ALL_EQUAL, SAMPLE, SAMPLE_EQUAL = 1636, 500, 424

@@ -1,17 +1,25 @@
-"""Check the bytes of an ONNX model against the reader's bounds, before protobuf parses them.
+"""From a file, bytes or a ModelProto to a protobuf within bounds; its nodes and their names.
 
 A protobuf takes up to a hundred times its bytes in memory, and functions that call functions stand
-for more nodes than any memory holds. `scan` counts the fields of the bytes, `check_nodes` the
-nodes that calls stand for. The bounds are far beyond what is exported: a node has some
-twenty fields.
+for more nodes than any memory holds. `scan` counts the fields of the bytes before protobuf parses
+them, `check_nodes` the nodes that calls stand for. The bounds are far beyond what is exported: a
+node has some twenty fields. Names are made printable where they enter.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import onnx
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.printable import is_one_line, one_line
+from pyc_mlir.dialects.util.files import file_error, open_plain
 
 # What a protobuf may have; larger models keep their weights in files beside them.
 MAX_PROTO_BYTES = (1 << 31) - 1
@@ -31,6 +39,88 @@ _EQUATION = re.compile(_TERM + rb"(?:," + _TERM + rb")*(?:->" + _TERM + rb")?")
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
+# ONNX's own domain.
+DEFAULT_DOMAINS = ("", "ai.onnx")
+# Texts that are no names, and stay as they are.
+_NO_NAMES = ("doc_string", "producer_name", "producer_version", "key", "value")
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """The origin of a model: the name for messages and locations, and its directory if any."""
+
+    name: str
+    directory: Path | None
+
+
+def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, ModelSource]:
+    """Read the protobuf without checking it. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
+    if isinstance(model, onnx.ModelProto):
+        return with_printable_names(model), ModelSource("<onnx>", None)
+    if isinstance(model, bytes):
+        return _parse(model, "<onnx>"), ModelSource("<onnx>", None)
+    path = Path(model)
+    try:
+        with open_plain(path) as file:
+            check_size(os.fstat(file.fileno()).st_size)
+            data = file.read()
+    except OSError as error:
+        raise file_error(error, "an ONNX file", path) from None
+    except ValueError as error:
+        raise bad_model(str(path), str(error)) from None
+    return _parse(data, str(path)), ModelSource(one_line(path), path.resolve().parent)
+
+
+def _parse(data: bytes, name: str) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    try:
+        scan(data)
+        model.ParseFromString(data)
+    except ValueError as error:
+        raise bad_model(name, str(error)) from None
+    except DecodeError as error:
+        raise bad_model(
+            name, f"expected an ONNX protobuf, got {len(data)} bytes: {error}"
+        ) from error
+    return with_printable_names(model)
+
+
+def bad_model(name: str, problem: str) -> PycError:
+    """Return the error for a malformed model."""
+    # onnx's own messages have several lines, and names in them.
+    return PycError(
+        ReasonCode.BAD_MODEL,
+        f"{one_line(name)}: {' '.join(problem.split())}; export the model again",
+    )
+
+
+def with_printable_names(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model itself if all names are printable on one line, else a copy in which they
+    are: values are named anew everywhere alike, so that it computes what it did."""
+    if all(is_one_line(" ".join(texts)) for _, _, texts in _named(model)):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for owner, name, texts in list(_named(copy)):
+        if isinstance(getattr(owner, name), str):
+            setattr(owner, name, one_line(texts[0]))
+        else:
+            getattr(owner, name)[:] = map(one_line, texts)
+    return copy
+
+
+def _named(message: Message) -> Iterator[tuple[Message, str, Sequence[str]]]:
+    """Yield each field of a message, and of those in it, that holds names: owner, field, texts."""
+    if isinstance(message, onnx.TensorProto):
+        yield message, "name", (message.name,)  # Not the data, which would be copied.
+        return
+    for field, value in message.ListFields():
+        parts = value if hasattr(value, "extend") else (value,)
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            for part in parts:
+                yield from _named(part)
+        elif field.type == FieldDescriptor.TYPE_STRING and field.name not in _NO_NAMES:
+            yield message, field.name, parts
 
 
 def check_size(size: int) -> None:
@@ -104,7 +194,12 @@ def _scan(data: bytes) -> None:
             end, fields = at + size, _table(message)
             continue
         if is_text and wire == _LENGTH:
-            _require_text(data[at : at + size])
+            # The protobuf runtime hands out bytes for a string that is not UTF-8.
+            try:
+                data[at : at + size].decode()
+            except UnicodeDecodeError:
+                got = data[at : at + min(size, 80)]
+                raise ValueError(f"expected names in UTF-8, got {got!r}") from None
         at += size
 
 
@@ -124,14 +219,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value, at + 1
 
 
-def _require_text(data: bytes) -> None:
-    # The protobuf runtime hands out bytes for a string that is not UTF-8.
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        raise ValueError(f"expected names in UTF-8, got {data[:80]!r}") from None
-
-
 def all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Yield the nodes and those of the graphs in their attributes."""
     for node in nodes:
@@ -146,6 +233,59 @@ def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
+
+
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors in attributes of nodes, of functions and inner graphs too."""
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        for node in all_nodes(nodes):
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+                for graph in (attribute.g, *attribute.graphs):
+                    yield from graph.initializer
+
+
+def live_nodes(graph: onnx.GraphProto) -> set[int]:
+    """Return the numbers, from 0, of the nodes that an output needs: ONNX has no effects."""
+    needed = {o.name for o in graph.output}
+    live = set()
+    for index, node in reversed(list(enumerate(graph.node))):
+        if not needed.isdisjoint(node.output):
+            live.add(index)
+            for inner in all_nodes([node]):
+                needed.update(inner.input)
+                needed.update(o.name for body in inner_graphs(inner) for o in body.output)
+    return live
+
+
+def opset_of(model: onnx.ModelProto) -> int | None:
+    """Return the version of ONNX's default domain that the model imports."""
+    versions = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
+    return max(versions, default=None)
+
+
+def is_default_domain(node: onnx.NodeProto) -> bool:
+    """Return True for an op of ONNX's own domain."""
+    return node.domain in DEFAULT_DOMAINS
+
+
+def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
+    """Return ONNX's definition of the node's op at `opset`, or None."""
+    if is_default_domain(node) and onnx.defs.has(node.op_type, opset, ""):
+        return onnx.defs.get_schema(node.op_type, opset, "")
+    return None
+
+
+def node_name(node: onnx.NodeProto) -> str:
+    """Return the node's name; without one its op and first output."""
+    return node.name or f"{node.op_type}:{next(iter(node.output), '')}"
+
+
+def qualified_op(node: onnx.NodeProto) -> str:
+    """Return the op type, with its domain unless that is ONNX's own."""
+    return node.op_type if is_default_domain(node) else f"{node.domain}.{node.op_type}"
 
 
 def check_nodes(model: onnx.ModelProto) -> None:
