@@ -26,7 +26,7 @@ from pyc_mlir.frontends.hlo.contraction import (
     dot_general,
 )
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE, bitcast, convert
-from pyc_mlir.frontends.hlo.indexing import FILL, GatherDims, gather, with_vector_last
+from pyc_mlir.frontends.hlo.indexing import FILL, SliceDims, gather, with_vector_last
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import reshape_to
 
@@ -196,7 +196,7 @@ def iota(call: Call, p: Parameters) -> Any:
 def gather_(call: Call, p: Parameters) -> Any:
     """Gather slices at computed places; those of StableHLO are clamped."""
     d, b = p["dimension_numbers"], call.b
-    dims = GatherDims(
+    dims = SliceDims(
         tuple(d.offset_dims),
         tuple(d.collapsed_slice_dims),
         tuple(d.start_index_map),

@@ -12,7 +12,7 @@ import numpy as np
 
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.shaping import product, reshape_to, take
+from pyc_mlir.frontends.importing.shaping import product, reshape_to, spaced, take
 from pyc_mlir.frontends.importing.sizes import SymbolicSize
 
 
@@ -119,7 +119,7 @@ def transposed_conv3d(
     kernel = [int(k) for k in b.type_of(weight).shape[2:]]
     reach = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
     for axis, stride in enumerate(strides, start=2):
-        x = _apart(b, x, axis, stride)
+        x = spaced(b, x, axis, stride - 1)
     start, stop = ([max(0, r - c) for r, c in zip(reach, cut, strict=True)] for cut in (low, high))
     out = conv3d(b, x, _reversed(b, weight, groups), (1, 1, 1), start, stop, dilations, groups)
     # What is cut beyond the reach of a window holds no product, nor do zeros that are added.
@@ -130,22 +130,6 @@ def transposed_conv3d(
                 raise unsupported("pads larger than the window: expected static sizes")
             out = take(b, out, axis, max(0, first - r), size - max(0, last - r))
     return out
-
-
-def _apart(b: Any, x: Any, axis: int, stride: int) -> Any:
-    """x with `stride - 1` zeros between neighbours along an axis of static size."""
-    dims = b.dims(x)
-    size = dims[axis]
-    if isinstance(size, SymbolicSize):
-        raise unsupported("a dynamic size of a transposed convolution over volumes: expected none")
-    if stride == 1 or size == 0:
-        return x
-    wide = b.expand_dims(x, axis + 1)
-    none = (0,) * (len(dims) + 1)
-    high = tuple(stride - 1 if i == axis + 1 else 0 for i in range(len(dims) + 1))
-    wide = b.pad(wide, low=none, high=high, value=0.0)
-    flat = reshape_to(b, wide, (*dims[:axis], size * stride, *dims[axis + 1 :]))
-    return take(b, flat, axis, 0, size * stride - stride + 1)
 
 
 def _reversed(b: Any, weight: Any, groups: int) -> Any:

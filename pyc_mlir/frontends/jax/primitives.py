@@ -13,7 +13,7 @@ from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.hlo import movement, reduction
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
-from pyc_mlir.frontends.hlo.indexing import ScatterDims, scatter
+from pyc_mlir.frontends.hlo.indexing import SliceDims, scatter
 from pyc_mlir.frontends.hlo.operations import (
     OPERATIONS,
     Operation,
@@ -111,7 +111,7 @@ def _scatter(op: str) -> Operation:
     def handler(call: Call, p: Parameters) -> Any:
         _require_combiner(op, p["update_jaxpr"], p["update_consts"])
         d = p["dimension_numbers"]
-        dims = ScatterDims(
+        dims = SliceDims(
             d.update_window_dims,
             d.inserted_window_dims,
             d.scatter_dims_to_operand_dims,

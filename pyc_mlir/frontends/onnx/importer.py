@@ -31,16 +31,15 @@ from pyc_mlir.frontends.islands.node import is_tested, island
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.onnx.control import CONTROL, Unroller
 from pyc_mlir.frontends.onnx.model import UNKNOWN_OP, PreparedModel, prepare
-from pyc_mlir.frontends.onnx.ops.node import HANDLERS, OnnxNode, attributes_of, pyc_dtype
+from pyc_mlir.frontends.onnx.ops.node import HANDLERS, pyc_dtype
 from pyc_mlir.frontends.onnx.reading import (
     DEFAULT_DOMAINS,
     ModelSource,
     all_nodes,
     bad_model,
     live_nodes,
-    node_name,
+    names_of,
     opset_of,
-    qualified_op,
     read_model,
 )
 from pyc_mlir.frontends.onnx.weights import unread_weights
@@ -177,7 +176,7 @@ class _Importer:
     def _import_node(self, index: int, node: onnx.NodeProto) -> None:
         """Give values to the node's outputs, MISSING if it cannot be imported."""
         operands = [self._operand(name) for name in node.input]
-        site = SourceNode(node_name(node), qualified_op(node), index + 1)
+        site = SourceNode(*names_of(node), index + 1)
         count = self._count(site, node, operands) if self.counts else None
         refused_before = len(self.importer.findings)
         if count is MISSING:
@@ -185,10 +184,7 @@ class _Importer:
         elif site.op in CONTROL:
             outputs = self._controlled(site, node, operands)
         elif handler := HANDLERS.get(site.op):
-            stated = attributes_of(node)
-            outputs = self.importer.node(
-                site, operands, lambda b, lift: handler(OnnxNode(node, b, operands, lift), stated)
-            )
+            outputs = self.importer.node(site, operands, handler.bound(node, operands))
         else:
             why = _LAYOUT if node.domain == _NCHWC else UNKNOWN_OP
             self.importer.record(site, unsupported(why, ReasonCode.UNSUPPORTED_OP))

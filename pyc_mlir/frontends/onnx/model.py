@@ -6,7 +6,7 @@ checker accepts the rest; older opsets convert to `OLDEST`; functions are inline
 types fit (onnx's shape inference in strict mode).
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,10 @@ from pyc_mlir.frontends.onnx.reading import (
     all_nodes,
     bad_model,
     check_nodes,
-    is_default_domain,
-    node_name,
+    names_of,
     opset_of,
-    qualified_op,
     schema_of,
+    schemas_of,
 )
 from pyc_mlir.frontends.onnx.weights import (
     MissingFile,
@@ -56,6 +55,7 @@ _PREVIEW = "ai.onnx.preview"
 # Of functions that stand for ONNX's own until they are inlined.
 _OWN_DOMAIN = "pyc.inlined"
 UNKNOWN_OP = "PyC does not know this op"
+Schemas = Sequence[tuple[onnx.NodeProto, onnx.defs.OpSchema | None]]
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,10 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
     except ValueError as error:
         raise bad_model(source.name, str(error)) from error
     _state_domains(light)
-    _refuse_undefined(light, source, opset or NEWEST, known_ops)
+    schemas = schemas_of(light, opset or NEWEST)
+    _refuse_undefined(light, source, opset or NEWEST, schemas, known_ops)
     _check(light, source)
-    _check_attributes(light, source, opset or NEWEST)
+    _check_attributes(schemas, source)
     _state_defaults_of(light, opset or NEWEST)
     if opset is not None and opset < OLDEST:
         light, opset = _converted(light, source, opset), OLDEST
@@ -107,29 +108,29 @@ def _state_domains(model: onnx.ModelProto) -> None:
 
     onnxruntime itself reads such models.
     """
-    nodes = [n for n in all_nodes(model.graph.node) if n.domain == _MICROSOFT]
+    used = set()
     for node in all_nodes(model.graph.node):
-        if is_default_domain(node) and node.op_type == "SimplifiedLayerNormalization":
+        if node.domain in DEFAULT_DOMAINS and node.op_type == "SimplifiedLayerNormalization":
             node.domain = _MICROSOFT
-            nodes.append(node)
-    for domain in sorted({n.domain for n in nodes} - {o.domain for o in model.opset_import}):
+        used |= {node.domain} & {_MICROSOFT}
+    for domain in used - {o.domain for o in model.opset_import}:
         model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
 
 
 def _refuse_undefined(
-    model: onnx.ModelProto, source: ModelSource, opset: int, known_ops: set[str]
+    model: onnx.ModelProto, source: ModelSource, opset: int, schemas: Schemas, known_ops: set[str]
 ) -> None:
     """Refuse ops that ONNX itself lacks at this opset: the checker would stop at the first."""
-    undefined = [is_default_domain(n) and not schema_of(n, opset) for n in model.graph.node]
+    undefined = [n.domain in DEFAULT_DOMAINS and not schema for n, schema in schemas]
     if not any(undefined):
         return
     findings = []
     pairs = zip(model.graph.node, undefined, strict=True)
     for place, (node, absent) in enumerate(pairs, start=1):
-        if absent or qualified_op(node) not in known_ops:
+        name, op = names_of(node)
+        if absent or op not in known_ops:
             why = f"ONNX has no such op in opset {opset}" if absent else UNKNOWN_OP
-            code = ReasonCode.UNSUPPORTED_OP
-            findings.append(GraphBreak(node_name(node), qualified_op(node), code, why, place))
+            findings.append(GraphBreak(name, op, ReasonCode.UNSUPPORTED_OP, why, place))
     raise UnsupportedModel(refused(source.name, model, findings))
 
 
@@ -162,20 +163,16 @@ def _is_ranked(info: onnx.ValueInfoProto) -> bool:
     return info.type.tensor_type.HasField("shape") if tensor else info.HasField("type")
 
 
-def _check_attributes(model: onnx.ModelProto, source: ModelSource, opset: int) -> None:
+def _check_attributes(schemas: Schemas, source: ModelSource) -> None:
     """Check that attributes have ONNX's types, which onnx's checker takes on trust."""
-    for node in model.graph.node:
-        schema = schema_of(node, opset)
+    for node, schema in schemas:
         for attribute in node.attribute if schema else ():
             expected = schema.attributes.get(attribute.name) if schema else None
             wanted = str(expected.type).rpartition(".")[2] if expected else ""
             found = onnx.AttributeProto.AttributeType.Name(attribute.type)
             if expected and found != wanted:
-                raise bad_model(
-                    source.name,
-                    f"node {node_name(node)}: attribute `{attribute.name}`: expected {wanted}, "
-                    f"got {found}",
-                )
+                where = f"node {names_of(node)[0]}: attribute `{attribute.name}`"
+                raise bad_model(source.name, f"{where}: expected {wanted}, got {found}")
 
 
 def _state_defaults_of(model: onnx.ModelProto, opset: int) -> None:
@@ -189,14 +186,14 @@ def _state_defaults_of(model: onnx.ModelProto, opset: int) -> None:
     for node in model.graph.node:
         name, value = meant.get(node.op_type, ("", None))
         stated = any(a.name == name for a in node.attribute)
-        if name and is_default_domain(node) and not stated:
+        if name and node.domain in DEFAULT_DOMAINS and not stated:
             node.attribute.append(onnx.helper.make_attribute(name, value))
 
 
 def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.ModelProto:
     # The converter flattens what a Softmax before opset 13 spans, and passes over Hardmax.
     for node in model.graph.node:
-        if node.op_type == "Hardmax" and is_default_domain(node):
+        if node.op_type == "Hardmax" and node.domain in DEFAULT_DOMAINS:
             node.op_type, node.name = "Softmax", f"{_HARD}{node.name}"
     try:
         converted = onnx.version_converter.convert_version(model, OLDEST)
@@ -227,7 +224,7 @@ def _state_coordinates(model: onnx.ModelProto) -> None:
     """State the defaults of Upsample and the first Resize, which onnx's converter would replace."""
     meant = {_COORDINATES: "asymmetric", "nearest_mode": SIMPLE}
     for node in model.graph.node:
-        if node.op_type == "Resize" and is_default_domain(node):
+        if node.op_type == "Resize" and node.domain in DEFAULT_DOMAINS:
             node.attribute.extend(onnx.helper.make_attribute(*pair) for pair in meant.items())
 
 
@@ -369,7 +366,7 @@ def _callers_first(model: onnx.ModelProto) -> list[tuple[str, str]]:
 
 
 def _state_function_defaults(
-    nodes: Iterator[onnx.NodeProto], functions: Iterable[onnx.FunctionProto]
+    nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.FunctionProto]
 ) -> None:
     """Write the functions' defaults out at the calls that leave their attributes out."""
     by_name = {(f.domain, f.name, f.overload): f for f in functions}
@@ -411,7 +408,7 @@ def _with_sizes_of_resizes(model: onnx.ModelProto) -> onnx.ModelProto | None:
     found = False
     for number, node in enumerate(made.graph.node):
         known = scales.get(node.input[2]) if len(node.input) > 2 else None
-        if node.op_type == "Resize" and is_default_domain(node) and known is not None:
+        if node.op_type == "Resize" and node.domain in DEFAULT_DOMAINS and known is not None:
             sizes = _sizes(made, node, onnx.numpy_helper.to_array(known).reshape(-1))
             if not sizes:
                 return None

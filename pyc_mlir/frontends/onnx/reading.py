@@ -8,7 +8,7 @@ node has some twenty fields. Names are made printable where they enter.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,22 +56,25 @@ class ModelSource:
 def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, ModelSource]:
     """Read the protobuf without checking it. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
     if isinstance(model, onnx.ModelProto):
-        return with_printable_names(model), ModelSource("<onnx>", None)
-    if isinstance(model, bytes):
-        return _parse(model, "<onnx>"), ModelSource("<onnx>", None)
-    path = Path(model)
-    try:
-        with open_plain(path) as file:
-            check_size(os.fstat(file.fileno()).st_size)
-            data = file.read()
-    except OSError as error:
-        raise file_error(error, "an ONNX file", path) from None
-    except ValueError as error:
-        raise bad_model(str(path), str(error)) from None
-    return _parse(data, str(path)), ModelSource(one_line(path), path.resolve().parent)
+        source = ModelSource("<onnx>", None)
+    elif isinstance(model, bytes):
+        source, model = ModelSource("<onnx>", None), _parsed(model, "<onnx>")
+    else:
+        path = Path(model)
+        try:
+            with open_plain(path) as file:
+                check_size(os.fstat(file.fileno()).st_size)
+                data = file.read()
+        except OSError as error:
+            raise file_error(error, "an ONNX file", path) from None
+        except ValueError as error:
+            raise bad_model(str(path), str(error)) from None
+        model = _parsed(data, str(path))
+        source = ModelSource(one_line(path), path.resolve().parent)
+    return with_printable_names(model), source
 
 
-def _parse(data: bytes, name: str) -> onnx.ModelProto:
+def _parsed(data: bytes, name: str) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
         scan(data)
@@ -82,7 +85,7 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
         raise bad_model(
             name, f"expected an ONNX protobuf, got {len(data)} bytes: {error}"
         ) from error
-    return with_printable_names(model)
+    return model
 
 
 def bad_model(name: str, problem: str) -> PycError:
@@ -219,32 +222,32 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value, at + 1
 
 
-def all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes and those of the graphs in their attributes."""
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Return the nodes and those of the graphs in their attributes."""
+    found = []
     for node in nodes:
-        yield node
+        found.append(node)
         for graph in inner_graphs(node):
-            yield from all_nodes(graph.node)
+            found += all_nodes(graph.node)
+    return found
 
 
-def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs in the attributes of a node."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the graphs in the attributes of a node."""
+    single = [a.g for a in node.attribute if a.HasField("g")]
+    return [*single, *(graph for a in node.attribute for graph in a.graphs)]
 
 
-def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors in attributes of nodes, of functions and inner graphs too."""
-    for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        for node in all_nodes(nodes):
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
-                for graph in (attribute.g, *attribute.graphs):
-                    yield from graph.initializer
+def tensors_of(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Return the tensors in attributes of nodes, of functions and inner graphs too."""
+    bodies = (model.graph.node, *(f.node for f in model.functions))
+    found = []
+    for attribute in (a for nodes in bodies for n in all_nodes(nodes) for a in n.attribute):
+        found += [attribute.t] if attribute.HasField("t") else []
+        found += attribute.tensors
+        for graph in (attribute.g, *attribute.graphs):
+            found += graph.initializer
+    return found
 
 
 def live_nodes(graph: onnx.GraphProto) -> set[int]:
@@ -266,35 +269,37 @@ def opset_of(model: onnx.ModelProto) -> int | None:
     return max(versions, default=None)
 
 
-def is_default_domain(node: onnx.NodeProto) -> bool:
-    """Return True for an op of ONNX's own domain."""
-    return node.domain in DEFAULT_DOMAINS
-
-
 def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
     """Return ONNX's definition of the node's op at `opset`, or None."""
-    if is_default_domain(node) and onnx.defs.has(node.op_type, opset, ""):
+    if node.domain in DEFAULT_DOMAINS and onnx.defs.has(node.op_type, opset, ""):
         return onnx.defs.get_schema(node.op_type, opset, "")
     return None
 
 
-def node_name(node: onnx.NodeProto) -> str:
-    """Return the node's name; without one its op and first output."""
-    return node.name or f"{node.op_type}:{next(iter(node.output), '')}"
+def schemas_of(
+    model: onnx.ModelProto, opset: int
+) -> list[tuple[onnx.NodeProto, onnx.defs.OpSchema | None]]:
+    """Return the graph's nodes with ONNX's definitions of them."""
+    return [(node, schema_of(node, opset)) for node in model.graph.node]
 
 
-def qualified_op(node: onnx.NodeProto) -> str:
-    """Return the op type, with its domain unless that is ONNX's own."""
-    return node.op_type if is_default_domain(node) else f"{node.domain}.{node.op_type}"
+def names_of(node: onnx.NodeProto) -> tuple[str, str]:
+    """Return the node's name, without one its op and first output; and the op type.
+
+    The op has its domain, unless that is ONNX's own.
+    """
+    name = node.name or f"{node.op_type}:{next(iter(node.output), '')}"
+    own = node.domain in DEFAULT_DOMAINS
+    return name, node.op_type if own else f"{node.domain}.{node.op_type}"
 
 
 def check_nodes(model: onnx.ModelProto) -> None:
     """Raise ValueError for texts, or functions, that stand for more than is read."""
-    bodies = [model.graph.node, *(f.node for f in model.functions)]
-    count = sum(1 for nodes in bodies for _ in all_nodes(nodes))
-    if count > MAX_NODES:
-        raise ValueError(f"expected at most {MAX_NODES} nodes, got {count}")
-    for node in (n for nodes in bodies for n in all_nodes(nodes)):
+    bodies = (model.graph.node, *(f.node for f in model.functions))
+    nodes = [node for body in bodies for node in all_nodes(body)]
+    if len(nodes) > MAX_NODES:
+        raise ValueError(f"expected at most {MAX_NODES} nodes, got {len(nodes)}")
+    for node in nodes:
         for attribute in node.attribute:
             if len(attribute.s) > MAX_TEXT:
                 raise ValueError(

@@ -12,7 +12,7 @@ import numpy as np
 from pyc_mlir.frontends.hlo import reduction
 from pyc_mlir.frontends.hlo.call import Call, made_by
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
-from pyc_mlir.frontends.hlo.indexing import ScatterDims, scatter, with_vector_last
+from pyc_mlir.frontends.hlo.indexing import SliceDims, scatter, with_vector_last
 from pyc_mlir.frontends.hlo.movement import sort
 from pyc_mlir.frontends.hlo.operations import window_of
 from pyc_mlir.frontends.importing.errors import unsupported
@@ -178,7 +178,7 @@ def scatter_(
     if name is None:
         raise unsupported("a scatter whose region is not one operation")
     d = op["scatter_dimension_numbers"]
-    dims = ScatterDims(
+    dims = SliceDims(
         tuple(d.update_window_dims),
         tuple(d.inserted_window_dims),
         tuple(d.scattered_dims_to_operand_dims),

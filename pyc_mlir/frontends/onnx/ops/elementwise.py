@@ -1,5 +1,6 @@
 """Operators that work on each element alone: arithmetic, comparison, logic, bits, activations."""
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -28,10 +29,16 @@ _VARIADIC = {"Max": "maximum", "Min": "minimum"}
 _FUNCTIONS = ("Tan", "Cosh", "Sinh", "Asinh", "Acosh", "Atanh", "Sign", "Softplus", "Mish")
 
 
-@node(*_SAME)
-def same(n: OnnxNode, *xs: Any) -> Any:
-    """Build one pyc op."""
-    return getattr(n.b, _SAME[n.op])(*xs)
+def _op(name: str) -> Callable[..., Any]:
+    """Return the handler that builds one pyc op."""
+
+    def handler(b: Any, *xs: Any) -> Any:
+        return getattr(b, name)(*xs)
+
+    return handler
+
+
+formulas({name: ("Build one pyc op.", _op(op)) for name, op in _SAME.items()})
 
 
 @node(*_PREDICATES)

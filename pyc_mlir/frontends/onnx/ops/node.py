@@ -180,6 +180,11 @@ class Handler:
             for f in fields(group):
                 self._attributes[f.name] = f.name, f.default, _kind(f.default, f.type)
 
+    def bound(self, proto: onnx.NodeProto, operands: Sequence[Any]) -> Callable[[Any, Any], Any]:
+        """Return the handler of one node: from a builder and `Lift` to the node's outputs."""
+        stated = attributes_of(proto)
+        return lambda b, lift: self(OnnxNode(proto, b, operands, lift), stated)
+
     def __call__(self, n: OnnxNode, stated: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the outputs of a node that states these attributes.
 
