@@ -23,7 +23,7 @@ from pyc_mlir.cache.compile_key import Identity
 from pyc_mlir.cache.files import file_digest, sha256
 from pyc_mlir.cache.store import NAMES, CacheStore
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.frontends.onnx.model_files import inside
+from pyc_mlir.frontends.onnx.weights import inside
 from pyc_mlir.frontends.sources import MlirFile, OnnxFile, Source
 from pyc_mlir.util.versions import installed_version
 
@@ -178,7 +178,7 @@ def _external_names(path: Path) -> list[str]:
     if importlib.util.find_spec("onnx") is None:
         raise ValueError("no onnx")
     from pyc_mlir.dialects.errors import PycError
-    from pyc_mlir.frontends.onnx.model import read_model
+    from pyc_mlir.frontends.onnx.reading import read_model
     from pyc_mlir.frontends.onnx.weights import external_files
 
     try:

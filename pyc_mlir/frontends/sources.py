@@ -4,8 +4,8 @@
     loaded = source.load(inputs, context)       # Loaded: a module with pyc ops, or foreign bytes
 
 Functions are traced, ONNX and PyTorch models imported, MLIR parsed. A module with pyc ops takes
-PyC's own pipeline, and so does one that can be raised to pyc ops as a whole (raising.py); any other
-that IREE's input stage accepts enters at IREE as it is.
+PyC's own pipeline, and so does one that can be raised to pyc ops as a whole (`raise_foreign`); any
+other that IREE's input stage accepts enters at IREE as it is.
 """
 
 import io
@@ -25,13 +25,25 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import open_plain, read_file
 from pyc_mlir.frontends.hlo.functions import choose
+from pyc_mlir.frontends.linalg.importer import import_linalg
 from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
-from pyc_mlir.frontends.raising import raise_foreign
-from pyc_mlir.frontends.stablehlo.reader import embedded_artifact
+from pyc_mlir.frontends.stablehlo.importer import import_stablehlo
+from pyc_mlir.frontends.stablehlo.reader import (
+    embedded_artifact,
+    enter,
+    is_artifact,
+    read_artifact,
+)
+from pyc_mlir.pipelines.text.diagnostics import Diagnostic
 from pyc_mlir.pipelines.text.input_text import is_bytecode
+from pyc_mlir.pipelines.text.module_text import ModuleText, parse_module
 
 Inputs = Sequence[Any] | Mapping[str, Any] | None
+# Reads a verified module, which it may change, and names it in messages.
+Import = Callable[[ir.Module, str], ir.Module]
 
+_STABLEHLO = re.compile(rb"\bstablehlo\.\w+")
+_LINALG = re.compile(rb"\b(linalg|tosa)\.\w+")
 # An op of ours as MLIR writes it, or as people do; other programs may have attributes named so.
 _PYC = re.compile(rb'"pyc\.|=\s*pyc\.\w+[\s(]')
 # Whether a crash of this process is survived: see `allow_bytecode`.
@@ -460,3 +472,57 @@ def _archive(data: bytes) -> tuple[str, str]:
     if any(n.endswith(("archive_version", "archive_format")) for n in names):
         return "an exported PyTorch program, which holds pickles", _LOADED
     return "a ZIP archive", "unpack it, and name the model in it"
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A pyc module if the program was raised; always the bytes that IREE reads."""
+
+    module: ir.Module | None
+    foreign: bytes
+    unraised: tuple[GraphBreak, ...] = ()
+
+
+def raise_foreign(
+    data: bytes, name: str, context: ir.Context, path: str | None = None, function: str = ""
+) -> Raised:
+    """Raise text, or a StableHLO artifact, to pyc: as a whole, or not at all.
+
+    A program is raised only if every operation of it can be: half of it at IREE would cost a border
+    of copies and hide half of the memory plan. What cannot be raised stays foreign, and `unraised`
+    lists the operations that stood against it. Other bytecode stays as it is.
+
+    path: the file of the text, for locations. function: the entry, if named.
+    Text must have passed the bounds of MLIR's parser. Raises PycError: INVALID_IR for an artifact
+    that cannot be read, and as `choose_entry`. Text that PyC does not know is left to IREE.
+    """
+    if is_artifact(data):
+        module = read_artifact(data, name, context)
+        choose(module, function, name)
+        return _raised_by(module, str(module).encode(), name, import_stablehlo)
+    imports = None if is_bytecode(data) else _importer_of(data)
+    if imports is None:
+        return Raised(None, data)
+    enter(context)
+    reported: list[Diagnostic] = []
+    module = parse_module(ModuleText(data.decode(), name, path=path), context, reported.append)
+    if isinstance(module, ir.Module):
+        choose(module, function, name)
+        return _raised_by(module, data, name, imports)
+    why = reported[0].message if reported else "the text does not parse"
+    return Raised(None, data, (GraphBreak(name, "module", ReasonCode.INVALID_IR, why),))
+
+
+def _importer_of(data: bytes) -> Import | None:
+    if _STABLEHLO.search(data):
+        return import_stablehlo
+    return import_linalg if _LINALG.search(data) else None
+
+
+def _raised_by(module: ir.Module, foreign: bytes, name: str, imports: Import) -> Raised:
+    try:
+        return Raised(imports(module, name), foreign)
+    except UnsupportedModel as error:
+        return Raised(None, foreign, error.findings)
+    except PycError as error:
+        return Raised(None, foreign, (GraphBreak(name, "module", error.code, error.message),))

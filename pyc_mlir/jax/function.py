@@ -98,13 +98,9 @@ class JaxFunction:
     """A JAX function with its programs; see `jit`. Safe to call from many threads."""
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        static_argnums: int | Sequence[int] = (),
-        static_argnames: str | Sequence[str] = (),
-        polymorphic_shapes: Any = None,
-        **options: Any,
-    ) -> None:
+        self, function: Callable[..., Any], static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (), polymorphic_shapes: Any = None, **options: Any,
+    ) -> None:  # fmt: skip
         self._function = function
         numbers = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
         names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames

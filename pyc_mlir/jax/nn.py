@@ -101,14 +101,9 @@ def gelu(x: Any, approximate: bool = True) -> Any:
 
 
 def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any = None,
-    *,
-    scale: float | None = None,
-    is_causal: bool = False,
-) -> Any:
+    query: Any, key: Any, value: Any, mask: Any = None, *,
+    scale: float | None = None, is_causal: bool = False,
+) -> Any:  # fmt: skip
     """softmax(query @ key^T * scale + mask) @ value, per head (Vaswani et al., 2017).
 
     query [batch, length, heads, depth], key and value [batch, length, key heads, depth], as

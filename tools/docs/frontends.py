@@ -8,10 +8,9 @@ from typing import Any
 
 from pyc_mlir import nn
 from pyc_mlir.frontends.islands.node import TESTED
-from pyc_mlir.frontends.onnx import bounded
 from pyc_mlir.frontends.onnx import importer as onnx_import
 from pyc_mlir.frontends.onnx.model import NEWEST, OLDEST
-from pyc_mlir.frontends.onnx.shared.handler import HANDLERS
+from pyc_mlir.frontends.onnx.ops.node import HANDLERS
 from pyc_mlir.frontends.python import trace
 from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, NEAREST, UFUNCS
 from pyc_mlir.frontends.stablehlo.handlers import HANDLERS as STABLEHLO
@@ -299,7 +298,9 @@ def _refusals() -> dict[str, Any]:
         "peer": plain["read as onnxruntime does"],
         "dynamic": counts["with dynamic sizes", "equal"],
         "refusals": "\n".join(rows),
-        "bounded": " ".join((inspect.getdoc(bounded) or "").partition("\n\n")[2].split()),
+        "bounded": " ".join(
+            (inspect.getdoc(onnx_import.keeps_rows) or "").split("\n\n")[1].split()
+        ),
     }
 
 

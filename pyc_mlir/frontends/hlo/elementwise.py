@@ -69,22 +69,6 @@ def round_away(b: Any, x: Any) -> Any:
     return b.select(b.compare(x, b.scalar(0, x), predicate="lt"), b.neg(rounded), rounded)
 
 
-def integer_power(b: Any, x: Any, exponent: int) -> Any:
-    """x ** exponent by repeated squaring; 1 / x ** -exponent for a negative one."""
-    if exponent < 0:
-        return b.div(b.scalar(1, x), integer_power(b, x, -exponent))
-    if exponent == 0:
-        # Of infinities and NaN too.
-        return b.select(b.compare(x, x, predicate="eq"), *(b.scalar(1, x),) * 2)
-    out, square = None, x
-    while exponent:
-        if exponent & 1:
-            out = square if out is None else b.mul(out, square)
-        exponent >>= 1
-        square = b.mul(square, square) if exponent else square
-    return out
-
-
 def power(b: Any, x: Any, y: Any) -> Any:
     """x ** y of floats; an integer exponent becomes a float."""
     dtype = b.type_of(x).dtype

@@ -18,10 +18,10 @@ FILL = "fill"
 
 
 @dataclass(frozen=True)
-class GatherDims:
-    """Gather's dimension numbers, as StableHLO names them; indices have their vector last.
+class SliceDims:
+    """Dimension numbers of a gather or a scatter; indices have their vector last.
 
-    offset: dimensions of the result that come from slices.
+    offset: dimensions of the result, or of the updates, that come from slices.
     collapsed: dimensions of the operand that slices have with size 1 and the result lacks.
     batch: such dimensions whose index is the position in `index_batch` of the indices.
     index_map: the dimension of the operand that each entry of an index vector is for.
@@ -43,13 +43,14 @@ def with_vector_last(b: Any, indices: Any, axis: int) -> Any:
 
 
 def gather(
-    call: Call, d: GatherDims, sizes: Sequence[int], mode: str = "clip", fill: Any = None
+    call: Call, d: SliceDims, sizes: Sequence[int], mode: str = "clip", fill: Any = None
 ) -> Any:
     """Gather slices of operand 0 of `sizes` at the indices (operand 1), which are clamped.
 
     mode: "fill" gives `fill` for a slice that does not lie inside the operand.
     """
-    b, x, indices = call.b, call.x(0), b_indices(call)
+    b, x = call.b, call.x(0)
+    indices = b.convert(call.x(1), I64)
     clamped = _clamped(
         b, indices, [call.dims(0)[a] for a in d.index_map], [sizes[a] for a in d.index_map]
     )
@@ -79,11 +80,6 @@ def _clamped(b: Any, indices: Any, dims: Sequence[Extent], sizes: Sequence[int])
     return b.maximum(b.minimum(indices, chain(b, limits, 0)), least)
 
 
-def b_indices(call: Call) -> Any:
-    """Return the indices as i64."""
-    return call.b.convert(call.x(1), I64)
-
-
 def _fill_value(b: Any, out: Any, fill: Any) -> Any:
     """NaN for floats, the least integer, true: what JAX fills with if it is not told."""
     dtype = b.type_of(out).dtype
@@ -111,7 +107,7 @@ def _placed(b: Any, x: Any, axes: Sequence[int], rank: int) -> Any:
     return reshape_to(b, x, tuple(sizes.get(a, 1) for a in range(rank)))
 
 
-def _taken(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) -> Any:
+def _taken(b: Any, x: Any, indices: Any, d: SliceDims, sizes: Sequence[int]) -> Any:
     """Build one pyc.gather if one dimension is indexed by single entries; None for other forms."""
     dims = b.dims(x)
     if len(d.index_map) != 1 or d.batch:
@@ -137,7 +133,7 @@ def _taken(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) ->
     return transposed(b, out, order)
 
 
-def _by_linear_index(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) -> Any:
+def _by_linear_index(b: Any, x: Any, indices: Any, d: SliceDims, sizes: Sequence[int]) -> Any:
     """Gather elements of x in row-major order at start + offset of each dimension."""
     dims = b.dims(x)
     if any(isinstance(v, SymbolicSize) for v in dims):
@@ -146,7 +142,7 @@ def _by_linear_index(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequenc
     return b.gather(reshape_to(b, x, (-1,)), linear, axis=0)
 
 
-def _linear(b: Any, indices: Any, d: GatherDims, dims: Sequence[int], sizes: Sequence[int]) -> Any:
+def _linear(b: Any, indices: Any, d: SliceDims, dims: Sequence[int], sizes: Sequence[int]) -> Any:
     """Return the row-major place in `dims` of each element of each slice, in the result's shape."""
     batch = b.dims(indices)[:-1]
     rank = len(batch) + len(d.offset)
@@ -170,30 +166,14 @@ def _linear(b: Any, indices: Any, d: GatherDims, dims: Sequence[int], sizes: Seq
 
 
 def _result_dims(
-    batch: Sequence[Extent], d: GatherDims, slices: Sequence[int], batch_axes: Sequence[int]
+    batch: Sequence[Extent], d: SliceDims, slices: Sequence[int], batch_axes: Sequence[int]
 ) -> tuple[Extent, ...]:
     out: dict[int, Extent] = dict(zip(batch_axes, batch, strict=True))
     out.update(zip(d.offset, slices, strict=True))
     return tuple(out[a] for a in range(len(out)))
 
 
-@dataclass(frozen=True)
-class ScatterDims:
-    """Scatter's dimension numbers, as StableHLO names them; indices have their vector last."""
-
-    window: tuple[int, ...]
-    inserted: tuple[int, ...]
-    index_map: tuple[int, ...]
-    batch: tuple[int, ...] = ()
-    index_batch: tuple[int, ...] = ()
-
-    @property
-    def gather(self) -> GatherDims:
-        """The gather that reads what this scatter writes."""
-        return GatherDims(self.window, self.inserted, self.index_map, self.batch, self.index_batch)
-
-
-def scatter(call: Call, d: ScatterDims, op: str, clip: bool = False) -> Any:
+def scatter(call: Call, d: SliceDims, op: str, clip: bool = False) -> Any:
     """Combine operand 0 with the updates (operand 2) by `op` at the indices (operand 1).
 
     Updates that do not lie inside are dropped, or moved inside if `clip`; for "set" the last update
@@ -203,17 +183,17 @@ def scatter(call: Call, d: ScatterDims, op: str, clip: bool = False) -> Any:
     dims, given = call.dims(0), call.dims(2)
     if any(isinstance(v, SymbolicSize) for v in (*dims, *given)):
         raise unsupported("a scatter of a dynamic shape")
-    kept = [a for a in range(len(dims)) if a not in (*d.inserted, *d.batch)]
+    kept = [a for a in range(len(dims)) if a not in (*d.collapsed, *d.batch)]
     sizes = [1] * len(dims)
-    for axis, place in zip(kept, d.window, strict=True):
+    for axis, place in zip(kept, d.offset, strict=True):
         sizes[axis] = given[place]  # type: ignore[call-overload]
-    indices = b_indices(call)
+    indices = b.convert(call.x(1), I64)
     clamped = _clamped(b, indices, [dims[a] for a in d.index_map], [sizes[a] for a in d.index_map])
     rows = _RowPlan.of(d, dims, sizes, given)
-    linear = _linear(b, clamped, rows.gather(d), rows.row_dims, rows.row_sizes)
+    linear = _linear(b, clamped, d, rows.row_dims, rows.row_sizes)
     if not clip:
         inside = _all_last(b, b.compare(indices, clamped, predicate="eq"))
-        axes = [a for a in range(b.type_of(linear).rank) if a not in rows.gather(d).offset]
+        axes = [a for a in range(b.type_of(linear).rank) if a not in d.offset]
         inside = _placed(b, inside, axes, b.type_of(linear).rank)
         # No row has this number, so that the update is dropped.
         linear = b.select(inside, linear, np.array(np.iinfo(np.int64).max, np.int64))
@@ -235,12 +215,12 @@ class _RowPlan:
 
     @staticmethod
     def of(
-        d: ScatterDims, dims: Sequence[Any], sizes: Sequence[int], given: Sequence[Any]
+        d: SliceDims, dims: Sequence[Any], sizes: Sequence[int], given: Sequence[Any]
     ) -> "_RowPlan":
-        kept = [a for a in range(len(dims)) if a not in (*d.inserted, *d.batch)]
+        kept = [a for a in range(len(dims)) if a not in (*d.collapsed, *d.batch)]
         columns = [a for a in kept if sizes[a] == dims[a]]
         rows = [a for a in range(len(dims)) if a not in columns]
-        place_of = dict(zip(kept, d.window, strict=True))
+        place_of = dict(zip(kept, d.offset, strict=True))
         last = [place_of[a] for a in columns]
         order = [p for p in range(len(given)) if p not in last] + last
         return _RowPlan(tuple(dims), tuple(sizes), tuple(rows), tuple(columns), tuple(order))
@@ -254,10 +234,6 @@ class _RowPlan:
     def row_sizes(self) -> tuple[int, ...]:
         """The windows' sizes, those of columns as 1."""
         return tuple(1 if a in self.column_axes else n for a, n in enumerate(self.sizes))
-
-    def gather(self, d: ScatterDims) -> GatherDims:
-        """Return the dimension numbers of the updates."""
-        return d.gather
 
     def combine(self, b: Any, x: Any, linear: Any, updates: Any, op: str) -> Any:
         """Combine the updates at the rows `linear`; rows beyond the end are dropped."""

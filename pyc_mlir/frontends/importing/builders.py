@@ -76,6 +76,7 @@ class GraphBuilder(IRBuilder):
         self.indices: dict[IndexRange, None] = {}
         self.clamped = 0
         self.may_not_run = False
+        self._unplaced: set[ir.Value] = set()
         self._dims: dict[ir.Value, tuple[Extent, ...]] = {}
         self._sources: dict[str, tuple[ir.Value, int]] = {}
         self._definitions: dict[str, Callable[[], ir.Value]] = {}
@@ -141,8 +142,24 @@ class GraphBuilder(IRBuilder):
         shape = self.type_of(value).shape
         return tuple(d for d in shape if d is not None)
 
+    def unplaced(self, value: np.ndarray) -> ir.Value:
+        """Return a constant that enters the program before the first op that takes it."""
+        made = self.constant(value)
+        made.owner.detach_from_parent()
+        self._unplaced.add(made)
+        return made
+
+    def placed(self, value: ir.Value) -> ir.Value:
+        """Return a value that is in the program, where it now is if it was not."""
+        if value in self._unplaced:
+            self._unplaced.remove(value)
+            ir.InsertionPoint.current.insert(value.owner)
+        return value
+
     def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> ir.Value:
         """Create the operation and find its result's sizes."""
+        for operand in operands:
+            self.placed(operand)
         out = super().emit(op, operands, params)
         type_ = self.type_of(out)
         if not type_.is_static:
@@ -220,13 +237,9 @@ def _keeps_integers(op: Any) -> bool:
 
 
 def _probe(
-    op: type[OpDef],
-    types: Sequence[TensorType],
-    shapes: Sequence[Sequence[Extent]],
-    params: dict[str, Any],
-    atoms: Sequence[str],
-    start: int,
-) -> list[Extent] | None:
+    op: type[OpDef], types: Sequence[TensorType], shapes: Sequence[Sequence[Extent]],
+    params: dict[str, Any], atoms: Sequence[str], start: int,
+) -> list[Extent] | None:  # fmt: skip
     """Infer the dims with primes for the atoms, read back as sizes; None if `infer` objects.
 
     If it does, infer once more with one atom as large as a static size, or as another atom.
@@ -249,12 +262,9 @@ def _probe(
 
 
 def _inferred(
-    op: type[OpDef],
-    types: Sequence[TensorType],
-    shapes: Sequence[Sequence[Extent]],
-    params: dict[str, Any],
-    values: dict[str, int],
-) -> list[int] | None:
+    op: type[OpDef], types: Sequence[TensorType], shapes: Sequence[Sequence[Extent]],
+    params: dict[str, Any], values: dict[str, int],
+) -> list[int] | None:  # fmt: skip
     """Return the result's shape with these sizes of the atoms; None if `infer` objects."""
     probes = [
         t.with_shape(tuple(_at(d, values) for d in s)) for t, s in zip(types, shapes, strict=True)

@@ -164,12 +164,9 @@ class Importer:
         return module
 
     def node(
-        self,
-        site: SourceNode,
-        operands: Sequence[Any],
-        apply: Apply,
+        self, site: SourceNode, operands: Sequence[Any], apply: Apply,
         stated: Stated | None = None,
-    ) -> Sequence[Any]:
+    ) -> Sequence[Any]:  # fmt: skip
         """Import one node and return its results; none if it cannot be imported, see `findings`.
 
         stated: the node's attributes and parameters, all of which `apply` must read. None for a
@@ -199,6 +196,10 @@ class Importer:
 
     def emitted(self, value: Any) -> ir.Value:
         """Return a value as an MLIR value; a constant is emitted once."""
+        return self.b.placed(self._lifted(value))
+
+    def _lifted(self, value: Any) -> ir.Value:
+        """Return a value as an MLIR value; a constant enters the program with its first use."""
         if isinstance(value, ir.Value):
             return value
         if id(value) not in self._constants:
@@ -206,7 +207,7 @@ class Importer:
                 made = self.b.materialize(value)
             else:
                 _require_dtype(value)
-                made = self.b.constant(value)
+                made = self.b.unplaced(value)
             # The array is kept, so that its id stays its own.
             self._constants[id(value)] = value, made
         return self._constants[id(value)][1]
@@ -229,7 +230,7 @@ class Importer:
         if out is not None:
             return out
         try:
-            return apply(self.b, lambda i: self.emitted(operands[i]))
+            return apply(self.b, lambda i: self._lifted(operands[i]))
         except Untracked as error:
             raise unsupported(f"a dynamic size in {error}: expected a static one") from error
 

@@ -154,6 +154,17 @@ def take(b: Any, x: Any, axis: int, start: int, stop: int, step: int = 1) -> Any
     return b.slice(x, starts=tuple(from_), stops=tuple(to), steps=tuple(by))
 
 
+def spaced(b: Any, x: Any, axis: int, zeros: int) -> Any:
+    """x with `zeros` zeros between neighbours along `axis`."""
+    if not zeros or b.dims(x)[axis] == 0:
+        return x
+    apart = b.expand_dims(x, axis + 1)
+    rank = b.type_of(apart).rank
+    high = tuple(zeros if i == axis + 1 else 0 for i in range(rank))
+    apart = b.pad(apart, low=(0,) * rank, high=high)
+    return take(b, merge(b, apart, axis), axis, 0, -zeros)
+
+
 def whole(rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Return the bounds of a slice that takes everything."""
     return (0,) * rank, (END,) * rank, (1,) * rank

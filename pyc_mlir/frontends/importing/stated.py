@@ -9,6 +9,7 @@ end lists the entries that change no result, with the reason.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.importing.errors import unsupported
 
 _SHOWN = 80
@@ -28,12 +29,9 @@ class Stated(Mapping[str, Any]):
     """
 
     def __init__(
-        self,
-        entries: Mapping[str, Any],
-        kind: str,
-        ignored: Ignored,
+        self, entries: Mapping[str, Any], kind: str, ignored: Ignored,
         has_no_effect: Callable[[str, Any], bool] = _never,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._entries = dict(entries)
         self._kind = kind
         self._ignored = ignored
@@ -58,10 +56,12 @@ class Stated(Mapping[str, Any]):
         """Raise PycError (UNSUPPORTED_ATTRIBUTE) for an entry that changes results and that the
         handler did not look up."""
         for name in sorted(self._entries.keys() - self._read - self._ignored.keys()):
-            value = self._entries[name]
-            if not self._has_no_effect(name, value):
-                shown = " ".join(str(value).split())
-                shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-                raise unsupported(
-                    f"{self._kind} `{name}` is {shown}: PyC computes this operation only without it"
-                )
+            if not self._has_no_effect(name, self._entries[name]):
+                raise not_read(self._kind, name, self._entries[name])
+
+
+def not_read(kind: str, name: str, value: Any) -> PycError:
+    """Return the error for an entry that changes results and that no handler reads."""
+    shown = " ".join(str(value).split())
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    return unsupported(f"{kind} `{name}` is {shown}: PyC computes this operation only without it")

@@ -21,7 +21,7 @@ import numpy as np
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.frontends.importing.builders import ConstantBuilder, GraphBuilder, NotWrittenOut
-from pyc_mlir.frontends.importing.shaping import merge, split, take
+from pyc_mlir.frontends.importing.shaping import merge, spaced, split, take
 
 SPATIAL = (2, 3)
 # Taps of all phases, zeros included, that a dilated kernel may have for each tap of its own.
@@ -109,13 +109,9 @@ def applied(b: Any, known: Any, lifted: Callable[[], Any], build: Callable[[Any,
 
 
 def transposed_conv2d(
-    b: Any,
-    x: Any,
-    weight: Build,
-    bias: Build | None,
-    channels: tuple[int, int],
+    b: Any, x: Any, weight: Build, bias: Build | None, channels: tuple[int, int],
     axes: tuple[TransposedAxis, TransposedAxis],
-) -> Any:
+) -> Any:  # fmt: skip
     """x [n, c, h, w] with weights [c, f/groups, kh, kw] as [n, f, oh, ow].
 
     channels: the groups, and f/groups.
@@ -188,13 +184,3 @@ def depth_to_space(
         x = b.pad(x, low=(0,) * len(order), high=tuple(high))
     x = merge(b, merge(b, x, at + 3), at + 1)
     return merge(b, x, 1) if group else x
-
-
-def spaced(b: Any, x: Any, axis: int, zeros: int) -> Any:
-    """x of rank 4 with `zeros` zeros between neighbours along `axis`."""
-    if not zeros:
-        return x
-    apart = b.expand_dims(x, axis + 1)
-    high = tuple(zeros if i == axis + 1 else 0 for i in range(5))
-    apart = b.pad(apart, low=(0,) * 5, high=high)
-    return take(b, merge(b, apart, axis), axis, 0, -zeros)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.shaping import product, reshape_to, take
+from pyc_mlir.frontends.importing.shaping import product, reshape_to, spaced, take
 from pyc_mlir.frontends.importing.sizes import SymbolicSize
 
 
@@ -31,15 +31,9 @@ def _static_depth(b: Any, x: Any) -> int:
 
 
 def conv3d(
-    b: Any,
-    x: Any,
-    weight: Any,
-    strides: Sequence[int],
-    low: Sequence[int],
-    high: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-) -> Any:
+    b: Any, x: Any, weight: Any, strides: Sequence[int], low: Sequence[int], high: Sequence[int],
+    dilations: Sequence[int], groups: int,
+) -> Any:  # fmt: skip
     """Build the convolution of x with weight [f, c / groups, kd, kh, kw]; one pyc.conv2d."""
     filters, inner, kd, kh, kw = b.type_of(weight).shape
     x = b.pad(x, low=(0, 0, low[0], 0, 0), high=(0, 0, high[0], 0, 0))
@@ -63,14 +57,9 @@ def conv3d(
 
 
 def max_pool3d(
-    b: Any,
-    x: Any,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    low: Sequence[int],
-    high: Sequence[int],
-    dilations: Sequence[int],
-) -> Any:
+    b: Any, x: Any, kernel: Sequence[int], strides: Sequence[int], low: Sequence[int],
+    high: Sequence[int], dilations: Sequence[int],
+) -> Any:  # fmt: skip
     """Build the maximum of each image's windows, then of the depths."""
     flat, deep = (tuple(dilations[1:]), (dilations[0], 1))
     return _pooled(
@@ -80,15 +69,10 @@ def max_pool3d(
 
 
 def avg_pool3d(
-    b: Any,
-    x: Any,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    low: Sequence[int],
-    high: Sequence[int],
-    *,
+    b: Any, x: Any, kernel: Sequence[int], strides: Sequence[int], low: Sequence[int],
+    high: Sequence[int], *,
     count_include_pad: bool,
-) -> Any:
+) -> Any:  # fmt: skip
     """Build the mean of each image's windows, then of the depths: counts are products of counts."""
     dtype = b.type_of(x).dtype
     if not is_float(dtype):
@@ -98,12 +82,9 @@ def avg_pool3d(
 
 
 def _pooled(
-    b: Any,
-    x: Any,
-    window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
-    over_images: Callable[..., Any],
-    over_depths: Callable[..., Any],
-) -> Any:
+    b: Any, x: Any, window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+    over_images: Callable[..., Any], over_depths: Callable[..., Any],
+) -> Any:  # fmt: skip
     """x [n, c, d, h, w] pooled along height and width, then along depth.
 
     window: kernel, strides and pads before and after, of (depth, height, width) each.
@@ -127,15 +108,9 @@ def _pooled(
 
 
 def transposed_conv3d(
-    b: Any,
-    x: Any,
-    weight: Any,
-    strides: Sequence[int],
-    low: Sequence[int],
-    high: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-) -> Any:
+    b: Any, x: Any, weight: Any, strides: Sequence[int], low: Sequence[int], high: Sequence[int],
+    dilations: Sequence[int], groups: int,
+) -> Any:  # fmt: skip
     """Build the gradient of a convolution: `conv3d` of x with zeros between, by reversed weights.
 
     weight: [c, f / groups, kd, kh, kw]. low, high: the number of elements to crop at the ends of
@@ -144,7 +119,7 @@ def transposed_conv3d(
     kernel = [int(k) for k in b.type_of(weight).shape[2:]]
     reach = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
     for axis, stride in enumerate(strides, start=2):
-        x = _apart(b, x, axis, stride)
+        x = spaced(b, x, axis, stride - 1)
     start, stop = ([max(0, r - c) for r, c in zip(reach, cut, strict=True)] for cut in (low, high))
     out = conv3d(b, x, _reversed(b, weight, groups), (1, 1, 1), start, stop, dilations, groups)
     # What is cut beyond the reach of a window holds no product, nor do zeros that are added.
@@ -155,22 +130,6 @@ def transposed_conv3d(
                 raise unsupported("pads larger than the window: expected static sizes")
             out = take(b, out, axis, max(0, first - r), size - max(0, last - r))
     return out
-
-
-def _apart(b: Any, x: Any, axis: int, stride: int) -> Any:
-    """x with `stride - 1` zeros between neighbours along an axis of static size."""
-    dims = b.dims(x)
-    size = dims[axis]
-    if isinstance(size, SymbolicSize):
-        raise unsupported("a dynamic size of a transposed convolution over volumes: expected none")
-    if stride == 1 or size == 0:
-        return x
-    wide = b.expand_dims(x, axis + 1)
-    none = (0,) * (len(dims) + 1)
-    high = tuple(stride - 1 if i == axis + 1 else 0 for i in range(len(dims) + 1))
-    wide = b.pad(wide, low=none, high=high, value=0.0)
-    flat = reshape_to(b, wide, (*dims[:axis], size * stride, *dims[axis + 1 :]))
-    return take(b, flat, axis, 0, size * stride - stride + 1)
 
 
 def _reversed(b: Any, weight: Any, groups: int) -> Any:

@@ -10,7 +10,6 @@ location of the Python line that made it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax  # pyright: ignore[reportMissingImports]
@@ -19,18 +18,16 @@ from jax._src import source_info_util  # pyright: ignore[reportMissingImports]
 from jax._src.interpreters import partial_eval  # pyright: ignore[reportMissingImports]
 from jax.extend import core  # pyright: ignore[reportMissingImports]
 
-from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
-from pyc_mlir.frontends.hlo import composites
 from pyc_mlir.frontends.hlo.call import Call
-from pyc_mlir.frontends.hlo.control import Loops, select_branch
+from pyc_mlir.frontends.hlo.importer import HloImporter
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.importing.importer import MISSING, Argument, Lift, SourceNode
 from pyc_mlir.frontends.importing.shaping import chain, take
-from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, sizes
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.importing.stated import Ignored, Stated
 from pyc_mlir.frontends.jax.keys import constant_of, on_words, physical
 from pyc_mlir.frontends.jax.primitives import IGNORED, PRIMITIVES
@@ -69,14 +66,9 @@ _IGNORED_OF_CALLS: Ignored = {
 
 
 def import_jaxpr(
-    jaxpr: Any,
-    arguments: Sequence[str],
-    results: Sequence[str],
-    source: str,
-    *,
-    context: ir.Context | None = None,
-    name: str = "main",
-) -> ir.Module:
+    jaxpr: Any, arguments: Sequence[str], results: Sequence[str], source: str, *,
+    context: ir.Context | None = None, name: str = "main",
+) -> ir.Module:  # fmt: skip
     """Return the pyc module with one function `name` that computes a closed jaxpr.
 
     arguments, results: names for messages and for the signature.
@@ -116,16 +108,13 @@ def _dtype_of(var: Any) -> Any:
     return physical(var.aval).dtype
 
 
-class _JaxprImporter:
+class _JaxprImporter(HloImporter):
     """State of one import."""
 
     def __init__(self, closed: Any, source: str) -> None:
         self.closed = closed
-        self.source = source
         self.consts = [constant_of(c) for c in closed.consts]
-        self.importer = Importer(source, sum(c.nbytes for c in self.consts))
-        self.count = 0
-        self.loops = Loops()
+        super().__init__(source, sum(c.nbytes for c in self.consts))
         # The equation that is imported by a jaxpr of its own.
         self._within: SourceNode | None = None
         # The call around the equation: JAX's own functions are traced once, for all their callers.
@@ -138,30 +127,12 @@ class _JaxprImporter:
         kept = kept_arguments(self.closed)
         declared = [self._argument(arguments[i], physical(jaxpr.invars[i].aval)) for i in kept]
 
-        def body(values: Sequence[ir.Value]) -> list[tuple[str, ir.Value]]:
+        def body(values: Sequence[ir.Value]) -> list[tuple[str, Any]]:
             given = dict(zip(kept, values, strict=True))
-            out = self._inline(
-                self.closed, [given.get(i, MISSING) for i in range(len(jaxpr.invars))]
-            )
-            if self.importer.findings:
-                raise self._refused()
-            return list(zip(results, map(self.importer.emitted, out), strict=True))
+            every = [given.get(i, MISSING) for i in range(len(jaxpr.invars))]
+            return list(zip(results, self._inline(self.closed, every), strict=True))
 
-        made = self.importer.function(name, declared, body)
-        self.loops.tell()
-        return made
-
-    def _refused(self) -> UnsupportedModel:
-        breaks, untried = tuple(self.importer.findings), len(self.importer.untried)
-        return UnsupportedModel(
-            ImportReport(
-                self.count,
-                "nodes",
-                self.source,
-                breaks,
-                untried,
-            )
-        )
+        return self.function(name, declared, body)
 
     def _argument(self, label: str, aval: Any) -> Argument:
         dtype = aval.dtype
@@ -214,15 +185,10 @@ class _JaxprImporter:
             if words is not None:
                 return self._replaced(site, words, operands)
         except PycError as error:
-            if isinstance(error, UnsupportedModel):
-                raise
-            self.importer.record(site, error)
-            return ()
+            return self.refused(site, error)
         handler = PRIMITIVES.get(name)
         if handler is None:
-            why = "PyC has no rule for this primitive"
-            self.importer.record(site, unsupported(why, ReasonCode.UNSUPPORTED_OP))
-            return ()
+            return self.unknown(site, "primitive")
         parameters = Stated(self._parameters(p), "parameter", IGNORED)
         outputs = self.importer.node(
             site, operands, lambda b, lift: handler(Call(b, operands, lift), parameters), parameters
@@ -338,17 +304,11 @@ class _JaxprImporter:
         made = [self._stacked(site, c, a) for c, a in zip(columns, avals, strict=True)]
         return [*carry, *made]
 
-    def _one(
-        self, site: SourceNode, operands: Sequence[Any], apply: Callable[[Any, Lift], Any]
-    ) -> Any:
-        outputs = self.importer.node(site, operands, apply)
-        return outputs[0] if outputs else MISSING
-
     def _row(self, site: SourceNode, x: Any, step: int) -> Any:
         def row(b: Any, lift: Lift) -> Any:
             return b.squeeze(take(b, lift(0), 0, step, step + 1), 0)
 
-        return self._one(site, [x], row)
+        return self.one(site, [x], row)
 
     def _stacked(self, site: SourceNode, rows: Sequence[Any], aval: Any) -> Any:
         if not rows:
@@ -357,7 +317,7 @@ class _JaxprImporter:
         def stack(b: Any, lift: Lift) -> Any:
             return chain(b, [b.expand_dims(lift(i), 0) for i in range(len(rows))], 0)
 
-        return self._one(site, rows, stack)
+        return self.one(site, rows, stack)
 
     def _while(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
@@ -384,36 +344,22 @@ class _JaxprImporter:
         if isinstance(which, np.ndarray):
             index = min(max(int(which), 0), len(branches) - 1)
             return self._inline(branches[index], given)
-        made = [self._inline(branch, given) for branch in branches]
-        return [
-            self._one(site, [which, *cases], partial(_selected, [which, *cases]))
-            for cases in zip(*made, strict=True)
-        ]
+        return self.selected(site, which, [self._inline(branch, given) for branch in branches])
 
     def _composite(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
         """Build the op of that name, or the decomposition."""
         given = {key: jax.tree.unflatten(tree, leaves) for key, leaves, tree in p["attributes"]}
-        attributes = Stated(given, "attribute", {})
         name, decomposition = p["name"], p["jaxpr"]  # a parameter that is not read is refused
-        out = composites.by_name(self.importer, site, operands, name, attributes)
+        out = self.composite(site, operands, name, given)
         return out or self._inline(decomposition, operands)
 
     def _dim_as_value(
         self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
         """Return a dimension as an i32 scalar."""
-        vector = sizes([self.extent(p["dim"])])
-
-        def scalar(b: Any, lift: Lift) -> Any:
-            return b.cast(b.reshape(lift(0), shape=()), dtype=DTYPES["i32"])
-
-        return [self._one(site, [vector], scalar)]
-
-
-def _selected(operands: Sequence[Any], b: Any, lift: Lift) -> Any:
-    return select_branch(Call(b, operands, lift))
+        return [self.size(site, self.extent(p["dim"]))]
 
 
 _STRUCTURED: dict[str, Callable[..., Sequence[Any]]] = {

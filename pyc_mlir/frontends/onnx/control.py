@@ -19,8 +19,8 @@ from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.importer import MISSING, Importer, SourceNode
 from pyc_mlir.frontends.importing.shaping import chain, take
 from pyc_mlir.frontends.importing.stated import Stated
-from pyc_mlir.frontends.onnx.bounds import all_nodes
-from pyc_mlir.frontends.onnx.shared.handler import stated_attributes
+from pyc_mlir.frontends.onnx.ops.node import IGNORED, attributes_of
+from pyc_mlir.frontends.onnx.reading import all_nodes
 
 CONTROL = frozenset({"If", "Loop", "Scan"})
 _MAX_STEPS, _MAX_NODES = 256, 20_000
@@ -43,7 +43,7 @@ class Unroller:
         """Return the node's results. Raises PycError for a form that cannot be unrolled."""
         if any(operand is MISSING for operand in operands):
             return [MISSING] * len(node.output)
-        attributes = stated_attributes(node)
+        attributes = Stated(attributes_of(node), "attribute", IGNORED)
         rule = {"If": self._if, "Loop": self._loop, "Scan": self._scan}[node.op_type]
         out = rule(site, attributes, operands)
         attributes.require_all_read()

@@ -12,7 +12,7 @@ imported with dynamic dimensions is imported at the sizes of a compile's `inputs
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +27,22 @@ from pyc_mlir.frontends.importing.builders import GraphBuilder
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.importing.stated import Stated
 from pyc_mlir.frontends.islands.node import is_tested, island
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
-from pyc_mlir.frontends.onnx.bounded import SOURCES, require_rows_apart, same_count
-from pyc_mlir.frontends.onnx.bounds import all_nodes, inner_graphs
 from pyc_mlir.frontends.onnx.control import CONTROL, Unroller
-from pyc_mlir.frontends.onnx.model import (
-    UNKNOWN_OP,
+from pyc_mlir.frontends.onnx.model import UNKNOWN_OP, PreparedModel, prepare
+from pyc_mlir.frontends.onnx.ops.node import HANDLERS, pyc_dtype
+from pyc_mlir.frontends.onnx.reading import (
+    DEFAULT_DOMAINS,
     ModelSource,
-    PreparedModel,
+    all_nodes,
     bad_model,
-    prepare,
+    live_nodes,
+    names_of,
+    opset_of,
     read_model,
-    unread_weights,
 )
-from pyc_mlir.frontends.onnx.names import is_default_domain, node_name, opset_of, qualified_op
-from pyc_mlir.frontends.onnx.shared.handler import (
-    HANDLERS,
-    OnnxNode,
-    pyc_dtype,
-    stated_attributes,
-)
+from pyc_mlir.frontends.onnx.weights import unread_weights
 from pyc_mlir.frontends.onnx.work import refused
 
 # The remedy of a node that could be an island.
@@ -57,16 +51,19 @@ _NCHWC = "com.microsoft.nchwc"
 _LAYOUT = (
     "a layout for one machine; save the model at onnxruntime's optimization level EXTENDED or lower"
 )
+# Ops whose number of rows depends on data, and ops that compute each element alone.
+_SOURCES = frozenset({"NonMaxSuppression"})
+_ONE_BY_ONE = frozenset(
+    {"Identity", "Cast", "Neg", "Abs", "Sqrt", "Exp", "Log", "Sigmoid", "Tanh", "Relu", "Floor",
+     "Ceil", "Round", "Add", "Sub", "Mul", "Div", "Max", "Min", "Equal", "Greater", "Less", "Not"}
+)  # fmt: skip
 
 
 def import_onnx(
-    model: str | Path | bytes | onnx.ModelProto,
-    *,
-    context: ir.Context | None = None,
-    name: str = "main",
-    islands: bool = False,
+    model: str | Path | bytes | onnx.ModelProto, *,
+    context: ir.Context | None = None, name: str = "main", islands: bool = False,
     shapes: Sequence[Any] = (),
-) -> ir.Module:
+) -> ir.Module:  # fmt: skip
     """Return the pyc module with a function `name` that computes `model`.
 
     `model` is a path, the bytes of a file or a ModelProto, of opset 13 to 28; older ones go through
@@ -98,7 +95,7 @@ class _Importer:
         self.values: dict[str, Any] = {}
         self._shapes = iter(shapes)
         self._sizes: dict[str, int] = {}  # of dynamic dimensions, as `shapes` give them
-        # The number of rows that count, of values that are buffers (bounded.py).
+        # The number of rows that count, of values that are buffers (`keeps_rows`).
         self.counts: dict[str, Any] = {}
         # The node of the model's own graph that is being imported, from 0.
         self._place = 0
@@ -107,7 +104,6 @@ class _Importer:
         """Build the module; raise UnsupportedModel after all nodes were tried."""
         self._read_initializers()
         self.importer = Importer(self.source.name, sum(v.nbytes for v in self.values.values()))
-        self.unroller = Unroller(self.importer, self._inner)
         inputs = [i for i in self.graph.input if i.name not in self.values]
         arguments = [self._argument(info) for info in inputs]
         return self.importer.function(name, arguments, partial(self._body, arguments))
@@ -116,7 +112,7 @@ class _Importer:
         self, arguments: Sequence[Argument], values: Sequence[ir.Value]
     ) -> list[tuple[str, ir.Value]]:
         self.values.update({a.name: v for a, v in zip(arguments, values, strict=True)})
-        live = _live_nodes(self.graph)
+        live = live_nodes(self.graph)
         for index, node in enumerate(self.graph.node):
             if index in live:
                 self._import_node(index, node)
@@ -180,24 +176,22 @@ class _Importer:
     def _import_node(self, index: int, node: onnx.NodeProto) -> None:
         """Give values to the node's outputs, MISSING if it cannot be imported."""
         operands = [self._operand(name) for name in node.input]
-        site = SourceNode(node_name(node), qualified_op(node), index + 1)
-        count = self._count(site, node, operands)
+        site = SourceNode(*names_of(node), index + 1)
+        count = self._count(site, node, operands) if self.counts else None
         refused_before = len(self.importer.findings)
         if count is MISSING:
             outputs = ()
-        elif node.op_type in CONTROL and is_default_domain(node):
+        elif site.op in CONTROL:
             outputs = self._controlled(site, node, operands)
-        elif qualified_op(node) in HANDLERS:
-            attributes = stated_attributes(node)
-            apply = partial(_apply, node, operands, attributes)
-            outputs = self.importer.node(site, operands, apply, attributes)
+        elif handler := HANDLERS.get(site.op):
+            outputs = self.importer.node(site, operands, handler.bound(node, operands))
         else:
             why = _LAYOUT if node.domain == _NCHWC else UNKNOWN_OP
             self.importer.record(site, unsupported(why, ReasonCode.UNSUPPORTED_OP))
             outputs = ()
         if len(self.importer.findings) > refused_before and is_tested(site.op, node):
             outputs = self._island(site, node, operands)
-        if qualified_op(node) in SOURCES and len(outputs) > 1:
+        if site.op in _SOURCES and len(outputs) > 1:
             count = outputs[1]
         for i, output in enumerate(node.output):
             self.values[output] = outputs[i] if i < len(outputs) else MISSING
@@ -226,16 +220,22 @@ class _Importer:
     def _count(self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]) -> Any:
         """Return the number of rows that count in the results, None for all; MISSING if mixed."""
         names = {name for inner in all_nodes([node]) for name in inner.input}
-        bounded = [name in self.counts for name in node.input]
         if names.isdisjoint(self.counts):
             return None
         ranks = [self._rank(operand) for operand in operands]
-        try:
-            require_rows_apart(node, operands, ranks, bounded)
-            return same_count(self.counts, node.input)
-        except PycError as error:
-            self.importer.record(site, error)
-            return MISSING
+        bounded = [name in self.counts for name in node.input]
+        apart = node.domain in DEFAULT_DOMAINS and keeps_rows(node, operands, ranks, bounded)
+        counts = {id(c): c for c in map(self.counts.get, node.input) if c is not None}
+        if apart and len(counts) == 1:
+            return next(iter(counts.values()))
+        why = "results of two suppressions in one op: expected those of one"
+        if not apart:
+            why = (
+                f"{node.op_type} of a result whose rows depend on data: expected ops that keep "
+                "rows apart; cut the model there, and go on with the rows that count"
+            )
+        self.importer.record(site, unsupported(why))
+        return MISSING
 
     def _rank(self, value: Any) -> int:
         """Return the rank of a value; 0 for one that is left out or missing."""
@@ -250,12 +250,16 @@ class _Importer:
         outer, self._place = self._place, site.place - 1
         before, self.importer.b.may_not_run = self.importer.b.may_not_run, True
         try:
-            return self.unroller.outputs(site, node, operands)
+            return self._unroller.outputs(site, node, operands)
         except PycError as error:
             self.importer.record(site, error)
             return ()
         finally:
             self._place, self.importer.b.may_not_run = outer, before
+
+    @cached_property
+    def _unroller(self) -> Unroller:
+        return Unroller(self.importer, self._inner)
 
     def _inner(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
         """Import the nodes of a graph inside of a node; what it names is known to all behind."""
@@ -266,7 +270,7 @@ class _Importer:
                 raise unsupported("weights in files beside the model, in a graph inside of a node")
             self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
         self.values.update({i.name: v for i, v in zip(graph.input, inputs, strict=True)})
-        live = _live_nodes(graph)
+        live = live_nodes(graph)
         for index, node in enumerate(graph.node):
             if index in live:
                 self._import_node(self._place, node)
@@ -292,28 +296,39 @@ class _Importer:
             raise PycError(error.code, f"{where}: {error.message}") from error
 
 
-def _live_nodes(graph: onnx.GraphProto) -> set[int]:
-    """Return the numbers, from 0, of the nodes that an output needs: ONNX has no effects."""
-    needed = {o.name for o in graph.output}
-    live = set()
-    for index, node in reversed(list(enumerate(graph.node))):
-        if not needed.isdisjoint(node.output):
-            live.add(index)
-            for inner in all_nodes([node]):
-                needed.update(inner.input)
-                needed.update(o.name for body in inner_graphs(inner) for o in body.output)
-    return live
+def keeps_rows(
+    node: onnx.NodeProto, operands: Sequence[Any], ranks: Sequence[int], bounded: Sequence[bool]
+) -> bool:
+    """Return whether row i of each result depends on row i of the bounded buffers alone.
 
+    NonMaxSuppression of computed boxes returns rows for the greatest possible number of boxes; rows
+    after the selected boxes are -1. Ops that do not mix rows may follow: their results are such
+    buffers too, and rows after the count have no meaning. Other ops are refused, because they would
+    use these rows. For each such output of the model, the program has one more result,
+    `<output>.count`: an i64 of rank 0.
 
-def _apply(
-    node: onnx.NodeProto, operands: Sequence[Any], attributes: Stated, builder: Any, lift: Lift
-) -> tuple:
-    """Run a node's handler. Raises PycError for an output that the handler does not give."""
-    request = OnnxNode(node, builder, operands, lift, attributes)
-    out = HANDLERS[qualified_op(node)](request)
-    request.require_inputs_read()
-    outputs = out if isinstance(out, tuple) else (out,)
-    for i, name in enumerate(node.output):
-        if name and (i >= len(outputs) or outputs[i] is None):
-            raise unsupported(f"output {i} (`{name}`): expected only {len(outputs)} outputs")
-    return outputs
+    operands: arrays where they are known. ranks: of the operands. bounded: which are buffers.
+    """
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    others = [rank for rank, rows in zip(ranks, bounded, strict=True) if not rows]
+    least = min(rank for rank, rows in zip(ranks, bounded, strict=True) if rows)
+    if node.op_type in _ONE_BY_ONE:
+        return all(rank < least for rank in others)
+    if node.op_type == "Gather":
+        axis = attributes.get("axis", 0) % max(ranks[0], 1)
+        return axis == 0 if bounded[1] and not bounded[0] else axis != 0 and not bounded[1]
+    if node.op_type == "GatherND":
+        return bounded[1] and not bounded[0] and not attributes.get("batch_dims", 0)
+    if node.op_type in ("Concat", "Split"):
+        return (
+            all(b for b in bounded[:1])
+            and attributes.get("axis", 0) % ranks[0] != 0
+            and (node.op_type == "Split" or all(bounded))
+        )
+    if node.op_type in ("Slice", "Squeeze", "Unsqueeze"):
+        place = 3 if node.op_type == "Slice" else 1
+        axes = operands[place] if len(operands) > place else None
+        grown = axes.size if node.op_type == "Unsqueeze" and isinstance(axes, np.ndarray) else 0
+        rank = ranks[0] + grown
+        return isinstance(axes, np.ndarray) and all(int(a) % rank != 0 for a in axes.reshape(-1))
+    return False

@@ -1,41 +1,51 @@
-"""From a file, bytes or a ModelProto to a checked model of an opset that the importer reads.
+"""From a protobuf to a checked model of an opset that the importer reads.
 
-Checks, in this order: the bytes are within bounds (bounds.py) and parse; the opset is at most
-`NEWEST`; weights are as large as their types require and lie inside the model's directory
-(weights.py); onnx's checker accepts the rest; older opsets convert to `OLDEST`; functions are
-inlined; the shapes and types fit (onnx's shape inference in strict mode).
+Checks, in this order: the opset is at most `NEWEST`; nodes are within bounds (reading.py); weights
+are as large as their types require and lie inside the model's directory (weights.py); onnx's
+checker accepts the rest; older opsets convert to `OLDEST`; functions are inlined; the shapes and
+types fit (onnx's shape inference in strict mode).
 """
 
-import os
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError
 
 from pyc_mlir.artifact.import_report import GraphBreak, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.printable import one_line
-from pyc_mlir.dialects.util.files import file_error, open_plain
-from pyc_mlir.frontends.onnx.bounds import all_nodes, check_nodes, check_size, scan
-from pyc_mlir.frontends.onnx.functions import with_functions_inlined
-from pyc_mlir.frontends.onnx.inference import NATIVE_ERRORS, shape_error
-from pyc_mlir.frontends.onnx.model_files import MissingFile
-from pyc_mlir.frontends.onnx.names import (
-    is_default_domain,
-    node_name,
+from pyc_mlir.frontends.onnx.ops.node import SIMPLE
+from pyc_mlir.frontends.onnx.reading import (
+    DEFAULT_DOMAINS,
+    ModelSource,
+    all_nodes,
+    bad_model,
+    check_nodes,
+    names_of,
     opset_of,
-    qualified_op,
     schema_of,
+    schemas_of,
 )
-from pyc_mlir.frontends.onnx.shared.handler import SIMPLE
-from pyc_mlir.frontends.onnx.tensor_names import with_printable_names
-from pyc_mlir.frontends.onnx.weights import ModelWeights, split_weights
+from pyc_mlir.frontends.onnx.weights import (
+    MissingFile,
+    ModelWeights,
+    split_weights,
+    unread_weights,
+)
 from pyc_mlir.frontends.onnx.work import refused
 
+# What onnx's native code raises at a model: sizes of lists in attributes end as any of these.
+NATIVE_ERRORS = (
+    onnx.shape_inference.InferenceError,
+    IndexError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 OLDEST, NEWEST = 13, 28
 _RESIZE_WITH_COORDINATES = 11
 _HARD = "pyc.hard "
@@ -45,64 +55,7 @@ _PREVIEW = "ai.onnx.preview"
 # Of functions that stand for ONNX's own until they are inlined.
 _OWN_DOMAIN = "pyc.inlined"
 UNKNOWN_OP = "PyC does not know this op"
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """The origin of a model: the name for messages and locations, and its directory if any."""
-
-    name: str
-    directory: Path | None
-
-
-def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, ModelSource]:
-    """Read the protobuf without checking it. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
-    if isinstance(model, onnx.ModelProto):
-        return with_printable_names(model), ModelSource("<onnx>", None)
-    if isinstance(model, bytes):
-        return _parse(model, "<onnx>"), ModelSource("<onnx>", None)
-    path = Path(model)
-    try:
-        with open_plain(path) as file:
-            check_size(os.fstat(file.fileno()).st_size)
-            data = file.read()
-    except OSError as error:
-        raise file_error(error, "an ONNX file", path) from None
-    except ValueError as error:
-        raise bad_model(str(path), str(error)) from None
-    return _parse(data, str(path)), ModelSource(one_line(path), path.resolve().parent)
-
-
-def _parse(data: bytes, name: str) -> onnx.ModelProto:
-    model = onnx.ModelProto()
-    try:
-        scan(data)
-        model.ParseFromString(data)
-    except ValueError as error:
-        raise bad_model(name, str(error)) from None
-    except DecodeError as error:
-        raise bad_model(
-            name, f"expected an ONNX protobuf, got {len(data)} bytes: {error}"
-        ) from error
-    return with_printable_names(model)
-
-
-def bad_model(name: str, problem: str) -> PycError:
-    """Return the error for a malformed model."""
-    # onnx's own messages have several lines, and names in them.
-    return PycError(
-        ReasonCode.BAD_MODEL,
-        f"{one_line(name)}: {' '.join(problem.split())}; export the model again",
-    )
-
-
-def unread_weights(name: str, error: OSError | MissingFile) -> PycError:
-    """Return the error for weights whose file, beside the model, is missing or unreadable."""
-    problem = str(error) if isinstance(error, MissingFile) else f"weights: {error}"
-    remedy = "put that file, readable, where the exporter wrote it, beside the model"
-    return PycError(
-        ReasonCode.FILE_ACCESS, " ".join(problem.split()), where=one_line(name), remedy=remedy
-    )
+Schemas = Sequence[tuple[onnx.NodeProto, onnx.defs.OpSchema | None]]
 
 
 @dataclass(frozen=True)
@@ -136,14 +89,15 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
     except ValueError as error:
         raise bad_model(source.name, str(error)) from error
     _state_domains(light)
-    _refuse_undefined(light, source, opset or NEWEST, known_ops)
+    schemas = schemas_of(light, opset or NEWEST)
+    _refuse_undefined(light, source, opset or NEWEST, schemas, known_ops)
     _check(light, source)
-    _check_attributes(light, source, opset or NEWEST)
+    _check_attributes(schemas, source)
     _state_defaults_of(light, opset or NEWEST)
     if opset is not None and opset < OLDEST:
         light, opset = _converted(light, source, opset), OLDEST
     light = _inlined(light, opset or NEWEST, known_ops)
-    error = shape_error(light)
+    error = _shape_error(light)
     if error is not None:
         raise bad_model(source.name, f"expected types and shapes that fit, got: {error}") from error
     return PreparedModel(light, weights)
@@ -154,29 +108,29 @@ def _state_domains(model: onnx.ModelProto) -> None:
 
     onnxruntime itself reads such models.
     """
-    nodes = [n for n in all_nodes(model.graph.node) if n.domain == _MICROSOFT]
+    used = set()
     for node in all_nodes(model.graph.node):
-        if is_default_domain(node) and node.op_type == "SimplifiedLayerNormalization":
+        if node.domain in DEFAULT_DOMAINS and node.op_type == "SimplifiedLayerNormalization":
             node.domain = _MICROSOFT
-            nodes.append(node)
-    for domain in sorted({n.domain for n in nodes} - {o.domain for o in model.opset_import}):
+        used |= {node.domain} & {_MICROSOFT}
+    for domain in used - {o.domain for o in model.opset_import}:
         model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
 
 
 def _refuse_undefined(
-    model: onnx.ModelProto, source: ModelSource, opset: int, known_ops: set[str]
+    model: onnx.ModelProto, source: ModelSource, opset: int, schemas: Schemas, known_ops: set[str]
 ) -> None:
     """Refuse ops that ONNX itself lacks at this opset: the checker would stop at the first."""
-    undefined = [is_default_domain(n) and not schema_of(n, opset) for n in model.graph.node]
+    undefined = [n.domain in DEFAULT_DOMAINS and not schema for n, schema in schemas]
     if not any(undefined):
         return
     findings = []
     pairs = zip(model.graph.node, undefined, strict=True)
     for place, (node, absent) in enumerate(pairs, start=1):
-        if absent or qualified_op(node) not in known_ops:
+        name, op = names_of(node)
+        if absent or op not in known_ops:
             why = f"ONNX has no such op in opset {opset}" if absent else UNKNOWN_OP
-            code = ReasonCode.UNSUPPORTED_OP
-            findings.append(GraphBreak(node_name(node), qualified_op(node), code, why, place))
+            findings.append(GraphBreak(name, op, ReasonCode.UNSUPPORTED_OP, why, place))
     raise UnsupportedModel(refused(source.name, model, findings))
 
 
@@ -209,20 +163,16 @@ def _is_ranked(info: onnx.ValueInfoProto) -> bool:
     return info.type.tensor_type.HasField("shape") if tensor else info.HasField("type")
 
 
-def _check_attributes(model: onnx.ModelProto, source: ModelSource, opset: int) -> None:
+def _check_attributes(schemas: Schemas, source: ModelSource) -> None:
     """Check that attributes have ONNX's types, which onnx's checker takes on trust."""
-    for node in model.graph.node:
-        schema = schema_of(node, opset)
+    for node, schema in schemas:
         for attribute in node.attribute if schema else ():
             expected = schema.attributes.get(attribute.name) if schema else None
             wanted = str(expected.type).rpartition(".")[2] if expected else ""
             found = onnx.AttributeProto.AttributeType.Name(attribute.type)
             if expected and found != wanted:
-                raise bad_model(
-                    source.name,
-                    f"node {node_name(node)}: attribute `{attribute.name}`: expected {wanted}, "
-                    f"got {found}",
-                )
+                where = f"node {names_of(node)[0]}: attribute `{attribute.name}`"
+                raise bad_model(source.name, f"{where}: expected {wanted}, got {found}")
 
 
 def _state_defaults_of(model: onnx.ModelProto, opset: int) -> None:
@@ -236,14 +186,14 @@ def _state_defaults_of(model: onnx.ModelProto, opset: int) -> None:
     for node in model.graph.node:
         name, value = meant.get(node.op_type, ("", None))
         stated = any(a.name == name for a in node.attribute)
-        if name and is_default_domain(node) and not stated:
+        if name and node.domain in DEFAULT_DOMAINS and not stated:
             node.attribute.append(onnx.helper.make_attribute(name, value))
 
 
 def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.ModelProto:
     # The converter flattens what a Softmax before opset 13 spans, and passes over Hardmax.
     for node in model.graph.node:
-        if node.op_type == "Hardmax" and is_default_domain(node):
+        if node.op_type == "Hardmax" and node.domain in DEFAULT_DOMAINS:
             node.op_type, node.name = "Softmax", f"{_HARD}{node.name}"
     try:
         converted = onnx.version_converter.convert_version(model, OLDEST)
@@ -274,19 +224,20 @@ def _state_coordinates(model: onnx.ModelProto) -> None:
     """State the defaults of Upsample and the first Resize, which onnx's converter would replace."""
     meant = {_COORDINATES: "asymmetric", "nearest_mode": SIMPLE}
     for node in model.graph.node:
-        if node.op_type == "Resize" and is_default_domain(node):
+        if node.op_type == "Resize" and node.domain in DEFAULT_DOMAINS:
             node.attribute.extend(onnx.helper.make_attribute(*pair) for pair in meant.items())
 
 
 def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.ModelProto:
     """Inline local functions, and ONNX's ops that the importer lacks but ONNX defines by others."""
     if model.functions:
-        model = with_functions_inlined(model)
+        model = _with_functions_inlined(model)
     bodies, whole = set(), True
     for node in model.graph.node:
+        if node.domain in DEFAULT_DOMAINS and node.op_type in known_ops:
+            continue
         schema = schema_of(node, opset) or _preview_schema(node, model)
-        known = is_default_domain(node) and node.op_type in known_ops
-        if schema and not known and _has_body(schema):
+        if schema and _has_body(schema):
             bodies.add((node.domain, node.op_type))
             whole &= "" not in node.input
             _state_defaults(node, schema)
@@ -376,3 +327,119 @@ def _has_body(schema: onnx.defs.OpSchema) -> bool:
     return any(
         getattr(schema, f"has_{kind}") for kind in ("function", "context_dependent_function")
     )
+
+
+def _with_functions_inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model without its own functions; its nodes may get attributes.
+
+    onnx's inliner puts a function's body in place of a call, and drops an attribute of the body
+    that refers to one which the call does not give. It does not know the defaults that a function
+    states for its attributes, so these are stated at the calls first.
+    """
+    if not any(function.attribute_proto for function in model.functions):
+        return onnx.inliner.inline_local_functions(model)
+    # One function at a time, callers first: only then is it known what a call inside of another
+    # function gives.
+    for name in _callers_first(model):
+        functions = [f for f in model.functions if (f.domain, f.name) == name]
+        _state_function_defaults(all_nodes(model.graph.node), functions)
+        model = onnx.inliner.inline_selected_functions(model, [name])
+    return model
+
+
+def _callers_first(model: onnx.ModelProto) -> list[tuple[str, str]]:
+    """Return the functions that the graph calls, also indirectly, callers before callees."""
+    bodies: dict[tuple[str, str], list[onnx.NodeProto]] = {}
+    for function in model.functions:
+        bodies.setdefault((function.domain, function.name), []).extend(function.node)
+    done: dict[tuple[str, str], None] = {}
+
+    def visit(nodes: Sequence[onnx.NodeProto]) -> None:
+        for node in all_nodes(nodes):
+            name = node.domain, node.op_type
+            if name in bodies and name not in done:
+                visit(bodies[name])
+                done[name] = None
+
+    visit(model.graph.node)
+    return list(reversed(done))
+
+
+def _state_function_defaults(
+    nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.FunctionProto]
+) -> None:
+    """Write the functions' defaults out at the calls that leave their attributes out."""
+    by_name = {(f.domain, f.name, f.overload): f for f in functions}
+    for node in nodes:
+        function = by_name.get((node.domain, node.op_type, node.overload))
+        if function is not None:
+            given = {a.name for a in node.attribute}
+            node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
+
+
+def _shape_error(model: onnx.ModelProto) -> Exception | None:
+    """Return why the nodes' types, attributes and shapes contradict each other; else None.
+
+    Data is not propagated as onnx does, for which a tensor of a terabyte is a list of as many
+    sizes. onnx takes the product of a size and a scale of a Resize exactly, and onnxruntime in f32,
+    in which 10 * 0.7 is 7. If onnx objects, the sizes of such results are stated and the check is
+    repeated.
+    """
+    error = _strict_error(model)
+    if error is None:
+        return None
+    stated = _with_sizes_of_resizes(model)
+    return error if stated is None or _strict_error(stated) is not None else None
+
+
+def _strict_error(model: onnx.ModelProto) -> Exception | None:
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except NATIVE_ERRORS as error:
+        return error
+    return None
+
+
+def _with_sizes_of_resizes(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return a copy with sizes in place of Resize's constant scales; None if none has any."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    scales = {t.name: t for t in made.graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
+    found = False
+    for number, node in enumerate(made.graph.node):
+        known = scales.get(node.input[2]) if len(node.input) > 2 else None
+        if node.op_type == "Resize" and node.domain in DEFAULT_DOMAINS and known is not None:
+            sizes = _sizes(made, node, onnx.numpy_helper.to_array(known).reshape(-1))
+            if not sizes:
+                return None
+            name = f"sizes of Resize {number}"
+            values = np.array(list(sizes.values()), np.int64)
+            made.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+            node.input[:] = [node.input[0], node.input[1], "", name]
+            kept = [a for a in node.attribute if a.name != "axes"]
+            del node.attribute[:]
+            node.attribute.extend([*kept, onnx.helper.make_attribute("axes", list(sizes))])
+            found = True
+    return made if found else None
+
+
+def _sizes(model: onnx.ModelProto, node: onnx.NodeProto, scales: np.ndarray) -> dict[int, int]:
+    """Return by axis the result of a Resize of known sizes; none of a malformed node."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:]
+    for output in bare.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    try:
+        graph = onnx.shape_inference.infer_shapes(bare).graph
+    except NATIVE_ERRORS:
+        return {}
+    types = {i.name: i.type.tensor_type for i in (*graph.input, *graph.value_info)}
+    dims = types[node.input[0]].shape.dim if node.input[0] in types else ()
+    axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), range(len(dims)))
+    legal = len(axes) == len(scales) and all(-len(dims) <= a < len(dims) for a in axes)
+    if not legal or not (np.isfinite(scales) & (scales > 0)).all():
+        return {}
+    pairs = zip(axes, scales, strict=True)
+    known = [(a, s, dims[a].dim_value) for a, s in pairs if dims[a].HasField("dim_value")]
+    return {a: int(np.float32(size) * s) for a, s, size in known}

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 import onnx
 
 from pyc_mlir.artifact.import_report import NODES, GraphBreak, ImportReport
-from pyc_mlir.frontends.onnx.names import is_default_domain, opset_of, schema_of
+from pyc_mlir.frontends.onnx.reading import DEFAULT_DOMAINS, opset_of, schema_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 _MOVING = frozenset({"tensor", "sequence", "optional", "generator", "text"})
@@ -50,7 +50,7 @@ def _works(model: onnx.ModelProto, opset: int) -> list[int | None]:
 
 def family(node: onnx.NodeProto, opset: int) -> str:
     """Return the folder of ONNX's definition of the op; for other domains' ops the domain."""
-    if not is_default_domain(node):
+    if node.domain not in DEFAULT_DOMAINS:
         return node.domain
     schema = schema_of(node, opset)
     return PurePosixPath(schema.file.replace("\\", "/")).parent.name if schema else _UNKNOWN
@@ -94,7 +94,7 @@ def _work(node: onnx.NodeProto, shapes: Shapes, opset: int) -> int | None:
     given = [shapes.get(name) for name in node.input if name]
     made = [shapes.get(name) for name in node.output if name]
     known = [s for s in (*given, *made) if s is not None]
-    followed = is_default_domain(node) and kind not in (_UNKNOWN, "controlflow")
+    followed = node.domain in DEFAULT_DOMAINS and kind not in (_UNKNOWN, "controlflow")
     if not followed or len(known) < len(given) + len(made):
         return None
     rule = _RULES.get(node.op_type)

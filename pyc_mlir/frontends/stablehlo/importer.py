@@ -8,26 +8,22 @@ its op, others are imported by their decomposition. Locations are those of the s
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.names import name_in
-from pyc_mlir.frontends.hlo import composites
 from pyc_mlir.frontends.hlo.call import Call
-from pyc_mlir.frontends.hlo.control import Loops, select_branch
 from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
+from pyc_mlir.frontends.hlo.importer import HloImporter
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
-from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, sizes
-from pyc_mlir.frontends.importing.stated import Stated
+from pyc_mlir.frontends.importing.importer import MISSING, Argument, SourceNode
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.stablehlo.handlers import HANDLERS
-from pyc_mlir.frontends.stablehlo.op import StablehloOp, tensor_type
+from pyc_mlir.frontends.stablehlo.op import StablehloOp, python, tensor_type
 from pyc_mlir.frontends.stablehlo.regions import REGIONED
 
 _MAY_HAVE_EFFECTS = frozenset(
@@ -49,15 +45,12 @@ def import_stablehlo(module: ir.Module, source: str) -> ir.Module:
         return StableHloImporter(module, source).run()
 
 
-class StableHloImporter:
+class StableHloImporter(HloImporter):
     """State of one import."""
 
     def __init__(self, module: ir.Module, source: str) -> None:
-        self.source = source
+        super().__init__(source)
         self.functions = functions_of(module)
-        self.importer = Importer(source)
-        self.loops = Loops()
-        self.count = 0
         self.depth = 0
         self._constants: dict[ir.Attribute, np.ndarray] = {}
         self._blocks: dict[Any, list[ir.Operation]] = {}
@@ -68,20 +61,11 @@ class StableHloImporter:
         block = entry.regions[0].blocks[0]
         arguments = [self._argument(i, a) for i, a in enumerate(block.arguments)]
 
-        def body(values: Sequence[ir.Value]) -> list[tuple[str, ir.Value]]:
+        def body(values: Sequence[ir.Value]) -> list[tuple[str, Any]]:
             out = self.block(block, dict(zip(block.arguments, values, strict=True)))
-            if self.importer.findings:
-                raise self._refused()
-            return [(f"result{i}", self.importer.emitted(v)) for i, v in enumerate(out)]
+            return [(f"result{i}", v) for i, v in enumerate(out)]
 
-        made = self.importer.function(name, arguments, body)
-        self.loops.tell()
-        return made
-
-    def _refused(self) -> UnsupportedModel:
-        found = tuple(self.importer.findings)
-        untried = len(self.importer.untried)
-        return UnsupportedModel(ImportReport(self.count, "nodes", self.source, found, untried))
+        return self.function(name, arguments, body)
 
     def _argument(self, index: int, value: Any) -> Argument:
         type_ = tensor_type(value.type)
@@ -130,7 +114,7 @@ class StableHloImporter:
         site = self.site(op)
         try:
             if operation.name in ("func.call", "call"):
-                return self._call(_symbol(operation.attributes["callee"]), operands)
+                return self._call(op["callee"], operands)
             structured = _STRUCTURED.get(op.name)
             if structured is not None:
                 if any(o is MISSING for o in operands):
@@ -140,16 +124,10 @@ class StableHloImporter:
                 op.attributes.require_all_read()
                 return out
         except PycError as error:
-            if isinstance(error, UnsupportedModel):
-                raise
-            self.importer.record(site, error)
-            return ()
+            return self.refused(site, error)
         handler = HANDLERS.get(op.name)
         if handler is None:
-            self.importer.record(
-                site, unsupported("PyC has no rule for this operation", ReasonCode.UNSUPPORTED_OP)
-            )
-            return ()
+            return self.unknown(site, "operation")
         return self.importer.node(
             site, operands, lambda b, lift: handler(Call(b, operands, lift), op), op.attributes
         )
@@ -165,13 +143,6 @@ class StableHloImporter:
         if attribute not in self._constants:
             self._constants[attribute] = np.asarray(array_of(attribute))
         return self._constants[attribute]
-
-    def one(
-        self, op: StablehloOp, operands: Sequence[Any], apply: Callable[[Any, Lift], Any]
-    ) -> Any:
-        """Return the result of a node that stands for `op`; MISSING if it cannot be imported."""
-        outputs = self.importer.node(self.site(op), operands, apply)
-        return outputs[0] if outputs else MISSING
 
     def region(self, region: Any, operands: Sequence[Any], outer: dict[Any, Any]) -> list[Any]:
         """Return the results of a region of one block for its arguments."""
@@ -191,15 +162,16 @@ class StableHloImporter:
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
         """Build the op of that name, or the decomposition."""
-        attributes = Stated(_attributes(op), "attribute", {})
-        name, decomposition = op.text("name"), op.text("decomposition")
-        out = composites.by_name(self.importer, self.site(op), operands, name, attributes)
+        name, decomposition = op["name"], str(op.attributes["decomposition"]).strip('@"')
+        given = op.attributes.get("composite_attributes", ())
+        attributes = {a.name: python(a.attr) for a in given and ir.DictAttr(given)}
+        out = self.composite(self.site(op), operands, name, attributes)
         return out or self._call(decomposition, operands)
 
     def _custom_call(
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
-        target = op.text("call_target_name")
+        target = op["call_target_name"]
         if target in _CHECKS or target in _IDENTITIES:
             # What else a call states is for its target: it changes no result of these.
             dict(op.attributes)
@@ -210,14 +182,9 @@ class StableHloImporter:
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
         """Return the size of a dimension, followed as a `SymbolicSize` if it is dynamic."""
-        value, axis = operands[0], op.integer("dimension")
+        value, axis = operands[0], op["dimension"]
         dims = value.shape if isinstance(value, np.ndarray) else self.importer.b.dims(value)
-        vector = sizes([dims[axis]])
-
-        def scalar(b: Any, lift: Lift) -> Any:
-            return b.cast(b.reshape(lift(0), shape=()), dtype=np.dtype(np.int32))
-
-        return (self.one(op, [vector], scalar),)
+        return (self.size(self.site(op), dims[axis]),)
 
     def _while(
         self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
@@ -245,11 +212,9 @@ class StableHloImporter:
             inside = 0 <= index < len(regions)
             return self.region(regions[index if inside else -1], [], values)
         made = [self.region(r, [], values) for r in regions]
-        which = self.one(op, [which], lambda b, lift: b.convert(lift(0), np.dtype(np.int32)))
-        return [
-            self.one(op, [which, *cases], partial(_selected, [which, *cases]))
-            for cases in zip(*made, strict=True)
-        ]
+        site = self.site(op)
+        which = self.one(site, [which], lambda b, lift: b.convert(lift(0), np.dtype(np.int32)))
+        return self.selected(site, which, made)
 
     def probe(self, region: Any, operands: Sequence[np.ndarray]) -> list[Any]:
         """Compute a region's results for known operands."""
@@ -270,34 +235,9 @@ _STRUCTURED: dict[str, Callable[..., Sequence[Any]]] = {
 }
 
 
-def _selected(operands: Sequence[Any], b: Any, lift: Lift) -> Any:
-    return select_branch(Call(b, operands, lift))
-
-
 def _is_pure(operation: ir.Operation) -> bool:
     """Return False for terminators, and for calls and control flow, which may have effects."""
     if "has_side_effect" in operation.attributes:
         return not ir.BoolAttr(operation.attributes["has_side_effect"]).value
     dialect, _, name = operation.name.partition(".")
     return dialect in ("stablehlo", "chlo") and name not in _MAY_HAVE_EFFECTS
-
-
-def _symbol(attribute: ir.Attribute) -> str:
-    return ir.FlatSymbolRefAttr(attribute).value
-
-
-def _attributes(op: StablehloOp) -> dict[str, Any]:
-    """Return the attributes of a composite as Python values."""
-    if not op.has("composite_attributes"):
-        return {}
-    return {a.name: _python(a.attr) for a in ir.DictAttr(op.attributes["composite_attributes"])}
-
-
-def _python(attribute: ir.Attribute) -> Any:
-    for kind in (ir.BoolAttr, ir.IntegerAttr, ir.FloatAttr, ir.StringAttr):
-        if isinstance(attribute, kind):
-            return kind(attribute).value
-    if isinstance(attribute, ir.DenseElementsAttr):
-        array = np.asarray(array_of(attribute))
-        return array.item() if array.ndim == 0 else array
-    return attribute

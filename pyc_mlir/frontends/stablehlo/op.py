@@ -1,11 +1,12 @@
-"""One StableHLO operation: its attributes as Python data."""
+"""One StableHLO operation: its attributes as Python data, by the names that jaxprs give them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir, stablehlo
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.types import TensorType
@@ -28,7 +29,7 @@ def _is_annotation(name: str, value: Any) -> bool:
     return "." in name
 
 
-class StablehloOp:
+class StablehloOp(Mapping[str, Any]):
     """An operation; attributes by name, with the default where StableHLO leaves one out.
 
     attributes: with the regions, whose names are `region 0`, `region 1`; looking one up counts as
@@ -61,6 +62,20 @@ class StablehloOp:
         """Return whether an attribute is there."""
         return name in self.attributes
 
+    def __getitem__(self, name: str) -> Any:
+        """Return a parameter as Python data, by the name that jaxprs give it."""
+        derived = _DERIVED.get((self.name, name), _DERIVED.get(("", name)))
+        if derived is not None:
+            return derived(self)
+        own = _RENAMED.get((self.name, name), _RENAMED.get(("", name), name))
+        return python(self.attributes[own])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.attributes)
+
+    def __len__(self) -> int:
+        return len(self.attributes)
+
     def region(self, index: int) -> Any:
         """Return a region."""
         return self.attributes[f"region {index}"]
@@ -69,57 +84,71 @@ class StablehloOp:
         """Return every region."""
         return [self.region(i) for i in range(len(self.operation.regions))]
 
-    def integer(self, name: str, default: int = 0) -> int:
-        """Return an integer."""
-        return ir.IntegerAttr(self.attributes[name]).value if self.has(name) else default
 
-    def text(self, name: str) -> str:
-        """Return a string or a symbol's name."""
-        attribute = self.attributes[name]
-        return str(attribute).strip('@"') if name == "decomposition" else _text(attribute)
-
-    def ints(self, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
-        """Return the integers of an array attribute of either kind."""
-        if not self.has(name):
-            return tuple(default)
-        attribute = self.attributes[name]
-        if isinstance(attribute, ir.DenseI64ArrayAttr):
-            return tuple(ir.DenseI64ArrayAttr(attribute))
-        return tuple(int(v) for v in np.asarray(ir.DenseIntElementsAttr(attribute)).reshape(-1))
-
-    def flags(self, name: str, default: Sequence[bool] = ()) -> tuple[bool, ...]:
-        """Return booleans."""
-        if not self.has(name):
-            return tuple(default)
-        attribute = self.attributes[name]
-        if isinstance(attribute, ir.DenseBoolArrayAttr):
-            return tuple(ir.DenseBoolArrayAttr(attribute))
-        return tuple(bool(v) for v in ir.DenseIntElementsAttr(attribute))
-
-    def pairs(self, name: str, count: int) -> tuple[tuple[int, int], ...]:
-        """`count` pairs (low, high), by default zeros."""
-        values = self.ints(name, (0,) * (2 * count))
-        return tuple((values[2 * i], values[2 * i + 1]) for i in range(count))
-
-    def enum(self, name: str, default: str = "") -> str:
-        """Return the name of an enumeration's value, as StableHLO's text has it."""
-        kinds = {
-            "comparison_direction": "ComparisonDirectionAttr",
-            "compare_type": "ComparisonTypeAttr",
-        }
-        if not self.has(name):
-            return default
-        return getattr(stablehlo, kinds[name])(self.attributes[name]).value
-
-    def numbers(self, name: str, kind: str) -> Any:
-        """Return dimension numbers, as the bindings of StableHLO hold them."""
-        return getattr(stablehlo, kind)(self.attributes[name])
+def _dtype(op: StablehloOp) -> np.dtype:
+    return op.type().dtype
 
 
-def _text(attribute: ir.Attribute) -> str:
-    if isinstance(attribute, ir.StringAttr):
-        return ir.StringAttr(attribute).value
-    return ir.FlatSymbolRefAttr(attribute).value
+# Of an operation ("": any) a parameter by its name in jaxprs: what StableHLO calls it, or how it
+# follows from the result's type and other attributes.
+_RENAMED = {
+    ("iota", "dimension"): "iota_dimension",
+    ("dynamic_iota", "dimension"): "iota_dimension",
+    ("dot_general", "dimension_numbers"): "dot_dimension_numbers",
+    ("", "base_dilation"): "base_dilations",
+    ("", "window_dilation"): "window_dilations",
+}
+_DERIVED: dict[tuple[str, str], Callable[[StablehloOp], Any]] = {
+    ("", "shape"): StablehloOp.shape,
+    ("", "new_sizes"): StablehloOp.shape,
+    ("", "dtype"): _dtype,
+    ("", "new_dtype"): _dtype,
+    ("", "preferred_element_type"): _dtype,
+    ("pad", "padding_config"): lambda op: tuple(
+        zip(op["edge_padding_low"], op["edge_padding_high"], op["interior_padding"], strict=True)
+    ),
+}
+# Dimension numbers that jaxprs have as tuples.
+_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "DotDimensionNumbers": lambda d: (
+        (d.lhs_contracting_dimensions, d.rhs_contracting_dimensions),
+        (d.lhs_batching_dimensions, d.rhs_batching_dimensions),
+    ),
+    "ConvDimensionNumbers": lambda d: (
+        (d.input_batch_dimension, d.input_feature_dimension, *d.input_spatial_dimensions),
+        (
+            d.kernel_output_feature_dimension,
+            d.kernel_input_feature_dimension,
+            *d.kernel_spatial_dimensions,
+        ),
+        (d.output_batch_dimension, d.output_feature_dimension, *d.output_spatial_dimensions),
+    ),
+    "GatherDimensionNumbers": lambda d: d,
+    "ScatterDimensionNumbers": lambda d: d,
+    "ComparisonDirectionAttr": lambda d: d.value,
+    "ComparisonTypeAttr": lambda d: d.value,
+}
+
+
+def python(attribute: ir.Attribute) -> Any:
+    """Return an attribute as Python data: arrays as tuples, single elements as numbers."""
+    for kind in (ir.BoolAttr, ir.IntegerAttr, ir.FloatAttr, ir.StringAttr, ir.FlatSymbolRefAttr):
+        if isinstance(attribute, kind):
+            return kind(attribute).value
+    for kind in (ir.DenseI64ArrayAttr, ir.DenseBoolArrayAttr):
+        if isinstance(attribute, kind):
+            return tuple(kind(attribute))
+    if isinstance(attribute, ir.DenseElementsAttr):
+        return _tuples(np.asarray(array_of(attribute)).tolist())
+    for name, read in _NUMBERS.items():
+        kind = getattr(stablehlo, name)
+        if kind.isinstance(attribute):
+            return read(kind(attribute))
+    return attribute
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def tensor_type(type_: ir.Type) -> TensorType:

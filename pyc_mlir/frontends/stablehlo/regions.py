@@ -12,9 +12,9 @@ import numpy as np
 from pyc_mlir.frontends.hlo import reduction
 from pyc_mlir.frontends.hlo.call import Call, made_by
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
-from pyc_mlir.frontends.hlo.indexing import ScatterDims, scatter, with_vector_last
-from pyc_mlir.frontends.hlo.ordering import sort
-from pyc_mlir.frontends.hlo.reduction import HloWindow
+from pyc_mlir.frontends.hlo.indexing import SliceDims, scatter, with_vector_last
+from pyc_mlir.frontends.hlo.movement import sort
+from pyc_mlir.frontends.hlo.operations import window_of
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.stablehlo.op import StablehloOp, tensor_type
 
@@ -57,7 +57,7 @@ def reduce(
     state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
     """Reduce whole dimensions; a pair of operands becomes argmax or argmin."""
-    axes, half = op.ints("dimensions"), len(operands) // 2
+    axes, half = op["dimensions"], len(operands) // 2
     if half == 2:
         return _arg_extreme(state, op, operands, axes)
     if half != 1:
@@ -68,7 +68,7 @@ def reduce(
         out = reduction.reduce(b, lift(0), name, axes)
         return _with_start(b, out, name, operands[1], lift)
 
-    return (state.one(op, operands, apply),)
+    return (state.one(state.site(op), operands, apply),)
 
 
 def _with_start(b: Any, out: Any, name: str, start: Any, lift: Any) -> Any:
@@ -97,7 +97,10 @@ def _arg_extreme(
     def index(b: Any, lift: Any) -> Any:
         return reduction.arg_extreme(b, lift(0), axis, largest, index_type)
 
-    return [state.one(op, operands[:1], value), state.one(op, operands[:1], index)]
+    return [
+        state.one(state.site(op), operands[:1], value),
+        state.one(state.site(op), operands[:1], index),
+    ]
 
 
 def _counts(op: StablehloOp, axis: int) -> bool:
@@ -105,7 +108,7 @@ def _counts(op: StablehloOp, axis: int) -> bool:
     made = made_by(op.operation.operands[1])
     if made is None or made.name != "stablehlo.iota":
         return False
-    return StablehloOp(made).integer("iota_dimension") == axis
+    return StablehloOp(made)["dimension"] == axis
 
 
 def _keeps(state: Any, op: StablehloOp) -> bool | None:
@@ -135,25 +138,13 @@ def reduce_window(
     if len(operands) != 2:
         raise unsupported("windows over several operands at once: expected one")
     name = _known_combiner(op)
-    window = _window(op)
+    window = window_of(op)
 
     def apply(b: Any, lift: Any) -> Any:
         out = reduction.reduce_window(b, lift(0), name, window)
         return _with_start(b, out, name, operands[1], lift)
 
-    return (state.one(op, operands, apply),)
-
-
-def _window(op: StablehloOp) -> HloWindow:
-    sizes = op.ints("window_dimensions")
-    ones = (1,) * len(sizes)
-    return HloWindow(
-        sizes,
-        op.ints("window_strides", ones),
-        op.pairs("padding", len(sizes)),
-        op.ints("base_dilations", ones),
-        op.ints("window_dilations", ones),
-    )
+    return (state.one(state.site(op), operands, apply),)
 
 
 def select_and_scatter(
@@ -171,10 +162,10 @@ def select_and_scatter(
 
     def apply(b: Any, lift: Any) -> Any:
         return reduction.select_and_scatter_add(
-            b, lift(1), lift(0), _window(op), largest=bool(larger[0])
+            b, lift(1), lift(0), window_of(op), largest=bool(larger[0])
         )
 
-    return (state.one(op, operands, apply),)
+    return (state.one(state.site(op), operands, apply),)
 
 
 def scatter_(
@@ -186,8 +177,8 @@ def scatter_(
     name = combiner(op.region(0))
     if name is None:
         raise unsupported("a scatter whose region is not one operation")
-    d = op.numbers("scatter_dimension_numbers", "ScatterDimensionNumbers")
-    dims = ScatterDims(
+    d = op["scatter_dimension_numbers"]
+    dims = SliceDims(
         tuple(d.update_window_dims),
         tuple(d.inserted_window_dims),
         tuple(d.scattered_dims_to_operand_dims),
@@ -200,7 +191,7 @@ def scatter_(
         given = [operands[0], indices, operands[2]]
         return scatter(Call(b, given, lambda i: indices if i == 1 else lift(i)), dims, name)
 
-    return (state.one(op, operands, apply),)
+    return (state.one(state.site(op), operands, apply),)
 
 
 def sort_(
@@ -208,14 +199,13 @@ def sort_(
 ) -> Sequence[Any]:
     """Sort the operands by the first one: the region compares its first two arguments."""
     descending, total = _direction(state, op)
-    axis = op.integer("dimension", -1) % op.type().rank
+    axis = op.get("dimension", -1) % op.type().rank
 
     def apply(b: Any, lift: Any) -> Any:
         given = [lift(i) for i in range(len(operands))]
         return sort(b, given, axis, descending=descending, total=total)
 
-    outputs = state.importer.node(state.site(op), operands, apply)
-    return outputs
+    return state.importer.node(state.site(op), operands, apply)
 
 
 def _direction(state: Any, op: StablehloOp) -> tuple[bool, bool]:
@@ -237,11 +227,11 @@ def _direction(state: Any, op: StablehloOp) -> tuple[bool, bool]:
         raise unsupported("a sort whose region does not end with a comparison")
     first_two = list(region.blocks[0].arguments)[:2]
     comparison = StablehloOp(made)
-    direction = comparison.enum("comparison_direction")
+    direction = comparison["comparison_direction"]
     sources = [_origin(v) for v in made.operands]
     if direction not in ("LT", "GT") or sources != first_two or not types:
         raise unsupported("a sort by another order than that of its first operand")
-    total = comparison.enum("compare_type") == "TOTALORDER"
+    total = comparison.get("compare_type") == "TOTALORDER"
     return direction == "GT", total and list(made.operands) == first_two
 
 

@@ -15,7 +15,7 @@ from onnx_models import node_model
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.frontends.onnx.importer import import_onnx
-from pyc_mlir.frontends.onnx.model_files import MAX_USES, FileRange, check_parts, inside, read_part
+from pyc_mlir.frontends.onnx.weights import MAX_USES, FileRange, check_parts, inside, read_part
 
 F = np.float32
 
@@ -147,7 +147,8 @@ TWENTY_GIB = """
 import resource, sys
 from pathlib import Path
 from pyc_mlir.frontends.onnx.importer import HANDLERS
-from pyc_mlir.frontends.onnx.model import prepare, read_model
+from pyc_mlir.frontends.onnx.model import prepare
+from pyc_mlir.frontends.onnx.reading import read_model
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 prepared = prepare(*read_model(Path(sys.argv[1])), set(HANDLERS))
 print(sum(part.length for _, part in prepared.weights.outer.values()))

@@ -1,4 +1,4 @@
-"""Each ONNX op in several forms, static and dynamic, against onnx's reference evaluator."""
+"""Forms of ONNX ops that its own node tests lack, static and dynamic, against onnx's reference."""
 
 from typing import Any
 
@@ -24,21 +24,6 @@ def nonzero(*shape: int) -> np.ndarray:
     return RNG.choice([-3, -2, -1, 1, 2, 3], shape)
 
 
-UNARY = [
-    "Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Neg", "Round", "Sigmoid", "Sin", "Tanh",
-    "Tan", "Sinh", "Cosh", "Asinh", "Sign", "IsNaN", "IsInf", "Relu", "LeakyRelu", "Elu",
-    "Celu", "Selu", "ThresholdedRelu", "Shrink", "Softplus", "Softsign", "HardSigmoid",
-    "HardSwish", "Reciprocal", "Identity", "Softmax", "LogSoftmax",
-]  # fmt: skip
-BINARY = [
-    "Add", "Sub", "Mul", "Div", "PRelu", "Equal", "Less", "LessOrEqual", "Greater",
-    "GreaterOrEqual", "MatMul",
-]  # fmt: skip
-REDUCE = [
-    "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceL1", "ReduceL2",
-    "ReduceSumSquare", "ReduceLogSumExp",
-]  # fmt: skip
-BOOLS = RNG.integers(0, 2, (2, 3)).astype(bool)
 X4 = f32(2, 4, 7, 6)
 KERNEL = {"kernel_shape": [3, 2]}
 X56 = f32(5, 6)
@@ -47,41 +32,22 @@ LAST = {"select_last_index": 1, "keepdims": 0}
 # (op, inputs, constants, attributes); a row marked `D` also imports with dynamic dimensions.
 D, S = True, False
 CASES: list[tuple[bool, str, list[np.ndarray], list[Any], dict[str, Any]]] = [
-    *((D, op, [f32(3, 5)], [], {}) for op in UNARY),
-    *((D, op, [np.abs(f32(2, 3)) + 1.5], [], {}) for op in ("Sqrt", "Log", "Acosh")),
-    (D, "Atanh", [np.tanh(f32(4))], [], {}),
-    *((D, op, [f32(3, 3), f32(3, 3)], [], {}) for op in BINARY),
     *((D, op, [f32(2, 3), f32(3)], [], {}) for op in ("Add", "Mul", "Sub")),
     (D, "Div", [i64(4, 5), nonzero(4, 5)], [], {}),
-    (D, "Mod", [i64(4, 5), nonzero(4, 5)], [], {}),
-    (D, "Mod", [i64(4, 5), nonzero(4, 5)], [], {"fmod": 1}),
-    (D, "Pow", [np.abs(f32(3, 4)), f32(4)], [], {}),
+    *((D, "Mod", [i64(4, 5), nonzero(4, 5)], [], {"fmod": v}) for v in (0, 1)),
+    *((D, "Pow", [i64(3, 4)], [np.int64(v)], {}) for v in (5, 1, 0)),
     (D, "Pow", [f32(3, 4)], [np.int64(3)], {}),
-    (D, "Pow", [i64(3, 4)], [np.int64(5)], {}),
-    (D, "Pow", [i64(3, 4)], [np.int64(0)], {}),
-    (D, "Where", [BOOLS, f32(2, 3), f32(3)], [], {}),
-    (D, "And", [BOOLS, ~BOOLS], [], {}),
-    (D, "Xor", [BOOLS, BOOLS[:1]], [], {}),
-    (D, "Not", [BOOLS], [], {}),
-    (D, "Clip", [f32(3, 4)], [np.float32(-0.5), np.float32(0.5)], {}),
-    (D, "Clip", [f32(3, 4)], [None, np.float32(0.5)], {}),
-    (D, "Clip", [i64(3, 4)], [np.int64(0)], {}),
     *((D, op, [f32(3), f32(2, 3), f32(1, 3)], [], {}) for op in ("Max", "Min", "Sum")),
     *((D, "Cast", [f32(3, 4) * 4], [], {"to": to}) for to in (1, 6, 7, 9, 10, 11)),
-    (D, "Cast", [BOOLS], [], {"to": 1}),
-    (D, "IsInf", [np.array([1, np.inf, -np.inf, np.nan], np.float32)], [], {"detect_negative": 0}),
     # Products.
     (D, "MatMul", [f32(2, 3, 4, 5), f32(5, 6)], [], {}),
     (D, "MatMul", [f32(5), f32(2, 5, 6)], [], {}),
-    (D, "Gemm", [f32(3, 4), f32(4, 5)], [], {}),
     (D, "Gemm", [f32(4, 3), f32(5, 4), f32(5)], [],
      {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
     (D, "Gemm", [f32(3, 4)], [f32(4, 5), f32(3, 1)], {}),
-    (D, "Einsum", [f32(3, 4), f32(4, 5)], [], {"equation": "ij,jk->ik"}),
     (D, "Einsum", [f32(2, 3, 4, 5), f32(2, 3, 6, 5)], [], {"equation": "bhid,bhjd->bhij"}),
     (D, "Einsum", [f32(2, 7, 3, 5), f32(2, 6, 3, 5)], [], {"equation": "bihd,bjhd->bhij"}),
     (S, "Einsum", [f32(2, 3, 4, 5), f32(4, 5, 6)], [], {"equation": "abcd,cde->abe"}),
-    (D, "Einsum", [f32(3, 4)], [], {"equation": "ij->j"}),
     (D, "Einsum", [f32(3), f32(4)], [], {"equation": "i,j"}),
     # Windows.
     (D, "Conv", [X4], [f32(5, 4, 3, 3)], {}),
@@ -101,40 +67,14 @@ CASES: list[tuple[bool, str, list[np.ndarray], list[Any], dict[str, Any]]] = [
     (D, "MaxPool", [f32(2, 3, 9)], [], {"kernel_shape": [3], "strides": [2]}),
     (D, "AveragePool", [X4], [], {**KERNEL, "strides": [2, 1], "pads": [1, 0, 1, 1]}),
     (D, "AveragePool", [X4], [], {**KERNEL, "pads": [1, 0, 1, 1], "count_include_pad": 1}),
-    *((D, op, [X4], [], {}) for op in ("GlobalAveragePool", "GlobalMaxPool")),
-    # Normalizations.
-    (D, "BatchNormalization", [X4], [f32(4), f32(4), f32(4), np.abs(f32(4))], {"epsilon": 1e-3}),
-    (D, "LayerNormalization", [f32(2, 3, 4)], [f32(4), f32(4)], {}),
-    (D, "LayerNormalization", [f32(2, 3, 4)], [f32(3, 4)], {"axis": 1}),
-    (D, "InstanceNormalization", [X4], [f32(4), f32(4)], {}),
     # Reductions.
-    *((D, op, [f32(2, 3, 4)], [], {}) for op in REDUCE[1:]),
-    *((D, op, [f32(2, 3, 4)], [], {"axes": [0, -1], "keepdims": 0}) for op in REDUCE[1:]),
-    (D, "ReduceSum", [f32(2, 3, 4)], [np.array([1])], {}),
-    (D, "ReduceSum", [f32(2, 3, 4)], [np.array([], np.int64)], {"noop_with_empty_axes": 1}),
-    (D, "ReduceLogSum", [np.abs(f32(2, 3))], [], {"axes": [1]}),
     (D, "ReduceMax", [i64(3, 4)], [], {"axes": [1]}),
     *((D, op, [i64(3, 4, high=-2)], [], {"axis": 1}) for op in ("ArgMax", "ArgMin")),
     *((D, op, [i64(5, 4)], [], LAST) for op in ("ArgMax", "ArgMin")),
-    (S, "CumSum", [f32(3, 4)], [np.int64(1)], {"exclusive": 1, "reverse": 1}),
-    (S, "CumSum", [f32(3, 4)], [np.int64(-2)], {}),
-    (D, "Hardmax", [f32(3, 4)], [], {}),
     # Movement.
-    (D, "Transpose", [f32(2, 3, 4)], [], {}),
-    (D, "Transpose", [f32(2, 3, 4)], [], {"perm": [1, 2, 0]}),
-    (D, "Reshape", [f32(2, 3, 4)], [np.array([0, -1])], {}),
-    (D, "Reshape", [f32(2, 3, 4)], [np.array([-1])], {}),
-    (S, "Reshape", [f32(2, 3, 4)], [np.array([4, 0, -1])], {}),
-    (S, "Reshape", [f32(0, 3)], [np.array([3, 0])], {"allowzero": 1}),
-    (D, "Flatten", [f32(2, 3, 4)], [], {"axis": 1}),
-    (D, "Flatten", [f32(2, 3, 4)], [], {"axis": -1}),
-    (D, "Flatten", [f32(2, 3, 4)], [], {"axis": 0}),
     (D, "Squeeze", [f32(2, 1, 3, 1)], [np.array([1, -1])], {}),
     (S, "Squeeze", [f32(2, 1, 3, 1)], [], {}),
-    (D, "Unsqueeze", [f32(2, 3)], [np.array([0, -1])], {}),
     (D, "Expand", [f32(3, 1)], [np.array([2, 1, 4])], {}),
-    (D, "Tile", [f32(2, 3)], [np.array([2, 3])], {}),
-    (D, "Concat", [f32(2, 3), f32(2, 1), f32(2, 4)], [], {"axis": -1}),
     (D, "Slice", [f32(5, 6)], [np.array([1]), np.array([2**31 - 1]), np.array([1]), np.array([2])],
      {}),
     (D, "Slice", [f32(5, 6)], [np.array([-1]), np.array([-(2**63)]), np.array([0]), np.array([-1])],
@@ -147,20 +87,10 @@ CASES: list[tuple[bool, str, list[np.ndarray], list[Any], dict[str, Any]]] = [
       for v in (2**53, 2**53 + 1, 2**63 - 1, -(2**63))),
     (D, "Pad", [i64(2, 3).astype(np.uint64)], [np.array([1, 0, 2, 1]), np.uint64(2**64 - 1)], {}),
     *((S, "Pad", [f32(4, 5)], [np.array([1, 2, 0, 3])], {"mode": m}) for m in ("edge", "reflect")),
-    (D, "Gather", [f32(4, 5), i64(2, 3, low=-4, high=4)], [], {}),
     (D, "Gather", [f32(4, 5)], [np.int64(-1)], {"axis": 1}),
     (D, "GatherElements", [f32(4, 3), i64(2, 3, low=-4, high=4)], [], {"axis": 0}),
     (D, "OneHot", [i64(2, 3, low=-4, high=4)], [np.int64(4), f32(2)], {"axis": 1}),
-    (S, "DepthToSpace", [f32(2, 8, 2, 3)], [], {"blocksize": 2}),
-    (S, "DepthToSpace", [f32(2, 8, 2, 3)], [], {"blocksize": 2, "mode": "CRD"}),
-    (S, "SpaceToDepth", [f32(2, 3, 4, 6)], [], {"blocksize": 2}),
-    (D, "Trilu", [f32(2, 4, 5)], [np.int64(1)], {"upper": 0}),
-    (D, "Trilu", [f32(4, 5)], [], {}),
     (D, "EyeLike", [f32(3, 4)], [], {"k": -1}),
-    (D, "Dropout", [f32(3, 4)], [], {}),
-    (D, "Shape", [f32(3, 4)], [], {"start": 1}),
-    (D, "Size", [f32(3, 4)], [], {}),
-    (D, "CastLike", [f32(3), i64(3)], [], {}),
 ]  # fmt: skip
 
 
@@ -169,75 +99,15 @@ def label(value: Any) -> str | None:
 
 
 @pytest.mark.parametrize(("dynamic", "op", "inputs", "constants", "attributes"), CASES, ids=label)
-@pytest.mark.sampled(166)
 def test_op(dynamic: bool, op: str, inputs: list, constants: list, attributes: dict) -> None:
     arrays = {f"x{i}": a for i, a in enumerate(inputs)}
     for named in (False, True)[: 1 + dynamic]:
-        weights_first = op in ("Conv", "ConvTranspose", "BatchNormalization")
+        weights_first = op in ("Conv", "ConvTranspose")
         proto = node_model(op, inputs, constants, attributes, dynamic=named)
         if named and weights_first:
             # The channels are those of the weights.
             proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = inputs[0].shape[1]
         check(proto, arrays, rtol=2e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("counts", [[2, 3], [1, 1, 3]])
-def test_split(counts: list[int]) -> None:
-    proto = node_model(
-        "Split", [f32(2, 5)], [np.array(counts)], {"axis": 1}, outputs=len(counts), dynamic=True
-    )
-    check(proto, {"x0": f32(2, 5)})
-
-
-def test_split_equal_parts() -> None:
-    check(
-        node_model("Split", [f32(5, 2)], [], {"num_outputs": 3}, outputs=3, opset=18),
-        {"x0": f32(5, 2)},
-    )
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("causal", [0, 1])
-def test_attention_with_heads(causal: int, dynamic: bool) -> None:
-    arrays = [f32(2, 5, 12), f32(2, 6, 6), f32(2, 6, 6)]
-    attributes = {"q_num_heads": 4, "kv_num_heads": 2, "is_causal": causal}
-    proto = node_model("Attention", arrays, [], attributes, opset=23)
-    if dynamic:
-        for i, value in enumerate(proto.graph.input):
-            value.type.tensor_type.shape.dim[0].dim_param = "batch"
-            value.type.tensor_type.shape.dim[1].dim_param = "keys" if i else "queries"
-    check(proto, {f"x{i}": a for i, a in enumerate(arrays)})
-
-
-def test_layer_norm_with_statistics() -> None:
-    proto = node_model("LayerNormalization", [f32(3, 4)], [f32(4), f32(4)], {}, outputs=3)
-    check(proto, {"x0": f32(3, 4)})
-
-
-def test_group_norm() -> None:
-    x = f32(2, 6, 3, 4)
-    constants = [f32(6), f32(6)]
-    for dynamic in (False, True):
-        proto = node_model(
-            "GroupNormalization", [x], constants, {"num_groups": 2}, opset=21, dynamic=dynamic
-        )
-        proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 6
-        check(proto, {"x0": x})
-
-
-def test_dequantize() -> None:
-    x = np.array([[-3, 5], [7, 9]], np.int8)
-    constants = [np.abs(f32(2)), np.array([1, 2], np.int8)]
-    check(node_model("DequantizeLinear", [x], constants, {}, opset=19), {"x0": x})
-
-
-def test_mish_rms_norm_and_gelu() -> None:
-    x = f32(2, 3, 4)
-    check(node_model("Mish", [x], [], {}, opset=18), {"x0": x})
-    check(node_model("RMSNormalization", [x], [f32(4)], {}, opset=23), {"x0": x})
-    for kind in ("none", "tanh"):
-        proto = node_model("Gelu", [x], [], {"approximate": kind}, opset=20)
-        check(proto, {"x0": x}, rtol=1e-4, atol=1e-5)
 
 
 # Opset, op, inputs, constants, attributes as they were before opset 13.

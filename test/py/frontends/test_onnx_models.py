@@ -287,18 +287,22 @@ def test_mod_of_doubles_is_exact(fmod: int, formula: np.ufunc) -> None:
 
 def test_what_a_newer_version_adds_is_not_passed_over() -> None:
     from pyc_mlir.dialects.ir.builder import NumpyBuilder
-    from pyc_mlir.frontends.onnx.shared.handler import OnnxNode, stated_attributes
+    from pyc_mlir.frontends.onnx.ops.node import Handler, OnnxNode
 
-    proto = helper.make_node("Relu", ["x", "y"], ["z"], extra=1)
-    attributes = stated_attributes(proto)
-    node = OnnxNode(proto, NumpyBuilder(), [1, 2], id, attributes)
-    node.x(0)
+    def run(handler: Handler, operands: list, **stated: object) -> tuple:
+        names = ["x", "y"][: len(operands)]
+        node = OnnxNode(helper.make_node("Relu", names, ["z"]), NumpyBuilder(), operands, id)
+        return handler(node, stated)
+
     with pytest.raises(PycError, match="attribute `extra`"):
-        attributes.require_all_read()
-    node.attr("extra")
-    attributes.require_all_read()
+        run(Handler(lambda b, x: x), [1], extra=1)
+    assert run(Handler(lambda b, x, *, extra: (x, extra)), [1], extra=1) == (id(0), 1)
     with pytest.raises(PycError, match="input 1"):
-        node.require_inputs_read()
+        run(Handler(lambda b, x: x), [1, 2])
+    with pytest.raises(PycError, match="expected an input 1, got none"):
+        run(Handler(lambda b, x, y: x), [1, None])
+    with pytest.raises(PycError, match="output 0 "):
+        run(Handler(lambda b, x=None: x), [None])
 
 
 def test_the_domain_of_onnxruntime_is_stated() -> None:

@@ -17,8 +17,8 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.onnx.importer import import_onnx
-from pyc_mlir.frontends.onnx.names import qualified_op
-from pyc_mlir.frontends.onnx.shared.handler import HANDLERS
+from pyc_mlir.frontends.onnx.ops.node import HANDLERS
+from pyc_mlir.frontends.onnx.reading import names_of
 
 # How many cases must be equal: of all 1,884, and of the sample.
 ALL_EQUAL, SAMPLE, SAMPLE_EQUAL = 1636, 500, 424
@@ -66,7 +66,7 @@ def test_onnx_node_cases_of_dynamic_sizes(record_property) -> None:
 
 def imported_whole(model: onnx.ModelProto) -> bool:
     """Return if PyC itself says what is rounded; of ONNX's functions their nodes say it."""
-    return all(qualified_op(node) in HANDLERS for node in model.graph.node)
+    return all(names_of(node)[1] in HANDLERS for node in model.graph.node)
 
 
 def test_onnx_node_cases_over_the_range_of_f16(record_property) -> None:

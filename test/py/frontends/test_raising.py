@@ -9,8 +9,9 @@ import pyc_mlir
 from pyc_mlir.compilation.lower import report_import
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.hlo import control, functions
-from pyc_mlir.frontends.raising import Raised, raise_foreign
+from pyc_mlir.frontends.hlo import functions
+from pyc_mlir.frontends.hlo import importer as control
+from pyc_mlir.frontends.sources import Raised, raise_foreign
 from pyc_mlir.frontends.stablehlo.reader import ARTIFACT_MAGIC, embedded_artifact
 
 X = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)

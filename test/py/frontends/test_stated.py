@@ -13,7 +13,7 @@ from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.importing.stated import Stated
 from pyc_mlir.frontends.onnx.importer import import_onnx
-from pyc_mlir.frontends.onnx.shared import handler as onnx_handler
+from pyc_mlir.frontends.onnx.ops import node as onnx_handler
 from pyc_mlir.frontends.stablehlo import importer as stablehlo
 from pyc_mlir.frontends.stablehlo.op import IGNORED as OF_STABLEHLO
 from pyc_mlir.frontends.stablehlo.reader import enter
@@ -44,7 +44,8 @@ def test_what_is_passed_over_has_a_reason(table: Any) -> None:
 
 
 def test_a_handler_of_onnx_that_passes_over_an_attribute_is_refused(monkeypatch: Any) -> None:
-    monkeypatch.setitem(onnx_handler.HANDLERS, "Transpose", lambda n: n.x())
+    handler = onnx_handler.Handler(lambda b, x: x)
+    monkeypatch.setitem(onnx_handler.HANDLERS, "Transpose", handler)
     x = np.zeros((2, 2), np.float32)
     with pytest.raises(PycError, match=r"attribute `perm` is \[1, 0\]"):
         import_onnx(node_model("Transpose", [x], [], {"perm": [1, 0]}))
@@ -110,7 +111,7 @@ def test_a_handler_of_stablehlo_that_passes_over_a_region_is_refused(monkeypatch
     with pytest.raises(PycError, match="attribute `novel` is 1"):
         _imported(_SORT.replace("other.mark", "novel"))
     monkeypatch.setitem(
-        stablehlo._STRUCTURED, "sort", lambda state, op, given, _: op.integer("dimension") or given
+        stablehlo._STRUCTURED, "sort", lambda state, op, given, _: op["dimension"] or given
     )
     with pytest.raises(PycError, match="attribute `region 0`"):
         _imported(_SORT)

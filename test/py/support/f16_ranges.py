@@ -11,8 +11,8 @@ import onnx
 from onnx import TensorProto
 
 from pyc_mlir.dialects.ir.interpreter import interpret
-from pyc_mlir.frontends.onnx.bounds import all_nodes
 from pyc_mlir.frontends.onnx.importer import import_onnx
+from pyc_mlir.frontends.onnx.reading import all_nodes
 
 SCALES = (2.0**-10, 1.0, 300.0, 2.0**13)
 # The range of f16 without its last steps, and the errors of a few roundings.

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from onnx_models import model, node_model
 
 from pyc_mlir.frontends.onnx import importer as onnx_import
-from pyc_mlir.frontends.onnx.shared.handler import HANDLERS
+from pyc_mlir.frontends.onnx.ops.node import HANDLERS
 
 F = np.float32
 NUMBERS = (0, 1, -1, 2, 3, 7, 1 << 31, (1 << 31) - 1, 1 << 40, 1 << 62, -(1 << 63), (1 << 63) - 1)

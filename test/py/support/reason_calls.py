@@ -38,7 +38,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.util.index_ranges import IndexRange, ranges_text
-from pyc_mlir.frontends.hlo.control import Loops
+from pyc_mlir.frontends.hlo.importer import Loops
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import current_place, probe
 from pyc_mlir.measure.machine import measure_token

@@ -1,29 +1,15 @@
-"""The ONNX ops that can be imported, a module for each family. Importing this enters them all."""
+"""The ONNX ops that can be imported, a module for each family."""
 
-from pyc_mlir.frontends.onnx.ops import (
-    bits,
-    creation,
-    data_dependent,
+from pyc_mlir.frontends.onnx.ops import (  # noqa: F401  (importing them enters their handlers)
+    attention,
+    contraction,
+    contrib_layers,
+    convolution,
     elementwise,
     images,
     indexing,
-    layers,
-    microsoft,
     movement,
-    reduction,
-    text,
+    normalization,
+    quantization,
+    recurrent,
 )
-
-__all__ = [
-    "bits",
-    "creation",
-    "data_dependent",
-    "elementwise",
-    "images",
-    "indexing",
-    "layers",
-    "microsoft",
-    "movement",
-    "reduction",
-    "text",
-]

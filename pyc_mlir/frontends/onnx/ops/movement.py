@@ -1,9 +1,11 @@
-"""Moving elements: transposes, reshapes, joins, slices, gathers."""
+"""Moving elements and making tensors: reshapes, joins, slices, gathers; constants and ranges."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import onnx
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END
@@ -23,122 +25,218 @@ from pyc_mlir.frontends.importing.shaping import (
     vector,
     whole,
 )
-from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.onnx.shared.handler import MAX_WRITTEN, OnnxNode, node
+from pyc_mlir.frontends.importing.sizes import (
+    Extent,
+    SymbolicSize,
+    SymbolicSizes,
+    Untracked,
+    quotient,
+    sizes,
+)
+from pyc_mlir.frontends.onnx.ops.node import (
+    MAX_WRITTEN,
+    Extents,
+    Ints,
+    Number,
+    OnnxNode,
+    Operand,
+    node,
+    pyc_dtype,
+)
 
 _FAR = 2**31 - 1
 
 
-@node("Identity")
-def identity(n: OnnxNode) -> Any:
-    """out = x."""
-    return n.x()
+@node("Constant")
+def constant(
+    n: OnnxNode, *,
+    value: Any = None, value_float: Any = None, value_floats: Any = None, value_int: Any = None,
+    value_ints: Any = None, value_string: Any = None, value_strings: Any = None,
+    sparse_value: Any = None,
+) -> Any:  # fmt: skip
+    """Return the value of whichever attribute is present."""
+    numbers = {np.float32: (value_float, value_floats), np.int64: (value_int, value_ints)}
+    for dtype, given in numbers.items():
+        for number in given:
+            if number is not None:
+                return np.array(number, dtype)
+    if value is None or value.data_type == onnx.TensorProto.STRING:
+        name = n.proto.attribute[0].name
+        raise unsupported(
+            f"`{name}`: expected a dense tensor of numbers", ReasonCode.UNSUPPORTED_DTYPE
+        )
+    return onnx.numpy_helper.to_array(value)
+
+
+@node("Shape")
+def shape(b: Any, x: Any, *, start: int = 0, end: int | None = None) -> Any:
+    """Return the sizes of x from `start` to `end`, known at import."""
+    return sizes(b.dims(x)[start:end])
+
+
+@node("Size")
+def size(b: Any, x: Any) -> Any:
+    """Return the number of elements of x."""
+    total = product(b.dims(x))
+    if isinstance(total, SymbolicSize):
+        return SymbolicSizes(np.array(total, object))
+    return np.array(total, np.int64)
+
+
+@node("ConstantOfShape")
+def constant_of_shape(b: Any, shape: Extents, *, value: Any = None) -> Any:
+    """Build a tensor full of one value; 0.0 as f32 by default."""
+    one = np.float32(0) if value is None else onnx.numpy_helper.to_array(value).reshape(())
+    return expand_to(b, b.constant(np.asarray(one)), shape)
+
+
+@node("Range")
+def range_node(n: OnnxNode, start: Operand, limit: Operand, delta: Operand) -> Any:
+    """start, start + delta, ... up to but not including limit."""
+    if any(isinstance(v, SymbolicSizes) for v in n.operands):
+        return _dynamic_range(n)
+    first, last, step = (n.scalar(i, name) for i, name in enumerate(("start", "limit", "delta")))
+    steps = (last - first) / step if step else np.nan
+    if not -np.inf < steps <= MAX_WRITTEN:
+        raise unsupported(
+            f"a range from {first} to {last} by {step}: expected one of at most {MAX_WRITTEN} "
+            "elements"
+        )
+    count = max(0, int(np.ceil(steps)))
+    return (first + np.arange(count) * step).astype(start.dtype)
+
+
+def _dynamic_range(n: OnnxNode) -> Any:
+    """Build a range whose length is a dynamic size: a scaled and shifted iota."""
+    (start,), (limit,), (delta,) = (n.extents(i, "limits of the range") for i in range(3))
+    try:
+        count = quotient(limit - start, delta)
+    except Untracked as error:
+        raise unsupported(
+            f"a range from {start} to {limit} by {delta}: no length ({error})"
+        ) from None
+    b = n.b
+    ramp = b.mul(vector(b, count), b.extent(delta))
+    return b.convert(b.add(ramp, b.extent(start)), b.type_of(n.x(1)).dtype)
+
+
+@node("EyeLike")
+def eye_like(b: Any, x: Any, *, dtype: int = 0, k: int = 0) -> Any:
+    """Build ones at column = row + k, of the shape of x."""
+    made = pyc_dtype(dtype) if dtype else b.type_of(x).dtype
+    shifted = b.add(b.iota_like(x, 0), np.array(k, np.int64))
+    return b.cast(b.compare(b.iota_like(x, 1), shifted, predicate="eq"), dtype=made)
+
+
+@node("OptionalHasElement")
+def has_element(b: Any, x: Operand = None) -> Any:
+    """Return True for an input that is given, as every argument of a program is."""
+    return b.constant(np.array(x is not None))
+
+
+@node("OptionalGetElement")
+def get_element(b: Any, x: Any) -> Any:
+    """out = x: an optional argument of a program is given."""
+    return x
 
 
 @node("Dropout")
-def dropout(n: OnnxNode) -> Any:
+def dropout(n: OnnxNode, x: Any, ratio: Number = 0.5, training_mode: Number = False) -> Any:
     """out = x; the mask is all true."""
-    ratio = float(n.scalar(1, "ratio")) if n.has(1) else 0.5
-    if n.has(2) and bool(n.scalar(2, "training_mode")) and ratio:
+    if training_mode and ratio:
         raise unsupported("training_mode=true: expected a model exported for inference")
     if not n.wants(1):
-        return n.x()
-    return n.x(), expand_to(n.b, n.b.constant(np.array(True)), n.dims())
+        return x
+    return x, expand_to(n.b, n.b.constant(np.array(True)), n.b.dims(x))
 
 
 @node("Transpose")
-def transpose(n: OnnxNode) -> Any:
+def transpose(b: Any, x: Any, *, perm: Sequence[int] | None = None) -> Any:
     """Make dimension perm[d] of x dimension d of out; reversed by default."""
-    rank = n.type().rank
-    permutation = tuple(n.attr("perm", range(rank)[::-1]))
-    return n.b.transpose(n.x(), permutation=permutation)
+    order = range(b.type_of(x).rank)[::-1] if perm is None else perm
+    return b.transpose(x, permutation=tuple(order))
 
 
 @node("Reshape")
-def reshape(n: OnnxNode) -> Any:
+def reshape(b: Any, x: Any, shape: Extents, *, allowzero: int = 0) -> Any:
     """Reshape x; a 0 in the shape copies x's dimension unless `allowzero`."""
-    target = list(n.extents(1, "shape"))
-    dims = n.dims()
-    if not n.attr("allowzero", 0):
+    target, dims = list(shape), b.dims(x)
+    if not allowzero:
         for i, extent in enumerate(target):
             if extent == 0 and i >= len(dims):
                 raise PycError(ReasonCode.BAD_MODEL, f"`shape`: entry {i} copies no dimension of x")
             target[i] = dims[i] if extent == 0 else extent
-    return reshape_to(n.b, n.x(), target)
+    return reshape_to(b, x, target)
 
 
 @node("Flatten")
-def flatten(n: OnnxNode) -> Any:
+def flatten(b: Any, x: Any, *, axis: int = 1) -> Any:
     """[product of the dimensions before `axis`, product of the others]."""
-    dims, axis = n.dims(), n.attr("axis", 1)
+    dims = b.dims(x)
     axis = axis + len(dims) if axis < 0 else axis
-    return reshape_to(n.b, n.x(), (product(dims[:axis]), product(dims[axis:])))
+    return reshape_to(b, x, (product(dims[:axis]), product(dims[axis:])))
 
 
 @node("Squeeze")
-def squeeze(n: OnnxNode) -> Any:
+def squeeze(b: Any, x: Any, axes: Ints = None) -> Any:
     """x without the dimensions `axes`, or without all of size 1."""
-    dims = n.dims()
-    if n.has(1):
-        axes = {a % len(dims) for a in n.ints(1, "axes")}
-    elif any(isinstance(d, SymbolicSize) for d in dims):
+    dims = b.dims(x)
+    if axes is None and any(isinstance(d, SymbolicSize) for d in dims):
         raise unsupported("no axes, and a dynamic dimension: expected the axes to be named")
-    else:
-        axes = {i for i, d in enumerate(dims) if d == 1}
-    return reshape_to(n.b, n.x(), [d for i, d in enumerate(dims) if i not in axes])
+    ones = [i for i, d in enumerate(dims) if d == 1]
+    gone = ones if axes is None else {a % len(dims) for a in axes}
+    return reshape_to(b, x, [d for i, d in enumerate(dims) if i not in gone])
 
 
 @node("Unsqueeze")
-def unsqueeze(n: OnnxNode) -> Any:
+def unsqueeze(b: Any, x: Any, axes: Ints) -> Any:
     """x with dimensions of size 1 at `axes` of the result."""
-    axes = n.ints(1, "axes")
-    rank = n.type().rank + len(axes)
+    dims = b.dims(x)
+    rank, rest = len(dims) + len(axes), iter(dims)
     places = {a % rank for a in axes}
-    rest = iter(n.dims())
-    return reshape_to(n.b, n.x(), [1 if i in places else next(rest) for i in range(rank)])
+    return reshape_to(b, x, [1 if i in places else next(rest) for i in range(rank)])
 
 
 @node("Expand")
-def expand(n: OnnxNode) -> Any:
+def expand(b: Any, x: Any, shape: Extents) -> Any:
     """x and a tensor of the given shape, broadcast together."""
-    target = broadcast_extents(n.dims(), n.extents(1, "shape"))
-    return expand_to(n.b, n.x(), target)
+    return expand_to(b, x, broadcast_extents(b.dims(x), shape))
 
 
 @node("Tile")
-def tile(n: OnnxNode) -> Any:
+def tile(b: Any, x: Any, repeats: Extents) -> Any:
     """x repeated along each dimension."""
-    x = n.x()
-    for axis, count in enumerate(n.extents(1, "repeats")):
-        if count == 1:
-            continue
-        dims = n.b.dims(x)
-        apart = split(n.b, x, axis, (1, dims[axis]))
-        spread = expand_to(n.b, apart, (*dims[:axis], count, *dims[axis:]))
-        x = merge(n.b, spread, axis)
+    for axis, count in enumerate(repeats):
+        if count != 1:
+            dims = b.dims(x)
+            apart = split(b, x, axis, (1, dims[axis]))
+            x = merge(b, expand_to(b, apart, (*dims[:axis], count, *dims[axis:])), axis)
     return x
 
 
 @node("Concat")
-def concat(n: OnnxNode) -> Any:
+def concat(b: Any, *xs: Any, axis: int) -> Any:
     """Join the inputs one after the other along `axis`."""
-    return chain(n.b, n.all(), n.attr("axis"))
+    return chain(b, xs, axis)
 
 
 @node("Split")
-def split_node(n: OnnxNode) -> Any:
+def split_node(
+    n: OnnxNode, x: Any, split: Ints = None, *, axis: int = 0, num_outputs: int | None = None
+) -> Any:
     """Split into consecutive pieces along `axis`: of given sizes, or equal (the last smaller)."""
-    axis = n.attr("axis", 0) % n.type().rank
-    sizes = n.ints(1, "split") if n.has(1) else _equal_parts(n, n.type().shape[axis])
-    bounds = np.cumsum([0, *sizes])
-    pieces = pairwise(bounds)
-    return tuple(take(n.b, n.x(), axis, int(start), int(stop)) for start, stop in pieces)
+    type_, outputs = n.b.type_of(x), len(n.proto.output)
+    axis %= type_.rank
+    if split is None:
+        count = outputs if num_outputs is None else num_outputs
+        split = _equal_parts(type_.shape[axis], count, outputs)
+    pieces = pairwise(np.cumsum([0, *split]))
+    return tuple(take(n.b, x, axis, int(start), int(stop)) for start, stop in pieces)
 
 
-def _equal_parts(n: OnnxNode, size: int | None) -> list[int]:
-    count = n.attr("num_outputs", len(n.proto.output))
-    if count != len(n.proto.output):
-        raise unsupported(f"{count} parts: expected one for each of {len(n.proto.output)} outputs")
+def _equal_parts(size: int | None, count: int, outputs: int) -> list[int]:
+    if count != outputs:
+        raise unsupported(f"{count} parts: expected one for each of {outputs} outputs")
     if size is None:
         raise unsupported("a dynamic dimension without `split`: expected sizes")
     part = -(-size // count)
@@ -146,32 +244,32 @@ def _equal_parts(n: OnnxNode, size: int | None) -> list[int]:
 
 
 @node("Slice")
-def slice_node(n: OnnxNode) -> Any:
+def slice_node(
+    b: Any, x: Any, starts: Extents, ends: Extents, axes: Ints = None, steps: Ints = None
+) -> Any:
     """x[start:end:step] along `axes`; with bounds of dynamic sizes a gather of those places."""
-    starts, ends = n.extents(1, "starts"), n.extents(2, "ends")
-    rank = n.type().rank
-    axes = n.ints(3, "axes") if n.has(3) else tuple(range(len(starts)))
-    steps = n.ints(4, "steps") if n.has(4) else (1,) * len(starts)
-    from_, to, by = (list(v) for v in whole(rank))
-    x = n.x()
+    dims = b.dims(x)
+    axes = range(len(starts)) if axes is None else axes
+    steps = (1,) * len(starts) if steps is None else steps
+    from_, to, by = (list(v) for v in whole(len(dims)))
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        place = axis % rank
-        if isinstance(end, SymbolicSize) and end == n.dims()[place] and step > 0:
+        place = axis % len(dims)
+        if isinstance(end, SymbolicSize) and end == dims[place] and step > 0:
             end = END
         if isinstance(start, SymbolicSize) or isinstance(end, SymbolicSize):
-            x = _between(n, x, place, start, end, step)
+            x = _between(b, x, place, dims[place], start, end, step)
         else:
-            from_[place], to[place] = _start(start, step), _stop(end, step)
+            from_[place], to[place] = _bound(start, step > 0), _bound(end, step < 0)
             by[place] = step
-    return n.b.slice(x, starts=tuple(from_), stops=tuple(to), steps=tuple(by))
+    return b.slice(x, starts=tuple(from_), stops=tuple(to), steps=tuple(by))
 
 
-def _between(n: OnnxNode, x: Any, axis: int, start: Extent, end: Extent, step: int) -> Any:
+def _between(b: Any, x: Any, axis: int, size: Extent, start: Extent, end: Extent, step: int) -> Any:
     """x[start:end:step] along `axis`, whose bounds lie in x; one of them is a dynamic size."""
     if step <= 0:
         raise unsupported(f"a slice from {start} to {end} by {step}: expected a step above 0")
-    start, end = (_from_the_start(v, n.dims()[axis]) for v in (start, end))
-    b, count = n.b, end - start
+    start, end = (_from_the_start(v, size) for v in (start, end))
+    count = end - start
     index = vector(b, max(count, 0) if isinstance(count, int) else count)
     index = b.add(index, extent_value(b, start)) if start != 0 else index
     return b.gather(x, index if step == 1 else take(b, index, 0, 0, END, step), axis=axis)
@@ -187,66 +285,52 @@ def _from_the_start(bound: Extent, size: Extent) -> Extent:
     return bound if bound.is_length else size + bound
 
 
-# pyc's bounds read the extreme i64 values as "omitted", which for the wrong sign of the step
-# means the opposite end: move those one step inward. Anything past i32 stands for an extreme.
+def _bound(value: int, inward: bool) -> int:
+    """Return a bound of pyc.slice, which reads the extreme i64 values as "omitted".
 
-
-def _start(value: int, step: int) -> int:
-    if value >= _FAR:
-        return END - 1 if step > 0 else END
-    return (BEGIN if step > 0 else BEGIN + 1) if value <= -_FAR else value
-
-
-def _stop(value: int, step: int) -> int:
-    if value >= _FAR:
-        return END if step > 0 else END - 1
-    return (BEGIN + 1 if step > 0 else BEGIN) if value <= -_FAR else value
+    For the wrong sign of the step that means the opposite end: `inward` moves those one step.
+    Anything past i32 stands for an extreme.
+    """
+    if abs(value) < _FAR:
+        return value
+    return END - inward if value > 0 else BEGIN + (not inward)
 
 
 @node("Pad")
-def pad(n: OnnxNode) -> Any:
+def pad(
+    n: OnnxNode, x: Any, pads: Ints, constant_value: Operand = None, axes: Ints = None, *,
+    mode: str = "constant",
+) -> Any:  # fmt: skip
     """Pad by pyc.pad (negative pads cut) for constants; other modes gather known indices."""
-    rank = n.type().rank
-    pads = n.ints(1, "pads")
-    axes = n.ints(3, "axes") if n.has(3) else tuple(range(rank))
+    b, rank = n.b, n.b.type_of(x).rank
+    axes = range(rank) if axes is None else axes
     if len(pads) != 2 * len(axes):
         raise PycError(ReasonCode.BAD_MODEL, f"`pads`: expected {2 * len(axes)} entries")
     low, high = [0] * rank, [0] * rank
     for i, axis in enumerate(axes):
         low[axis % rank], high[axis % rank] = pads[i], pads[len(axes) + i]
-    mode = n.attr("mode", "constant")
     if mode != "constant":
-        return _pad_by_index(n, low, high, mode)
-    x = _cut(n, low, high)
-    low, high = ([max(0, p) for p in side] for side in (low, high))
-    pads = {"low": tuple(low), "high": tuple(high)}
-    known = not n.has(2) or isinstance(n.operands[2], np.ndarray)
-    value = n.scalar(2, "constant_value") if known and n.has(2) else 0
+        return _pad_by_index(b, x, low, high, mode)
+    if min(*low, *high, 0) < 0:
+        from_, to = tuple(max(0, -p) for p in low), tuple(p if p < 0 else END for p in high)
+        x = b.slice(x, starts=from_, stops=to, steps=(1,) * rank)
+    ends = {"low": tuple(max(0, p) for p in low), "high": tuple(max(0, p) for p in high)}
+    known = constant_value is None or isinstance(constant_value, np.ndarray)
+    value = n.scalar(2, "constant_value") if known and constant_value is not None else 0
     # pyc.pad has a float, which not every 64-bit integer is.
     if not known or (isinstance(value, int) and int(float(value)) != value):
-        inside = n.b.constant(np.array(True))
-        inside = n.b.pad(expand_to(n.b, inside, n.b.dims(x)), **pads, value=0.0)
-        return n.b.select(inside, n.b.pad(x, **pads, value=0.0), n.b.reshape(n.x(2), shape=()))
-    return n.b.pad(x, **pads, value=float(value))
+        inside = b.constant(np.array(True))
+        inside = b.pad(expand_to(b, inside, b.dims(x)), **ends, value=0.0)
+        return b.select(inside, b.pad(x, **ends, value=0.0), b.reshape(n.x(2), shape=()))
+    return b.pad(x, **ends, value=float(value))
 
 
-def _cut(n: OnnxNode, low: list[int], high: list[int]) -> Any:
-    """x without what negative pads take away."""
-    if min(*low, *high, 0) == 0:
-        return n.x()
-    from_ = tuple(max(0, -p) for p in low)
-    to = tuple(p if p < 0 else END for p in high)
-    return n.b.slice(n.x(), starts=from_, stops=to, steps=(1,) * len(low))
-
-
-def _pad_by_index(n: OnnxNode, low: list[int], high: list[int], mode: str) -> Any:
+def _pad_by_index(b: Any, x: Any, low: list[int], high: list[int], mode: str) -> Any:
     """edge, reflect and wrap: for each axis the indices that numpy's pad gives."""
-    x = n.x()
-    modes = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
-    if mode not in modes or min(*low, *high, 0) < 0:
+    if mode not in ("edge", "reflect", "wrap") or min(*low, *high, 0) < 0:
         raise unsupported(f"mode {mode!r} with pads {low}, {high}")
     for axis, (before, after) in enumerate(zip(low, high, strict=True)):
-        size = n.type().shape[axis]
+        size = b.type_of(x).shape[axis]
         if not before and not after:
             continue
         if size is None:
@@ -254,27 +338,23 @@ def _pad_by_index(n: OnnxNode, low: list[int], high: list[int], mode: str) -> An
         if size + before + after > MAX_WRITTEN:
             raise unsupported(f"mode {mode!r} with more than {MAX_WRITTEN} indices along an axis")
         index = np.pad(np.arange(size), (before, after), mode=mode)  # type: ignore[call-overload]
-        x = n.b.gather(x, n.b.constant(index.astype(np.int64)), axis=axis)
+        x = b.gather(x, b.constant(index.astype(np.int64)), axis=axis)
     return x
 
 
 @node("Gather")
-def gather(n: OnnxNode) -> Any:
+def gather(b: Any, x: Any, indices: Any, *, axis: int = 0) -> Any:
     """x taken at `indices` along `axis`."""
-    axis = n.attr("axis", 0)
-    n.b.declare_indices(n.x(1), n.dims(0)[axis])
-    return n.b.gather(n.x(0), n.x(1), axis=axis)
+    b.declare_indices(indices, b.dims(x)[axis])
+    return b.gather(x, indices, axis=axis)
 
 
 @node("OneHot")
-def one_hot(n: OnnxNode) -> Any:
+def one_hot(b: Any, indices: Any, depth: Number, values: Any, *, axis: int = -1) -> Any:
     """values[1] where the index is the position along a new dimension, else values[0]."""
-    b, indices = n.b, n.x(0)
-    if n.type(0).dtype != I64:
-        indices = b.cast(indices, dtype=I64)
-    depth = int(n.scalar(1, "depth"))
-    rank = n.type(0).rank + 1
-    axis = n.attr("axis", -1) % rank
+    rank, depth = b.type_of(indices).rank + 1, int(depth)
+    axis %= rank
+    indices = b.convert(indices, I64)
     count = np.array(depth, np.int64)
     negative = b.compare(indices, np.array(0, np.int64), predicate="lt")
     indices = b.select(negative, b.add(indices, count), indices)
@@ -282,52 +362,39 @@ def one_hot(n: OnnxNode) -> Any:
     here = b.compare(
         b.iota(shape=shape, axis=axis, dtype=I64), b.expand_dims(indices, axis), predicate="eq"
     )
-    off, on = (b.reshape(take(b, n.x(2), 0, i, i + 1), shape=()) for i in (0, 1))
+    off, on = (b.reshape(take(b, values, 0, i, i + 1), shape=()) for i in (0, 1))
     return b.select(here, on, off)
 
 
 @node("DepthToSpace")
-def depth_to_space(n: OnnxNode) -> Any:
+def depth_to_space(b: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """Move blocks of channels to blocks of pixels, in DCR or CRD order."""
-    b, block = n.b, n.attr("blocksize")
-    rows_first = n.attr("mode", "DCR") == "DCR"
-    parts = (block, block, -1) if rows_first else (-1, block, block)
-    x = split(b, n.x(), 1, _channels(n, parts))
+    channels = b.type_of(x).shape[1]
+    if channels is None:
+        raise unsupported("a dynamic number of channels: expected a static one")
+    block, depth, rows_first = blocksize, channels // blocksize**2, mode == "DCR"
+    x = split(b, x, 1, (block, block, depth) if rows_first else (depth, block, block))
     order = (0, 3, 4, 1, 5, 2) if rows_first else (0, 1, 4, 2, 5, 3)
     return merge(b, merge(b, b.transpose(x, permutation=order), 2), 3)
 
 
-def _channels(n: OnnxNode, parts: tuple[int, ...]) -> tuple[int, ...]:
-    """`parts` with -1 replaced, for the (static) channels of x."""
-    channels = n.type().shape[1]
-    if channels is None:
-        raise unsupported("a dynamic number of channels: expected a static one")
-    known = -int(np.prod(parts))
-    return tuple(channels // known if p == -1 else p for p in parts)
-
-
 @node("SpaceToDepth")
-def space_to_depth(n: OnnxNode) -> Any:
+def space_to_depth(b: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """Move blocks of pixels to blocks of channels."""
-    b, block = n.b, n.attr("blocksize")
-    x = n.x()
+    dims = b.dims(x)
     for axis in (3, 2):
-        size = n.dims()[axis]
-        blocks = -1 if isinstance(size, SymbolicSize) else size // block
-        x = split(b, x, axis, (blocks, block))
-    channels_last = n.attr("mode", "DCR") == "DCR"
-    order = (0, 3, 5, 1, 2, 4) if channels_last else (0, 1, 3, 5, 2, 4)
-    x = b.transpose(x, permutation=order)
+        size = dims[axis]
+        blocks = -1 if isinstance(size, SymbolicSize) else size // blocksize
+        x = split(b, x, axis, (blocks, blocksize))
+    x = b.transpose(x, permutation=(0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
     return merge(b, merge(b, x, 1), 1)
 
 
 @node("Trilu")
-def trilu(n: OnnxNode) -> Any:
+def trilu(b: Any, x: Any, k: Number = 0, *, upper: int = 1) -> Any:
     """Keep the upper or lower triangle of the last two dimensions, shifted by k; 0 elsewhere."""
-    b, rank = n.b, n.type().rank
-    shift = int(n.scalar(1, "k")) if n.has(1) else 0
-    rows, columns = (b.iota_like(n.x(), rank - 2), b.iota_like(n.x(), rank - 1))
-    edge = b.add(rows, np.array(shift, np.int64))
-    keep = b.compare(columns, edge, predicate="ge" if n.attr("upper", 1) else "le")
-    zero = n.number(0)
-    return b.select(keep, n.x(), zero)
+    rank = b.type_of(x).rank
+    rows, columns = b.iota_like(x, rank - 2), b.iota_like(x, rank - 1)
+    edge = b.add(rows, np.array(int(k), np.int64))
+    keep = b.compare(columns, edge, predicate="ge" if upper else "le")
+    return b.select(keep, x, b.scalar(0, x))

@@ -1,0 +1,649 @@
+"""Images read between their elements (GridSample, RoiAlign, DeformConv, Resize); DFTs of signals.
+
+Resize: images along height and width in one op, other axes one at a time, since interpolation is
+separable. Upsample of opset 7 to 9 and Resize of opset 10 come here converted, with `asymmetric`
+coordinates and `SIMPLE` rounding. What pyc.resize lacks (cubic interpolation, antialiasing, a
+region of interest) is a product with a constant matrix [size, result] along each axis, whose
+columns hold the weights of ONNX's definition.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product as all_of
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS, coordinates_of
+from pyc_mlir.dialects.types import I64, accumulator, is_float
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.indexing import extent_value, gather_nd
+from pyc_mlir.frontends.importing.shaping import chain, expand_to, product, reshape_to, take
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, Untracked, quotient
+from pyc_mlir.frontends.onnx.ops.convolution import Sliding
+from pyc_mlir.frontends.onnx.ops.node import SIMPLE, Ints, Number, OnnxNode, Operand, node
+
+_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+# Of cubic convolution (Keys, 1981), as torch and ONNX have it.
+_CUBIC = -0.75
+_MAX_SAMPLES, _MAX_LENGTH = 16, 1 << 11
+
+# An i64 index, a weight or None for 1, and i1 for what lies inside (None: everything).
+Tap = tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of an image that is read at computed coordinates."""
+
+    size: int
+    mode: str = "linear"
+    padding: str = "zeros"
+    aligned: bool = True
+
+    def placed(self, b: Any, u: Any) -> Any:
+        """Return coordinates in [-1, 1] as places of elements."""
+        one, half = b.scalar(1, u), b.scalar(0.5, u)
+        if self.aligned:
+            return b.mul(b.mul(b.add(u, one), half), b.scalar(self.size - 1, u))
+        return b.mul(b.sub(b.mul(b.add(u, one), b.scalar(self.size, u)), one), half)
+
+    def taps(self, b: Any, u: Any) -> list[Tap]:
+        """Return the elements that are read at u, with their weights."""
+        if self.mode == "nearest":
+            return [self._tap(b, b.round(self._padded(b, u)), None)]
+        u = u if self.mode == "cubic" else self._padded(b, u)
+        below = b.floor(u)
+        t = b.sub(u, below)
+        if self.mode == "linear":
+            weights = {0: b.sub(b.scalar(1, t), t), 1: t}
+        else:
+            weights = {k: _cubic(b, b.abs(b.sub(t, b.scalar(k, t))), k) for k in (-1, 0, 1, 2)}
+        return [self._tap(b, b.add(below, b.scalar(k, u)), w) for k, w in weights.items()]
+
+    def _padded(self, b: Any, u: Any) -> Any:
+        if self.padding == "border":
+            return b.clip(u, b.scalar(0, u), b.scalar(self.size - 1, u))
+        return self._reflected(b, u) if self.padding == "reflection" else u
+
+    def _reflected(self, b: Any, u: Any) -> Any:
+        """u mirrored at the centres of the outer elements, or at their outer edges."""
+        low, high = (0.0, self.size - 1.0) if self.aligned else (-0.5, self.size - 0.5)
+        span = high - low
+        if span <= 0:
+            return expand_to(b, b.scalar(0, u), b.dims(u))
+        away = b.abs(b.sub(u, b.scalar(low, u)))
+        period = b.scalar(2 * span, u)
+        rest = b.sub(away, b.mul(b.floor(b.div(away, period)), period))
+        mirrored = b.minimum(rest, b.sub(period, rest))
+        return b.add(mirrored, b.scalar(low, u))
+
+    def _tap(self, b: Any, place: Any, weight: Any) -> Tap:
+        last = b.scalar(self.size - 1, place)
+        inside = None
+        if self.padding == "zeros":
+            above = b.compare(place, b.scalar(0, place), predicate="ge")
+            inside = b.and_(above, b.compare(place, last, predicate="le"))
+        elif self.padding == "reflection":
+            place = b.round(self._reflected(b, place))
+        index = b.cast(b.clip(place, b.scalar(0, place), last), dtype=I64)
+        return index, weight, inside
+
+
+def _cubic(b: Any, d: Any, place: int) -> Any:
+    """Return the weight at distance d: below 1 for places 0 and 1, else from 1 to 2."""
+    a = _CUBIC
+    near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
+    powers = near if place in (0, 1) else far
+    out = b.mul(d, b.scalar(powers[0], d))
+    for c in powers[1:-1]:
+        out = b.mul(b.add(out, b.scalar(c, d)), d)
+    return b.add(out, b.scalar(powers[-1], d))
+
+
+def _read_at(b: Any, rows: Any, axes: Sequence[Sequence[Tap]], sizes: Sequence[int]) -> Any:
+    """[n, places, c]: the weighted sum over all taps of rows [n, product of sizes, c]."""
+    total = None
+    for chosen in all_of(*axes):
+        term = _read(b, rows, chosen, sizes)
+        total = term if total is None else b.add(total, term)
+    return total
+
+
+def _read(b: Any, rows: Any, chosen: tuple[Tap, ...], sizes: Sequence[int]) -> Any:
+    """[n, places, c]: one element of each axis, weighted."""
+    linear, weight, inside = None, None, None
+    for (index, own, fits), size in zip(chosen, sizes, strict=True):
+        step = b.constant(np.array(size, np.int64))
+        linear = index if linear is None else b.add(b.mul(linear, step), index)
+        if own is not None:
+            weight = own if weight is None else b.mul(weight, own)
+        if fits is not None:
+            inside = fits if inside is None else b.and_(inside, fits)
+    batch, places = b.dims(linear)
+    out = gather_nd(b, rows, reshape_to(b, linear, (batch, places, 1)), 1, 1)
+    if inside is not None:
+        out = b.select(b.expand_dims(inside, 2), out, b.scalar(0, out))
+    return out if weight is None else b.mul(out, b.expand_dims(weight, 2))
+
+
+@node("GridSample")
+def grid_sample(
+    b: Any, x: Any, grid: Any, *,
+    mode: str = "linear", padding_mode: str = "zeros", align_corners: int = 0,
+) -> Any:  # fmt: skip
+    """out[n, c, p] = x[n, c] interpolated at grid[n, p]. Jaderberg et al., 2015.
+
+    x: [n, c, sizes...]; grid: [n, places..., axes], the last axis of x first, in [-1, 1].
+    """
+    type_, dims = b.type_of(x), b.dims(x)
+    sizes = type_.shape[2:]
+    if None in sizes or 0 in sizes:
+        raise unsupported("images of dynamic or no size: expected static sizes")
+    mode = _MODES.get(mode, mode)
+    known = mode in ("linear", "nearest", "cubic")
+    if not known or padding_mode not in ("zeros", "border", "reflection"):
+        raise unsupported(f"mode={mode}, padding_mode={padding_mode}")
+    wide = accumulator(type_.dtype)
+    grid = b.convert(grid, wide)
+    batch, *places, _ = b.dims(grid)
+    axes = []
+    for number, size in enumerate(sizes):
+        axis, at = _Axis(size, mode, padding_mode, bool(align_corners)), len(sizes) - 1 - number
+        u = reshape_to(b, take(b, grid, len(places) + 1, at, at + 1), (batch, product(places)))
+        axes.append(axis.taps(b, axis.placed(b, u)))
+    flat = reshape_to(b, x, (batch, dims[1], product(dims[2:])))
+    rows = b.convert(b.transpose(flat, permutation=(0, 2, 1)), wide)
+    total = _read_at(b, rows, axes, sizes)
+    out = b.convert(b.transpose(total, permutation=(0, 2, 1)), type_.dtype)
+    return reshape_to(b, out, (batch, dims[1], *places))
+
+
+@node("AffineGrid")
+def affine_grid(b: Any, theta: Any, size: Ints, *, align_corners: int = 0) -> Any:
+    """out[n, p] = theta[n] @ (p, 1) for each place p of images of `size`, in [-1, 1].
+
+    theta: [n, axes, axes + 1], the last axis of images first. With align_corners, the one place of
+    an axis of size 1 is 0, as in torch; ONNX's definition divides by zero.
+    """
+    sizes = size[2:]
+    rank, batch = len(sizes), b.dims(theta)[0]
+
+    def entry(row: int, column: int) -> Any:
+        one = take(b, take(b, theta, 1, row, row + 1), 2, column, column + 1)
+        return reshape_to(b, one, (batch, *(1 for _ in sizes)))
+
+    bases = []
+    for axis, count in reversed(list(enumerate(sizes))):
+        step = 2 / max(count - bool(align_corners), 1)
+        places = (np.arange(count) - (count - 1) / 2) * step
+        shape = [-1 if i == axis else 1 for i in range(rank)]
+        bases.append(places.reshape(shape).astype(b.type_of(theta).dtype))
+    rows = []
+    for row in range(rank):
+        total = entry(row, rank)
+        for column, base in enumerate(bases):
+            total = b.add(total, b.mul(entry(row, column), base))
+        rows.append(b.expand_dims(total, rank + 1))
+    return chain(b, rows, rank + 1)
+
+
+@node("DeformConv")
+def deformable(
+    b: Any, x: Any, weight: Any, offset: Any, bias: Any = None, mask: Any = None, *,
+    group: int = 1, offset_group: int = 1, sliding: Sliding,
+) -> Any:  # fmt: skip
+    """Build a convolution whose taps are moved by offsets, read bilinearly. Zhu et al., 2019."""
+    types = [b.type_of(v) for v in (x, weight, offset)]
+    if types[0].rank != 4 or any(None in t.shape for t in types):
+        raise unsupported("expected images and weights of static sizes")
+    (batch, channels, height, width), dtype = types[0].shape, types[0].dtype
+    filters, inner, *kernel = types[1].shape
+    _, _, rows, columns = types[2].shape
+    sets, taps, spots = offset_group, math.prod(kernel), rows * columns
+    strides, dilations = (v if v != () else [1, 1] for v in (sliding.strides, sliding.dilations))
+    pads = sliding.pads if sliding.pads != () else [0] * 4
+    offsets = b.reshape(offset, shape=(batch * sets, taps, 2, spots))
+    axes = []
+    for axis, size in enumerate((height, width)):
+        grid = np.arange((rows, columns)[axis]) * strides[axis] - pads[axis]
+        grid = np.broadcast_to(grid[:, None] if axis == 0 else grid[None, :], (rows, columns))
+        reach = np.array([k[axis] for k in all_of(*(range(k) for k in kernel))]) * dilations[axis]
+        fixed = (reach[:, None] + grid.reshape(-1)[None, :]).astype(dtype)
+        moved = b.slice(
+            offsets, starts=(0, 0, axis, 0), stops=(batch * sets, taps, axis + 1, spots),
+            steps=(1, 1, 1, 1),
+        )  # fmt: skip
+        u = b.add(b.reshape(moved, shape=(batch * sets, taps, spots)), b.constant(fixed))
+        axes.append(_Axis(size).taps(b, b.reshape(u, shape=(batch * sets, taps * spots))))
+    own = channels // sets
+    image = b.reshape(x, shape=(batch * sets, own, height * width))
+    read = _read_at(b, b.transpose(image, permutation=(0, 2, 1)), axes, (height, width))
+    read = b.reshape(read, shape=(batch, sets, taps, spots, own))
+    if mask is not None:
+        read = b.mul(read, b.reshape(mask, shape=(batch, sets, taps, spots, 1)))
+    unfolded = b.transpose(read, permutation=(0, 1, 4, 2, 3))
+    unfolded = b.reshape(unfolded, shape=(batch, group, inner * taps, spots))
+    weight = b.reshape(weight, shape=(group, filters // group, inner * taps))
+    out = b.reshape(b.matmul(weight, unfolded), shape=(batch, filters, rows, columns))
+    return out if bias is None else b.add(out, b.align(bias, 1, 4))
+
+
+@dataclass(frozen=True)
+class _Regions:
+    """The attributes of RoiAlign."""
+
+    output_height: int = 1
+    output_width: int = 1
+    sampling_ratio: int = 0
+    spatial_scale: float = 1.0
+    mode: str = "avg"
+    coordinate_transformation_mode: str = "half_pixel"
+
+    def require_legal(self) -> None:
+        """Raise PycError for forms that ONNX or PyC lacks."""
+        sizes, mode = (self.output_height, self.output_width), self.mode
+        if min(sizes) < 1 or mode not in ("avg", "max"):
+            raise PycError(ReasonCode.BAD_MODEL, "expected one row and column or more, avg or max")
+        if not 0 < self.sampling_ratio <= _MAX_SAMPLES or max(sizes) > 1 << 10:
+            raise unsupported(
+                f"sampling_ratio={self.sampling_ratio}, which depends on each region's size, or "
+                f"bins of {sizes[0]} x {sizes[1]}: expected 1 to {_MAX_SAMPLES}, and 1024 at most"
+            )
+
+
+@node("RoiAlign")
+def roi_align(b: Any, x: Any, regions: Any, batches: Any, *, form: _Regions) -> Any:
+    """Build the mean, or the maximum, of bilinear samples in each bin of each region.
+
+    x: [n, c, h, w], rois: [regions, 4] of x1, y1, x2, y2; out: [regions, c, rows, columns]. He et
+    al., 2017.
+    """
+    form.require_legal()
+    rows, columns, samples = form.output_height, form.output_width, form.sampling_ratio
+    half = form.coordinate_transformation_mode == "half_pixel"
+    edges = [b.reshape(take(b, regions, 1, i, i + 1), shape=(-1, 1)) for i in range(4)]
+    scale, shift = b.scalar(form.spatial_scale, regions), b.scalar(0.5 if half else 0, regions)
+    x1, y1, x2, y2 = (b.sub(b.mul(e, scale), shift) for e in edges)
+    dims = b.dims(x)
+    ys = _samples(b, y1, y2, rows, samples, half)
+    xs = _samples(b, x1, x2, columns, samples, half)
+    image = b.transpose(x, permutation=(0, 2, 3, 1))
+    image = reshape_to(b, image, (product((dims[0], dims[2], dims[3])), dims[1]))
+    batch = b.reshape(b.convert(batches, I64), shape=(-1, 1, 1))
+    out = _bilinear(b, image, dims, batch, ys, xs, b.add if form.mode == "avg" else b.maximum)
+    out = reshape_to(b, out, (b.dims(out)[0], rows, samples, columns, samples, dims[1]))
+    reduce = b.reduce_mean if form.mode == "avg" else b.reduce_max
+    return b.transpose(reduce(out, axes=(2, 4), keepdims=False), permutation=(0, 3, 1, 2))
+
+
+def _samples(b: Any, low: Any, high: Any, count: int, samples: int, half: bool) -> Any:
+    """[regions, count * samples]: where each bin is sampled along one axis."""
+    size = b.sub(high, low)
+    if not half:
+        size = b.maximum(size, b.scalar(1, size))
+    places = (np.arange(count * samples) + 0.5) / samples
+    step = b.div(size, b.scalar(count, size))
+    steps = b.constant(places.astype(b.type_of(low).dtype)[None])
+    return b.add(low, b.mul(step, steps))
+
+
+def _bilinear(
+    b: Any, image: Any, dims: Sequence[Any], batch: Any, ys: Any, xs: Any, join: Any
+) -> Any:
+    """[regions, rows, columns, channels] of image [n * h * w, channels], bilinearly.
+
+    More than a pixel outside of the image there is 0. join: the shares of the four corners.
+    """
+    (top, bottom, down, inside_y), (left, right, across, inside_x) = (
+        _corners(b, at, dims[axis]) for at, axis in ((ys, 2), (xs, 3))
+    )
+    height, width = extent_value(b, dims[2]), extent_value(b, dims[3])
+
+    def corner(y: Any, x: Any, wy: Any, wx: Any) -> Any:
+        row = b.mul(b.add(b.mul(batch, height), b.expand_dims(y, 2)), width)
+        value = b.gather(image, b.add(row, b.expand_dims(x, 1)), axis=0)
+        weight = b.mul(b.expand_dims(wy, 2), b.expand_dims(wx, 1))
+        return b.mul(value, b.expand_dims(weight, 3))
+
+    one = b.scalar(1, down)
+    up, back = b.sub(one, down), b.sub(one, across)
+    parts = [
+        corner(top, left, up, back), corner(top, right, up, across),
+        corner(bottom, left, down, back), corner(bottom, right, down, across),
+    ]  # fmt: skip
+    out = join(join(parts[0], parts[1]), join(parts[2], parts[3]))
+    inside = b.and_(b.expand_dims(inside_y, 2), b.expand_dims(inside_x, 1))
+    return b.select(b.expand_dims(inside, 3), out, b.scalar(0, out))
+
+
+def _corners(b: Any, at: Any, size: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the pixels before and after a coordinate, the share of the second, whether inside."""
+    dtype = b.type_of(at).dtype
+    last = b.cast(b.sub(extent_value(b, size), np.array(1, np.int64)), dtype=dtype)
+    inside = b.and_(
+        b.compare(at, b.scalar(-1, at), predicate="ge"),
+        b.compare(at, b.add(last, b.scalar(1, at)), predicate="le"),
+    )
+    at = b.minimum(b.maximum(at, b.scalar(0, at)), last)
+    low = b.floor(at)
+    share = b.sub(at, low)
+    high = b.minimum(b.add(low, b.scalar(1, at)), last)
+    return b.cast(low, dtype=I64), b.cast(high, dtype=I64), share, inside
+
+
+@node("DFT")
+def dft(
+    b: Any, x: Any, dft_length: Number = None, axis: Number = None, *,
+    axis_: int = -2, inverse: int = 0, onesided: int = 0,
+) -> Any:  # fmt: skip
+    """out[k] = sum over j of x[j] * exp(-2 pi i j k / length) along an axis.
+
+    x: [..., 1] real or [..., 2] complex; the result is complex, or real for an inverse onesided
+    transform, which reads the first half of a conjugate symmetric x.
+    """
+    type_, half = b.type_of(x), bool(onesided)
+    # The attribute of opset 17 has the default 1, the input of opset 20 that of -2.
+    axis = int(axis_ if axis is None else axis) % type_.rank
+    size, parts = type_.shape[axis], type_.shape[-1] or 1
+    length = size if dft_length is None else int(dft_length)
+    if size is None or length is None or not 0 < length <= _MAX_LENGTH or axis == type_.rank - 1:
+        raise unsupported(f"a length of {length}: expected 1 to {_MAX_LENGTH}, static")
+    if inverse and half and dft_length is None:
+        length = 2 * (size - 1)
+    used = min(size, length // 2 + 1 if inverse and half else length)
+    wide = accumulator(type_.dtype)
+    x = b.convert(take(b, x, axis, 0, used), wide)
+    order = (*(i for i in range(type_.rank - 1) if i != axis), axis, type_.rank - 1)
+    x = b.transpose(x, permutation=order)
+    rows = _rows(length, used, parts, bool(inverse), half)
+    dims = b.dims(x)
+    flat = reshape_to(b, x, (*dims[:-2], used * parts))
+    out = b.matmul(flat, b.constant(rows.reshape(used * parts, -1).astype(wide)))
+    out = reshape_to(b, out, (*dims[:-2], *rows.shape[2:]))
+    back = tuple(order.index(i) for i in range(type_.rank))
+    return b.convert(b.transpose(out, permutation=back), type_.dtype)
+
+
+@node("STFT")
+def short_time_dft(
+    b: Any, x: Any, frame_step: Number, window: Any = None, frame_length: Number = None, *,
+    onesided: int = 1,
+) -> Any:  # fmt: skip
+    """Build the DFT of each frame of `frame_length` samples, `frame_step` apart, under a window."""
+    step, (_, size, parts) = int(frame_step), b.type_of(x).shape
+    parts = parts or 1
+    if window is None and frame_length is None:
+        raise PycError(ReasonCode.BAD_MODEL, "expected an input 2, got none")
+    width = b.type_of(window).shape[0] if frame_length is None else int(frame_length)
+    if size is None or width is None or not 0 < width <= min(size, _MAX_LENGTH) or step < 1:
+        raise unsupported(f"frames of {width}: expected 1 to {_MAX_LENGTH}, static")
+    starts = np.arange(0, size - width + 1, step)
+    index = (starts[:, None] + np.arange(width)[None, :]).astype(np.int64)
+    frames = b.gather(x, b.constant(index), axis=1)
+    if window is not None:
+        frames = b.mul(frames, b.reshape(window, shape=(width, 1)))
+    rows = _rows(width, width, parts, False, bool(onesided))
+    batch = b.dims(frames)[0]
+    flat = reshape_to(b, frames, (batch, len(starts), width * parts))
+    matrix = rows.reshape(width * parts, -1).astype(b.type_of(x).dtype)
+    out = b.matmul(flat, b.constant(matrix))
+    return reshape_to(b, out, (batch, len(starts), *rows.shape[2:]))
+
+
+def _rows(length: int, used: int, parts: int, inverse: bool, half: bool) -> np.ndarray:
+    """Return the DFT's matrix: [used, parts of x, made, parts of the result].
+
+    An entry is the weight of an element of x in an element of the result.
+    """
+    real = inverse and half
+    made = length // 2 + 1 if half and not inverse else length
+    angle = 2 * np.pi * (np.outer(np.arange(used), np.arange(made)) % length) / length
+    sine = np.sin(angle) if inverse else -np.sin(angle)
+    cosine = np.cos(angle)
+    out = np.zeros((used, parts, made, 1 if real else 2))
+    out[:, 0, :, 0] = cosine
+    if not real:
+        out[:, 0, :, 1] = sine
+    if parts == 2:
+        out[:, 1, :, 0] = -sine
+        if not real:
+            out[:, 1, :, 1] = cosine
+    if real:
+        # Elements that stand for their conjugates too.
+        twice = [j for j in range(1, used) if 2 * j != length]
+        out[twice] *= 2
+    return out / length if inverse else out
+
+
+_MAX_ENTRIES = 1 << 22
+_CROP = "tf_crop_and_resize"
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The target of a resized axis: its size (-1: a dynamic one times the scale), the scale."""
+
+    size: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class _Resizing:
+    """The attributes of a Resize; exporters write some beside modes that do not read them."""
+
+    mode: str = "nearest"
+    coordinate_transformation_mode: str = "half_pixel"
+    nearest_mode: str = "round_prefer_floor"
+    antialias: int = 0
+    cubic_coeff_a: float = -0.75
+    exclude_outside: int = 0
+    extrapolation_value: float = 0.0
+    keep_aspect_ratio_policy: str = "stretch"
+    axes: Sequence[int] | None = None
+
+
+@node("Resize")
+def resize(
+    n: OnnxNode, x: Any, roi: Operand = None, scales: Operand = None, sizes: Operand = None,
+    *, form: _Resizing,
+) -> Any:  # fmt: skip
+    """pyc.resize along height and width, NCHW or NHWC; of other axes one after the other."""
+    b, mode, coordinates = n.b, form.mode, form.coordinate_transformation_mode
+    rank = b.type_of(x).rank
+    axes = [a % rank for a in (range(rank) if form.axes is None else form.axes)]
+    if mode == "cubic" or form.antialias or coordinates == _CROP:
+        return _by_matrices(n, x, _targets(n, x, axes, form), axes, form)
+    if mode not in ("nearest", "linear"):
+        raise unsupported(f"mode={mode}: expected nearest or linear")
+    if coordinates not in COORDINATES:
+        raise unsupported(f"coordinates {coordinates}: expected one of {', '.join(COORDINATES)}")
+    targets = _targets(n, x, axes, form)
+    rounding = _rounding(form.nearest_mode, targets)
+    how = {"mode": mode, "coordinates": coordinates, "rounding": rounding}
+    for layout, spatial in (("NCHW", (2, 3)), ("NHWC", (1, 2))):
+        if rank == 4 and set(targets) <= set(spatial):
+            return _images(b, x, spatial, targets, layout=layout, **how)
+    for axis, target in sorted(targets.items(), key=lambda item: item[1].scale):
+        # As [1, all before, axis, all after] and back.
+        dims = b.dims(x)
+        flat = reshape_to(b, x, (1, product(dims[:axis]), dims[axis], product(dims[axis + 1 :])))
+        out = _images(b, flat, (2, 3), {2: target}, layout="NCHW", **how)
+        x = reshape_to(b, out, (*dims[:axis], b.dims(out)[2], *dims[axis + 1 :]))
+    return x
+
+
+def _rounding(mode: str, targets: Mapping[int, _Target]) -> str:
+    if mode == SIMPLE:
+        kinds = {"floor" if t.scale >= 1 else "ceil" for t in targets.values()}
+        if len(kinds) > 1:
+            raise unsupported(
+                "opset 10 with an axis enlarged and another shrunk: expected one kind"
+            )
+        return kinds.pop() if kinds else "floor"
+    if mode not in ROUNDINGS:
+        raise PycError(ReasonCode.BAD_MODEL, f"`nearest_mode`: expected an ONNX mode, got {mode}")
+    return mode
+
+
+def _targets(n: OnnxNode, x: Any, axes: Sequence[int], form: _Resizing) -> dict[int, _Target]:
+    """Return the axes that change, from `scales` or `sizes`; an empty tensor means none."""
+    dims, values = n.b.dims(x), n.operands[2:]
+    given = [
+        i
+        for i, v in enumerate(values, start=2)
+        if v is not None and not (isinstance(v, np.ndarray) and v.size == 0)
+    ]
+    if len(given) != 1:
+        raise PycError(ReasonCode.BAD_MODEL, "expected either `scales` or `sizes`")
+    if given == [2]:
+        wanted: Sequence[Any] = [float(s) for s in n.known(2, "scales").reshape(-1)]
+    else:
+        wanted = n.extents(3, "sizes")
+    if len(wanted) != len(axes) or len(set(axes)) < len(axes):
+        raise PycError(ReasonCode.BAD_MODEL, f"expected a value for each of {len(dims)} axes")
+    triples = [(a, dims[a], v) for a, v in zip(axes, wanted, strict=True)]
+    if given == [2]:
+        found = {a: _scaled(size, v) for a, size, v in triples}
+    elif form.keep_aspect_ratio_policy == "stretch":
+        found = {a: _sized(size, v) for a, size, v in triples}
+    else:
+        found = _kept_ratio(form.keep_aspect_ratio_policy, triples)
+    return {a: t for a, t in found.items() if t is not None}
+
+
+def _scaled(size: Extent, scale: float) -> _Target | None:
+    if not 0 < scale < np.inf:
+        raise PycError(ReasonCode.BAD_MODEL, f"`scales`: expected numbers > 0, got {scale}")
+    if scale == 1:
+        return None
+    if not isinstance(size, SymbolicSize):
+        # In f32, as ONNX multiplies: 10 * 0.7 is 7, of which the exact product falls short.
+        return _Target(int(np.float32(size) * np.float32(scale)), scale)
+    if scale != int(scale):
+        raise unsupported(f"scale {scale} of a dynamic dimension: expected an integer")
+    return _Target(-1, scale)
+
+
+def _sized(size: Extent, wanted: Extent) -> _Target | None:
+    if size == wanted:
+        return None
+    if not isinstance(size, SymbolicSize) and not isinstance(wanted, SymbolicSize):
+        return _Target(wanted, wanted / max(size, 1))
+    try:
+        factor = quotient(wanted, size)
+    except Untracked:
+        factor = size
+    if isinstance(factor, SymbolicSize):
+        raise unsupported(f"a size {wanted} of {size}: expected static ones, or a multiple of it")
+    return _Target(-1, float(factor))
+
+
+def _kept_ratio(
+    policy: str, axes: Sequence[tuple[int, Extent, Extent]]
+) -> dict[int, _Target | None]:
+    """Apply the least or the greatest scale to all axes."""
+    if policy not in ("not_larger", "not_smaller"):
+        known = "stretch, not_larger or not_smaller"
+        raise PycError(ReasonCode.BAD_MODEL, f"`keep_aspect_ratio_policy`: expected {known}")
+    known_sizes = [(a, i, o) for a, i, o in axes if isinstance(i, int) and isinstance(o, int)]
+    if len(known_sizes) < len(axes):
+        raise unsupported("keep_aspect_ratio_policy with dynamic dimensions: expected static ones")
+    ratios = [o / max(i, 1) for _, i, o in known_sizes]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return {a: _Target(int(scale * i + 0.5), scale) for a, i, _ in known_sizes}
+
+
+def _images(
+    b: Any, x: Any, spatial: Sequence[int], targets: Mapping[int, _Target], **how: str
+) -> Any:
+    """Resize height and width at once. A scale that is result / x is not stated."""
+    if not targets:
+        return x
+    sizes, scales, stated = [], [], False
+    for axis in spatial:
+        size = b.type_of(x).shape[axis]
+        target = targets.get(axis, _Target(-1 if size is None else size, 1.0))
+        sizes.append(target.size)
+        scales.append(target.scale)
+        stated |= size is None or target.scale != target.size / max(size, 1)
+    return b.resize(x, sizes=tuple(sizes), scales=tuple(scales) if stated else (), **how)
+
+
+def _by_matrices(
+    n: OnnxNode, x: Any, targets: dict[int, _Target], axes: Sequence[int], form: _Resizing
+) -> Any:
+    """x with each axis of `targets` multiplied by its matrix, in f32 at least."""
+    b, type_, how = n.b, n.b.type_of(x), form.coordinate_transformation_mode
+    if not is_float(type_.dtype) or form.mode == "nearest":
+        raise unsupported(
+            f"mode={form.mode} of {type_.dtype} with this: expected floats, linear or cubic"
+        )
+    if how not in (*COORDINATES, _CROP):
+        raise unsupported(f"coordinates {how}: expected one of {', '.join(COORDINATES)}")
+    wide = accumulator(type_.dtype)
+    out, outside = b.convert(x, wide), None
+    if how == _CROP:
+        for axis in axes:
+            targets.setdefault(axis, _Target(type_.shape[axis] or -1, 1.0))
+    for axis, target in sorted(targets.items()):
+        size = type_.shape[axis]
+        if size is None or not 0 < size * target.size <= _MAX_ENTRIES:
+            raise unsupported("a dynamic, empty or too large axis: expected static sizes")
+        u = _places(n, how, axes, axis, size, target)
+        if how == _CROP:
+            beyond = (u < 0) | (u > size - 1)
+            column = beyond.reshape([-1 if i == axis else 1 for i in range(type_.rank)])
+            outside = column if outside is None else outside | column
+        out = _multiplied(b, out, axis, _matrix(form, u, size, target.scale).astype(wide))
+    if outside is not None:
+        value = b.scalar(form.extrapolation_value, out)
+        out = b.select(b.constant(np.ascontiguousarray(outside)), value, out)
+    return b.convert(out, type_.dtype)
+
+
+def _places(
+    n: OnnxNode, how: str, axes: Sequence[int], axis: int, size: int, target: _Target
+) -> np.ndarray:
+    """Return the coordinate of each element of the result."""
+    index = np.arange(target.size, dtype=np.float64)
+    if how != _CROP:
+        return coordinates_of(index, size, target.size, target.scale, how)
+    region = n.known(1, "roi").reshape(-1).astype(np.float64)
+    start, end = region[axes.index(axis)], region[len(axes) + axes.index(axis)]
+    if target.size == 1:
+        return np.full(1, 0.5 * (start + end) * (size - 1))
+    return start * (size - 1) + index * (end - start) * (size - 1) / (target.size - 1)
+
+
+def _matrix(form: _Resizing, u: np.ndarray, size: int, scale: float) -> np.ndarray:
+    """[size, result]: weights of neighbours at distances from u, spread where it shrinks."""
+    stretch = min(scale, 1.0) if form.antialias else 1.0
+    width = math.ceil((1 if form.mode == "linear" else 2) / stretch)
+    steps = np.arange(1 - width, width + 1)
+    places = np.floor(u).astype(np.int64)[None, :] + steps[:, None]
+    d, a = np.abs(places - u[None, :]) * stretch, form.cubic_coeff_a
+    if form.mode == "linear":
+        weights = np.maximum(1 - d, 0)
+    else:
+        # Cubic convolution. Keys, 1981.
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        weights = np.where(d <= 1, near, np.where(d < 2, far, 0))
+    if form.exclude_outside:
+        weights = np.where((places >= 0) & (places < size), weights, 0)
+    if form.exclude_outside or stretch < 1:
+        weights = weights / weights.sum(0)
+    matrix = np.zeros((size, len(u)))
+    columns = np.broadcast_to(np.arange(len(u)), places.shape)
+    np.add.at(matrix, (np.clip(places, 0, size - 1), columns), weights)
+    return matrix
+
+
+def _multiplied(b: Any, x: Any, axis: int, matrix: np.ndarray) -> Any:
+    rank = b.type_of(x).rank
+    order = (*(i for i in range(rank) if i != axis), axis)
+    out = b.matmul(b.transpose(x, permutation=order), b.constant(matrix))
+    return b.transpose(out, permutation=tuple(order.index(i) for i in range(rank)))

@@ -1,0 +1,255 @@
+"""Normalizations, in the form that inference uses, and steps of optimizers."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.functions import accumulated
+from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import reshape_to, split, take
+from pyc_mlir.frontends.onnx.ops.node import OnnxNode, node
+
+# Each neighbour is an addition in the program.
+_MAX_NEIGHBOURS = 1024
+_PREVIEW = "ai.onnx.preview.training"
+
+
+@node("BatchNormalization")
+def batch_norm(
+    b: Any, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, *,
+    epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0,
+) -> Any:  # fmt: skip
+    """pyc.batchnorm over dimension 1; in training by the batch's own mean and variance.
+
+    Training also gives the running statistics. Ioffe and Szegedy, 2015.
+    """
+    norm = partial(b.batchnorm, axis=1, epsilon=epsilon)
+    dtype, rank = b.type_of(x).dtype, b.type_of(x).rank
+    if not training_mode:
+        vectors = scale, bias, mean, variance
+        same = all(b.type_of(v).dtype == dtype for v in vectors)
+        return norm(x, *vectors) if same else accumulated(b, x, norm, *vectors)
+    wide, axes = accumulator(dtype), tuple(i for i in range(rank) if i != 1)
+    x = b.convert(x, wide)
+    own = b.reduce_mean(x, axes=axes)
+    centered = b.sub(x, b.align(own, 1, rank))
+    spread = b.reduce_mean(b.mul(centered, centered), axes=axes)
+
+    def moved(old: Any, new: Any) -> Any:
+        return b.add(b.mul(old, b.scalar(momentum, old)), b.mul(new, b.scalar(1 - momentum, new)))
+
+    running = [accumulated(b, old, moved, new) for old, new in ((mean, own), (variance, spread))]
+    vectors = [b.convert(v, wide) for v in (scale, bias)]
+    return b.convert(norm(x, *vectors, own, spread), dtype), *running
+
+
+def normalized(
+    b: Any, x: Any, axes: Sequence[int], epsilon: float, *,
+    center: bool = True, stash_type: int = 1,
+) -> tuple[Any, ...]:  # fmt: skip
+    """(x - mean) / sqrt(var + epsilon) over `axes` in at least f32, with the mean and the inverse.
+
+    Without `center` the mean is taken as 0 and not returned. stash_type: that of the statistics,
+    f32 by default.
+    """
+    axes, dtype = tuple(axes), b.type_of(x).dtype
+    narrow = is_float(dtype) and dtype.itemsize < 4 and stash_type == 1
+    value = b.convert(x, DTYPES["f32"] if narrow else dtype)
+    mean = b.reduce_mean(value, axes=axes, keepdims=True) if center else None
+    centered = b.sub(value, mean) if center else value
+    variance = b.reduce_mean(b.mul(centered, centered), axes=axes, keepdims=True)
+    inverse = b.rsqrt(b.add(variance, b.scalar(epsilon, value)))
+    return b.convert(b.mul(centered, inverse), dtype), mean, inverse
+
+
+@node("LayerNormalization")
+def layer_norm(
+    n: OnnxNode, x: Any, scale: Any, bias: Any = None, *,
+    axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1,
+) -> Any:  # fmt: skip
+    """pyc.layernorm; as a composition where the statistics are wanted or parameters broadcast."""
+    b, rank = n.b, n.b.type_of(x).rank
+    axis %= rank
+    shape = b.type_of(x).shape[axis:]
+    plain = not (n.wants(1) or n.wants(2)) and bias is not None
+    if plain and all(b.type_of(v).shape == shape for v in (scale, bias)):
+        return b.layernorm(x, scale, bias, axis=axis, epsilon=epsilon)
+    out, mean, inverse = normalized(b, x, range(axis, rank), epsilon, stash_type=stash_type)
+    out = b.mul(out, scale)
+    return out if bias is None else b.add(out, bias), mean, inverse
+
+
+@node("RMSNormalization")
+def rms_norm(
+    b: Any, x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Any:
+    """pyc.rmsnorm; as a composition where the scale broadcasts."""
+    rank = b.type_of(x).rank
+    axis %= rank
+    if b.type_of(scale).shape == b.type_of(x).shape[axis:]:
+        return b.rmsnorm(x, scale, axis=axis, epsilon=epsilon)
+    over = range(axis, rank)
+    out, _, _ = normalized(b, x, over, epsilon, center=False, stash_type=stash_type)
+    return b.mul(out, scale)
+
+
+@node("InstanceNormalization")
+def instance_norm(b: Any, x: Any, scale: Any, bias: Any, *, epsilon: float = 1e-5) -> Any:
+    """Normalize each channel of each sample by itself, then scale and bias by channel."""
+    out, _, _ = normalized(b, x, range(2, b.type_of(x).rank), epsilon)
+    return _by_channel(b, out, scale, bias)
+
+
+@node("GroupNormalization")
+def group_norm(
+    b: Any, x: Any, scale: Any, bias: Any, *,
+    num_groups: int, epsilon: float = 1e-5, stash_type: int = 1,
+) -> Any:  # fmt: skip
+    """Normalize each group of channels of each sample by itself. Wu and He, 2018.
+
+    Scale and bias have an entry for each channel (before opset 21 the op was deprecated).
+    """
+    channels = b.type_of(x).shape[1]
+    if channels is None or num_groups < 1 or channels % num_groups:
+        raise unsupported(f"{channels} channels in {num_groups} groups: expected a static multiple")
+    grouped = split(b, x, 1, (num_groups, channels // num_groups))
+    axes = range(2, b.type_of(grouped).rank)
+    out, _, _ = normalized(b, grouped, axes, epsilon, stash_type=stash_type)
+    return _by_channel(b, reshape_to(b, out, b.dims(x)), scale, bias)
+
+
+def _by_channel(b: Any, x: Any, scale: Any, bias: Any) -> Any:
+    """x * scale + bias, both varying along dimension 1."""
+    scale, bias = (b.align(v, 1, b.type_of(x).rank) for v in (scale, bias))
+    return b.add(b.mul(x, scale), bias)
+
+
+@node("LpNormalization")
+def lp_norm(b: Any, x: Any, *, axis: int = -1, p: int = 2) -> Any:
+    """out = x / |x|_p along `axis`, p = 1 or 2; 0 where the norm is 0."""
+    axes = (axis % b.type_of(x).rank,)
+
+    def formula(x: Any) -> Any:
+        terms = b.abs(x) if p == 1 else b.mul(x, x)
+        total = b.reduce_sum(terms, axes=axes, keepdims=True)
+        norm = total if p == 1 else b.sqrt(total)
+        empty = b.compare(norm, b.scalar(0, x), predicate="eq")
+        return b.div(x, b.select(empty, b.scalar(1, x), norm))
+
+    return accumulated(b, x, formula)
+
+
+@node("LRN")
+def local_response_norm(
+    b: Any, x: Any, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> Any:
+    """out = x / (bias + alpha/size * sum of x^2 over `size` neighbouring channels)^beta."""
+    rank, channels = b.type_of(x).rank, b.type_of(x).shape[1]
+    if channels is None:
+        raise unsupported("a dynamic number of channels: expected a static one")
+    if not 0 < size <= _MAX_NEIGHBOURS:
+        raise unsupported(f"size {size}: expected 1 to {_MAX_NEIGHBOURS}")
+    low, high = (
+        tuple(pad if i == 1 else 0 for i in range(rank)) for pad in ((size - 1) // 2, size // 2)
+    )
+
+    def formula(x: Any) -> Any:
+        padded = b.pad(b.mul(x, x), low=low, high=high)
+        total = take(b, padded, 1, 0, channels)
+        for offset in range(1, size):
+            total = b.add(total, take(b, padded, 1, offset, offset + channels))
+        base = b.add(b.mul(total, b.scalar(alpha / size, x)), b.scalar(bias, x))
+        return b.mul(x, b.pow(base, b.scalar(-beta, x)))
+
+    return accumulated(b, x, formula)
+
+
+# Steps of optimizers, of ONNX's training preview: new weights and states from gradients. The inputs
+# are the rate R, the number of steps T, then weights, gradients and states, several of each.
+
+
+def _tensors(tensors: Sequence[Any], kinds: int) -> list[tuple[Any, ...]]:
+    """Return for each weight itself, its gradient and its states. Raises PycError (BAD_MODEL)."""
+    count = len(tensors) // kinds
+    if len(tensors) % kinds or not count:
+        expected = f"expected {kinds} tensors for each weight, got {len(tensors)}"
+        raise PycError(ReasonCode.BAD_MODEL, expected)
+    return [tuple(tensors[k * count + i] for k in range(kinds)) for i in range(count)]
+
+
+def _ordered(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return all new weights, then all first states, ..."""
+    return tuple(r for kind in zip(*results, strict=True) for r in kind)
+
+
+def _regular(b: Any, x: Any, gradient: Any, coefficient: float) -> Any:
+    """Add the gradient of the weight's norm to the gradient."""
+    return b.add(b.mul(x, b.scalar(coefficient, x)), gradient)
+
+
+def _started(b: Any, steps: Any) -> Any:
+    """i1: steps were made before."""
+    return b.compare(steps, b.constant(np.array(0, np.int64)), predicate="gt")
+
+
+@node(f"{_PREVIEW}.Momentum")
+def momentum_step(
+    b: Any, rate: Any, steps: Any, *tensors: Any, alpha: float, beta: float, mode: str,
+    norm_coefficient: float = 0.0,
+) -> Any:  # fmt: skip
+    """v' = alpha v + beta g; x' = x - R v', or x - R (g + alpha v') after Nesterov."""
+    results = []
+    for x, gradient, v in _tensors(tensors, 3):
+        g = _regular(b, x, gradient, norm_coefficient)
+        one, first, keep = (b.scalar(s, x) for s in (1.0, beta, alpha))
+        new = b.add(b.mul(keep, v), b.mul(b.select(_started(b, steps), first, one), g))
+        direction = b.add(g, b.mul(keep, new)) if mode == "nesterov" else new
+        results.append((b.sub(x, b.mul(b.convert(rate, b.type_of(x).dtype), direction)), new))
+    return _ordered(results)
+
+
+@node(f"{_PREVIEW}.Adagrad")
+def adagrad_step(
+    b: Any, rate: Any, steps: Any, *tensors: Any, decay_factor: float = 0.0, epsilon: float = 0.0,
+    norm_coefficient: float = 0.0,
+) -> Any:  # fmt: skip
+    """h' = h + g^2; x' = x - R / (1 + T decay) * g / (sqrt(h') + epsilon). Duchi et al., 2011."""
+    results = []
+    for x, gradient, h in _tensors(tensors, 3):
+        dtype = b.type_of(x).dtype
+        g = _regular(b, x, gradient, norm_coefficient)
+        decay = b.mul(b.cast(steps, dtype=dtype), b.scalar(decay_factor, x))
+        own = b.div(b.convert(rate, dtype), b.add(b.scalar(1, x), decay))
+        new = b.add(h, b.mul(g, g))
+        root = b.add(b.sqrt(new), b.scalar(epsilon, x))
+        results.append((b.sub(x, b.div(b.mul(own, g), root)), new))
+    return _ordered(results)
+
+
+@node(f"{_PREVIEW}.Adam")
+def adam_step(
+    b: Any, rate: Any, steps: Any, *tensors: Any, alpha: float = 0.9, beta: float = 0.999,
+    epsilon: float = 0.0, norm_coefficient: float = 0.0, norm_coefficient_post: float = 0.0,
+) -> Any:  # fmt: skip
+    """Keep running means of gradients and their squares, without bias. Kingma and Ba, 2015."""
+    results = []
+    for x, gradient, v, h in _tensors(tensors, 4):
+        dtype = b.type_of(x).dtype
+        g = _regular(b, x, gradient, norm_coefficient)
+        one = b.scalar(1, x)
+        new_v = b.add(b.mul(b.scalar(alpha, x), v), b.mul(b.scalar(1 - alpha, x), g))
+        squared = b.mul(b.scalar(1 - beta, x), b.mul(g, g))
+        new_h = b.add(b.mul(b.scalar(beta, x), h), squared)
+        root = b.add(b.sqrt(new_h), b.scalar(epsilon, x))
+        made = b.cast(steps, dtype=dtype)
+        grown = [b.sub(one, b.pow(b.scalar(s, x), made)) for s in (alpha, beta)]
+        plain = b.convert(rate, dtype)
+        unbiased = b.div(b.mul(plain, b.sqrt(grown[1])), grown[0])
+        own = b.select(_started(b, steps), unbiased, plain)
+        out = b.sub(x, b.div(b.mul(own, new_v), root))
+        results.append((b.mul(b.scalar(1 - norm_coefficient_post, x), out), new_v, new_h))
+    return _ordered(results)

@@ -1,1 +1,0 @@
-"""The nodes and windows that ONNX handlers work with."""
