@@ -45,7 +45,7 @@ from pyc_mlir.frontends.python.specs import (
 )
 from pyc_mlir.frontends.python.traced_array import TracedArray
 from pyc_mlir.frontends.python.tracer import Tracer, active
-from pyc_mlir.util.captures.effects import Effects, random_states
+from pyc_mlir.util.effects import Effects, random_states
 from pyc_mlir.util.logs import TRACE, logger
 
 # What breaks of a trace are counted under, by the beginning of the construct; else Python.
