@@ -45,6 +45,22 @@ def _in_accumulator(
     return function
 
 
+def integer_power(b: Any, x: Any, exponent: int) -> Any:
+    """x ** exponent by repeated squaring; 1 / x ** -exponent for a negative one."""
+    if exponent < 0:
+        return b.div(b.scalar(1, x), integer_power(b, x, -exponent))
+    if exponent == 0:
+        # Of infinities and NaN too.
+        return b.select(b.compare(x, x, predicate="eq"), *(b.scalar(1, x),) * 2)
+    out, square = None, x
+    while exponent:
+        if exponent & 1:
+            out = square if out is None else b.mul(out, square)
+        exponent >>= 1
+        square = b.mul(square, square) if exponent else square
+    return out
+
+
 def sign(b: Any, x: Any) -> Any:
     """-1, 0 or 1, of floats and integers; NaN stays. Subnormals that compare as 0 become 0."""
     dtype, zero = b.type_of(x).dtype, b.scalar(0, x)

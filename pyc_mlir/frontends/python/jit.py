@@ -33,7 +33,7 @@ from pyc_mlir.frontends.python.trace import (
     running,
     trace_bound,
 )
-from pyc_mlir.frontends.python.traced_array import TracedArray
+from pyc_mlir.frontends.python.tracer import TracedArray
 from pyc_mlir.util.captures import Captures
 from pyc_mlir.util.logs import JIT, logger
 from pyc_mlir.util.recording import Recording
