@@ -27,8 +27,7 @@ from pyc_mlir.frontends.python.numpy_movement import linspace as _linspace
 from pyc_mlir.frontends.python.numpy_protocol import result_dtype
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.specs import check_plain, supported_dtype
-from pyc_mlir.frontends.python.traced_array import TracedArray
-from pyc_mlir.frontends.python.tracer import Tracer, active
+from pyc_mlir.frontends.python.tracer import TracedArray, Tracer, active
 
 Array = Any
 Pair = int | Sequence[int]

@@ -38,7 +38,7 @@ _OTHER_INPUTS = (
     ReasonCode.BAD_ARGUMENT,
 )
 # Traced arrays answer misuse as numpy's do: with Python's own exceptions.
-_SPEAKS_AS_NUMPY = "pyc_mlir.frontends.python.traced_array"
+_SPEAKS_AS_NUMPY = "pyc_mlir.frontends.python.tracer"
 
 
 @dataclass(frozen=True)

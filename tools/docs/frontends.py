@@ -58,7 +58,7 @@ what that code can reach by the names in it.
 
 If one of these has changed, the function is traced again, and compiled again if that gives another
 module. Each change is a log record of `pyc_mlir.jit`, the eighth one a warning. The comparison
-takes 1 to 1.5 us a call for a function with two arrays or a list of twelve, and 2.5 us for
+takes 1 to 1.5 us a call for a function with two arrays or a list of twelve, and 3.5 us for
 an object with twelve layers of two arrays (the call itself takes about 50 us on the same machine).
 
 Not compared are the contents of larger arrays and the shape of an array that is changed in place;

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import dtype_of
 from pyc_mlir.dialects.types import BOOL, I64, is_integer
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE, compare
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.linalg.types import scalar_dtype
 
 # The operation -> the elementwise one of the same meaning, as jaxprs call it.
 _SAME = {
@@ -45,6 +45,16 @@ COMBINERS = {
 }  # fmt: skip
 
 
+def scalar_dtype(type_: ir.Type) -> np.dtype:
+    """Return an element type; `index` is i64. Raises PycError (UNSUPPORTED_DTYPE)."""
+    if isinstance(type_, ir.IndexType):
+        return I64
+    try:
+        return dtype_of(type_)
+    except PycError as error:
+        raise PycError(ReasonCode.UNSUPPORTED_DTYPE, error.message) from error
+
+
 def scalar(b: Any, op: ir.Operation, values: list[Any]) -> Any:
     """Build one operation of a body on tensors. Raises PycError (UNSUPPORTED_OP)."""
     name = op.name
@@ -60,22 +70,14 @@ def _number(op: ir.Operation, name: str) -> int:
 
 
 def _cast(b: Any, op: ir.Operation, values: list[Any]) -> Any:
-    wanted = scalar_dtype(op.results[0].type)
-    if BOOL in (b.type_of(values[0]).dtype, wanted):
+    given, wanted = b.type_of(values[0]).dtype, scalar_dtype(op.results[0].type)
+    if op.name in _CASTS and BOOL in (given, wanted):
         raise unsupported(f"`{op.name}` from or to i1")
-    return b.convert(values[0], wanted)
-
-
-def _from_boolean(b: Any, op: ir.Operation, values: list[Any]) -> Any:
-    if b.type_of(values[0]).dtype != BOOL:
+    if op.name in _OF_BOOLEANS and given != BOOL:
         raise unsupported(f"`{op.name}` of another type than i1")
-    return b.convert(values[0], scalar_dtype(op.results[0].type))
-
-
-def _signed_to_float(b: Any, op: ir.Operation, values: list[Any]) -> Any:
-    if not is_integer(b.type_of(values[0]).dtype):
+    if op.name == "arith.sitofp" and not is_integer(given):
         raise unsupported("`arith.sitofp` of i1, whose true is -1")
-    return b.convert(values[0], scalar_dtype(op.results[0].type))
+    return b.convert(values[0], wanted)
 
 
 def _compare_floats(b: Any, op: ir.Operation, values: list[Any]) -> Any:
@@ -95,10 +97,7 @@ def _compare_integers(b: Any, op: ir.Operation, values: list[Any]) -> Any:
 
 
 _OTHERS: Mapping[str, Callable[[Any, ir.Operation, list[Any]], Any]] = {
-    **dict.fromkeys(_CASTS, _cast),
-    **dict.fromkeys(_OF_BOOLEANS, _from_boolean),
-    "arith.sitofp": _signed_to_float,
-    "arith.index_cast": lambda b, op, v: b.convert(v[0], scalar_dtype(op.results[0].type)),
+    **dict.fromkeys((*_CASTS, *_OF_BOOLEANS, "arith.sitofp", "arith.index_cast"), _cast),
     "arith.cmpf": _compare_floats,
     "arith.cmpi": _compare_integers,
     "arith.select": lambda b, op, v: b.select(*v),

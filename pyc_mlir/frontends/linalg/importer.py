@@ -213,12 +213,12 @@ def _static(op: ir.Operation, name: str) -> tuple[int, ...]:
 
 
 def _fill(b: Any, op: ir.Operation, x: _Operands) -> Any:
-    """Fill the result's shape with operand 0."""
+    """fill and splat: the result's shape filled with operand 0."""
     return expand_to(b, reshape_to(b, x[0], ()), _shape(op))
 
 
 def _reshape(b: Any, op: ir.Operation, x: _Operands) -> Any:
-    """expand_shape and collapse_shape."""
+    """expand_shape, collapse_shape and cast."""
     return reshape_to(b, x[0], _shape(op))
 
 
@@ -265,23 +265,14 @@ def _whole(b: Any, op: ir.Operation, x: _Operands) -> Any:
     return scalar(b, op, [x[i] for i in range(len(x))])
 
 
-def _splat(b: Any, op: ir.Operation, x: _Operands) -> Any:
-    """tensor.splat, tensor.from_elements of one element."""
-    return _fill(b, op, x)
-
-
 _HANDLERS: dict[str, Callable[[Any, ir.Operation, _Operands], Any]] = {
     "linalg.fill": _fill,
-    "tensor.splat": _splat,
+    "tensor.splat": _fill,
     "tensor.expand_shape": _reshape,
     "tensor.collapse_shape": _reshape,
-    "tensor.cast": lambda b, op, x: reshape_to(b, x[0], _shape(op)),
+    "tensor.cast": _reshape,
     "tensor.extract_slice": _extract,
     "tensor.insert_slice": _insert,
     "tensor.extract": _extract_scalar,
     "tensor.concat": _concat,
-    **{
-        f"math.{name}": _whole
-        for name in ["exp", "log", "tanh", "sqrt", "rsqrt", "erf", "absf", "ceil", "floor"]
-    },
 }

@@ -6,6 +6,30 @@ from typing import Any, NoReturn
 from pyc_mlir.frontends.python.source import untraceable
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
+# Numbers that leave a size as it is.
+_NEUTRAL = {"add": 0, "mul": 1, "floordiv": 1}
+
+
+def _binary(op: str, reflected: bool = False) -> Callable[["DynamicDim", Any], Any]:
+    """Make an operator of sizes and integers."""
+
+    def method(self: "DynamicDim", other: Any) -> Any:
+        if type(other) is not int and not isinstance(other, DynamicDim):
+            return self._arithmetic(other)
+        left, right, name = *((other, self) if reflected else (self, other)), op
+        if name == "sub" and type(right) is int and right <= 0:
+            name, right = "add", -right
+        if type(right) is int and _NEUTRAL.get(name) == right:
+            return self
+        if name == "mul" and type(right) is int and right == 0:
+            return 0
+        if name in ("floordiv", "mod") and not (type(right) is int and right > 0):
+            raise untraceable(
+                f"`{left} {_SIGNS[name]} {right}`", "divide sizes by positive integers", "size"
+            )
+        return self.tracer.sized(name, _SIGNS[name], left, right)
+
+    return method
 
 
 class DynamicDim:
@@ -93,52 +117,14 @@ class DynamicDim:
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _arithmetic
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _arithmetic
 
-    def _computed(self, op: str, left: Any, right: Any) -> Any:
-        if not all(type(v) is int or isinstance(v, DynamicDim) for v in (left, right)):
-            return self._arithmetic(right if left is self else left)
-        if op in ("floordiv", "mod") and not (type(right) is int and right > 0):
-            raise untraceable(
-                f"`{left} {_SIGNS[op]} {right}`", "divide sizes by positive integers", "size"
-            )
-        return self.tracer.sized(op, _SIGNS[op], left, right)
-
-    def __add__(self, other: Any) -> Any:
-        return self if type(other) is int and not other else self._computed("add", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self if type(other) is int and not other else self._computed("add", self, other)
-
-    def __sub__(self, other: Any) -> Any:
-        if type(other) is int and other <= 0:
-            return self + -other
-        return self._computed("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._computed("sub", other, self)
+    __add__ = __radd__ = _binary("add")
+    __mul__ = __rmul__ = _binary("mul")
+    __sub__, __rsub__ = _binary("sub"), _binary("sub", reflected=True)
+    __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", reflected=True)
+    __mod__, __rmod__ = _binary("mod"), _binary("mod", reflected=True)
 
     def __neg__(self) -> Any:
-        return self._computed("sub", 0, self)
-
-    def __mul__(self, other: Any) -> Any:
-        if type(other) is int and other in (0, 1):
-            return self if other else 0
-        return self._computed("mul", self, other)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Any) -> Any:
-        return (
-            self if type(other) is int and other == 1 else self._computed("floordiv", self, other)
-        )
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return self._computed("floordiv", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._computed("mod", self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return self._computed("mod", other, self)
+        return 0 - self
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, DynamicDim) and other.witness == self.witness:

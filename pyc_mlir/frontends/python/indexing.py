@@ -12,14 +12,13 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.ops.shapes import normalize_axis
 from pyc_mlir.dialects.types import BOOL, I64, INTEGERS
 from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.numpy_protocol import few, implements
-from pyc_mlir.frontends.python.source import untraceable, user_point
-from pyc_mlir.frontends.python.traced_array import TracedArray
+from pyc_mlir.frontends.python.source import bad, untraceable
+from pyc_mlir.frontends.python.tracer import TracedArray
 
 _FULL = slice(None)
 
@@ -156,10 +155,7 @@ def _expand(x: TracedArray, key: tuple[Any, ...]) -> list[Any]:
     places = [i for i, e in enumerate(entries) if isinstance(e, EllipsisType)]
     given = sum(e is not None and not isinstance(e, EllipsisType) for e in entries)
     if len(places) > 1 or given > x.ndim:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{user_point()}: expected at most {x.ndim} indices and one `...`, got {len(key)}",
-        )
+        raise bad(f"expected at most {x.ndim} indices and one `...`, got {len(key)}")
     place = places[0] if places else len(entries)
     entries[place : place + len(places)] = [_FULL] * (x.ndim - given)
     for entry in entries:
@@ -190,7 +186,7 @@ def _slice(x: TracedArray, slices: Sequence[slice]) -> TracedArray:
         return x
     steps = tuple(1 if s.step is None else _bound(s.step) for s in slices)
     if 0 in steps:
-        raise PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: a slice's step cannot be zero")
+        raise bad("a slice's step cannot be zero")
     starts = tuple(START if s.start is None else _bound(s.start) for s in slices)
     stops = tuple(END if s.stop is None else _bound(s.stop) for s in slices)
     out = x.tracer.slice(x, starts=starts, stops=stops, steps=steps)
@@ -212,10 +208,7 @@ def _as_slice(x: TracedArray, entry: Any, axis: int) -> slice:
     if size is None:
         return slice(index, None if index == -1 else index + 1)
     if not -size <= index < size:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{user_point()}: index {index} is out of bounds for axis {axis} of size {size}",
-        )
+        raise bad(f"index {index} is out of bounds for axis {axis} of size {size}")
     return slice(index % size, index % size + 1)
 
 
@@ -242,16 +235,10 @@ def index_array(x: TracedArray, indices: Any, axis: int) -> TracedArray:
     if values.dtype == BOOL and values.ndim == 1:
         values = np.flatnonzero(values)
     if values.dtype.kind not in "iu" and values.size:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{user_point()}: expected integer indices, got an array of {values.dtype}",
-        )
+        raise bad(f"expected integer indices, got an array of {values.dtype}")
     size = x.type.shape[axis]
     if size is not None and values.size and not (-size <= values.min() <= values.max() < size):
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{user_point()}: an index is out of bounds for axis {axis} of size {size}",
-        )
+        raise bad(f"an index is out of bounds for axis {axis} of size {size}")
     return x.tracer.constant(values.astype(I64))
 
 
@@ -277,31 +264,3 @@ def _reshape(out: TracedArray, entries: Sequence[Any]) -> TracedArray:
 def _rank(index: Any) -> int:
     """Count the dimensions that an index array adds; a constant mask counts as a vector."""
     return index.type.rank if isinstance(index, TracedArray) else np.ndim(index)
-
-
-def extremum(
-    x: TracedArray, op: str, axes: Sequence[int], keepdims: bool, bits: TracedArray | None
-) -> TracedArray:
-    """Return the largest or smallest elements along `axes`; `bits` is the result for booleans.
-
-    If the size of an axis is unknown, the first element is read too: without one, the reshape to
-    one element fails when the program runs, as numpy does.
-    """
-    found = getattr(x.tracer, op)(x, axes=axes, keepdims=bool(keepdims)) if bits is None else bits
-    if all(x.type.shape[i] is not None for i in axes):
-        return found
-    rank = x.type.rank
-    stops = tuple(1 if i in axes else END for i in range(rank))
-    part = x.tracer.slice(x, starts=(0,) * rank, stops=stops, steps=(1,) * rank)
-    kept = [
-        1 if i in axes else copied(i) if size is None else size
-        for i, size in enumerate(x.type.shape)
-        if keepdims or i not in axes
-    ]
-    first = x.tracer.reshape(part, shape=tuple(kept))
-    largest = op == "reduce_max"
-    if x.dtype == BOOL:
-        combine: Any = np.logical_or if largest else np.logical_and
-    else:
-        combine = np.maximum if largest else np.minimum
-    return combine(found, first)

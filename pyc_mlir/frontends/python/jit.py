@@ -33,10 +33,10 @@ from pyc_mlir.frontends.python.trace import (
     running,
     trace_bound,
 )
-from pyc_mlir.frontends.python.traced_array import TracedArray
-from pyc_mlir.util.captures.captured import Captures
-from pyc_mlir.util.captures.ran import Recording
+from pyc_mlir.frontends.python.tracer import TracedArray
+from pyc_mlir.util.captures import Captures
 from pyc_mlir.util.logs import JIT, logger
+from pyc_mlir.util.recording import Recording
 
 Compiler = Callable[..., Callable[..., Any]]
 # From so many on, changes of captured values are told as a warning.
@@ -218,7 +218,7 @@ class JitFunction:
             traced = trace_bound(function, bound)
         bound.arguments = specs
         # Before the compile, during which others may change something.
-        captures = Captures.of(function, recording.ran())
+        captures = Captures(function, recording)
         if captures.left_out:
             named = ", ".join(f"`{name}`" for name in captures.left_out[:_MOST_NAMED])
             more = len(captures.left_out) - _MOST_NAMED

@@ -1,11 +1,11 @@
 """numpy's functions that move elements: reshapes, transposes, joins, parts, fills."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.functions import filled
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
@@ -13,16 +13,10 @@ from pyc_mlir.dialects.types import BOOL, I64, is_float
 from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.indexing import gather, getitem, index_array, is_int
 from pyc_mlir.frontends.python.numpy_protocol import few, implements, numpy_type, result_dtype
-from pyc_mlir.frontends.python.source import untraceable, user_point
-from pyc_mlir.frontends.python.traced_array import TracedArray
-from pyc_mlir.frontends.python.tracer import Tracer, converted, current
+from pyc_mlir.frontends.python.source import bad, untraceable
+from pyc_mlir.frontends.python.tracer import TracedArray, Tracer, converted, current
 
 ShapeLike = int | DynamicDim | Sequence[int | DynamicDim]
-
-
-def bad(expected: str) -> PycError:
-    """Return a BAD_ARGUMENT error at the user's line."""
-    return PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: {expected}")
 
 
 def as_shape(shape: ShapeLike) -> tuple[int | DynamicDim, ...]:
@@ -76,11 +70,6 @@ def reshape(x: TracedArray, /, shape: ShapeLike, order: str = "C") -> TracedArra
     if entries == entries_of(x):
         return x
     return x.tracer.reshape(x, shape=tuple(entries)).view_of(x)
-
-
-@implements(np.ravel)
-def _ravel(x: TracedArray, /, order: str = "C") -> TracedArray:
-    return reshape(x, -1, order)
 
 
 @implements(np.expand_dims)
@@ -137,11 +126,6 @@ def _moveaxis(
     return transpose(x, order)
 
 
-@implements(np.matrix_transpose)
-def _matrix_transpose(x: TracedArray, /) -> TracedArray:
-    return _swapaxes(x, -1, -2)
-
-
 @implements(np.broadcast_to)
 def broadcast_to(x: TracedArray, shape: ShapeLike) -> TracedArray:
     """x stretched to `shape`; dimensions may be those of any array of the trace."""
@@ -182,16 +166,17 @@ def _full_like(
     return full(x.tracer, wanted, fill_value, np.dtype(dtype) if dtype else x.dtype)
 
 
-@implements(np.zeros_like, np.empty_like)
-def _zeros_like(
-    x: TracedArray, /, dtype: Any = None, *, shape: ShapeLike | None = None
-) -> TracedArray:
-    return _full_like(x, 0, dtype, shape=shape)
+def _filled(value: int) -> Callable[..., TracedArray]:
+    def handler(
+        x: TracedArray, dtype: Any = None, *, shape: ShapeLike | None = None
+    ) -> TracedArray:
+        return _full_like(x, value, dtype, shape=shape)
+
+    return handler
 
 
-@implements(np.ones_like)
-def _ones_like(x: TracedArray, dtype: Any = None, *, shape: ShapeLike | None = None) -> TracedArray:
-    return _full_like(x, 1, dtype, shape=shape)
+implements(np.zeros_like, np.empty_like)(_filled(0))
+implements(np.ones_like)(_filled(1))
 
 
 @implements(np.concatenate)
@@ -313,7 +298,7 @@ def _repeat(a: TracedArray, repeats: int, axis: int | None = None) -> TracedArra
     stretched = broadcast_to(
         wide, [repeats if i == axis + 1 else d for i, d in enumerate(wide.shape)]
     )
-    entries = [copied(i) if d is None else d for i, d in enumerate(stretched.type.shape)]
+    entries = entries_of(stretched)
     entries[axis : axis + 2] = [-1]
     return a.tracer.reshape(stretched, shape=tuple(entries))
 
@@ -326,32 +311,32 @@ def _tile(A: TracedArray, reps: int | Sequence[int]) -> TracedArray:
     for axis, number in enumerate(counts):
         few("np.tile", number, "copies", "use `np.broadcast_to` and `np.reshape`")
         if number != 1:
-            out = concatenate([out] * number, axis) if number else _empty_along(out, axis)
+            none = (slice(None),) * axis + (slice(0, 0),)
+            out = concatenate([out] * number, axis) if number else getitem(out, none)
     return _copy(out)
 
 
-def _empty_along(x: TracedArray, axis: int) -> TracedArray:
-    return getitem(x, ((slice(None),) * axis + (slice(0, 0),)))
+def _triangle(predicate: str) -> Callable[..., TracedArray]:
+    """Make x where column <predicate> row + k, else 0."""
+
+    def handler(m: TracedArray, k: int = 0) -> TracedArray:
+        b = m.tracer
+        if m.ndim < 2:
+            raise bad(f"expected an array of rank >= 2, got {m!r}")
+        rows, columns = b.iota_like(m, m.ndim - 2), b.iota_like(m, m.ndim - 1)
+        bound = b.add(rows, b.constant(np.array(k, I64)))
+        return b.select(b.compare(columns, bound, predicate=predicate), m, b.scalar(0, m))
+
+    return handler
 
 
-@implements(np.tril)
-def _tril(m: TracedArray, k: int = 0) -> TracedArray:
-    return _triangle(m, k, "le")
-
-
-@implements(np.triu)
-def _triu(m: TracedArray, k: int = 0) -> TracedArray:
-    return _triangle(m, k, "ge")
-
-
-def _triangle(x: TracedArray, k: int, predicate: str) -> TracedArray:
-    """x where column <predicate> row + k, else 0."""
-    b = x.tracer
-    if x.ndim < 2:
-        raise bad(f"expected an array of rank >= 2, got {x!r}")
-    rows, columns = b.iota_like(x, x.ndim - 2), b.iota_like(x, x.ndim - 1)
-    inside = b.compare(columns, b.add(rows, b.constant(np.array(k, I64))), predicate=predicate)
-    return b.select(inside, x, b.scalar(0, x))
+implements(np.tril)(_triangle("le"))
+implements(np.triu)(_triangle("ge"))
+implements(np.ndim)(lambda a: a.ndim)
+implements(np.shape)(lambda a: a.shape)
+implements(np.size)(lambda a, axis=None: a.size if axis is None else a.shape[axis])
+implements(np.ravel)(lambda x, /, order="C": reshape(x, -1, order))
+implements(np.matrix_transpose)(lambda x, /: _swapaxes(x, -1, -2))
 
 
 @implements(np.copy)
@@ -377,21 +362,6 @@ def _where(condition: Any, x: Any = None, y: Any = None, /) -> TracedArray:
     return b.select(b.lift(condition, BOOL), b.lift(x, dtype), b.lift(y, dtype))
 
 
-@implements(np.shape)
-def _shape(a: TracedArray) -> tuple[int | DynamicDim, ...]:
-    return a.shape
-
-
-@implements(np.ndim)
-def _ndim(a: TracedArray) -> int:
-    return a.ndim
-
-
-@implements(np.size)
-def _size(a: TracedArray, axis: int | None = None) -> int | DynamicDim:
-    return a.size if axis is None else a.shape[axis]
-
-
 @implements(np.result_type)
 def _result_type(*arrays_and_dtypes: Any) -> np.dtype:
     traced = [a for a in arrays_and_dtypes if isinstance(a, TracedArray)]
@@ -404,15 +374,10 @@ def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...
     """Broadcast all to the shape of their sum."""
     b = first_traced(args)
     arrays = [b.lift(a, result_dtype(a)) for a in args]
-    whole = _zeros(arrays[0])
-    for x in arrays[1:]:
-        whole = b.or_(whole, _zeros(x))
+    # i1 of their shapes.
+    zeros = [b.compare(x, x, predicate="eq") for x in arrays]
+    whole = reduce(b.or_, zeros[1:], zeros[0])
     return tuple(broadcast_to(x, whole.shape) for x in arrays)
-
-
-def _zeros(x: TracedArray) -> TracedArray:
-    """i1 of the shape of x."""
-    return x.tracer.compare(x, x, predicate="eq")
 
 
 @implements(np.meshgrid)

@@ -8,20 +8,26 @@ one addition: bfloat16, which numpy does not know, takes part as float16 does.
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float
 from pyc_mlir.frontends.python.dims import DynamicDim
-from pyc_mlir.frontends.python.source import recording, untraceable, user_point
+from pyc_mlir.frontends.python.source import bad, recording, untraceable, user_point
 from pyc_mlir.frontends.python.specs import check_plain
 
-if TYPE_CHECKING:
-    from pyc_mlir.frontends.python.tracer import Tracer
-
 Handler = Callable[..., Any]
+
+
+class Recorder(Protocol):
+    """The tracer, as far as calls need it before a handler takes over."""
+
+    def lift(self, operand: Any, dtype: np.dtype) -> Any:
+        """Return an operand as a traced array of `dtype`."""
+        ...
+
 
 UFUNCS: dict[np.ufunc, Handler] = {}
 FUNCTIONS: dict[Callable[..., Any], Handler] = {}
@@ -39,56 +45,38 @@ _LIST = "see docs for the functions that can be traced, or compute it from those
 # What the Python array API standard (2024.12) names, and PyC lacks: the nearest that it has.
 _SIZED = "its result has as many elements as the values say; use `np.where(condition, x, y)`, "
 _COMPLEX = "there are no complex element types; keep real and imaginary parts as two arrays"
-NEAREST: dict[str, str] = {
-    "np.arcsin": "use `np.hypot` and ratios where the angle itself is not needed",
-    "np.arccos": "compare cosines in place of angles",
-    "np.arctan": "use the ratio itself where the angle is not needed",
-    "np.arctan2": "keep the pair (y, x), divided by `np.hypot(x, y)`, in place of the angle",
-    "np.copysign": "use `np.where(y < 0, -np.abs(x), np.abs(x))`; it takes -0.0 for 0.0",
-    "np.signbit": "use `x < 0`, which is False of -0.0",
-    "np.nextafter": "use `x * (1 + np.finfo(x.dtype).eps)`",
-    "np.spacing": "use `np.abs(x) * np.finfo(x.dtype).eps`",
-    "np.vecdot": "use `(x * y).sum(axis=-1)`",
-    "np.cross": "use products of `np.roll(x, -1, axis)` and `np.roll(y, 1, axis)`",
-    "np.real": _COMPLEX,
-    "np.imag": _COMPLEX,
-    "np.conjugate": _COMPLEX,
-    "np.nonzero": _SIZED + "or `np.argsort(~mask)` for the places of a known number of elements",
-    "np.argwhere": _SIZED + "or `np.argsort(~mask)` for the places of a known number of elements",
-    "np.unique": _SIZED + "or `np.sort`, and `np.diff` of it",
-    **{
-        f"np.unique_{kind}": _SIZED + "or `np.sort`, and `np.diff` of it"
-        for kind in ("all", "counts", "inverse", "values")
-    },
-    "np.isin": "use `(x[..., None] == values).any(-1)`",
-    "np.searchsorted": "use `(sorted[None, :] < values[:, None]).sum(-1)`",
-    "np.median": "use `np.sort(x, axis)` and its middle",
-    "np.quantile": "use `np.sort(x, axis)` and the element at that place",
-    "np.interp": "use `np.take` of the neighbours, and `pyc_mlir.nn.resize` for images",
-    "np.convolve": "use `pyc_mlir.nn.conv2d` on `x[None, None, None, :]`",
-    "np.fft.fft": "use a product with `np.exp`'s parts: cosines and sines of a known length",
-    "np.linalg.inv": "solve before tracing, or give the inverse as an argument",
-    "np.linalg.solve": "solve before tracing, or give the factors as arguments",
-    "np.linalg.svd": "decompose before tracing, and give the factors as arguments",
-    "np.linalg.eigh": "decompose before tracing, and give the factors as arguments",
-    "np.linalg.qr": "decompose before tracing, and give the factors as arguments",
-    "np.linalg.cholesky": "decompose before tracing, and give the factors as arguments",
-    "np.linalg.det": "compute it before tracing, or by cofactors",
-    "np.linalg.vector_norm": "use `np.linalg.norm`",
-    "np.linalg.matrix_norm": "use `np.linalg.norm` of the raveled matrix",
-    "np.linalg.vecdot": "use `(x * y).sum(axis=-1)`",
-    "np.linalg.cross": "use products of `np.roll(x, -1, axis)` and `np.roll(y, 1, axis)`",
-    "np.linalg.outer": "use `np.outer`",
-    "np.linalg.trace": "use `np.einsum` of x times the identity, or `(x * np.eye(n)).sum()`",
-    "np.linalg.diagonal": "use `(x * np.eye(n)).sum(-1)`",
-    "np.trace": "use `(x * np.eye(n)).sum()`",
-    "np.diagonal": "use `(x * np.eye(n)).sum(-1)`",
-    "np.diag": "use `(x * np.eye(n)).sum(-1)`, or `x[:, None] * np.eye(n)`",
-    "np.add.accumulate": "use `np.cumsum`",
-    "np.multiply.accumulate": "use `np.cumprod`",
-}
-
-
+_ADVICE = {
+    "spacing": "use `np.abs(x) * np.finfo(x.dtype).eps`",
+    "vecdot linalg.vecdot": "use `(x * y).sum(axis=-1)`",
+    "cross linalg.cross": "use products of `np.roll(x, -1, axis)` and `np.roll(y, 1, axis)`",
+    "real imag conjugate": _COMPLEX,
+    "nonzero argwhere":
+        _SIZED + "or `np.argsort(~mask)` for the places of a known number of elements",
+    "unique unique_all unique_counts unique_inverse unique_values":
+        _SIZED + "or `np.sort`, and `np.diff` of it",
+    "isin": "use `(x[..., None] == values).any(-1)`",
+    "searchsorted": "use `(sorted[None, :] < values[:, None]).sum(-1)`",
+    "median": "use `np.sort(x, axis)` and its middle",
+    "quantile": "use `np.sort(x, axis)` and the element at that place",
+    "interp": "use `np.take` of the neighbours, and `pyc_mlir.nn.resize` for images",
+    "convolve": "use `pyc_mlir.nn.conv2d` on `x[None, None, None, :]`",
+    "fft.fft": "use a product with `np.exp`'s parts: cosines and sines of a known length",
+    "linalg.inv": "solve before tracing, or give the inverse as an argument",
+    "linalg.solve": "solve before tracing, or give the factors as arguments",
+    "linalg.svd linalg.eigh linalg.qr linalg.cholesky":
+        "decompose before tracing, and give the factors as arguments",
+    "linalg.det": "compute it before tracing, or by cofactors",
+    "linalg.vector_norm": "use `np.linalg.norm`",
+    "linalg.matrix_norm": "use `np.linalg.norm` of the raveled matrix",
+    "linalg.outer": "use `np.outer`",
+    "linalg.trace": "use `np.einsum` of x times the identity, or `(x * np.eye(n)).sum()`",
+    "trace": "use `(x * np.eye(n)).sum()`",
+    "diagonal linalg.diagonal": "use `(x * np.eye(n)).sum(-1)`",
+    "diag": "use `(x * np.eye(n)).sum(-1)`, or `x[:, None] * np.eye(n)`",
+    "add.accumulate": "use `np.cumsum`",
+    "multiply.accumulate": "use `np.cumprod`",
+}  # fmt: skip
+NEAREST = {f"np.{name}": advice for names, advice in _ADVICE.items() for name in names.split()}
 # Ops that one call may record: more would fill the memory before anything is refused.
 _MOST_AT_ONCE = 10_000
 # Comparisons, and what each is with its operands exchanged.
@@ -110,10 +98,7 @@ def nearest(name: str) -> str:
 def few(name: str, number: int, what: str, remedy: str) -> None:
     """Check a count of ops that one call records. Raises PycError (UNTRACEABLE, BAD_ARGUMENT)."""
     if number < 0:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{user_point()}: {name}: expected {what} >= 0, got {number}",
-        )
+        raise bad(f"{name}: expected {what} >= 0, got {number}")
     if number > _MOST_AT_ONCE:
         problem = f"{name}: expected at most {_MOST_AT_ONCE:,} {what}, got {number}"
         raise untraceable(problem, remedy, name)
@@ -130,7 +115,7 @@ def implements(*functions: Callable[..., Any]) -> Callable[[Handler], Handler]:
 
 
 def call_ufunc(
-    tracer: "Tracer", ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
+    tracer: Recorder, ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Record ``ufunc(*inputs)``. Raises PycError (UNTRACEABLE) for what has no counterpart."""
     check_plain([*inputs, kwargs])
@@ -144,7 +129,7 @@ def call_ufunc(
         return _called(tracer, ufunc, inputs, kwargs)
 
 
-def _called(tracer: "Tracer", ufunc: np.ufunc, inputs: Sequence[Any], kwargs: Any) -> Any:
+def _called(tracer: Recorder, ufunc: np.ufunc, inputs: Sequence[Any], kwargs: Any) -> Any:
     """Run the handler on operands of the dtypes that numpy would take."""
     outs = kwargs.pop("out", None)
     dtype = kwargs.pop("dtype", None)
@@ -183,7 +168,7 @@ def _within_type(ufunc: np.ufunc, inputs: Sequence[Any]) -> tuple[np.ufunc, Sequ
     return ufunc, (x, number)
 
 
-def _run(tracer: "Tracer", ufunc: np.ufunc, handler: Handler, inputs: Sequence[Any]) -> Any:
+def _run(tracer: Recorder, ufunc: np.ufunc, handler: Handler, inputs: Sequence[Any]) -> Any:
     loop = loop_dtypes(ufunc, inputs)
     lifted = [tracer.lift(x, dtype) for x, dtype in zip(inputs, loop, strict=False)]
     out = handler(tracer, *lifted)
@@ -193,7 +178,7 @@ def _run(tracer: "Tracer", ufunc: np.ufunc, handler: Handler, inputs: Sequence[A
     return tracer.lift(out.detached() if any(out is x for x in lifted) else out, loop[-1])
 
 
-def _in_place(tracer: "Tracer", ufunc: np.ufunc, out: Any, outs: tuple[Any, ...]) -> Any:
+def _in_place(tracer: Recorder, ufunc: np.ufunc, out: Any, outs: tuple[Any, ...]) -> Any:
     """``x += y``: the sum under x's dtype; x's memory counts as changed."""
     target = outs[0]
     if isinstance(target, np.ndarray) or isinstance(out, tuple):

@@ -1,11 +1,12 @@
 """numpy's reductions and products of whole arrays, with numpy's result types."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ops.movement import copied
+from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
 from pyc_mlir.dialects.types import (
     BOOL,
@@ -16,15 +17,25 @@ from pyc_mlir.dialects.types import (
     is_integer,
     is_unsigned,
 )
-from pyc_mlir.frontends.python.indexing import extremum, getitem, is_int
-from pyc_mlir.frontends.python.numpy_movement import as_axes, bad, first_traced, reshape
-from pyc_mlir.frontends.python.numpy_protocol import few, implements, loop_dtypes, result_dtype
+from pyc_mlir.frontends.python.indexing import getitem, is_int
+from pyc_mlir.frontends.python.numpy_movement import as_axes, entries_of, first_traced, reshape
+from pyc_mlir.frontends.python.numpy_protocol import (
+    FUNCTIONS,
+    Handler,
+    few,
+    implements,
+    loop_dtypes,
+    result_dtype,
+)
 from pyc_mlir.frontends.python.numpy_ufuncs import truth
-from pyc_mlir.frontends.python.source import untraceable
-from pyc_mlir.frontends.python.traced_array import TracedArray
-from pyc_mlir.frontends.python.tracer import Tracer
+from pyc_mlir.frontends.python.source import bad, untraceable
+from pyc_mlir.frontends.python.tracer import TracedArray, Tracer
 
 Axes = int | tuple[int, ...] | None
+_COMBINED = {
+    "reduce_max": (np.maximum, np.logical_or),
+    "reduce_min": (np.minimum, np.logical_and),
+}
 _F64, _F16, _I8 = DTYPES["f64"], DTYPES["f16"], DTYPES["i8"]
 
 
@@ -35,26 +46,32 @@ def axes_of(x: TracedArray, axis: Axes) -> tuple[int, ...]:
     return normalize_axes(as_axes(axis), x.ndim, "axis")
 
 
-def _total(x: TracedArray, op: str, axis: Axes, dtype: Any, keepdims: bool) -> TracedArray:
-    """Build a sum or product: booleans and integers are widened to 64 bits as numpy does."""
+def _widened(x: TracedArray, dtype: Any) -> TracedArray:
+    """x in the type of its sums: booleans and integers are widened to 64 bits as numpy does."""
     exact = x.dtype == BOOL or is_integer(x.dtype)
     wide = DTYPES["ui64"] if is_unsigned(x.dtype) else I64
-    x = x.tracer.lift(x, np.dtype(dtype) if dtype else wide if exact else x.dtype)
-    return getattr(x.tracer, op)(x, axes=axes_of(x, axis), keepdims=bool(keepdims))
+    return x.tracer.lift(x, np.dtype(dtype) if dtype else wide if exact else x.dtype)
 
 
-@implements(np.sum)
-def _sum(
-    a: TracedArray, /, axis: Axes = None, dtype: Any = None, *, keepdims: bool = False
-) -> TracedArray:
-    return _total(a, "reduce_sum", axis, dtype, keepdims)
+def _total(op: str) -> Handler:
+    """Make a sum or product."""
+
+    def handler(
+        a: TracedArray, /, axis: Axes = None, dtype: Any = None, *, keepdims: bool = False
+    ) -> TracedArray:
+        x = _widened(a, dtype)
+        return getattr(x.tracer, op)(x, axes=axes_of(x, axis), keepdims=bool(keepdims))
+
+    return handler
 
 
-@implements(np.prod)
-def _prod(
-    a: TracedArray, /, axis: Axes = None, dtype: Any = None, *, keepdims: bool = False
-) -> TracedArray:
-    return _total(a, "reduce_prod", axis, dtype, keepdims)
+def _reduces(reduce: Callable[..., Any], op: str) -> Handler:
+    """Make a reduction of numpy's signature."""
+
+    def handler(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> Any:
+        return reduce(a, op, axis, keepdims)
+
+    return handler
 
 
 @implements(np.mean)
@@ -73,25 +90,32 @@ def _require_elements(x: TracedArray, axes: Sequence[int]) -> None:
 
 
 def _extremum(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray:
-    axes = axes_of(x, axis)
+    """Build the largest or smallest elements.
+
+    If the size of an axis is unknown, the first element is read too: without one, the reshape to
+    one element fails when the program runs, as numpy does.
+    """
+    b, axes, is_bool = x.tracer, axes_of(x, axis), x.dtype == BOOL
     _require_elements(x, axes)
-    bits = _logical(x, op, axes, keepdims) if x.dtype == BOOL else None
-    return extremum(x, op, axes, keepdims, bits)
+    if is_bool:
+        found = _logical(x, op, axes, keepdims)
+    else:
+        found = getattr(b, op)(x, axes=axes, keepdims=bool(keepdims))
+    if all(x.type.shape[i] is not None for i in axes):
+        return found
+    rank = x.type.rank
+    stops = tuple(1 if i in axes else END for i in range(rank))
+    part = b.slice(x, starts=(0,) * rank, stops=stops, steps=(1,) * rank)
+    entries = enumerate(entries_of(x))
+    kept = tuple(1 if i in axes else e for i, e in entries if keepdims or i not in axes)
+    numbers, booleans = _COMBINED[op]
+    return (booleans if is_bool else numbers)(found, b.reshape(part, shape=kept))
 
 
-@implements(np.max, np.amax)
-def _max(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> TracedArray:
-    return _extremum(a, "reduce_max", axis, keepdims)
-
-
-@implements(np.min, np.amin)
-def _min(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> TracedArray:
-    return _extremum(a, "reduce_min", axis, keepdims)
-
-
-@implements(np.ptp)
-def _ptp(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> Any:
-    return np.subtract(_max(a, axis, keepdims=keepdims), _min(a, axis, keepdims=keepdims))
+def _range(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> Any:
+    """Subtract the smallest from the greatest."""
+    ends = (_extremum(x, f"reduce_{end}", axis, keepdims) for end in ("max", "min"))
+    return np.subtract(*ends)
 
 
 def _logical(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray:
@@ -102,19 +126,18 @@ def _logical(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray
     return b.compare(found, b.scalar(0, found), predicate="gt")
 
 
-@implements(np.any)
-def _any(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> TracedArray:
-    return _logical(a, "reduce_max", axis, keepdims)
-
-
-@implements(np.all)
-def _all(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> TracedArray:
-    return _logical(a, "reduce_min", axis, keepdims)
-
-
 @implements(np.count_nonzero)
 def _count_nonzero(a: TracedArray, axis: Axes = None, *, keepdims: bool = False) -> TracedArray:
-    return _sum(truth(a.tracer, a), axis, keepdims=keepdims)
+    return FUNCTIONS[np.sum](truth(a.tracer, a), axis, keepdims=keepdims)
+
+
+implements(np.sum)(_total("reduce_sum"))
+implements(np.prod)(_total("reduce_prod"))
+implements(np.max, np.amax)(_reduces(_extremum, "reduce_max"))
+implements(np.min, np.amin)(_reduces(_extremum, "reduce_min"))
+implements(np.any)(_reduces(_logical, "reduce_max"))
+implements(np.all)(_reduces(_logical, "reduce_min"))
+implements(np.ptp)(_reduces(_range, ""))
 
 
 @implements(np.argmax)
@@ -156,15 +179,9 @@ def _var(
 
 
 @implements(np.std)
-def _std(
-    a: TracedArray,
-    axis: Axes = None,
-    dtype: Any = None,
-    *,
-    ddof: float = 0,
-    keepdims: bool = False,
-) -> TracedArray:
-    return a.tracer.sqrt(_var(a, axis, dtype, ddof=ddof, keepdims=keepdims))
+@wraps(_var)
+def _std(a: TracedArray, *args: Any, **kwargs: Any) -> TracedArray:
+    return a.tracer.sqrt(_var(a, *args, **kwargs))
 
 
 @implements(np.clip)
@@ -362,8 +379,7 @@ def _merge(b: Tracer, x: TracedArray, start: int, number: int) -> TracedArray:
     """Merge dimensions [start, start + number) into one; size 1 for none."""
     if number == 1:
         return x
-    shape = x.type.shape
-    entries = [copied(i) if d is None else d for i, d in enumerate(shape)]
+    entries = entries_of(x)
     entries[start : start + number] = [-1 if number else 1]
     return b.reshape(x, shape=tuple(entries))
 
@@ -380,7 +396,7 @@ def _split(
             "np.einsum: two dynamic dimensions of one operand would have to be merged",
             "use `np.matmul`, or give all but one of them a size",
         )
-    entries = [copied(i) if d is None else d for i, d in enumerate(out.type.shape)]
+    entries = entries_of(out)
     entries[axis : axis + 1] = [-1 if d is None else d for d in sizes]
     return b.reshape(out, shape=tuple(entries))
 
@@ -391,52 +407,40 @@ def _along(a: TracedArray, axis: int | None) -> tuple[TracedArray, int]:
 
 
 def _running(a: TracedArray, reduction: str, axis: int | None, dtype: Any) -> TracedArray:
-    """Build sums or products up to each element, in the types of `_total`."""
-    exact = a.dtype == BOOL or is_integer(a.dtype)
-    wide = DTYPES["ui64"] if is_unsigned(a.dtype) else I64
-    lifted = a.tracer.lift(a, np.dtype(dtype) if dtype else wide if exact else a.dtype)
-    x, place = _along(lifted, axis)
+    """Build sums or products up to each element."""
+    x, place = _along(_widened(a, dtype), axis)
     if not x.ndim:
         raise bad("expected an array of rank >= 1 with an axis")
     return a.tracer.cumulative(x, axis=place, reduction=reduction)
 
 
-@implements(np.cumsum)
-def _cumsum(a: TracedArray, axis: int | None = None, dtype: Any = None) -> TracedArray:
-    return _running(a, "add", axis, dtype)
+def _cumulative(reduction: str, first: float, *functions: Any) -> None:
+    """Enter numpy's running sums or products, and those of the array API.
+
+    Those need no axis for rank 1, and `first` may precede the results.
+    """
+
+    @implements(functions[0])
+    def _(a: TracedArray, axis: int | None = None, dtype: Any = None) -> TracedArray:
+        return _running(a, reduction, axis, dtype)
+
+    @implements(functions[1])
+    def _(
+        x: TracedArray, /, *, axis: int | None = None, dtype: Any = None,
+        include_initial: bool = False,
+    ) -> TracedArray:  # fmt: skip
+        if axis is None and x.ndim != 1:
+            raise bad(f"expected an axis for an array of rank {x.ndim}")
+        place = 0 if axis is None else normalize_axis(axis, x.ndim)
+        out = _running(x, reduction, place, dtype)
+        if not include_initial:
+            return out
+        low = tuple(int(i == place) for i in range(out.ndim))
+        return out.tracer.pad(out, low=low, high=(0,) * out.ndim, value=first)
 
 
-@implements(np.cumprod)
-def _cumprod(a: TracedArray, axis: int | None = None, dtype: Any = None) -> TracedArray:
-    return _running(a, "mul", axis, dtype)
-
-
-def _cumulative(
-    x: TracedArray, function: Any, axis: int | None, dtype: Any, first: int | None
-) -> TracedArray:
-    """Build the array API's form: rank 1 needs no axis, and `first` may precede the results."""
-    if axis is None and x.ndim != 1:
-        raise bad(f"expected an axis for an array of rank {x.ndim}")
-    place = 0 if axis is None else normalize_axis(axis, x.ndim)
-    out = function(x, place, dtype)
-    if first is None:
-        return out
-    low = tuple(int(i == place) for i in range(out.ndim))
-    return out.tracer.pad(out, low=low, high=(0,) * out.ndim, value=float(first))
-
-
-@implements(np.cumulative_sum)
-def _cumulative_sum(
-    x: TracedArray, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-) -> TracedArray:
-    return _cumulative(x, _cumsum, axis, dtype, 0 if include_initial else None)
-
-
-@implements(np.cumulative_prod)
-def _cumulative_prod(
-    x: TracedArray, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-) -> TracedArray:
-    return _cumulative(x, _cumprod, axis, dtype, 1 if include_initial else None)
+_cumulative("add", 0.0, np.cumsum, np.cumulative_sum)
+_cumulative("mul", 1.0, np.cumprod, np.cumulative_prod)
 
 
 @implements(np.argsort)

@@ -1,6 +1,5 @@
 """numpy's ufuncs in terms of pyc ops. Handlers get the tracer and operands of the loop's dtypes."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir import angles, divisions
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
 from pyc_mlir.frontends.python.numpy_protocol import UFUNCS, Handler
-from pyc_mlir.frontends.python.source import untraceable, user_point
-from pyc_mlir.frontends.python.traced_array import TracedArray
-from pyc_mlir.frontends.python.tracer import Tracer
+from pyc_mlir.frontends.python.source import bad, untraceable, user_point
+from pyc_mlir.frontends.python.tracer import TracedArray, Tracer
 
 _COMPARISONS = {
     np.equal: "eq",
@@ -70,16 +68,6 @@ _COMPOSED = {
 _ROUNDINGS = {np.floor: "floor", np.ceil: "ceil", np.rint: "round"}
 
 
-def handles(*ufuncs: np.ufunc) -> Callable[[Handler], Handler]:
-    """Register a handler for ufuncs."""
-
-    def register(handler: Handler) -> Handler:
-        UFUNCS.update(dict.fromkeys(ufuncs, handler))
-        return handler
-
-    return register
-
-
 def _direct(number_op: str, bool_op: str) -> Handler:
     def handler(b: Tracer, *xs: TracedArray) -> TracedArray:
         name = bool_op if xs[0].dtype == BOOL else number_op
@@ -96,7 +84,7 @@ def _direct(number_op: str, bool_op: str) -> Handler:
     return handler
 
 
-def _rounding(name: str) -> Handler:
+def _of_floats(name: str) -> Handler:
     return lambda b, x: getattr(b, name)(x) if is_float(x.dtype) else x
 
 
@@ -110,31 +98,8 @@ def _comparison(predicate: str) -> Handler:
     return handler
 
 
-UFUNCS.update({ufunc: _direct(*names) for ufunc, names in _DIRECT.items()})
-UFUNCS.update(_COMPOSED)
-UFUNCS.update({ufunc: _rounding(name) for ufunc, name in _ROUNDINGS.items()})
-UFUNCS.update({ufunc: _comparison(predicate) for ufunc, predicate in _COMPARISONS.items()})
-
-
-@handles(np.positive)
-def _positive(b: Tracer, x: TracedArray) -> TracedArray:
-    return x
-
-
-@handles(np.floor_divide)
-def _floor_divide(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """Divide as Python's floor division; 0 for integers divided by 0."""
-    return divisions.floor_divide(b, x, y)
-
-
-@handles(np.remainder)
-def _remainder(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """Build Python's remainder, with the sign of the divisor; x % 0 = 0 for integers."""
-    return _divmod(b, x, y)[1]
-
-
-@handles(np.divmod)
 def _divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray]:
+    """Build Python's quotient and remainder, of the divisor's sign; x % 0 = 0 for integers."""
     quotient, modulus = divisions.floor_divmod(b, x, y)
     if not is_float(x.dtype):
         return quotient, modulus
@@ -143,7 +108,6 @@ def _divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, Tra
     return quotient, b.select(b.compare(modulus, zero, predicate="eq"), below, modulus)
 
 
-@handles(np.fmod)
 def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
     """Build the remainder with the sign of the dividend; 0 for integers divided by 0."""
     rest = b.rem(x, y)
@@ -153,31 +117,12 @@ def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
     return b.select(b.compare(y, zero, predicate="eq"), zero, rest)
 
 
-@handles(np.nextafter)
 def _nextafter(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
     """Return the float after x on the way to y; x for equal f16, also zeros of two signs."""
     out = functions.nextafter(b, x, y)
     return b.select(b.compare(x, y, predicate="eq"), x, out) if x.dtype == _F16 else out
 
 
-@handles(np.left_shift)
-def _left_shift(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """Shift the bits left; 0 for counts out of range, as in numpy."""
-    return b.shift_left(x, y)
-
-
-@handles(np.right_shift)
-def _right_shift(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """Shift the bits right; counts out of range leave the sign alone."""
-    return b.shift_right(x, y)
-
-
-@handles(np.trunc, np.fix) if isinstance(np.fix, np.ufunc) else handles(np.trunc)
-def _trunc(b: Tracer, x: TracedArray) -> TracedArray:
-    return divisions.truncated(b, x) if is_float(x.dtype) else x
-
-
-@handles(np.power)
 def _power(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
     """Raise as numpy: scalar exponents 2, 1/2, 1 and -1 are done without pow."""
     exponent = y.literal
@@ -200,34 +145,18 @@ def _half_root(b: Tracer, x: TracedArray) -> TracedArray:
 
 
 def _integer_power(b: Tracer, x: TracedArray, exponent: Any) -> TracedArray:
-    """Raise by repeated squaring, as the exponent is known."""
     if exponent is None:
         raise untraceable(
             "an integer power needs an exponent that is a Python number",
             "convert to a float type first: `x.astype(np.float32) ** y`",
         )
     if exponent < 0:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{user_point()}: expected an exponent >= 0 for integers, got {exponent}; "
-            "convert to a float type first",
+        raise bad(
+            f"expected an exponent >= 0 for integers, got {exponent}; convert to a float type first"
         )
-    exponent = int(exponent)
-    result, square = None, x
-    while exponent:
-        if exponent & 1:
-            result = square if result is None else b.mul(result, square)
-        exponent >>= 1
-        square = b.mul(square, square) if exponent else square
-    return b.add(b.sub(x, x), b.scalar(1, x)) if result is None else result
+    return functions.integer_power(b, x, int(exponent))
 
 
-@handles(np.square)
-def _square(b: Tracer, x: TracedArray) -> TracedArray:
-    return b.mul(x, x)
-
-
-@handles(np.reciprocal)
 def _reciprocal(b: Tracer, x: TracedArray) -> TracedArray:
     """1 / x of floats: numpy's reciprocal of the integer 0 depends on the machine."""
     if not is_float(x.dtype):
@@ -238,46 +167,29 @@ def _reciprocal(b: Tracer, x: TracedArray) -> TracedArray:
     return b.div(b.scalar(1, x), x)
 
 
-@handles(np.sign)
-def _sign(b: Tracer, x: TracedArray) -> TracedArray:
-    """-1, 0, 1; NaN stays."""
-    return functions.sign(b, x)
+def _ignoring_nan(name: str) -> Handler:
+    def handler(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+        both = _direct(*_DIRECT[getattr(np, name)])(b, x, y)
+        if not is_float(x.dtype):
+            return both
+        return b.select(_is_nan(b, x), y, b.select(_is_nan(b, y), x, both))
+
+    return handler
 
 
-@handles(np.fmax)
-def _fmax(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    return _ignoring_nan(b, x, y, UFUNCS[np.maximum])
-
-
-@handles(np.fmin)
-def _fmin(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    return _ignoring_nan(b, x, y, UFUNCS[np.minimum])
-
-
-def _ignoring_nan(b: Tracer, x: TracedArray, y: TracedArray, function: Handler) -> TracedArray:
-    both = function(b, x, y)
-    if not is_float(x.dtype):
-        return both
-    return b.select(_isnan(b, x), y, b.select(_isnan(b, y), x, both))
-
-
-@handles(np.isnan)
-def _isnan(b: Tracer, x: TracedArray) -> TracedArray:
+def _is_nan(b: Tracer, x: TracedArray) -> TracedArray:
     return b.compare(x, x, predicate="ne")
 
 
-@handles(np.isinf)
-def _isinf(b: Tracer, x: TracedArray) -> TracedArray:
-    if not is_float(x.dtype):
-        return _isnan(b, x)
-    return b.compare(b.abs(x), b.scalar(np.inf, x), predicate="eq")
+def _magnitude(predicate: str, integers: str) -> Handler:
+    """Compare |x| with infinity; of integers, which are finite, x with itself."""
 
+    def handler(b: Tracer, x: TracedArray) -> TracedArray:
+        if not is_float(x.dtype):
+            return b.compare(x, x, predicate=integers)
+        return b.compare(b.abs(x), b.scalar(np.inf, x), predicate=predicate)
 
-@handles(np.isfinite)
-def _isfinite(b: Tracer, x: TracedArray) -> TracedArray:
-    if not is_float(x.dtype):
-        return b.compare(x, x, predicate="eq")
-    return b.compare(b.abs(x), b.scalar(np.inf, x), predicate="lt")
+    return handler
 
 
 def truth(b: Tracer, x: TracedArray) -> TracedArray:
@@ -285,21 +197,35 @@ def truth(b: Tracer, x: TracedArray) -> TracedArray:
     return b.lift(x, BOOL)
 
 
-@handles(np.logical_and)
-def _logical_and(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    return b.and_(truth(b, x), truth(b, y))
-
-
-@handles(np.logical_or)
-def _logical_or(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    return b.or_(truth(b, x), truth(b, y))
-
-
-@handles(np.logical_xor)
-def _logical_xor(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    return b.compare(truth(b, x), truth(b, y), predicate="ne")
-
-
-@handles(np.logical_not)
-def _logical_not(b: Tracer, x: TracedArray) -> TracedArray:
-    return b.not_(truth(b, x))
+UFUNCS.update({ufunc: _direct(*names) for ufunc, names in _DIRECT.items()})
+UFUNCS.update(_COMPOSED)
+UFUNCS.update({ufunc: _of_floats(name) for ufunc, name in _ROUNDINGS.items()})
+UFUNCS.update({ufunc: _comparison(predicate) for ufunc, predicate in _COMPARISONS.items()})
+UFUNCS.update(
+    {
+        np.positive: lambda b, x: x,
+        np.square: lambda b, x: b.mul(x, x),
+        np.reciprocal: _reciprocal,
+        np.sign: functions.sign,
+        np.trunc: lambda b, x: divisions.truncated(b, x) if is_float(x.dtype) else x,
+        np.floor_divide: divisions.floor_divide,
+        np.remainder: lambda b, x, y: _divmod(b, x, y)[1],
+        np.divmod: _divmod,
+        np.fmod: _fmod,
+        np.power: _power,
+        np.nextafter: _nextafter,
+        np.left_shift: lambda b, x, y: b.shift_left(x, y),
+        np.right_shift: lambda b, x, y: b.shift_right(x, y),
+        np.fmax: _ignoring_nan("maximum"),
+        np.fmin: _ignoring_nan("minimum"),
+        np.isnan: _is_nan,
+        np.isinf: _magnitude("eq", "ne"),
+        np.isfinite: _magnitude("lt", "eq"),
+        np.logical_and: lambda b, x, y: b.and_(truth(b, x), truth(b, y)),
+        np.logical_or: lambda b, x, y: b.or_(truth(b, x), truth(b, y)),
+        np.logical_xor: lambda b, x, y: b.compare(truth(b, x), truth(b, y), predicate="ne"),
+        np.logical_not: lambda b, x: b.not_(truth(b, x)),
+    }
+)
+if isinstance(np.fix, np.ufunc):
+    UFUNCS[np.fix] = UFUNCS[np.trunc]

@@ -93,6 +93,11 @@ def untraceable(
     return Untraceable(f"{point}: {problem}{line}{remedy}", construct, point, problem)
 
 
+def bad(expected: str) -> PycError:
+    """Return a BAD_ARGUMENT error at the user's line."""
+    return PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: {expected}")
+
+
 def refused_elsewhere(error: Exception) -> Untraceable | None:
     """Return the error to show if Python, a library or PyC's handlers failed on a traced object.
 

@@ -43,9 +43,8 @@ from pyc_mlir.frontends.python.specs import (
     result_names,
     spec_of,
 )
-from pyc_mlir.frontends.python.traced_array import TracedArray
-from pyc_mlir.frontends.python.tracer import Tracer, active
-from pyc_mlir.util.captures.effects import Effects, random_states
+from pyc_mlir.frontends.python.tracer import TracedArray, Tracer, active
+from pyc_mlir.util.effects import Effects, random_states
 from pyc_mlir.util.logs import TRACE, logger
 
 # What breaks of a trace are counted under, by the beginning of the construct; else Python.

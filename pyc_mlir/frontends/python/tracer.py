@@ -1,34 +1,232 @@
-"""The recorder behind a trace: a builder of pyc ops whose values are traced arrays.
+"""The recorder behind a trace, and the arrays that a traced function receives.
 
-Each op gets the location of the user's line. The sizes of dynamic dimensions are followed
-symbolically: every unknown size is represented by a large prime, its witness, and an op's result
-shape is inferred once more with witnesses in place of the unknowns. Unknown sizes with equal
-witnesses are the same `DynamicDim`, so that ``y.reshape(x.shape[0], -1)`` knows which dimension of
-y is meant however y came from x. (A coincidence could only turn an error that numpy would raise
-into one that the compiled program raises.)
+`TracedArray` records the operations applied to it: operators and ufuncs arrive at
+`__array_ufunc__`, other numpy functions at `__array_function__`; both look up a handler in
+`numpy_protocol`. What needs a value raises PycError (UNTRACEABLE) with the user's line. In-place
+operators give a new array; the old one and its views may not be used any more, since numpy would
+have changed them.
+
+`Tracer` is a builder of pyc ops whose values are traced arrays. Each op gets the location of the
+user's line. The sizes of dynamic dimensions are followed symbolically: every unknown size is
+represented by a large prime, its witness, and an op's result shape is inferred once more with
+witnesses in place of the unknowns. Unknown sizes with equal witnesses are the same `DynamicDim`, so
+that ``y.reshape(x.shape[0], -1)`` knows which dimension of y is meant however y came from x. (A
+coincidence could only turn an error that numpy would raise into one that the compiled program
+raises.)
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
+from pyc_mlir.dialects.errors import PycError, VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import Builder, create
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.movement import END, copied
 from pyc_mlir.dialects.types import I64, TensorType, dtype_name, is_float
 from pyc_mlir.frontends.python.dims import DynamicDim
-from pyc_mlir.frontends.python.source import Untraceable, untraceable, user_point
+from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, call_function, call_ufunc
+from pyc_mlir.frontends.python.source import Untraceable, bad, recording, untraceable, user_point
 from pyc_mlir.frontends.python.specs import check_plain, supported_dtype
-from pyc_mlir.frontends.python.traced_array import TracedArray
 
+_USE_ARRAYS = "use array operations: the value is known only when the program runs"
+_TO_ARRAY = (
+    "use `np.stack` to join arrays, and `pyc_mlir.nn.take` to index a captured array with a "
+    "traced one"
+)
+_CONTROL = "use `np.where(condition, a, b)`, `np.maximum` or a mask"
+# Methods of arrays that are numpy's functions of the same name.
+_METHODS = frozenset(
+    {"all", "any", "argmax", "argmin", "argsort", "astype", "clip", "copy", "cumprod", "cumsum",
+     "dot", "max", "mean", "min", "prod", "ravel", "repeat", "round", "squeeze", "std", "sum",
+     "swapaxes", "take", "var"}
+)  # fmt: skip
 _SMALLEST_WITNESS = 1_000_003
 
 active: ContextVar["Tracer | None"] = ContextVar("active", default=None)
+
+
+class Storage:
+    """The memory that an array and its views share in numpy: where it was changed, if it was."""
+
+    __slots__ = ("changed_at",)
+
+    def __init__(self) -> None:
+        self.changed_at = ""
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method of numpy's function of the same meaning."""
+
+    def method(self: "TracedArray", *args: Any, **kwargs: Any) -> Any:
+        return function(self, *args, **kwargs)
+
+    method.__doc__ = f"numpy.{function.__name__}."
+    return method
+
+
+def _no_value(construct: str, what: str, remedy: str) -> Callable[..., NoReturn]:
+    def refuse(self: "TracedArray", *_: Any, **__: Any) -> NoReturn:
+        problem = f"{what} needs the value of a traced array ({self!r})"
+        raise untraceable(problem, remedy, construct)
+
+    return refuse
+
+
+class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """A value of the program that is being recorded, with numpy's interface."""
+
+    __slots__ = ("literal", "sliced", "storage", "tracer", "type", "value", "witness")
+
+    def __init__(
+        self, tracer: "Tracer", value: ir.Value, type_: TensorType, witness: tuple[int, ...]
+    ) -> None:
+        self.tracer = tracer
+        self.value = value
+        self.type = type_
+        self.witness = witness
+        self.storage = Storage()
+        # The value of a rank-0 constant, for handlers that treat x ** 2 apart.
+        self.literal: Any = None
+        # What this is a slice of, with a slice for each dimension, for gathers from it.
+        self.sliced: tuple[TracedArray, tuple[slice, ...]] | None = None
+
+    def view_of(self, base: "TracedArray") -> "TracedArray":
+        """Declare that this array shares memory with `base`, as in numpy; return it."""
+        self.storage = base.storage
+        return self
+
+    def detached(self) -> "TracedArray":
+        """Return the same value with memory of its own, as numpy's copies have."""
+        self.tracer.check(self)
+        made = TracedArray(self.tracer, self.value, self.type, self.witness)
+        made.literal = self.literal
+        return made
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The element type."""
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[int | DynamicDim, ...]:
+        """Sizes; a `DynamicDim` where the size is dynamic."""
+        pairs = zip(self.type.shape, self.witness, strict=True)
+        return tuple(self.tracer.dimension(w) if d is None else d for d, w in pairs)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self.type.rank
+
+    @property
+    def size(self) -> int:
+        """The number of elements. Raises PycError for dynamic shapes."""
+        if not self.type.is_static:
+            self.shape[self.type.shape.index(None)]._refuse()  # type: ignore[union-attr]
+        return self.type.elements
+
+    @property
+    def T(self) -> Any:
+        """All dimensions reversed."""
+        return np.transpose(self)
+
+    @property
+    def mT(self) -> Any:
+        """The last two dimensions exchanged."""
+        return np.swapaxes(self, -1, -2)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        given = (*inputs, *kwargs.get("out", ()))
+        tracer = next(x.tracer for x in given if isinstance(x, TracedArray))
+        return call_ufunc(tracer, ufunc, method, inputs, kwargs)
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        return call_function(function, args, kwargs)
+
+    def __getitem__(self, key: Any) -> "TracedArray":
+        check_plain(key)
+        with recording("x[i]"):
+            return FUNCTIONS[operator.getitem](self, key)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Copy, as numpy's arrays do."""
+        return np.copy(self)
+
+    def __len__(self) -> int:
+        if not self.type.rank:
+            raise TypeError("len() of an array of rank 0")
+        length = self.shape[0]
+        return length if isinstance(length, int) else length._refuse()
+
+    def __iter__(self) -> Iterator["TracedArray"]:
+        return (self[i] for i in range(len(self)))
+
+    def __pow__(self, exponent: Any) -> Any:
+        """numpy's operator: 2 and 0.5 go other ways there than in `np.power`."""
+        if type(exponent) is int and exponent == 2:
+            return np.square(self)
+        if type(exponent) is float and exponent == 0.5 and is_float(self.dtype):
+            return np.sqrt(self)
+        return np.power(self, exponent)
+
+    def reshape(self, *shape: Any) -> Any:
+        """numpy.reshape; the shape as one tuple or as arguments."""
+        return np.reshape(self, shape[0] if len(shape) == 1 else shape)
+
+    def transpose(self, *axes: Any) -> Any:
+        """numpy.transpose; the order as one tuple, as arguments, or left out."""
+        single = len(axes) == 1 and not isinstance(axes[0], int)
+        return np.transpose(self, (axes[0] if single else axes) or None)
+
+    def flatten(self) -> "TracedArray":
+        """Return a copy of rank 1."""
+        return np.ravel(np.copy(self))
+
+    def item(self, *_: Any) -> NoReturn:
+        """Raise PycError: the value is not known."""
+        raise untraceable("`.item()` needs the value of a traced array", _USE_ARRAYS, ".item()")
+
+    __round__ = _method(np.round)
+
+    __bool__ = _no_value(
+        "bool()", "Python control flow (`if`, `while`, `and`, `or`, `not`, `in`)", _CONTROL
+    )
+    __float__ = __int__ = __complex__ = _no_value(
+        "float()", "converting to a Python number", _USE_ARRAYS
+    )
+    __index__ = _no_value("index()", "a Python index or size", _TO_ARRAY)
+    __array__ = _no_value("np.asarray", "`np.array` or `np.asarray`", _TO_ARRAY)
+    __contains__ = _no_value("in", "`in`", "use `(x == value).any()`")
+    __setitem__ = _no_value(
+        "x[i] = y",
+        "assigning to a part",
+        "use `pyc_mlir.nn.update_slice` or `np.where`, which make a new array",
+    )
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _METHODS:
+            return partial(getattr(np, name), self)
+        if hasattr(np.ndarray, name) and not name.startswith("__"):
+            raise untraceable(
+                f"`.{name}` of numpy's arrays is not among those that can be traced",
+                _USE_ARRAYS,
+                f"ndarray.{name}",
+            )
+        raise AttributeError(f"a traced array has no attribute `{name}`")
+
+    def __repr__(self) -> str:
+        dims = " x ".join(map(str, (*self.shape, dtype_name(self.dtype))))
+        return f"traced array {dims}"
 
 
 def current() -> "Tracer":
@@ -265,7 +463,7 @@ def converted(operand: Any, dtype: np.dtype) -> np.ndarray:
         # bf16's own conversion knows no large integers; numpy's others take this way themselves.
         return np.array(float(operand) if is_float(dtype) else operand, dtype)
     except (OverflowError, ValueError) as error:
-        raise PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: {error}") from None
+        raise bad(str(error)) from None
 
 
 def _is_prime(n: int) -> bool:

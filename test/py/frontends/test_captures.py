@@ -4,6 +4,7 @@ import logging
 import sys
 import weakref
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,8 @@ from test_jit import oracle
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.jit import jit
-from pyc_mlir.util.captures.captured import MOST_ARRAYS, MOST_BYTES, MOST_ELEMENTS, Captures
-from pyc_mlir.util.captures.code import names_of
-from pyc_mlir.util.captures.ran import Recording
+from pyc_mlir.util.captures import MOST_ARRAYS, MOST_BYTES, MOST_ELEMENTS, Captures
+from pyc_mlir.util.recording import Recording, names_of
 
 X = np.arange(4, dtype=np.float32)
 WEIGHT = np.ones(4, np.float32)
@@ -25,7 +25,7 @@ def captures_of(function) -> Captures:
     """Return what a run of the function reads."""
     with Recording() as recording:
         function(X)
-    return Captures.of(function, recording.ran())
+    return Captures(function, recording)
 
 
 def reads_globals(x):
@@ -229,14 +229,12 @@ class Deep:
         return x
 
 
-def test_layers_are_compared_whole():
-    """A check of twelve layers compares dicts; of the values it reads one by itself."""
+def test_values_that_equality_tells_apart_are_compared_by_it():
+    """A check of twelve layers reads each object once; by identity it compares no value."""
     deep = Deep()
     found = captures_of(deep)
-    quick = found._quick
-    assert len(quick._holders) == 1 + 12 and len(quick._live) == 1, "objects; the list's elements"
-    assert (len(quick._one_values), len(quick._several_values)) == (1, 0), "the list itself"
-    assert len(found._values) == MOST_ARRAYS
+    assert [r.__class__ for r in found._quick._equal[0]].count(attrgetter) == 2 + 12
+    assert [h for h in found._quick._same[1] if isinstance(h, Layer)] == []
     assert found.changed() == ""
     deep.layers[7].bias = np.zeros(4, np.float32)
     assert found.changed() == "self.layers[7].bias"
@@ -244,7 +242,7 @@ def test_layers_are_compared_whole():
     assert captures_of(deep).changed() == "" and found.changed() == "self.layers[7]"
 
 
-def test_attributes_that_no_code_names_are_left_out_once_they_change():
+def test_attributes_that_no_code_names_are_left_out():
     deep = Deep()
     found = captures_of(deep)
     vars(deep.layers[3])["calls"] = 1
@@ -255,7 +253,22 @@ def test_attributes_that_no_code_names_are_left_out_once_they_change():
     assert found.changed() == "self.layers[3].bias"
 
 
-def test_tuples_are_not_read_but_what_they_hold_is():
+def test_attributes_under_a_property_and_of_other_names():
+    class Covered:
+        scale = property(lambda self: vars(self)["scale"] + vars(self)["not.a.name"])
+
+        def __init__(self):
+            vars(self).update({"scale": 2.0, "not.a.name": 1.0})
+
+    holder = Covered()
+    for name in ("scale", "not.a.name"):
+        found = captures_of(lambda x: x * holder.scale)
+        assert found.changed() == ""
+        vars(holder)[name] = 5.0
+        assert found.changed() == f"holder.{name}"
+
+
+def test_what_tuples_hold_is_compared():
     layers = tuple((Layer(), [1.0]) for _ in range(12))
 
     def model(x):
@@ -264,7 +277,6 @@ def test_tuples_are_not_read_but_what_they_hold_is():
         return x
 
     found = captures_of(model)
-    assert len(found._quick._holders) == 12 and len(found._quick._live) == 12
     assert found.changed() == ""
     layers[3][1][0] = 2.0
     assert found.changed() == "layers[3][1][0]"

@@ -42,7 +42,7 @@ FOLDERS = (
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
     *under(
-        *("pyc_mlir", "util/captures", "util", "measure", "artifact", "profile"),
+        *("pyc_mlir", "util", "measure", "artifact", "profile"),
         *("runtime/selection", "runtime", "service", "serve"),
     ),
     *under("pyc_mlir/frontends", "python", "importing", "islands", "onnx/ops"),

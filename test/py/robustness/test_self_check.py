@@ -37,7 +37,7 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.pipelines.linalg.base.lowering import Lowering
 from pyc_mlir.tools import pyc_compile, pyc_explain
-from pyc_mlir.util.captures.effects import Effects
+from pyc_mlir.util.effects import Effects
 
 ON = make_options(check=True)
 X = np.ones((4, 8), np.float32)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from capture_kinds import attributes, containers, functions, special, unseen, variables
+from capture_kinds import attributes, functions, rows, special, unseen
 
 Kind = Callable[[], Iterator[Callable[[Any], Any]]]
 
@@ -19,6 +19,6 @@ def _of(module: ModuleType) -> list[Kind]:
     return [f for f in found if f.__module__ == module.__name__]
 
 
-SEEN = [k for m in (variables, attributes, functions, special, containers) for k in _of(m)]
-SEEN += special.SPECIAL
+SEEN = [k for m in (attributes, functions, special) for k in _of(m)]
+SEEN += [*rows.ROWS, *special.SPECIAL]
 UNSEEN = _of(unseen)

@@ -1,93 +1,18 @@
-"""Attributes of objects, of classes and their bases, under all ways to read them."""
+"""Attributes of objects, of classes and their bases, and of objects in containers."""
 
 # Attributes come and go here.
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 # pyright: reportOptionalSubscript=false
 
-import argparse
 import enum
 import functools
 import operator
 import types
+import weakref
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from capture_kinds.holder import Holder
-
-
-def attribute():
-    h = Holder(scale=2.0)
-    yield lambda x: x * h.scale
-    h.scale = 3.0
-
-
-def attribute_of_an_attribute():
-    h = Holder(inner=Holder(scale=2.0))
-    yield lambda x: x * h.inner.scale
-    h.inner.scale = 3.0
-
-
-def class_attribute_by_name():
-    class A:
-        scale = 2.0
-
-    yield lambda x: x * A.scale
-    A.scale = 3.0
-
-
-def class_attribute_by_instance():
-    class A:
-        scale = 2.0
-
-    a = A()
-    yield lambda x: x * a.scale
-    A.scale = 3.0
-
-
-def instance_attribute_over_a_class_default():
-    class A:
-        scale = 2.0
-
-    a = A()
-    yield lambda x: x * a.scale
-    a.scale = 3.0
-
-
-def instance_attribute_removed_from_over_a_class_default():
-    class A:
-        scale = 2.0
-
-    a = A()
-    a.scale = 3.0
-    yield lambda x: x * a.scale
-    del a.scale
-
-
-def base_class_attribute():
-    class A:
-        scale = 2.0
-
-    class B(A):
-        pass
-
-    class C(B):
-        pass
-
-    c = C()
-    yield lambda x: x * c.scale
-    A.scale = 3.0
-
-
-def attribute_set_between_base_and_instance():
-    class A:
-        scale = 2.0
-
-    class B(A):
-        pass
-
-    b = B()
-    yield lambda x: x * b.scale
-    B.scale = 3.0
+from capture_kinds.holder import Holder, full
 
 
 def class_method_variable():
@@ -100,17 +25,6 @@ def class_method_variable():
 
     yield lambda x: A.run(x)
     A.scale = 3.0
-
-
-def metaclass_attribute():
-    class Meta(type):
-        scale = 2.0
-
-    class A(metaclass=Meta):
-        pass
-
-    yield lambda x: x * A.scale
-    Meta.scale = 3.0
 
 
 def nested_class_attribute():
@@ -132,50 +46,6 @@ def by_type_of_self():
     a = A()
     yield lambda x: a(x)
     A.scale = 3.0
-
-
-def slot():
-    class A:
-        __slots__ = ("scale",)
-
-    a = A()
-    a.scale = 2.0
-    yield lambda x: x * a.scale
-    a.scale = 3.0
-
-
-def slot_of_a_base():
-    class A:
-        __slots__ = ("scale",)
-
-    class B(A):
-        pass
-
-    b = B()
-    b.scale = 2.0
-    yield lambda x: x * b.scale
-    b.scale = 3.0
-
-
-def slot_that_was_empty():
-    class A:
-        __slots__ = ("scale",)
-
-    a = A()
-    yield lambda x: x * getattr(a, "scale", 2.0)
-    a.scale = 3.0
-
-
-def simple_namespace():
-    n = types.SimpleNamespace(scale=2.0)
-    yield lambda x: x * n.scale
-    n.scale = 3.0
-
-
-def argparse_namespace():
-    n = argparse.Namespace(scale=2.0)
-    yield lambda x: x * n.scale
-    n.scale = 3.0
 
 
 def dataclass_field():
@@ -226,54 +96,6 @@ def enum_member():
     h.mode = Mode.SAME
 
 
-def getattr_of_text():
-    h = Holder(scale=2.0)
-    yield lambda x: x * getattr(h, "scale")  # noqa: B009
-    h.scale = 3.0
-
-
-def getattr_of_made_text():
-    h, number = Holder(scale1=2.0), 1
-    yield lambda x: x * getattr(h, f"scale{number}")
-    h.scale1 = 3.0
-
-
-def getattr_with_a_default():
-    h = Holder()
-    yield lambda x: x * getattr(h, "scale", 2.0)
-    h.scale = 3.0
-
-
-def hasattr_of_text():
-    h = Holder()
-    yield lambda x: x * 2 if hasattr(h, "bias") else x
-    h.bias = 3.0
-
-
-def vars_of_an_object():
-    h = Holder(scale=2.0)
-    yield lambda x: x * sum(vars(h).values())
-    h.scale = 3.0
-
-
-def vars_gets_another():
-    h = Holder(scale=2.0)
-    yield lambda x: x * sum(vars(h).values())
-    h.other = 3.0
-
-
-def dict_of_an_object():
-    h = Holder(scale=2.0)
-    yield lambda x: x * h.__dict__["scale"]
-    h.scale = 3.0
-
-
-def dict_of_an_object_replaced():
-    h = Holder(scale=2.0)
-    yield lambda x: x * h.scale
-    h.__dict__ = {"scale": 3.0}
-
-
 def class_of_an_object_replaced():
     class A:
         scale = 2.0
@@ -284,12 +106,6 @@ def class_of_an_object_replaced():
     a = A()
     yield lambda x: x * a.scale
     a.__class__ = B
-
-
-def attrgetter():
-    h, read = Holder(scale=2.0), operator.attrgetter("scale")
-    yield lambda x: x * read(h)
-    h.scale = 3.0
 
 
 def methodcaller():
@@ -352,15 +168,6 @@ def property_of_an_object():
     a.hidden = 3.0
 
 
-def property_replaced():
-    class A:
-        scale = property(lambda self: 2.0)
-
-    a = A()
-    yield lambda x: x * a.scale
-    A.scale = property(lambda self: 3.0)
-
-
 def descriptor():
     class Field:
         def __init__(self, value):
@@ -389,3 +196,31 @@ def cached_property_deleted():
     yield lambda x: x * a.scale
     A.hidden = 3.0
     del a.scale
+
+
+def many_arrays():
+    layers = [Holder(weight=full(1), bias=full(n)) for n in range(70)]
+
+    def f(x):
+        for layer in layers:
+            x = x * layer.weight + layer.bias
+        return x
+
+    yield f
+    layers[66].bias = full(7)
+
+
+def weak_reference():
+    h = Holder(scale=2.0)
+    reference = weakref.ref(h)
+    yield lambda x: x * reference().scale
+    h.scale = 3.0
+    yield h
+
+
+def weak_dict():
+    h = Holder(scale=2.0)
+    known = weakref.WeakValueDictionary({"h": h})
+    yield lambda x: x * known["h"].scale
+    h.scale = 3.0
+    yield h

@@ -1,4 +1,4 @@
-"""Functions and methods: their code, defaults, variables, and the ways to call them."""
+"""Functions and methods, the ways to call them, and their variables; globals and modules."""
 
 # Attributes come and go here.
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
@@ -7,29 +7,15 @@
 import functools
 import itertools
 import operator
+import sys
+import types
+
+import numpy as np
 
 from capture_kinds.holder import Holder
 
-
-def helper_replaced():
-    helpers = {"f": lambda x: x * 2}
-
-    def outer(x):
-        return helpers["f"](x)
-
-    yield lambda x: outer(x)
-    helpers["f"] = lambda x: x * 3
-
-
-def code_of_a_helper():
-    def helper(x):
-        return x * 2
-
-    def other(x):
-        return x * 3
-
-    yield lambda x: helper(x)
-    helper.__code__ = other.__code__
+MODULE = types.ModuleType("captured_helpers")
+MODULE_SCALE, MODULE_ARRAY, MODULE_CONFIG = 2.0, np.ones(4, np.float32), {"scale": 2.0}
 
 
 def code_of_the_function_itself():
@@ -41,47 +27,6 @@ def code_of_the_function_itself():
 
     yield f
     f.__code__ = other.__code__
-
-
-def default_of_a_helper():
-    def helper(x, k=2.0):
-        return x * k
-
-    yield lambda x: helper(x)
-    helper.__defaults__ = (3.0,)
-
-
-def keyword_default_of_a_helper():
-    def helper(x, *, k=2.0):
-        return x * k
-
-    yield lambda x: helper(x)
-    helper.__kwdefaults__["k"] = 3.0
-
-
-def keyword_defaults_replaced():
-    def helper(x, *, k=2.0):
-        return x * k
-
-    yield lambda x: helper(x)
-    helper.__kwdefaults__ = {"k": 3.0}
-
-
-def mutable_default():
-    def helper(x, scales=[2.0]):  # noqa: B006
-        return x * scales[0]
-
-    yield lambda x: helper(x)
-    helper.__defaults__[0][0] = 3.0
-
-
-def attribute_of_a_function():
-    def helper(x):
-        return x * helper.scale
-
-    helper.scale = 2.0
-    yield lambda x: helper(x)
-    helper.scale = 3.0
 
 
 def variable_of_a_wrapped_helper():
@@ -132,22 +77,6 @@ def wrapper_on_the_function_itself():
 
     yield scaled(lambda x: x + 1)
     settings["scale"] = 3.0
-
-
-def partial_with_a_list():
-    def helper(scales, x):
-        return x * scales[0]
-
-    scales = [2.0]
-    run = functools.partial(helper, scales)
-    yield lambda x: run(x)
-    scales[0] = 3.0
-
-
-def keywords_of_a_partial():
-    run = functools.partial(lambda x, k: x * k, k=2.0)
-    yield lambda x: run(x)
-    run.keywords["k"] = 3.0
 
 
 def partial_method():
@@ -281,26 +210,6 @@ def single_dispatch():
     scale.register(Holder, lambda h: 3.0)
 
 
-def called_by_map():
-    scale = [2.0]
-
-    def helper(x):
-        return x * scale[0]
-
-    yield lambda x: next(map(helper, [x]))
-    scale[0] = 3.0
-
-
-def called_by_reduce():
-    scale = [2.0]
-
-    def helper(x, y):
-        return x * scale[0] + y
-
-    yield lambda x: functools.reduce(helper, [x, x])
-    scale[0] = 3.0
-
-
 def generator_function():
     scales = [2.0, 1.0]
 
@@ -375,3 +284,60 @@ def callable_object():
     a = A()
     yield a
     a.scale = 3.0
+
+
+def global_number():
+    global MODULE_SCALE
+    MODULE_SCALE = 2.0
+    yield lambda x: x * MODULE_SCALE
+    MODULE_SCALE = 3.0
+
+
+def global_array():
+    global MODULE_ARRAY
+    yield lambda x: x * MODULE_ARRAY
+    MODULE_ARRAY = MODULE_ARRAY * 2
+
+
+def global_that_was_not_there():
+    globals().pop("LATE_GLOBAL", None)
+
+    def f(x):
+        try:
+            return x * LATE_GLOBAL  # pyright: ignore[reportUndefinedVariable]
+        except NameError:
+            return x
+
+    yield f
+    globals()["LATE_GLOBAL"] = 3.0
+
+
+def element_of_a_global():
+    MODULE_CONFIG["scale"] = 2.0
+    yield lambda x: x * MODULE_CONFIG["scale"]
+    MODULE_CONFIG["scale"] = 3.0
+
+
+def module_attribute():
+    MODULE.scale = 2.0
+    yield lambda x: x * MODULE.scale
+    MODULE.scale = 3.0
+
+
+def module_by_import_inside():
+    sys.modules["captured_helpers"] = MODULE
+    MODULE.scale = 2.0
+
+    def f(x):
+        import captured_helpers  # pyright: ignore[reportMissingImports]
+
+        return x * captured_helpers.scale
+
+    yield f
+    MODULE.scale = 3.0
+
+
+def helper_of_a_module():
+    MODULE.helper = lambda x: x * 2
+    yield lambda x: MODULE.helper(x)
+    MODULE.helper = lambda x: x * 3

@@ -6,7 +6,6 @@ calls the function once more: a run that changed something, or drew random numbe
 
 import dis
 import random
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.util.captures.ran import CONTAINERS, PACKAGES
+from pyc_mlir.util.recording import CONTAINERS, is_own
 
 # Instructions that write what may be seen from outside of a function.
 _WRITES = {
@@ -27,8 +26,12 @@ _WRITES = {
 }
 # Calls of these names reach a terminal, a file or the network.
 _OUTPUTS = frozenset({"print", "open", "input", "write", "exec"})
-_GENERATORS = (np.random.Generator, np.random.RandomState)
-_STANDARD = frozenset(sys.stdlib_module_names)
+# Generators of random numbers, and what tells their state.
+_GENERATORS: dict[type, Callable[[Any], Any]] = {
+    np.random.Generator: lambda g: str(g.bit_generator.state),
+    np.random.RandomState: lambda g: str(g.get_state(legacy=False)),
+    random.Random: lambda g: g.getstate(),
+}
 _MOST_VALUES = 4096
 
 
@@ -37,57 +40,48 @@ class Effects:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._written: list[str] = []
-        self._sizes: list[tuple[str, Any, int]] = []
-        self._drawn: list[tuple[str, Any, Any]] = []
-        self._seen: dict[int, Any] = {}
-        self._random = random_states()
+        # What tells a change, how to read it, and what it was.
+        self._read: list[tuple[str, Callable[[Any], Any], Any, Any]] = []
+        self._note("draws random numbers", lambda _: random_states(), None)
+        seen: dict[int, Any] = {}
         waiting: deque[tuple[str, Any]] = deque([("the function", function)])
-        while waiting and len(self._seen) < _MOST_VALUES:
+        while waiting and len(seen) < _MOST_VALUES:
             name, value = waiting.popleft()
-            if id(value) not in self._seen:
-                self._seen[id(value)] = value
+            if id(value) not in seen:
+                seen[id(value)] = value
                 waiting.extend(self._visit(name, value))
 
     def found(self) -> str:
         """Return the first effect since: "draws random numbers"; empty if none is known."""
-        if self._random != random_states():
-            return "draws random numbers"
-        for name, generator, state in self._drawn:
-            if _state(generator) != state:
-                return f"draws random numbers from `{name}`"
-        for name, container, size in self._sizes:
-            if len(container) != size:
-                return f"changes `{name}`"
-        return next(iter(self._written), "")
+        changed = (text for text, read, holder, was in self._read if read(holder) != was)
+        return next(changed, next(iter(self._written), ""))
+
+    def _note(self, text: str, read: Callable[[Any], Any], holder: Any) -> None:
+        self._read.append((text, read, holder, read(holder)))
 
     def _visit(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         """Note one value; yield what it holds."""
+        generator = next((k for k in _GENERATORS if isinstance(value, k)), None)
         if isinstance(value, MethodType):
             yield from ((name, value.__func__), ("self", value.__self__))
         elif isinstance(value, FunctionType):
-            if _is_own(value.__module__):
+            if is_own(value.__module__):
                 self._written += _writes(value.__code__, frozenset(value.__code__.co_freevars))
-                yield from _read(value)
-        elif isinstance(value, (*_GENERATORS, random.Random)):
-            self._drawn.append((name, value, _state(value)))
+                yield from _held(value)
+        elif generator is not None:
+            self._note(f"draws random numbers from `{name}`", _GENERATORS[generator], value)
         elif isinstance(value, CONTAINERS):
-            self._sizes.append((name, value, len(value)))
+            self._note(f"changes `{name}`", len, value)
             yield from ((name, v) for v in (value.values() if isinstance(value, dict) else value))
         elif isinstance(value, tuple):
             yield from ((name, v) for v in value)
-        elif _is_own(type(value).__module__) and not isinstance(value, type):
+        elif is_own(type(value).__module__) and not isinstance(value, type):
             yield from getattr(value, "__dict__", {}).items()
             for kind in type(value).__mro__:
                 yield from ((n, f) for n, f in vars(kind).items() if isinstance(f, FunctionType))
 
 
-def _is_own(module: Any) -> bool:
-    """Return whether a module is the user's: neither the standard library's nor of a package."""
-    top = str(module).partition(".")[0]
-    return top == "__main__" or top not in PACKAGES | _STANDARD
-
-
-def _read(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _held(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the values that a function's closure, defaults and global names hold."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -95,41 +89,32 @@ def _read(function: FunctionType) -> Iterator[tuple[str, Any]]:
         except ValueError:  # not bound yet
             continue
     yield from (("a default", value) for value in function.__defaults__ or ())
-    wrapped = getattr(function, "__wrapped__", None)
-    if wrapped is not None:
-        yield "the function", wrapped
-    names = set(_names(function.__code__))
+    yield "the function", getattr(function, "__wrapped__", None)
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
     yield from ((n, v) for n, v in function.__globals__.items() if n in names)
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names in code, and in code that is defined in it."""
-    yield from code.co_names
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield code, and code that is defined in it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from _codes(constant)
 
 
 def _writes(code: CodeType, free: frozenset[str]) -> Iterator[str]:
     """Yield what code writes. `free`: variables of the functions around it."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _WRITES:
-            yield _WRITES[instruction.opname].format(instruction.argval)
-        elif instruction.opname == "STORE_DEREF" and instruction.argval in free:
-            yield f"writes the variable `{instruction.argval}`"
-    for name in sorted(_OUTPUTS.intersection(code.co_names)):
-        yield f"calls `{name}`"
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _writes(constant, free & frozenset(constant.co_freevars))
-
-
-def _state(generator: Any) -> Any:
-    if isinstance(generator, np.random.Generator):
-        return str(generator.bit_generator.state)
-    if isinstance(generator, np.random.RandomState):
-        return str(generator.get_state(legacy=False))
-    return generator.getstate()
+    for inner in _codes(code):
+        for instruction in dis.get_instructions(inner):
+            name = instruction.argval
+            if instruction.opname in _WRITES:
+                yield _WRITES[instruction.opname].format(name)
+            elif instruction.opname == "STORE_DEREF" and name in free.intersection(
+                inner.co_freevars
+            ):
+                yield f"writes the variable `{name}`"
+        for name in sorted(_OUTPUTS.intersection(inner.co_names)):
+            yield f"calls `{name}`"
 
 
 def random_states() -> tuple[Any, ...]:
