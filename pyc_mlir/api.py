@@ -18,15 +18,13 @@ from typing import Any, TypeVar, Unpack, overload
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks
-from pyc_mlir.cache.cache import Cache, choose
-from pyc_mlir.cache.lookup import compiled
-from pyc_mlir.cache.verifications import Verifications, noted, recalled
+from pyc_mlir.cache.cache import Cache, Verifications, choose, compiled, noted, recalled
 from pyc_mlir.compilation.attempts import build_here
 from pyc_mlir.compilation.compile_options import CompileOptions, CompileOverrides, documentation
 from pyc_mlir.compilation.contract_check import check_cached
-from pyc_mlir.compilation.job import Job, PreparesCompile
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import Options, resolve
-from pyc_mlir.compilation.reference.own_function import OwnFunction, agreement, own_function
+from pyc_mlir.compilation.references import OwnFunction, agreement, own_function
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
@@ -236,8 +234,7 @@ def _build(
     untrusted = untrusted or job.source.is_bytecode
     if untrusted or job.options.contract.max_compile_seconds is not None:
         return in_workers(job, stage, cache, untrusted, _build, spent)
-    if isinstance(job.options.policy, PreparesCompile):
-        job = job.under(job.options.policy.prepare(job, stage))
+    job = job.under(job.options.policy.prepare(job, stage))
     if cache is None:
         return build_here(job, stage)
     found = compiled(cache, job, lambda loaded: build_here(loaded, stage))

@@ -22,7 +22,6 @@ from pyc_mlir.pipelines.choices.evidence import (
     Reason,
 )
 from pyc_mlir.pipelines.choices.log import COMPILE, Event
-from pyc_mlir.pipelines.choices.wisdom import ByWisdom
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 
 LEFT_OUT = "left out"
@@ -64,21 +63,21 @@ def _modes(made: Artifact, options: Options) -> Iterator[Event]:
 
 
 def _wisdom(made: Artifact, options: Options) -> Iterator[Event]:
-    policy = options.policy
-    if not isinstance(policy, ByWisdom) or not policy.wisdom.rows:
+    wisdom = options.policy.wisdom
+    if wisdom is None or not wisdom.rows:
         return
     facts = [fact for d in made.decisions for fact in d.facts]
     estimates = (f.measured for f in facts if isinstance(f, EstimatedSeconds))
     if any(isinstance(f, MeasuredRow | MeasuredRecipe) for f in facts) or any(estimates):
         return
-    rows = len(policy.wisdom.rows)
+    rows = len(wisdom.rows)
     yield _notice(
         "wisdom",
         ReasonCode.NO_EVIDENCE,
         f"wisdom: expected a row for one of the program's choices, measured on this machine, got "
         f"{rows} row{'s' * (rows > 1)} of other works or machines; all choices are predicted: "
         "measure this program with `pyc-tune`",
-        policy.wisdom.label,
+        wisdom.label,
     )
 
 

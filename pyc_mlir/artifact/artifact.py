@@ -4,9 +4,9 @@ IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
 
     pyc/manifest.json    signature, target, contract, versions, entries, a `checksum` of the rest
     pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
-                         (with the option `node_names`: names of nodes, else see node_names.py)
+                         (with the option `node_names`: names of nodes, else see log.py)
     pyc/module.mlir      the pyc module as text for reading, large constants left out
-    pyc/memory.json      where there is one, the memory report (memory_report.py)
+    pyc/memory.json      where there is one, the memory report (memory.py)
     pyc/samples          under `max_error`: answers of the reference (test_vectors.py)
     pyc/vmfb-tail        IREE's own end of the archive, so that its bytes can be had back exactly
 
@@ -23,8 +23,6 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.artifact.account import Account
-from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.artifact.manifest import (
     ARENA,
@@ -36,18 +34,18 @@ from pyc_mlir.artifact.manifest import (
     ShapeEntry,
     read_manifest,
 )
+from pyc_mlir.artifact.memory import Account
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
-from pyc_mlir.artifact.verification import Checks
+from pyc_mlir.artifact.verification import CacheRecord, Checks
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file_by, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ContractReport
-from pyc_mlir.pipelines.choices.node_names import NodeNames, read_beside, write_beside
+from pyc_mlir.pipelines.choices.contract import Contract, ContractReport
+from pyc_mlir.pipelines.choices.log import NodeNames, read_beside, write_beside
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.checksum import checksum

@@ -8,13 +8,18 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.memory import Account
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.prediction import Prediction
-from pyc_mlir.pipelines.choices.contract import NO_FALLBACK, Contract
-from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.choices.contract import (
+    NO_FALLBACK,
+    ClauseReport,
+    Contract,
+    ContractReport,
+    Status,
+)
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note
 from pyc_mlir.util.units import quantity
 

@@ -15,7 +15,7 @@ from pyc_mlir.artifact.signature import Ranges
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import Form, field_types, fits, from_data, to_data, type_name
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.pipelines.choices.choices import Policy, Recipe
+from pyc_mlir.pipelines.choices.choices import Prefers, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.target.calibration import Calibration
@@ -69,7 +69,7 @@ class CompileOptions:
         default=None,
         metadata=_option("clauses that must be kept; a clause that cannot be kept is refused"),
     )
-    policy: str | Policy | None = field(
+    policy: str | Prefers | None = field(
         default=None,
         metadata=_option(
             "the policy that chooses among legal alternatives, or its name; default: heuristic",
@@ -298,7 +298,7 @@ class CompileOverrides(TypedDict, total=False):
 
     target: str | Target
     contract: Contract | None
-    policy: str | Policy | None
+    policy: str | Prefers | None
     planner_mode: str
     also_modes: Sequence[str]
     kernels: str
@@ -323,7 +323,7 @@ def _no_policy(policy: Any) -> Any:
     raise ValueError(f"policy: expected the name of one as plain data, got {policy!r:.80}")
 
 
-_FORMS = {Policy: Form(_no_policy, _no_policy)}
+_FORMS = {Prefers: Form(_no_policy, _no_policy)}
 
 
 def texts() -> dict[str, OptionText]:

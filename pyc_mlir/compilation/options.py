@@ -9,7 +9,7 @@ from typing import ParamSpec
 
 from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.artifact.manifest import ReplayOptions
-from pyc_mlir.artifact.memory_report import UNPLANNED
+from pyc_mlir.artifact.memory import UNPLANNED
 from pyc_mlir.artifact.signature import checked_range
 from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -17,11 +17,7 @@ from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.measure.environment import current_hashes
-from pyc_mlir.pipelines.choices.choices import (
-    FirstIsBest,
-    Policy,
-    Recipe,
-)
+from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy, Recipe, as_policy
 from pyc_mlir.pipelines.choices.contract import (
     IREE_CODE,
     OTHER_PLANS,
@@ -30,7 +26,7 @@ from pyc_mlir.pipelines.choices.contract import (
     conflict,
 )
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES, load_policy, planner_modes
-from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.driver.pipeline_text import AnchorNode, Node, parse_pipeline
 from pyc_mlir.pipelines.driver.registry import BUILT_IN, PASSES
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
@@ -54,8 +50,6 @@ _OWN_PASSES = "default"
 
 # The pass at whose sites memory plans are chosen.
 PLANS = "plan-memory"
-# The method of a policy that prepares compiles (`PreparesCompile` in job.py).
-PREPARE = "prepare"
 _PATH = re.compile(r"[/\\]")
 
 
@@ -85,6 +79,10 @@ class Options(ReplayOptions):
     check: bool = False
     # IREE verifies the IR of PyC's own programs after each pass; bytes do not depend on it.
     verify_ir: bool = False
+
+    def __post_init__(self) -> None:
+        """Adapt a policy of another class."""
+        object.__setattr__(self, "policy", as_policy(self.policy))
 
     @property
     def replayed(self) -> ReplayOptions:
@@ -121,7 +119,7 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
             "contract clause `determinism`: expected a CPU target, got "
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
-    if contract.is_strict and hasattr(options.policy, PREPARE):
+    if contract.is_strict and options.policy.prepares:
         policy = f"the policy `{options.policy.name}`"
         raise conflict(f"determinism={STRICT!r}", policy, "compile by a recipe that it found")
     if contract.is_strict:
@@ -244,15 +242,10 @@ def _resolved_policy(given: CompileOptions) -> Policy:
     Raises PycError: BAD_ARGUMENT for wisdom without that policy, BAD_WISDOM, and as `load_policy`.
     """
     policy, wisdom = given.policy, given.wisdom
-    policy = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
+    named = load_policy(policy) if isinstance(policy, str) else policy
+    policy = as_policy(named or FirstIsBest())
     if wisdom is None and not given.require_evidence:
         return policy
-    if not isinstance(policy, ByWisdom):
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            "policy: expected `fastest` or `explore` beside wisdom and require_evidence, got "
-            f"`{policy.name}`, which uses no measurements",
-        )
     if isinstance(wisdom, str | Path):
         wisdom = Wisdom.load(wisdom)
     if wisdom is not None and not wisdom.rows:

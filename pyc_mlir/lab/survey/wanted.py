@@ -27,7 +27,7 @@ from pyc_mlir.lab.evidence.rows import (
     Trace,
 )
 from pyc_mlir.measure.environment import Environments
-from pyc_mlir.pipelines.choices.fastest import MIN_PROCESSES, MIN_SESSIONS
+from pyc_mlir.pipelines.choices.policies import MIN_PROCESSES, MIN_SESSIONS
 
 KERNELS = "pyc-select-kernels"
 

@@ -15,7 +15,7 @@ from pyc_mlir.compilation.attempts import (
     refusal,
     retry_reasons,
 )
-from pyc_mlir.compilation.generate import UNFUSED
+from pyc_mlir.compilation.build import UNFUSED
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc_mlir.compilation.blame import NothingToFind, find_culprits
+from pyc_mlir.compilation.contract_check import NothingToFind, find_culprits
 
 
 @given(st.integers(1, 500), st.data())

@@ -15,7 +15,7 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import to_bytes
 from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.compile_key import current_identity, make_key, plugin_kernels
+from pyc_mlir.cache.key import current_identity, make_key, plugin_kernels
 from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
@@ -28,7 +28,7 @@ from pyc_mlir.pipelines.choices.evidence import ContentHash, Note
 from pyc_mlir.pipelines.choices.policies import load_policy
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.util.source_files import file_digest
-from pyc_mlir.worker.request import options_json, options_of
+from pyc_mlir.worker.messages import options_json, options_of
 
 X = np.zeros((8, 32), np.float32)
 SAMPLED = 3

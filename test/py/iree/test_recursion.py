@@ -4,7 +4,7 @@ import pytest
 
 import pyc_mlir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree import calls
+from pyc_mlir.iree import session
 from pyc_mlir.iree.session import IreeSession
 
 T = "tensor<4xf32>"
@@ -96,14 +96,14 @@ def doubling(depth: int) -> str:
 def test_calls_that_stand_for_too_many_operations_are_refused():
     check(doubling(10))
     with pytest.raises(
-        PycError, match=f"at most {calls.MAX_WRITTEN_OUT} operations with all calls"
+        PycError, match=f"at most {session.MAX_WRITTEN_OUT} operations with all calls"
     ):
         check(doubling(40))
 
 
 def test_a_large_module_may_repeat_its_functions(monkeypatch):
     """The bound is none of programs that are long themselves."""
-    monkeypatch.setattr(calls, "MAX_WRITTEN_OUT", 100)
+    monkeypatch.setattr(session, "MAX_WRITTEN_OUT", 100)
     check(doubling(8))
     with pytest.raises(PycError, match="with all calls written out"):
         check(doubling(16))

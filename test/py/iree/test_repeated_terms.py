@@ -10,7 +10,7 @@ import pyc_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.plain import compile_plain, plain_flags
-from pyc_mlir.iree.workarounds.repeated_terms import keep_repeats
+from pyc_mlir.iree.wrong_code import keep_repeats
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable

@@ -6,7 +6,7 @@ from iree.compiler import ir
 
 import pyc_mlir
 from pyc_mlir.iree.session import IreeSession
-from pyc_mlir.iree.workarounds.scalar_stores import flatten_stores
+from pyc_mlir.iree.wrong_code import flatten_stores
 
 TEXT = """
 func.func @main(%t: tensor<{shape}x{kind}>, %at: tensor<2xi32>) -> tensor<{shape}x{kind}> {{

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pyc_mlir import compile
-from pyc_mlir.artifact.memory_report import from_bytes
+from pyc_mlir.artifact.memory import from_bytes
 
 SHIFT = np.float32(0.5)
 

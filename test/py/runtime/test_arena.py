@@ -18,8 +18,8 @@ from modules import add_program, host_target, ramp
 from stream_programs import LOOP, Writer, branches
 
 from pyc_mlir import TensorSpec, compile
-from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.manifest import ARENA, EntryPoint
+from pyc_mlir.artifact.memory import Account
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.iree.compiler import opened

@@ -33,7 +33,7 @@ from wisdoms import reversed_wisdom
 import pyc_mlir
 from pyc_mlir import Contract, Device, Recipe, nn
 from pyc_mlir.api import build
-from pyc_mlir.compilation import plan_memory as planned
+from pyc_mlir.compilation import assign_memory as planned
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context

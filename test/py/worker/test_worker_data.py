@@ -16,10 +16,9 @@ from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import Checks, Verification
-from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.job import CHEAPEST, DEFAULT, FewestSteps, Job, at_stage, stages_below
 from pyc_mlir.compilation.options import Options, make_options
-from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle
-from pyc_mlir.compilation.stages import CHEAPEST, DEFAULT, FewestSteps, at_stage, stages_below
+from pyc_mlir.compilation.references import ForeignOracle, PycOracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.frontends.sources import (
     Bytecode,
@@ -32,24 +31,26 @@ from pyc_mlir.frontends.sources import (
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBest, Recipe, Site
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
+from pyc_mlir.pipelines.choices.contract import ClauseReport, Contract, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.choices.policies import load_policy
 from pyc_mlir.pipelines.shapes.demand import Demand
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools.cli.common import UsageError
-from pyc_mlir.worker.answer import artifact_frame, artifact_of, error_frame, error_of
-from pyc_mlir.worker.protocol import Channel, Frame, FrameReader, read_frame
-from pyc_mlir.worker.request import (
+from pyc_mlir.worker.messages import (
     COMPILE,
+    artifact_frame,
+    artifact_of,
+    error_frame,
+    error_of,
     job_of,
     options_json,
     options_of,
     request,
     travelling,
 )
+from pyc_mlir.worker.protocol import Channel, Frame, FrameReader, read_frame
 
 FRAMES = [
     Frame({}),

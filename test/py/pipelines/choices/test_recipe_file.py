@@ -4,7 +4,7 @@ import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds
-from pyc_mlir.pipelines.choices.recipe_file import ExpectedCall, RecipeFile, is_recipe
+from pyc_mlir.pipelines.choices.log import ExpectedCall, RecipeFile, is_recipe
 
 PREDICTED = EstimatedSeconds(1e-5, False, "cost model")
 FILE = RecipeFile(

@@ -101,7 +101,7 @@ def approximate(
     The module is the program before any pass, in the current context.
     """
     families = (*APPROXIMATED, *APPROXIMATED.values())
-    local = context.target.device == "local" and all(map(context.takes, families))
+    local = context.target.device == "local" and all(map(context.kernels.take, families))
     if not approximates(contract) or not local:
         return
     layers = list(_layers(module, context.target))

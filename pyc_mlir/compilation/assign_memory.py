@@ -16,12 +16,25 @@ from functools import cache, cached_property, partial
 from math import fsum
 from typing import Any
 
-from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
+from pyc_mlir.artifact.memory import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, Shares, SmallestProgram, squeeze
-from pyc_mlir.iree.memory.call_memory import CallBytes
-from pyc_mlir.iree.memory.shares import arena_bytes, shares_of
-from pyc_mlir.iree.memory.versions import Comparison, Version, carry_out, finish, regions_of
+from pyc_mlir.iree.memory.budget import (
+    BudgetNotKept,
+    ByteBudget,
+    Shares,
+    SmallestProgram,
+    arena_bytes,
+    shares_of,
+    squeeze,
+)
+from pyc_mlir.iree.memory.versions import (
+    CallBytes,
+    Comparison,
+    Version,
+    carry_out,
+    finish,
+    regions_of,
+)
 from pyc_mlir.iree.session import CompileError, IreeSession
 from pyc_mlir.pipelines.choices.choices import (
     FALLBACK,
@@ -56,6 +69,17 @@ from pyc_mlir.pipelines.streams.sizes import ByteSize
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
+
+# Compile with PyC's memory plan in place of IREE's, wherever it is proven smaller.
+#
+# Each execution region of a module becomes a planning problem, each mode of the planner that the
+# policy asks for gives a plan, and the plans are carried out on the IR (`versions.py`). IREE's own
+# version is the reference: a plan that does not come out smaller, or whose sizes are unknown and
+# cannot be compared, is not offered. Where none of the modes is smaller, IREE's own order with our
+# reuse and packing may be. One decision a region says what was chosen, with all sizes.
+#
+# A budget is a matter of legality: only plans that keep it are offered, and where none of them
+# does, one is searched for that does at the least predicted seconds, or the compile is refused.
 
 SITE = "plan-memory"
 IREE_ORDER, WITHIN_BUDGET = "iree-order", "within-budget"
@@ -107,8 +131,8 @@ def pack_slices(slices: Sequence[Slice], enough: int = 0) -> tuple[list[int], in
     return [int(offset) for offset in packing.offsets], packing.arena_bytes
 
 
-@dataclass(frozen=True)
-class PlanRequest:
+@dataclass(frozen=True, kw_only=True)
+class MemoryRequest:
     """A request to plan a module: the planner, the policy among its plans, and the budget.
 
     `name` is the module's in sites, `structure_id` blind to contents of constants. `only`
@@ -134,7 +158,7 @@ class _Offer:
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class AssignedMemory:
     """The plans of a module that were carried out: their decisions and the report.
 
     added_seconds: by which the chosen plans of one function are slower than the preferred ones.
@@ -148,9 +172,9 @@ class MemoryPlan:
     reference: Mapping[str, CallBytes | None] = field(default_factory=dict)
 
 
-def plan_memory(
-    session: IreeSession, target: Target, request: PlanRequest, ranges: Ranges
-) -> MemoryPlan:
+def assign_memory(
+    session: IreeSession, target: Target, request: MemoryRequest, ranges: Ranges
+) -> AssignedMemory:
     """Take the session's module from `to_async` to the end of phase `stream`.
 
     Raises BudgetNotKept, and CompileError as IREE's phase does.
@@ -190,7 +214,7 @@ def plan_memory(
         answers = Choices(request.policy, request.recipe)
         answers.record(planning.failure(failed))
     taken = dict(zip((r.index for r in regions), chosen, strict=False))
-    return MemoryPlan(
+    return AssignedMemory(
         answers.log,
         planning.report(every, offers, taken),
         _added(regions, taken, preferred),
@@ -217,7 +241,7 @@ class _Planning:
     session: IreeSession
     start: Any
     target: Target
-    request: PlanRequest
+    request: MemoryRequest
     ranges: Ranges
 
     @cached_property
