@@ -25,7 +25,7 @@ from pyc_mlir.compilation.contract_check import check_cached
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.compilation.references import OwnFunction, agreement, own_function
-from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
+from pyc_mlir.dialects.errors import PycError, memory_errors
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
 from pyc_mlir.notices import notices
@@ -89,7 +89,7 @@ def jit(
         decorated,
         compile=compile,
         audit=audit,
-        options=_given(options, overrides),
+        options=CompileOptions.given(options, overrides),
         device=device,
         cache=cache,
         untrusted=untrusted,
@@ -127,22 +127,11 @@ def compile(
 
     The options:
     """
-    resolved = resolve(_given(options, overrides))
+    resolved = resolve(CompileOptions.given(options, overrides))
     if device is None:
         _require_device(resolved)
     made = build(source, inputs, resolved, cache=choose(cache, os.environ), untrusted=untrusted)
     return Program(made, device)
-
-
-def _given(options: CompileOptions | None, overrides: CompileOverrides) -> CompileOptions:
-    """Return the options with overrides. Raises PycError (BAD_ARGUMENT) for another type."""
-    if not isinstance(options, CompileOptions | None):
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"options: expected CompileOptions or None, got {options!r} of type "
-            f"{type(options).__name__}; give single options by name",
-        )
-    return (options or CompileOptions()).with_overrides(**overrides)
 
 
 def _require_device(options: Options) -> None:
@@ -234,7 +223,8 @@ def _build(
     untrusted = untrusted or job.source.is_bytecode
     if untrusted or job.options.contract.max_compile_seconds is not None:
         return in_workers(job, stage, cache, untrusted, _build, spent)
-    job = job.under(job.options.policy.prepare(job, stage))
+    if job.options.policy.prepares:
+        job = job.under(job.options.policy.prepare(job, stage))
     if cache is None:
         return build_here(job, stage)
     found = compiled(cache, job, lambda loaded: build_here(loaded, stage))

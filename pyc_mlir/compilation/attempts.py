@@ -91,11 +91,12 @@ def build_here(job: Job, stage: Stage = logged) -> Artifact:
     options = job.options
     if options.target.device == "local":
         require_room()
+    if options.recipe is None:
+        return with_requested_options(compiled(job, stage), options)
     at, decision = stage_of_recipe(options)
     made = compiled(job.under(at), stage)
-    return with_requested_options(
-        made if decision is None else record_stage(made, decision), options
-    )
+    made = made if decision is None else record_stage(made, decision)
+    return with_requested_options(made, options)
 
 
 def compiled(job: Job, stage: Stage = logged, checks: bool = True) -> Artifact:
@@ -124,8 +125,9 @@ class _Run:
     def _begin(self, job: Job) -> None:
         """Compile a job from the first attempt on."""
         self._asked = job
-        options, self._stand_in = without_stand_in(job.options)
-        self._job = job.under(options)
+        options, self._stand_in = job.options, None
+        if options.recipe is not None:
+            options, self._stand_in = without_stand_in(options)
         self._choices = Choices(options.policy, options.recipe)
         lowered = self._given is not None
         found = attempts_under(options) if lowered else attempts_of(options, self._choices)
@@ -179,7 +181,7 @@ class _Run:
             lowered = unspecialized(self._plan.lowered, self._general, why)
             self._failures = self._earlier
             return plan_for(lowered, self._plan.options, self._choices.log)
-        job = self._job.under(attempt.options)
+        job = replace(self._asked, options=attempt.options)
         if job.options.co_selected and self._failures:
             try:
                 with self._stage("PyC chooses kernels and parts together"):

@@ -268,6 +268,20 @@ class CompileOptions:
                     f"{type(value).__name__}",
                 )
 
+    @staticmethod
+    def given(options: "CompileOptions | None", overrides: "CompileOverrides") -> "CompileOptions":
+        """Return what a function is given: options, and single ones that override them.
+
+        Raises PycError (BAD_ARGUMENT) for options of another type, and as `with_overrides`.
+        """
+        if not isinstance(options, CompileOptions | None):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"options: expected CompileOptions or None, got {options!r} of type "
+                f"{type(options).__name__}; give single options by name",
+            )
+        return (options or CompileOptions()).with_overrides(**overrides)
+
     def with_overrides(self, **overrides: Unpack["CompileOverrides"]) -> "CompileOptions":
         """Return these options with some changed. Raises TypeError for an unknown option."""
         known = texts()

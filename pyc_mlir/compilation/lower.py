@@ -31,7 +31,6 @@ from pyc_mlir.frontends.signatures import (
     declare_ranges,
     predicted_sizes,
     refine,
-    refined,
     settle,
     shapes_at,
     signature_of,
@@ -256,12 +255,14 @@ def _lower_pyc(module: ir.Module, job: Job, choices: Choices, expect: bool) -> L
     given = signature_of(function)
     if inputs is not None:
         refine(module, inputs, context)
-        given = refined(given, signature_of(function))
-    settle(module, function, job.settled, context)
-    declare_ranges(function, options.ranges)
+        given = given.refined(signature_of(function))
+    if job.settled:
+        settle(module, function, job.settled, context)
+    if options.ranges:
+        declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id, structure_id, context = _identified(function, options, context)
-    approximate(module, signature_of(function), options.contract, context)
+    approximate(module, function, options.contract, context)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
     before = copied(module) if expect else None
@@ -275,7 +276,7 @@ def _lower_pyc(module: ir.Module, job: Job, choices: Choices, expect: bool) -> L
         text=_readable(module),
         imported=imported,
     )
-    signature = refined(given, signature_of(function))
+    signature = given.refined(signature_of(function))
     made = Lowered(
         code=b"",
         entry=entry,
@@ -412,7 +413,7 @@ def optimized(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
         if made.module is not None:
             function = entry_function(made.module)
             passes = _identified(function, job.options, passes)[2]
-            approximate(made.module, signature_of(function), job.options.contract, passes)
+            approximate(made.module, function, job.options.contract, passes)
             _optimize(made.module, job.options, passes)
         yield made, passes
 
