@@ -7,6 +7,7 @@ the `__init__` of a dataclass, counts as its caller. A return is an entry into a
 entered before.
 """
 
+import gc
 import re
 import sys
 import tempfile
@@ -67,12 +68,12 @@ def rooms(last: str = "lower") -> dict[str, int]:
         path = f"{folder}/model.onnx"
         save(model, path)
         # Imports run once, and are no step of a compile. Nor is the end of an earlier program.
-        earlier = pyc_mlir.compile(path, cache=False)
+        pyc_mlir.compile(path, cache=False)
+        gc.collect()
         steps = walked(
             lambda: pyc_mlir.compile(path, cache=False),
             lambda code: code.co_name == last and "/compilation/" in code.co_filename,
         )
-        del earlier
     if "-v" in sys.argv:
         print("\n".join(steps))
     own = [step for step in steps if not step.startswith(IMPORTER)]

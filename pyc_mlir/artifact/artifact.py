@@ -17,7 +17,7 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -25,13 +25,10 @@ from typing import Any
 
 from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.artifact.manifest import (
-    ARENA,
     MAIN,
     CalibrationName,
     EntryPoint,
     Manifest,
-    ReplayOptions,
-    ShapeEntry,
     read_manifest,
 )
 from pyc_mlir.artifact.memory import Account
@@ -175,60 +172,28 @@ def make_manifest(
     signature: Signature,
     graph_id: str,
     account: Account | None = None,
-    contract: Contract | None = None,
-    versions: Mapping[str, str] | None = None,
-    entry: str = "main",
-    arena_entry: str = "",
-    reference: Account | None = None,
-    formulas: Mapping[str, Sequence[str]] | None = None,
-    modes: Iterable[EntryPoint] = (),
-    prediction: Prediction | None = None,
-    calibration: Calibration | None = None,
-    contract_report: ContractReport | None = None,
-    options: ReplayOptions | None = None,
-    imported: ImportReport | None = None,
-    shape_plans: Sequence[ShapeEntry] = (),
-    counts: tuple[str, ...] = (),
+    *,
+    entry: str = MAIN,
+    **facts: Any,
 ) -> Manifest:
     """Return the manifest of a program whose entry `main` is the function `entry`.
 
-    `modes` are the functions that take memory from their caller, with the mode of their plan;
-    `arena_entry` is the first one of them, the others' entries are ``main$arena.<mode>``. `account`
-    defaults to what the signature says, `reference` (`Artifact.reference`) to `account`, `versions`
-    to those of the installed packages. `formulas` say what a call allocates by each of both, where
-    that depends on its sizes: the largest of several sums. `prediction`
-    is that of a call's time. A `calibration` that it was compiled with is named, with
-    the hash of its content. `contract_report` has the status of each clause. `options` are the
-    other requested options, `imported` is how much of the program PyC compiles, `shape_plans` are
-    functions for certain shapes, and `counts` what all functions return the counts of.
+    account: as the signature says where it is left out; `memory_by_iree` is the same unless
+    `facts`, other fields of the manifest, say otherwise.
     """
-    entries = {MAIN: EntryPoint(entry)}
-    if arena_entry:
-        entries[ARENA] = EntryPoint(arena_entry)
-        for mode in modes:
-            own = mode.function == arena_entry
-            entries[ARENA if own else f"{ARENA}.{mode.mode}"] = mode
     needed = account or Account.of(signature)
-    return Manifest(
+    made = Manifest(
         target=target.name,
         device=target.device,  # pyright: ignore[reportArgumentType]
         features=tuple(sorted(target.needs)),
         signature=signature,
-        contract=contract or Contract(),
-        versions=dict(installed_versions() if versions is None else versions),
+        versions=installed_versions(),
         graph_id=graph_id,
-        entries=entries,
-        prediction=prediction,
-        options=options or ReplayOptions(),
-        calibration=calibration_name(calibration),
+        entries={MAIN: EntryPoint(entry)},
         memory=needed,
-        memory_by_iree=reference or needed,
-        formulas={name: tuple(sums) for name, sums in (formulas or {}).items()},
-        contract_report=(contract_report or ContractReport()).unmeasured(),
-        imported=imported or ImportReport(),
-        shape_plans=tuple(shape_plans),
-        counts=counts,
+        memory_by_iree=needed,
     )
+    return replace(made, **facts)
 
 
 def calibration_name(calibration: Calibration | None) -> CalibrationName | None:

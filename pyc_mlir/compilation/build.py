@@ -15,9 +15,9 @@ Which setting follows which failure is said in `attempts.py`.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyc_mlir.artifact.artifact import Artifact, make_manifest
+from pyc_mlir.artifact.artifact import Artifact, calibration_name, make_manifest
 from pyc_mlir.artifact.contract_status import Facts, compile_report
-from pyc_mlir.artifact.manifest import EntryPoint, Manifest, ShapeEntry
+from pyc_mlir.artifact.manifest import ARENA, MAIN, EntryPoint, Manifest, ShapeEntry
 from pyc_mlir.artifact.memory import Account
 from pyc_mlir.artifact.memory import to_bytes as report_bytes
 from pyc_mlir.artifact.test_vectors import Samples
@@ -361,22 +361,22 @@ def _manifest(built: Built, entry: ArenaEntry, account: Account) -> Manifest:
     plan, vmfb, request = built.plan, built.vmfb, entry.request
     lowered, options = plan.lowered, plan.options
     by_iree = built.memory.reference.get(lowered.entry) or entry.main
+    report = compile_report(options.contract, _facts(built, account))
+    formulas = formulas_of(entry, by_iree, options.contract, options.target.device)
     return make_manifest(
         options.target,
         lowered.signature,
         lowered.graph_id,
         account,
-        options.contract,
-        entry=lowered.entry,
-        arena_entry="" if read_facts(vmfb, request.name) is None else request.name,
-        reference=reference_of(account, lowered.facts.larger_bytes, by_iree),
-        formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
-        modes=_modes(vmfb, options, request),
+        contract=options.contract,
+        entries={MAIN: EntryPoint(lowered.entry), **_arenas(built, request)},
+        memory_by_iree=reference_of(account, lowered.facts.larger_bytes, by_iree),
+        formulas=formulas,
         shape_plans=tuple(_shape_entries(vmfb, lowered, request)),
         counts=lowered.counts,
         prediction=_prediction(built),
-        calibration=options.calibration,
-        contract_report=compile_report(options.contract, _facts(built, account)),
+        calibration=calibration_name(options.calibration),
+        contract_report=report.unmeasured(),
         imported=lowered.facts.imported,
     )
 
@@ -432,13 +432,18 @@ def _of_kernels(found: KernelCoverage, what: str) -> str:
     return f"{found.kernels} {what}, {found}" if found.kernels else ""
 
 
-def _modes(vmfb: bytes, options: Options, entry: EntryRequest) -> Iterator[EntryPoint]:
-    """Yield each function with an arena of its own, its plan's mode and its arena's bytes."""
-    first = "+".join(options.planner_modes) or UNPLANNED
-    for name, mode in {entry.name: first, **entry.modes}.items():
-        facts = read_facts(vmfb, name)
+def _arenas(built: Built, entry: EntryRequest) -> dict[str, EntryPoint]:
+    """Return the functions with an arena of their own: their plan's mode and arena's bytes."""
+    found = {}
+    first = "+".join(built.plan.options.planner_modes) or UNPLANNED
+    if read_facts(built.vmfb, entry.name) is None:
+        return found
+    for function, mode in {entry.name: first, **entry.modes}.items():
+        facts = read_facts(built.vmfb, function)
         if facts is not None:
-            yield EntryPoint(name, mode, facts.arena_bytes)
+            name = ARENA if function == entry.name else f"{ARENA}.{mode}"
+            found[name] = EntryPoint(function, mode, facts.arena_bytes)
+    return found
 
 
 def _shape_entries(vmfb: bytes, lowered: Lowered, entry: EntryRequest) -> Iterator[ShapeEntry]:

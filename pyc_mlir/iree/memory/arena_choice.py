@@ -337,7 +337,7 @@ def _called(entry: ArenaEntry, contract: Contract, device: str) -> tuple[bool, C
 
 def formulas_of(
     entry: ArenaEntry, reference: CallBytes | None, contract: Contract, device: str
-) -> dict[str, list[str]]:
+) -> dict[str, tuple[str, ...]]:
     """Return what a call allocates, outputs included, by both plans, and its outputs alone.
 
     Empty where all is known, and where it cannot be said.
@@ -348,7 +348,7 @@ def formulas_of(
     if None not in (called.known, reference.known):
         return {}
     sums = {MEMORY: called.sums, BY_IREE: reference.sums, OUTPUTS: (entry.outputs,)}
-    return {name: [str(size) for size in sizes] for name, sizes in sums.items()}
+    return {name: tuple(map(str, sizes)) for name, sizes in sums.items()}
 
 
 def reference_of(account: Account, larger: int, needed: CallBytes | None) -> Account:

@@ -85,7 +85,7 @@ def explained(
     )
     versions = {"pyc-mlir": "1"}
     manifest = make_manifest(
-        Target.named("cpu"), types, "abcd", mine, versions=versions, reference=theirs
+        Target.named("cpu"), types, "abcd", mine, versions=versions, memory_by_iree=theirs
     )
     if account is not None:
         whole = Account(**account)
