@@ -12,7 +12,8 @@ read stands in memory; it returns the number of barriers.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -62,14 +63,27 @@ _PRODUCTS: Mapping[str, list[list[Any]]] = {
 
 def separate_readers(module: Any, gpu: bool = False) -> int:
     """Insert the barriers that `module` (an operation of IREE's bindings) needs; their number."""
-    blocks = [block for op in module.regions[0].blocks[0] for block in blocks_of(op)]
-    return sum(_separate(block, gpu) for block in blocks)
+    return sum(_separate(block, gpu) for block in _blocks(module))
 
 
 def blocks_of(op: Any) -> Iterator[Any]:
     """Return the blocks of an op's regions."""
     for region in op.operation.regions:
         yield from region.blocks
+
+
+def _blocks(module: Any) -> list[Any]:
+    return [block for op in module.regions[0].blocks[0] for block in blocks_of(op)]
+
+
+def _each_block(work: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Return a rewrite of a module that does `work` with each block, and sums what it counts."""
+
+    @wraps(work)
+    def rewrite(module: Any) -> int:
+        return sum(map(work, _blocks(module)))
+
+    return rewrite
 
 
 def _separate(block: Any, gpu: bool) -> int:
@@ -351,13 +365,9 @@ def _only(group: Sequence[int], shape: Sequence[int | None], otherwise: Any) -> 
 _SLICE = "tensor.extract_slice"
 
 
-def share_parts(module: Any) -> int:
-    """Put barriers behind the slices of a module (an operation of IREE's bindings); how many."""
-    blocks = [block for op in module.regions[0].blocks[0] for block in blocks_of(op)]
-    return sum(_share(block) for block in blocks)
-
-
-def _share(block: Any) -> int:
+@_each_block
+def share_parts(block: Any) -> int:
+    """Put barriers behind the slices of a module; return their number."""
     ops = [op.operation for op in block.operations]
     # With the op that follows: an operation's hash depends on its operands, which change below.
     alike: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
@@ -386,15 +396,12 @@ def _is_contiguous(op: Any) -> bool:
 
 def _is_cut(group: list[Any]) -> bool:
     """Return whether equal slices make up the whole, each part once."""
-    size, whole = (prod(ir.RankedTensorType(v.type).shape) for v in _ends(group[0]))
+    ends = (group[0].results[0], group[0].operands[0])
+    size, whole = (prod(ir.RankedTensorType(v.type).shape) for v in ends)
     sizes = list(ir.RankedTensorType(group[0].results[0].type).shape)
     offsets = {tuple(ir.DenseI64ArrayAttr(op.attributes["static_offsets"])) for op in group}
     aligned = all(o % s == 0 for offset in offsets for o, s in zip(offset, sizes, strict=True) if s)
     return len(offsets) == len(group) > 1 and aligned and len(group) * size == whole
-
-
-def _ends(op: Any) -> tuple[Any, Any]:
-    return op.results[0], op.operands[0]
 
 
 # Keep the dispatches that IREE forms of elementwise ops within a size.
@@ -442,12 +449,9 @@ class _Parts:
         return True
 
 
-def part_long_chains(module: Any) -> int:
-    """Part chains of elementwise ops of `module`; return the number of barriers."""
-    return sum(_part_chains(block) for op in module.regions[0].blocks[0] for block in blocks_of(op))
-
-
-def _part_chains(block: Any) -> int:
+@_each_block
+def part_long_chains(block: Any) -> int:
+    """Part chains of elementwise ops of a module; return the number of barriers."""
     parts = _Parts()
     # By the value that an op makes: an op's own hash changes with its operands.
     numbers: dict[Any, int] = {}
@@ -508,14 +512,10 @@ def _bindings(op: Any) -> int:
     return len(set(tensors))
 
 
-def narrow(module: Any) -> int:
-    """Insert barriers into `module` (before its dispatches are formed) until no op and all that
-    could be fused with it read too many tensors. Returns the number of barriers."""
-    blocks = [block for op in module.regions[0].blocks[0] for block in blocks_of(op)]
-    return sum(_narrow(block) for block in blocks)
-
-
-def _narrow(block: Any) -> int:
+@_each_block
+def narrow(block: Any) -> int:
+    """Insert barriers into a module until no op and all that could be fused with it read too many
+    tensors; return their number."""
     read: dict[Any, frozenset[Any]] = {}
     inserted = 0
     for op in operations(block):
@@ -556,32 +556,20 @@ def _narrow_op(op: Any, read: dict[Any, frozenset[Any]]) -> int:
 _FUSED = ("tensor.pad", "tensor.concat")
 
 
-def unfuse(module: Any) -> int:
-    """Part the ops of `module` (an operation of IREE's bindings, before IREE's first phase).
-
-    Returns the number of barriers.
-    """
-    blocks = [block for op in module.regions[0].blocks[0] for block in blocks_of(op)]
-    ops = [op.operation for block in blocks for op in block.operations]
-    return sum(_unfuse_op(op) for op in ops if _computes(op))
-
-
-def _computes(op: Any) -> bool:
-    """Return whether an op is one that IREE makes dispatches of, or fuses into them."""
-    return op.name.startswith("linalg.") or op.name in _FUSED
-
-
-def _unfuse_op(op: Any) -> int:
-    """Insert barriers in front of the operands of `op`; return their number."""
-    inputs = len(op.operands) - (len(op.results) if op.name.startswith("linalg.") else 0)
-    computed = [
-        i
-        for i, value in enumerate(list(op.operands)[:inputs])
-        if isinstance(value.type, ir.RankedTensorType) and _is_computed(value)
-    ]
-    for i in computed:
-        op.operands[i] = barrier(op.operands[i], op)
-    return len(computed)
+@_each_block
+def unfuse(block: Any) -> int:
+    """Part the ops of a module that IREE makes dispatches of; return the number of barriers."""
+    barriers = 0
+    for op in operations(block):
+        is_linalg = op.name.startswith("linalg.")
+        if not is_linalg and op.name not in _FUSED:
+            continue
+        inputs = len(op.operands) - (len(op.results) if is_linalg else 0)
+        for i, value in enumerate(list(op.operands)[:inputs]):
+            if isinstance(value.type, ir.RankedTensorType) and _is_computed(value):
+                op.operands[i] = barrier(value, op)
+                barriers += 1
+    return barriers
 
 
 def _is_computed(value: Any) -> bool:
