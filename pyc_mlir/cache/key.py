@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.artifact import installed_versions
-from pyc_mlir.cache.store import KEY_SCHEMA as SCHEMA_VERSION
-from pyc_mlir.cache.store import NAMES, Key, Unkeyed, sha256, tree_digest
+from pyc_mlir.cache.store import KEY_SCHEMA, NAMES, Key, Unkeyed, sha256, tree_digest
 from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, Options
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
@@ -146,6 +145,10 @@ def _is_editable(package: metadata.Distribution) -> bool:
         return True
 
 
+def _unkeyed_path(path: PurePath) -> str:
+    raise Unkeyed(f"{path} is a path, and what a file holds has no content to name")
+
+
 def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -> Key:
     """Make the key of a compile. Raises Unkeyed for options that no content can name."""
     if options.dump_phases is not None:
@@ -160,34 +163,31 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
         raise Unkeyed(f"the IREE flag `{name}` reads or writes more than the program")
     calibration = options.calibration
     plugins = {} if options.kernels == NO_KERNELS else plugin_kernels()
-    parts = {
-        "schema": SCHEMA_VERSION,
-        "program": dict(program),
-        "options": {
-            **{f.name: getattr(options, f.name) for f in fields(Options)},
-            "policy": policy_part(options.policy),
-        },
-        "evidence": {} if calibration is None else {calibration.name: calibration.hash},
-        "built_by": {**identity.versions, "pyc_source": identity.source, "kernels": plugins},
-        "host": identity.host,
-    }
-    for name in ("calibration", "dump_phases", "verify_ir"):
-        del parts["options"][name]
     try:
-        return Key(to_data(parts, "key", _FORMS))
+        return Key(
+            {
+                "schema": KEY_SCHEMA,
+                "program": dict(program),
+                "options": options.data(_FORMS, ("calibration", "dump_phases", "verify_ir")),
+                "evidence": {} if calibration is None else {calibration.name: calibration.hash},
+                "built_by": {
+                    **identity.versions,
+                    "pyc_source": identity.source,
+                    "kernels": plugins,
+                },
+                "host": dict(identity.host),
+            }
+        )
     except ValueError as error:
         raise Unkeyed(str(error)) from None
 
 
 # Wisdom is named by its hash: a key stays as short as its text is read by people.
 _FORMS: Forms = {
-    PurePath: Form(lambda path: _unkeyed_path(path), Path),
+    PurePath: Form(_unkeyed_path, Path),
+    Policy: Form(lambda policy: to_data(policy_part(policy), "policy", _FORMS), str),
     Wisdom: Form(lambda wisdom: wisdom.hash, str),
 }
-
-
-def _unkeyed_path(path: PurePath) -> str:
-    raise Unkeyed(f"{path} is a path, and what a file holds has no content to name")
 
 
 # The identity of a program: a pyc module as digests of its graph and of its constants.

@@ -2,10 +2,10 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.artifact.manifest import ReplayOptions
@@ -13,6 +13,7 @@ from pyc_mlir.artifact.memory import UNPLANNED
 from pyc_mlir.artifact.signature import checked_range
 from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import Forms, to_data
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
@@ -83,6 +84,16 @@ class Options(ReplayOptions):
     def __post_init__(self) -> None:
         """Adapt a policy of another class."""
         object.__setattr__(self, "policy", as_policy(self.policy))
+
+    def data(self, forms: Forms, without: Collection[str] = ()) -> dict[str, Any]:
+        """Return the options as plain JSON data: the one schema of requests, keys and manifests.
+
+        A worker's request has all of them, a cache key those that bytes depend on and that it does
+        not name elsewhere, a manifest those of `ReplayOptions`. forms: of policies and wisdom.
+        Raises ValueError for what is no plain data.
+        """
+        made = to_data(self, "options", forms)
+        return {name: value for name, value in made.items() if name not in without}
 
     @property
     def replayed(self) -> ReplayOptions:

@@ -121,15 +121,9 @@ def _op_names(module: ir.Module) -> set[str]:
 
 
 def _shapes(text: str) -> list[tuple[int | None, ...]]:
-    def sizes(shape: str) -> tuple[int | None, ...]:
-        return (
-            () if shape == "scalar" else tuple(None if w == "?" else int(w) for w in words(shape))
-        )
-
-    def words(shape: str) -> list[str]:
-        return shape.split("x")
-
-    return [sizes(shape) for shape in text.split(",")] if text else []
+    """Read what `shapes_text` wrote."""
+    shapes = [() if t == "scalar" else t.split("x") for t in text.split(",")] if text else []
+    return [tuple(None if size == "?" else int(size) for size in shape) for shape in shapes]
 
 
 def job_of(frame: Frame, ask: Callable[[str], Policy]) -> Job:
@@ -140,26 +134,17 @@ def job_of(frame: Frame, ask: Callable[[str], Policy]) -> Job:
     header = frame.header
     source = from_data(_Data, header["source"], "source", _behind(list(frame.blobs)))
     inputs = None if header["inputs"] is None else _shapes(header["inputs"])
-    return Job(source, inputs, options_of(header["options"], ask))
-
-
-def options_json(options: Options) -> dict[str, Any]:
-    """Return all of `options` as JSON data; a policy that is not PyC's own by its name only."""
-    return to_data(options, "options", _policy_form())
-
-
-def options_of(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Options:
-    """Read what `options_json` wrote; `ask` makes the policy that stands for a parent's.
-
-    Raises KeyError, TypeError, ValueError or PycError for anything else.
-    """
-    return from_data(Options, data, "options", _policy_form(ask))
+    return Job(source, inputs, from_data(Options, header["options"], "options", policy_forms(ask)))
 
 
 _WISDOM = {Wisdom: Form(lambda w: w.to_bytes().decode(), lambda d: Wisdom.from_bytes(d.encode()))}
 
 
-def _policy_form(ask: Callable[[str], Policy] = load_policy) -> Forms:
+def policy_forms(ask: Callable[[str], Policy] = load_policy) -> Forms:
+    """Return the forms of policies in requests: one that is not PyC's own has its name only.
+
+    ask: makes the policy that stands for a parent's.
+    """
     return {Policy: Form(_policy_json, lambda data: _policy(data, ask))}
 
 
@@ -212,7 +197,7 @@ def request(
         "do": do,
         "source": to_data(job.source, "source", _behind(blobs)),
         "inputs": None if job.shapes is None else shapes_text(job.shapes),
-        "options": options_json(job.options),
+        "options": job.options.data(policy_forms()),
         "stage": stage,
         "folder": _current_folder(),
         "verifications": None

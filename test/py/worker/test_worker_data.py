@@ -1,9 +1,12 @@
 """What travels between a parent and its worker: frames, requests, answers, stages."""
 
+import json
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from pyc_mlir.compilation.job import CHEAPEST, DEFAULT, FewestSteps, Job, at_sta
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.compilation.references import ForeignOracle, PycOracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.frontends.sources import (
     Bytecode,
     MlirFile,
@@ -45,8 +49,7 @@ from pyc_mlir.worker.messages import (
     error_frame,
     error_of,
     job_of,
-    options_json,
-    options_of,
+    policy_forms,
     request,
     travelling,
 )
@@ -168,6 +171,12 @@ def options() -> Options:
     )
 
 
+def travelled(options: Options, ask: Callable[[str], Any]) -> Options:
+    """The options as a worker reads them."""
+    data = json.loads(json.dumps(options.data(policy_forms())))
+    return from_data(Options, data, "options", policy_forms(ask))
+
+
 def test_every_field_of_options_travels():
     requested = options()
     plain = Options()
@@ -176,14 +185,14 @@ def test_every_field_of_options_travels():
     for field in fields(Options):
         differs = getattr(requested, field.name) != getattr(plain, field.name)
         assert differs, f"give {field.name} a value here that is no default"
-    found = options_of(options_json(requested), lambda name: pytest.fail(name))
+    found = travelled(requested, lambda name: pytest.fail(name))
     assert found == requested
 
 
 def test_a_policy_of_others_stays_in_the_parent():
     stand_in = FirstIsBest("stands in")
     requested = replace(options(), policy=FewestSteps("mine"))
-    found = options_of(options_json(requested), lambda name: replace(stand_in, name=name))
+    found = travelled(requested, lambda name: replace(stand_in, name=name))
     assert found.policy == FirstIsBest("mine")
 
 
