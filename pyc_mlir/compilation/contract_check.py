@@ -15,7 +15,6 @@ import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import STRICT_RUNS, latency
-from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples, candidate_sizes, make_inputs
 from pyc_mlir.artifact.verification import (
     Checks,
@@ -254,10 +253,10 @@ def checked(
     """
     contract = options.contract
     _refuse_fallbacks(contract, artifact.decisions)
-    expected = _expected(artifact)
+    expected = None if artifact.checks is None else artifact.checks.expected
     runs = needs_runs(contract)
     has_samples = expected is not None and expected.unchecked is None
-    of_plans = _of_plans(artifact)
+    of_plans = () if artifact.checks is None else artifact.checks.of_plans
     device = _device_for(artifact) if runs or has_samples or of_plans else None
     if expected is not None:
         check = _self_checked(artifact, expected, device, options, build)
@@ -286,16 +285,6 @@ def checked(
     if contract.latency_goal_seconds is not None:
         clauses.append(_check_latency(artifact, contract))
     return _with_checks(artifact, clauses=tuple(clauses))
-
-
-def _expected(artifact: Artifact) -> Expectation | None:
-    """Return what the references say of a program that was compiled just now, if asked."""
-    return None if artifact.checks is None else artifact.checks.expected
-
-
-def _of_plans(artifact: Artifact) -> tuple[tuple[Signature, Expectation], ...]:
-    """Return what the references say of plans for certain shapes."""
-    return () if artifact.checks is None else artifact.checks.of_plans
 
 
 def _with_plans_checked(artifact: Artifact, device: Device) -> Artifact:

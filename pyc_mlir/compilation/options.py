@@ -182,11 +182,6 @@ def is_on(switch: str, default: str, environment: Mapping[str, str]) -> bool:
     return value == "1"
 
 
-def _plans(given: CompileOptions) -> str:
-    """Return the plans for shapes that are asked for; a trace alone asks for those that pay."""
-    return checked_plans(given.plans) or (AUTO_PLANS if given.shapes is not None else "")
-
-
 def _demand(trace: str | Path | None) -> Demand:
     """Read a trace of shapes. Raises PycError: FILE_ACCESS, BAD_ARGUMENT."""
     if trace is None:
@@ -235,7 +230,8 @@ def resolve(
         islands=given.islands,
         function=given.function,
         guard_indices=given.guard_indices is not False,
-        plans=_plans(given),
+        # A trace alone asks for those that pay.
+        plans=checked_plans(given.plans) or (AUTO_PLANS if given.shapes is not None else ""),
         demand=_demand(given.shapes),
         check=is_on(_CHECK, "1", environment) if given.check is None else given.check,
         verify_ir=is_on(_VERIFY_IR, "0", environment),
