@@ -449,7 +449,10 @@ def _arenas(built: Built, entry: EntryRequest) -> dict[str, EntryPoint]:
 def _shape_entries(vmfb: bytes, lowered: Lowered, entry: EntryRequest) -> Iterator[ShapeEntry]:
     """Yield the manifest's entries of plans for shapes, in the order in which guards ask."""
     for function, shapes in lowered.shape_plans.items():
-        facts, arena = read_facts(vmfb, entry.twins[function]), entry.twins[function]
+        facts, arena = (
+            read_facts(vmfb, entry.second_entries[function]),
+            entry.second_entries[function],
+        )
         if facts is None:
             yield ShapeEntry(function, dict(shapes.ranges))
         else:

@@ -47,21 +47,21 @@ def add_entry(module: Any, function: str, name: str, left_out: Collection[int] =
         return f"the module has a function `{name}` of its own"
     if obstacle := _obstacle(main):
         return obstacle
-    twin = main.clone(ip=ir.InsertionPoint(body))
-    twin.attributes["sym_name"] = ir.StringAttr.get(name)
-    block = twin.regions[0].blocks[0]
+    second = main.clone(ip=ir.InsertionPoint(body))
+    second.attributes["sym_name"] = ir.StringAttr.get(name)
+    block = second.regions[0].blocks[0]
     arena = block.add_argument(_buffer(), ir.Location.unknown())
     returned = operations(block)[-1]
     reflection = _redirect(returned.operands, block, arena, left_out)
     takes = [a.type for a in block.arguments]
     type_ = ir.FunctionType.get(takes, [v.type for v in returned.operands])
-    twin.attributes["function_type"] = ir.TypeAttr.get(type_)
+    second.attributes["function_type"] = ir.TypeAttr.get(type_)
     found = {key: ir.StringAttr.get(json.dumps(value)) for key, value in reflection.items()}
-    twin.attributes["iree.reflection"] = ir.DictAttr.get(found)
+    second.attributes["iree.reflection"] = ir.DictAttr.get(found)
     for attributes in ("arg_attrs", "res_attrs"):
-        if attributes in twin.attributes:
-            del twin.attributes[attributes]
-    twin.verify()
+        if attributes in second.attributes:
+            del second.attributes[attributes]
+    second.verify()
     return ""
 
 

@@ -99,7 +99,7 @@ class BudgetNotKept(PycError):
 
 
 @dataclass(frozen=True)
-class Together:
+class NeedAtOnce:
     """The needs of one call at one time: `fixed` bytes, and the arenas of these regions."""
 
     fixed: int
@@ -117,10 +117,10 @@ class Shares:
 
     allowance: int
     smallest: dict[int, int]
-    times: tuple[Together, ...] = ()
+    times: tuple[NeedAtOnce, ...] = ()
 
     def __post_init__(self) -> None:
-        self.times = self.times or (Together(0, frozenset(self.smallest)),)
+        self.times = self.times or (NeedAtOnce(0, frozenset(self.smallest)),)
 
     @property
     def needed(self) -> int:
@@ -141,7 +141,7 @@ class Shares:
         """Give one region that many."""
         self.smallest[region] = size
 
-    def _needed(self, time: Together) -> int:
+    def _needed(self, time: NeedAtOnce) -> int:
         return time.fixed + sum(self.smallest[region] for region in time.regions)
 
 
@@ -191,7 +191,7 @@ def arena_bytes(version: Version, region: int) -> int:
     return _largest(version.arenas[region], "an arena")
 
 
-def _times(call: CallAllocations, concurrency: int) -> tuple[Together, ...]:
+def _times(call: CallAllocations, concurrency: int) -> tuple[NeedAtOnce, ...]:
     """Return what a call needs besides its outputs, which count once.
 
     One call needs its outputs only from the moment on where they are made; of several, each may be
@@ -205,7 +205,7 @@ def _times(call: CallAllocations, concurrency: int) -> tuple[Together, ...]:
         made = _largest(moment.results, "outputs") - outputs
         beside = call.padding if concurrency > 1 else made
         needs[_largest(moment.fixed, "memory") + beside, moment.arenas] = None
-    return tuple(Together(*need) for need in needs)
+    return tuple(NeedAtOnce(*need) for need in needs)
 
 
 def _largest(size: ByteSize, what: str) -> int:

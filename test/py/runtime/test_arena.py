@@ -160,7 +160,7 @@ def test_code_is_generated_once():
         with opened(branches(3).code, host_target()) as session:
             session.run(to="flow")
             entry, _ = make_entry(session, EntryRequest(wanted=wanted), iree_alone)
-            assert not entry.missing and (entry.twin is not None) == wanted
+            assert not entry.missing and (entry.second is not None) == wanted
             counts.append(session.text().count(b"stream.executable private"))
     assert counts[0] == counts[1] > 0
 

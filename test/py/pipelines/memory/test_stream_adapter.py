@@ -332,7 +332,7 @@ def test_modes_compile_programs_and_say_what_they_chose(mode):
     program = compile(block, [x], device=device, planner_mode=mode)
     assert program(x).tobytes() == plain(x).tobytes()
     decisions = [d for d in program.artifact.decisions if d.site.pass_name == "plan-memory"]
-    assert len(decisions) == 2, "one for `main`, one for its twin with the caller's memory"
+    assert len(decisions) == 2, "one for `main`, one for its second entry with the caller's memory"
     for sizes in map(workspace, decisions):
         assert sizes.get(mode, 0) <= sizes["iree"]
     again = compile(block, [x], device=device, planner_mode=mode)
