@@ -143,12 +143,9 @@ class WorkerCompile:
     def _request(
         self, do: str, artifact: bytes | None = None, records: Verifications | None = None
     ) -> Frame:
-        frame = request(do, self._job, artifact=artifact, records=records)
-        self._first.ask(frame)
-        while not self._first.done:
-            if self._left == 0:
-                raise self._overrun()
-            wait([self._first], self._left)
+        self._first.ask(request(do, self._job, artifact=artifact, records=records))
+        if not self._done():
+            raise self._overrun()
         return self._answer()
 
     def compile(self) -> Artifact:
@@ -158,41 +155,43 @@ class WorkerCompile:
         NATIVE_CRASH for a worker that ended. WorkerFault for a fault of PyC in it.
         """
         self._first.ask(request(COMPILE, self._job))
-        while not self._first.done and self._left != 0:
-            self._begin_second()
-            self._wait(self._until_next())
-        if not self._first.done:
-            # What came while a policy of this process was asked.
-            self._wait(0)
-        if self._first.done:
+        if self._done(self._below):
             return self.with_time(artifact_of(self._answer()))
         return self._degraded()
 
-    def _wait(self, seconds: float | None) -> None:
-        """Wait for what comes next, at most so many seconds."""
-        both = (self._first, self._second)
-        wait([a for a in both if a is not None and a.error is None], seconds)
+    def _done(self, stages: Sequence[str] = ()) -> bool:
+        """Wait for the first worker; return whether it was done in time.
+
+        stages: what a second one compiles beside it, once an eighth of the limit is gone.
+        """
+        over = False
+        while not self._first.done and not over:
+            # Once more at the end, for what came while a policy of this process was asked.
+            over = self._left == 0
+            begins = self._until_second() if stages and self._second is None else None
+            if begins == 0 and not over:
+                self._begin_second(stages)
+            both = (self._first, self._second)
+            waits = [s for s in (self._left, begins or None) if s is not None]
+            wait([a for a in both if a is not None and a.error is None], min(waits, default=None))
+        return self._first.done
 
     @property
     def _left(self) -> float | None:
         """The seconds up to the end, 0 once it is reached; None without one."""
         return None if self._end is None else max(0.0, self._end - self.seconds)
 
-    def _until_next(self) -> float | None:
-        """Return the seconds until something is due."""
-        if self.limit is None or self._second is not None or not self._below:
-            return self._left
+    def _until_second(self) -> float:
+        """Return the seconds until the second worker is due."""
+        assert self.limit is not None, "only a limit has stages"
         return max(0.0, self.limit * SECOND_AFTER - self.seconds)
 
-    def _begin_second(self) -> None:
-        due = self.limit is not None and self.seconds >= self.limit * SECOND_AFTER
-        if not due or self._second is not None or not self._below:
-            return
+    def _begin_second(self, stages: Sequence[str]) -> None:
         policy, clock = self._options.policy, self._clock
         self._second = WorkerAttempt(policy, lambda _: nullcontext(), self._trusted, clock)
-        if DEFAULT not in self._below:
+        if DEFAULT not in stages:
             self._second.worker.yield_to_others()
-        self._second.ask(*(request(COMPILE, self._job, stage) for stage in self._below))
+        self._second.ask(*(request(COMPILE, self._job, stage) for stage in stages))
 
     def _answer(self) -> Frame:
         if self._first.error is not None:
