@@ -186,7 +186,7 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
     if function is not None and compares:
         samples = Samples.from_bytes(made.samples, made.signature).samples
         found = agreement(function, made.signature, samples)
-        return replace(made, checks=replace(checks, function=found))
+        return made.with_checks(function=found)
     expected, check = checks.expected, checks.check
     if expected is None or check is None:
         return made
@@ -198,7 +198,7 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
             else agreement(function, made.signature, expected.samples.samples)
         )
         check = replace(check, function=found)
-    return replace(made, checks=replace(checks, expected=None, check=check))
+    return made.with_checks(expected=None, check=check)
 
 
 def _log(made: Artifact, options: Options, seconds: float) -> None:

@@ -125,6 +125,10 @@ class Artifact:
         """Return the artifact with these fields of the manifest."""
         return replace(self, manifest=replace(self.manifest, **changes))
 
+    def with_checks(self, **found: Any) -> "Artifact":
+        """Return the artifact with these facts of the process that compiled it."""
+        return replace(self, checks=replace(self.checks or Checks(), **found))
+
     def named(self, names: NodeNames) -> "Artifact":
         """Return the artifact with names of nodes, unless they are those of another program."""
         if not names.sites:

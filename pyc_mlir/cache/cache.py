@@ -21,7 +21,6 @@ from pyc_mlir.artifact.verification import (
     MISS,
     CacheEvent,
     CacheRecord,
-    Checks,
     SelfCheck,
     Unchecked,
     Verification,
@@ -433,5 +432,4 @@ def recalled(artifact: Artifact, verifications: Verifications | None) -> Artifac
     """Return a program from the cache with the outcome of the check of its compile."""
     if verifications is None:
         return artifact
-    checks = artifact.checks or Checks()
-    return replace(artifact, checks=replace(checks, check=verifications.known_check()))
+    return artifact.with_checks(check=verifications.known_check())

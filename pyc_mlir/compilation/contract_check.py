@@ -17,7 +17,6 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import STRICT_RUNS, latency
 from pyc_mlir.artifact.test_vectors import Samples, candidate_sizes, make_inputs
 from pyc_mlir.artifact.verification import (
-    Checks,
     Expectation,
     SelfCheck,
     Unchecked,
@@ -260,9 +259,9 @@ def checked(
     device = _device_for(artifact) if runs or has_samples or of_plans else None
     if expected is not None:
         check = _self_checked(artifact, expected, device, options, build)
-        artifact = _with_checks(artifact, check=check)
+        artifact = artifact.with_checks(check=check)
     elif not options.check and not contract.compares:
-        artifact = _with_checks(artifact, check=SelfCheck.without(Unchecked.OFF))
+        artifact = artifact.with_checks(check=SelfCheck.without(Unchecked.OFF))
     if device is not None and of_plans:
         artifact = _with_plans_checked(artifact, device)
     if not runs:
@@ -274,17 +273,17 @@ def checked(
                 f"a device for target `{options.target.name}` to measure on",
                 "none on this machine",
             )
-        return _with_checks(artifact, stand_ins=_stand_ins(options, build))
+        return artifact.with_checks(stand_ins=_stand_ins(options, build))
     if contract.compares:
         known = None if records is None else records.known(device)
-        artifact = _with_checks(artifact, stand_ins=_stand_ins(options, build), verification=known)
+        artifact = artifact.with_checks(stand_ins=_stand_ins(options, build), verification=known)
         artifact = _check_samples(artifact, device, records)
     clauses = []
     if contract.is_strict:
         clauses.append(_check_same_bits(artifact))
     if contract.latency_goal_seconds is not None:
         clauses.append(_check_latency(artifact, contract))
-    return _with_checks(artifact, clauses=tuple(clauses))
+    return artifact.with_checks(clauses=tuple(clauses))
 
 
 def _with_plans_checked(artifact: Artifact, device: Device) -> Artifact:
@@ -300,7 +299,7 @@ def _with_plans_checked(artifact: Artifact, device: Device) -> Artifact:
     check = checks.check
     if check is not None and check.unchecked is None:
         check = replace(check, plans=(done, len(checks.of_plans)))
-    return _with_checks(artifact, check=check, of_plans=())
+    return artifact.with_checks(check=check, of_plans=())
 
 
 def _self_checked(
@@ -369,10 +368,6 @@ def needs_runs(contract: Contract) -> bool:
     return contract.compares or contract.is_strict or contract.latency_goal_seconds is not None
 
 
-def _with_checks(artifact: Artifact, **more: Any) -> Artifact:
-    return replace(artifact, checks=replace(artifact.checks or Checks(), **more))
-
-
 def _refuse_fallbacks(contract: Contract, decisions: Sequence[Decision]) -> None:
     taken = [d for d in decisions if d.decided_by == FALLBACK]
     if taken and NO_FALLBACK in contract.fallbacks:
@@ -420,12 +415,12 @@ def _check_samples(
         verification = None if taken else program.verification
         if records is not None and verification is not None:
             records.keep(verification)
-        return _with_checks(artifact, verification=verification)
+        return artifact.with_checks(verification=verification)
     assert artifact.checks is not None
     stand_in = artifact.checks.stand_ins[IREE_CODE]()
     why = Reason.of(ReasonCode.FALLBACK_TAKEN, taken[-1].why)
     verification = Program(stand_in, device).verification
-    return _with_checks(as_stand_in(stand_in, FALLBACK, (why,)), verification=verification)
+    return as_stand_in(stand_in, FALLBACK, (why,)).with_checks(verification=verification)
 
 
 def some_inputs(

@@ -19,7 +19,6 @@ from functools import partial
 from math import ceil
 
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
-from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.cache.cache import Cache, Verifications, compiled, noted, recalled
 from pyc_mlir.cache.store import Unkeyed
 from pyc_mlir.compilation.contract_check import needs_runs, with_requested_options
@@ -266,7 +265,7 @@ def in_workers(
         made = work.compile() if cache is None else _through(cache, job, work)
     if untrusted and made.checks is not None:
         # Asked for calls, the reference would read the program in this process.
-        made = replace(made, checks=replace(made.checks, oracle=None))
+        made = made.with_checks(oracle=None)
     made = with_requested_options(made, options)
     if IREE_CODE not in options.contract.fallbacks:
         return made
@@ -274,8 +273,7 @@ def in_workers(
     unlimited = replace(options.contract, max_compile_seconds=None)
     other = replace(options, contract=unlimited, kernels=NO_KERNELS, recipe=None)
     again = partial(build, job.under(other), untrusted=untrusted)
-    checks = replace(made.checks or Checks(), stand_ins={IREE_CODE: again})
-    return replace(made, checks=checks)
+    return made.with_checks(stand_ins={IREE_CODE: again})
 
 
 def _through(cache: Cache, job: Job, work: WorkerCompile) -> Artifact:
@@ -305,9 +303,9 @@ def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
             raise _late(limit, seconds)
         code = ReasonCode.COMPILE_TIMEOUT.name
         clause = replace(clause, status=Status.BROKEN, code=code)
-    checks = artifact.checks or Checks()
-    others = (c for c in checks.clauses if c.clause != CLAUSE)
-    return replace(artifact, checks=replace(checks, clauses=(*others, clause)))
+    known = () if artifact.checks is None else artifact.checks.clauses
+    others = (c for c in known if c.clause != CLAUSE)
+    return artifact.with_checks(clauses=(*others, clause))
 
 
 def _late(limit: float, seconds: float) -> PycError:

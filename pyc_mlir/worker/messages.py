@@ -13,16 +13,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact, installed_versions
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.artifact.manifest import read_manifest
-from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
-from pyc_mlir.artifact.verification import Checks, Expectation, Oracle, SelfCheck, Verification
+from pyc_mlir.artifact.verification import Checks, Expectation, SelfCheck, Verification
 from pyc_mlir.cache.cache import Cache, Verifications
 from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.contract_check import WrongResult
@@ -49,7 +47,7 @@ from pyc_mlir.frontends.sources import (
 )
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
 from pyc_mlir.iree.session import CompileError, IreeDiagnostic
-from pyc_mlir.pipelines.choices.choices import Adapted, Decision, Policy
+from pyc_mlir.pipelines.choices.choices import Adapted, Decision, Policy, Prefers
 from pyc_mlir.pipelines.choices.contract import ClauseReport
 from pyc_mlir.pipelines.choices.policies import BUILT_IN, load_policy
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
@@ -126,7 +124,7 @@ def _shapes(text: str) -> list[tuple[int | None, ...]]:
     return [tuple(None if size == "?" else int(size) for size in shape) for shape in shapes]
 
 
-def job_of(frame: Frame, ask: Callable[[str], Policy]) -> Job:
+def job_of(frame: Frame, ask: Callable[[str], Prefers]) -> Job:
     """Return the job of a request; `ask` makes the policy that stands for a parent's.
 
     Raises KeyError, TypeError, ValueError or PycError for anything else.
@@ -140,7 +138,7 @@ def job_of(frame: Frame, ask: Callable[[str], Policy]) -> Job:
 _WISDOM = {Wisdom: Form(lambda w: w.to_bytes().decode(), lambda d: Wisdom.from_bytes(d.encode()))}
 
 
-def policy_forms(ask: Callable[[str], Policy] = load_policy) -> Forms:
+def policy_forms(ask: Callable[[str], Prefers] = load_policy) -> Forms:
     """Return the forms of policies in requests: one that is not PyC's own has its name only.
 
     ask: makes the policy that stands for a parent's.
@@ -163,7 +161,7 @@ def _is_named(policy: Policy) -> bool:
         return False
 
 
-def _policy(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Policy:
+def _policy(data: Mapping[str, Any], ask: Callable[[str], Prefers]) -> Prefers:
     if data["kind"] == "parent":
         return ask(data["name"])
     fields = {n: v for n, v in data.items() if n != "kind"}
@@ -216,6 +214,7 @@ def verifications_of(frame: Frame) -> Verifications | None:
 # A worker's answer as data: an artifact with its verification records, or an error.
 
 ARTIFACT, REFUSED, FAULT = "artifact", "refused", "fault"
+_Oracle = PycOracle | ForeignOracle
 
 
 class WorkerFault(RuntimeError):
@@ -225,56 +224,36 @@ class WorkerFault(RuntimeError):
 def artifact_frame(artifact: Artifact) -> Frame:
     """Pack an artifact with its checks; stand-ins stay behind, since they are code."""
     checks = artifact.checks or Checks()
-    oracle, code = _oracle_json(checks.oracle)
+    # The function itself, which is compared with them, is in the parent.
+    expected = b"" if checks.expected is None else checks.expected.samples.to_bytes()
+    blobs = [artifact.vmfb, artifact.module, artifact.memory, artifact.samples, expected]
     header = {
         "kind": ARTIFACT,
         "manifest": to_data(artifact.manifest),
         "decisions": to_data(artifact.decisions),
         "verification": to_data(checks.verification),
         "clauses": to_data(checks.clauses),
-        "oracle": oracle,
+        "oracle": to_data(checks.oracle, "oracle", _behind(blobs)),
         "check": to_data(checks.check),
     }
-    # The function itself, which is compared with them, is in the parent.
-    expected = b"" if checks.expected is None else checks.expected.samples.to_bytes()
-    parts = (artifact.vmfb, artifact.module, artifact.memory, artifact.samples, code, expected)
-    return Frame(header, parts)
+    return Frame(header, blobs)
 
 
 def artifact_of(frame: Frame) -> Artifact:
     """Unpack the artifact of a frame. Raises KeyError, TypeError, ValueError or PycError."""
     data = frame.header
-    vmfb, module, memory, samples, code, expected = map(bytes, frame.blobs)
+    vmfb, module, memory, samples, expected, *_ = map(bytes, frame.blobs)
     manifest = read_manifest(data["manifest"])
+    answers = Expectation(Samples.from_bytes(expected, manifest.signature)) if expected else None
     checks = Checks(
-        _oracle(data["oracle"], code),
+        from_data(_Oracle | None, data["oracle"], "oracle", _behind(list(frame.blobs))),
         from_data(Verification | None, data["verification"]),
         from_data(tuple[ClauseReport, ...], data["clauses"]),
-        expected=Expectation(Samples.from_bytes(expected, manifest.signature))
-        if expected
-        else None,
+        expected=answers,
         check=from_data(SelfCheck | None, data["check"]),
     )
     decisions = from_data(tuple[Decision, ...], data["decisions"])
     return Artifact(vmfb, manifest, decisions, module, memory, samples, checks)
-
-
-def _oracle_json(oracle: Oracle | None) -> tuple[dict[str, Any] | None, bytes]:
-    if isinstance(oracle, PycOracle):
-        return {"kind": "pyc", "entry": oracle.entry}, oracle.code
-    if isinstance(oracle, ForeignOracle):
-        signature = to_data(oracle.signature)
-        return {"kind": "foreign", "entry": oracle.entry, "signature": signature}, oracle.code
-    assert oracle is None, "an oracle of another kind travels nowhere"
-    return None, b""
-
-
-def _oracle(data: Mapping[str, Any] | None, code: bytes) -> Oracle | None:
-    if data is None:
-        return None
-    if data["kind"] == "pyc":
-        return PycOracle(code, data["entry"])
-    return ForeignOracle(code, data["entry"], from_data(Signature, data["signature"]))
 
 
 def error_frame(error: PycError) -> Frame:
@@ -282,59 +261,44 @@ def error_frame(error: PycError) -> Frame:
     kind = next(k for k in type(error).__mro__ if k in _KINDS)
     header = {"kind": REFUSED, "code": error.code.name, "message": error.message}
     parts = {name: getattr(error, name) for name in _PARTS}
-    fields = {name: to_json(getattr(error, name)) for name, (to_json, _) in _KINDS[kind].items()}
+    fields = {name: to_data(getattr(error, name), name, _POINT) for name in _KINDS[kind]}
     return Frame({**header, "error": kind.__name__, "parts": parts, "fields": fields})
 
 
 def error_of(frame: Frame) -> PycError:
     """Unpack the refusal of a frame. Raises KeyError, TypeError or ValueError."""
     data = frame.header
-    kind = _BY_NAME[data["error"]]
+    kind = next((k for k in _KINDS if k.__name__ == data["error"]), None)
+    if kind is None:
+        raise KeyError(data["error"])
     # Made from its text and fields: what a subclass is made from stays in the worker.
     error = kind.__new__(kind)
     PycError.__init__(error, ReasonCode[data["code"]], str(data["message"]))
     for name in _PARTS:
         setattr(error, name, str(data["parts"][name]))
-    for name, (_, from_json) in _KINDS[kind].items():
-        setattr(error, name, from_json(data["fields"][name]))
+    for name, of in _KINDS[kind].items():
+        setattr(error, name, from_data(of, data["fields"][name], name, _POINT))
     return error
-
-
-def _plain(value: Any) -> Any:
-    return value
-
-
-_Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-_PLAIN: _Codec = (_plain, _plain)
-
-
-def _record(kind: Any) -> _Codec:
-    """Return the codec of records."""
-    return to_data, partial(from_data, kind)
 
 
 # The parts of every error's message.
 _PARTS = ("where", "expected", "got", "remedy", "text")
-# What each kind of error tells beside its code and its text, to data and back.
-_KINDS: Mapping[type[PycError], Mapping[str, _Codec]] = {
+_POINT: Forms = {SourcePoint: Form(list, lambda at: SourcePoint(*at))}
+# What each kind of error tells beside its code and its text.
+_KINDS: Mapping[type[PycError], Mapping[str, Any]] = {
     PycError: {},
     VerificationError: {},
-    PipelineError: {"column": _PLAIN, "summary": _PLAIN},
-    Untraceable: {
-        "construct": _PLAIN,
-        "point": (list, lambda data: SourcePoint(*data)),
-        "problem": _PLAIN,
-    },
-    UnsupportedModel: {"report": _record(ImportReport)},
-    CompileError: {"diagnostics": _record(tuple[IreeDiagnostic, ...])},
-    WrongResult: {"blamed": _record(tuple[Decision, ...])},
-    BudgetRefused: {"smallest": _PLAIN, "seconds": _PLAIN, "bound": _PLAIN},
+    PipelineError: {"column": int, "summary": str},
+    Untraceable: {"construct": str, "point": SourcePoint, "problem": str},
+    UnsupportedModel: {"report": ImportReport},
+    CompileError: {"diagnostics": tuple[IreeDiagnostic, ...]},
+    WrongResult: {"blamed": tuple[Decision, ...]},
+    BudgetRefused: {"smallest": int, "seconds": float, "bound": int},
     BudgetNotKept: {
-        **{"budget": _record(ByteBudget), "need": _record(SmallestProgram)},
-        **{"proven": _PLAIN, "optional": _PLAIN, "smallest": _PLAIN},
+        **{"budget": ByteBudget, "need": SmallestProgram},
+        **{"proven": bool, "optional": bool, "smallest": int},
     },
 }
-_BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 
 # The error that reports a worker's crash, and a file that repeats it.
