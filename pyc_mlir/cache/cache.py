@@ -39,6 +39,7 @@ from pyc_mlir.cache.store import (
     side_name,
 )
 from pyc_mlir.compilation.job import Job, is_degraded
+from pyc_mlir.compilation.options import is_on
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
@@ -170,7 +171,7 @@ def choose(
     if requested is False:
         return None
     if requested is None:
-        folder = own_folder(environment) if _is_on(environment) else None
+        folder = own_folder(environment) if is_on("PYC_CACHE", "1", environment) else None
         return None if folder is None else open_cache(folder)
     if requested is True:
         return open_cache(default_folder(environment))
@@ -182,20 +183,6 @@ def choose(
         ReasonCode.BAD_ARGUMENT,
         f"cache: expected True, a folder or a Cache, got {requested!r}; name a folder",
     )
-
-
-_SWITCH = "PYC_CACHE"
-
-
-def _is_on(environment: Mapping[str, str]) -> bool:
-    """Return whether the default is a cache. Raises PycError (BAD_ARGUMENT)."""
-    value = environment.get(_SWITCH) or "1"
-    if value not in ("0", "1"):
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{_SWITCH}: expected 0 (no compile cache unless one is asked for) or 1, got {value!r}",
-        )
-    return value == "1"
 
 
 # A compile through the cache: make the key, look it up, compile on a miss.

@@ -350,7 +350,7 @@ def test_the_user_s_own_cache_is_the_default(tmp_path):
     assert choose(None, {**home, "PYC_CACHE": "0"}) is None and choose(False, home) is None
     assert choose(True, {**home, "PYC_CACHE": "0"}) is found, "asked for"
     assert not list(tmp_path.iterdir()), "nothing is made before a program is kept"
-    with pytest.raises(PycError, match=r"PYC_CACHE: expected 0 .* or 1, got 'no'") as caught:
+    with pytest.raises(PycError, match=r"PYC_CACHE: expected 0 .* or 1 .*, got 'no'") as caught:
         choose(None, {**home, "PYC_CACHE": "no"})
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
 
