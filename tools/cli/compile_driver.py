@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from pyc_mlir.api import build
+from pyc_mlir.api import build, notices
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.compile_log import head_of, read_compile_log, refusal_of
 from pyc_mlir.artifact.contract_status import Counts, current_report
@@ -26,7 +26,6 @@ from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lab.explore.policy import Explore
-from pyc_mlir.notices import notices
 from pyc_mlir.pipelines.choices.choices import Coverage, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
 from pyc_mlir.pipelines.choices.evidence import Computes, EstimatedSeconds
