@@ -8,9 +8,10 @@ y = model(images)
 """
 
 import inspect
+import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
@@ -18,19 +19,33 @@ from typing import Any, TypeVar, Unpack, overload
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks
-from pyc_mlir.cache.cache import Cache, choose
-from pyc_mlir.cache.lookup import compiled
-from pyc_mlir.cache.verifications import Verifications, noted, recalled
+from pyc_mlir.cache.cache import Cache, Verifications, choose, compiled, noted, recalled
 from pyc_mlir.compilation.attempts import build_here
-from pyc_mlir.compilation.compile_options import CompileOptions, CompileOverrides, documentation
+from pyc_mlir.compilation.compile_options import (
+    ALL_KERNELS,
+    CompileOptions,
+    CompileOverrides,
+    documentation,
+)
 from pyc_mlir.compilation.contract_check import check_cached
-from pyc_mlir.compilation.job import Job, PreparesCompile
+from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import Options, resolve
-from pyc_mlir.compilation.reference.own_function import OwnFunction, agreement, own_function
+from pyc_mlir.compilation.references import OwnFunction, agreement, own_function
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
+from pyc_mlir.dialects.names import op_name
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
-from pyc_mlir.notices import notices
+from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.evidence import (
+    Computes,
+    EstimatedSeconds,
+    MeasuredRecipe,
+    MeasuredRow,
+    Reason,
+)
+from pyc_mlir.pipelines.choices.log import Event
+from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger, warn
@@ -91,7 +106,7 @@ def jit(
         decorated,
         compile=compile,
         audit=audit,
-        options=_given(options, overrides),
+        options=CompileOptions.given(options, overrides),
         device=device,
         cache=cache,
         untrusted=untrusted,
@@ -129,22 +144,11 @@ def compile(
 
     The options:
     """
-    resolved = resolve(_given(options, overrides))
+    resolved = resolve(CompileOptions.given(options, overrides))
     if device is None:
         _require_device(resolved)
     made = build(source, inputs, resolved, cache=choose(cache, os.environ), untrusted=untrusted)
     return Program(made, device)
-
-
-def _given(options: CompileOptions | None, overrides: CompileOverrides) -> CompileOptions:
-    """Return the options with overrides. Raises PycError (BAD_ARGUMENT) for another type."""
-    if not isinstance(options, CompileOptions | None):
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"options: expected CompileOptions or None, got {options!r} of type "
-            f"{type(options).__name__}; give single options by name",
-        )
-    return (options or CompileOptions()).with_overrides(**overrides)
 
 
 def _require_device(options: Options) -> None:
@@ -199,7 +203,7 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
     if function is not None and compares:
         samples = Samples.from_bytes(made.samples, made.signature).samples
         found = agreement(function, made.signature, samples)
-        return replace(made, checks=replace(checks, function=found))
+        return made.with_checks(function=found)
     expected, check = checks.expected, checks.check
     if expected is None or check is None:
         return made
@@ -211,7 +215,7 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
             else agreement(function, made.signature, expected.samples.samples)
         )
         check = replace(check, function=found)
-    return replace(made, checks=replace(checks, expected=None, check=check))
+    return made.with_checks(expected=None, check=check)
 
 
 def _log(made: Artifact, options: Options, seconds: float) -> None:
@@ -236,7 +240,7 @@ def _build(
     untrusted = untrusted or job.source.is_bytecode
     if untrusted or job.options.contract.max_compile_seconds is not None:
         return in_workers(job, stage, cache, untrusted, _build, spent)
-    if isinstance(job.options.policy, PreparesCompile):
+    if job.options.policy.prepares:
         job = job.under(job.options.policy.prepare(job, stage))
     if cache is None:
         return build_here(job, stage)
@@ -250,3 +254,90 @@ def _build(
         return _build(job.under(options), stage, cache)
 
     return recalled(check_cached(found, job.options, again, records), records)
+
+
+LEFT_OUT = "left out"
+# Uncovered operations are worth a word from this share of the predicted time of a call on, and
+# from so many seconds on.
+_SHARE, _SECONDS = 0.25, 1e-3
+_NODES = 2
+
+
+def notices(made: Artifact, options: Options) -> tuple[Event, ...]:
+    """Return what was left out; equal programs of equal options have equal ones."""
+    return (*_modes(made, options), *_wisdom(made, options), *_uncovered(made, options))
+
+
+def _notice(name: str, code: ReasonCode, message: str, before: str = "") -> Event:
+    return Event(COMPILE, name, LEFT_OUT, before, (Reason.of(code, message),))
+
+
+def _modes(made: Artifact, options: Options) -> Iterator[Event]:
+    there = {entry.mode for entry in made.manifest.entries.values()}
+    missing = [mode for mode in options.also_modes if mode not in there]
+    if not missing:
+        return
+    names = ", ".join(missing)
+    why = [
+        fact.message
+        for d in made.decisions
+        if d.site.pass_name == ARENA_SITE
+        for fact in d.facts
+        if isinstance(fact, Reason) and fact.code == ReasonCode.NO_ARENA_ENTRY.name
+    ]
+    yield _notice(
+        "also_modes",
+        ReasonCode.NO_ARENA_ENTRY,
+        f"also_modes: expected a program that can have plans for {names}, got one without an entry "
+        f"for them{f' ({why[0]})' if why else ''}; it has one plan, leave the option out",
+        "+".join(missing),
+    )
+
+
+def _wisdom(made: Artifact, options: Options) -> Iterator[Event]:
+    wisdom = options.policy.wisdom
+    if wisdom is None or not wisdom.rows:
+        return
+    facts = [fact for d in made.decisions for fact in d.facts]
+    estimates = (f.measured for f in facts if isinstance(f, EstimatedSeconds))
+    if any(isinstance(f, MeasuredRow | MeasuredRecipe) for f in facts) or any(estimates):
+        return
+    rows = len(wisdom.rows)
+    yield _notice(
+        "wisdom",
+        ReasonCode.NO_EVIDENCE,
+        f"wisdom: expected a row for one of the program's choices, measured on this machine, got "
+        f"{rows} row{'s' * (rows > 1)} of other works or machines; all choices are predicted: "
+        "measure this program with `pyc-tune`",
+        wisdom.label,
+    )
+
+
+def _uncovered(made: Artifact, options: Options) -> Iterator[Event]:
+    if options.kernels != ALL_KERNELS:
+        return
+    seconds: dict[str, float] = {}
+    bare: list[Decision] = []
+    for d in (d for d in made.decisions if d.site.pass_name == SELECT):
+        costs = {a.name: a.cost.seconds for a in d.alternatives if a.cost is not None}
+        seconds[d.site.key] = costs.get(d.chosen, 0.0)
+        if len(d.alternatives) == 1:  # the code that IREE generates
+            bare.append(d)
+    total, theirs = math.fsum(seconds.values()), math.fsum(seconds[d.site.key] for d in bare)
+    if theirs < _SECONDS or theirs < _SHARE * total:
+        return
+    worst = max(bare, key=lambda d: seconds[d.site.key])
+    where = f" at {', '.join(worst.site.nodes[:_NODES])}" if worst.site.nodes else ""
+    several = f" in {len(bare)} places, the longest" if len(bare) > 1 else ""
+    yield _notice(
+        "kernels",
+        ReasonCode.NO_KERNEL,
+        f"kernels: no kernel of PyC's covers {theirs / total:.0%} of the predicted time of a call"
+        f"{several}: {_computes(worst)}{where}, {seconds[worst.site.key] / total:.0%}; IREE's "
+        "generated code computes it, which may be slower",
+    )
+
+
+def _computes(decision: Decision) -> str:
+    ops = next((f.ops for f in decision.facts if isinstance(f, Computes)), ())
+    return "+".join(op_name(op) for op in ops) or decision.site.op_id

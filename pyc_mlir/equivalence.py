@@ -18,8 +18,8 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.frontends.sources import Source
+from pyc_mlir.pipelines.driver.base import Relation
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.equivalence.answers import (
     Answer,
     Counterexample,

@@ -29,9 +29,8 @@ from pyc_mlir.dialects.types import DTYPES, TensorType, is_float
 from pyc_mlir.frontends.python.specs import TensorSpec, annotated_specs
 from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
-from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.driver.base import PassContext, Relation, option
 from pyc_mlir.pipelines.driver.registry import PASSES
-from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc.equivalence import floats
 from pyc_mlir.pipelines.pyc.equivalence.answers import Proof
 from pyc_mlir.pipelines.pyc.equivalence.decide import decide

@@ -19,13 +19,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.cache.folder import default_folder
-from pyc_mlir.cache.key import flat, nearest, parse_key
-from pyc_mlir.cache.store import DEFAULT_BYTES, NAMES, CacheStore, Listed
+from pyc_mlir.cache.store import (
+    DEFAULT_BYTES,
+    NAMES,
+    CacheStore,
+    Listed,
+    default_folder,
+    flat,
+    nearest,
+    parse_key,
+)
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import file_error
-from pyc_mlir.pipelines.choices.node_names import NodeNames
+from pyc_mlir.pipelines.choices.log import NodeNames
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli.contract_flags import size
 from pyc_mlir.util.units import quantity

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.files import require_writable, write_file
-from pyc_mlir.pipelines.choices.log import write_log
-from pyc_mlir.pipelines.choices.node_names import write_beside
+from pyc_mlir.pipelines.choices.log import write_beside, write_log
 from pyc_mlir.pipelines.target.target import ALL_DTYPES, TARGETS
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli import exploring

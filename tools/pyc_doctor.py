@@ -67,7 +67,7 @@ def _calibrate(path: Path, name: str | None) -> int:
     name = check_name(path.stem if name is None else name)
     require_writable(path, "a file for the calibration")
     # What measures needs MLIR and a compiler, which a machine that only runs programs lacks.
-    from pyc_mlir.calibrate import calibrate
+    from pyc_mlir import calibrate
     from pyc_mlir.measure.environment import probe
     from pyc_mlir.runtime.device import host_cpu
 

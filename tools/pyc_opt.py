@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler, out_of_memory
 from pyc_mlir.dialects.printable import shown_streams
 from pyc_mlir.dialects.util.files import read_file, write_file
-from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
+from pyc_mlir.pipelines.driver.pipeline_text import (
+    Reproducer,
+    parse_pipeline,
+    read_reproducer,
+    write_reproducer,
+)
 from pyc_mlir.pipelines.driver.pipeline_text import parse_flags as parse_pass_flags
-from pyc_mlir.pipelines.driver.pipeline_text import parse_pipeline
-from pyc_mlir.pipelines.driver.registry import PASSES
-from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
+from pyc_mlir.pipelines.driver.registry import NATIVE_PASSES, PASSES
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, split
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
 from pyc_mlir.tools.cli.opt_flags import OptFlags, ToolOutcome, flag_names, help_text, parse_flags

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
@@ -147,8 +147,8 @@ class _Offered:
 
 
 @runtime_checkable
-class Policy(Protocol):
-    """Prefers one of the legal alternatives."""
+class Prefers(Protocol):
+    """The least that a policy is: an object with a name and a preference (`as_policy`)."""
 
     @property
     def name(self) -> str:
@@ -160,42 +160,99 @@ class Policy(Protocol):
         ...
 
 
-@runtime_checkable
-class Explains(Protocol):
-    """A policy that names its grounds: the log keeps them, also where a recipe repeats the choice.
+class Measurements(Protocol):
+    """Rows of measured seconds that a policy goes by (wisdom.py)."""
 
-    A plain text becomes a `Note`.
+    rows: Sequence[Any]
+
+    @property
+    def label(self) -> str:
+        """The name in decisions."""
+        ...
+
+    @property
+    def hash(self) -> str:
+        """The hash of the content."""
+        ...
+
+
+class Policy:
+    """Prefers one of the legal alternatives; a subclass overrides what it decides otherwise.
+
+    planner_modes: the memory planner's modes whose plans it wants to be offered. co_selects: under
+    a budget that its choices miss, kernels and parts are chosen together. prepares: it looks at
+    the whole program before that is compiled. wisdom: the rows that it goes by, if any.
     """
+
+    name: str
+    planner_modes: tuple[str, ...] = ("balanced",)
+    co_selects: bool = False
+    prepares: bool = False
+    wisdom: Measurements | None = None
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """Return the name of one alternative: the first, since passes list the best one first."""
+        return alternatives[0].name
+
+    def variants(self, site: Site) -> Sequence[str]:
+        """Return names of variants to consider at a site, in order; unknown ones are left out."""
+        return ()
 
     def evidence(
         self, site: Site, alternatives: Sequence[Alternative], chosen: str
-    ) -> Sequence[Evidence | str]:
-        """Return the facts for which `chosen` is preferred."""
-        ...
+    ) -> Sequence["Evidence | str"]:
+        """Return the facts for which `chosen` is preferred; a plain text becomes a `Note`."""
+        return ()
+
+    def prepare(self, job: Any, stage: Any) -> Any:
+        """Return the options to compile a job with; `stage` is a context manager for each step."""
+        return job.options
+
+    def informed(
+        self, wisdom: Any, hardware: str, toolchain: str, require_evidence: bool
+    ) -> "Policy":
+        """Return the policy with measured rows. Raises PycError (BAD_ARGUMENT): it uses none."""
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            "policy: expected `fastest` or `explore` beside wisdom and require_evidence, got "
+            f"`{self.name}`, which uses no measurements",
+        )
+
+    def for_program(self, site: Site) -> tuple["Policy", tuple["Decision", ...]]:
+        """Return the policy for one program, and its decision for all of it if there is one."""
+        return self, ()
 
 
-@runtime_checkable
-class NamesVariants(Protocol):
-    """A policy that knows of variants: legal ones of them stand behind what it chooses among."""
-
-    def variants(self, site: Site) -> Sequence[str]:
-        """Return names to consider at a site, in a fixed order; unknown ones are left out."""
-        ...
+# What `as_policy` takes of an object of another class.
+_HOOKS = (
+    *("name", "planner_modes", "co_selects", "wisdom", "prefer", "variants", "evidence"),
+    *("prepare", "informed", "for_program"),
+)
 
 
 @dataclass(frozen=True)
-class FirstIsBest:
-    """The policy `heuristic`, for compiles that name none: passes list alternatives best first.
+class Adapted(Policy):
+    """An object of another class as a policy: what it lacks is as in `Policy`."""
 
-    Under a budget that this misses, kernels and parts are chosen together (`co_selects`).
-    """
+    given: Prefers
+
+    def __post_init__(self) -> None:
+        """Take over what the object has."""
+        own = {hook: getattr(self.given, hook) for hook in _HOOKS if hasattr(self.given, hook)}
+        vars(self).update(own, prepares="prepare" in own)
+
+
+def as_policy(given: Prefers) -> Policy:
+    """Return what a user gives as a policy."""
+    return given if isinstance(given, Policy) else Adapted(given)
+
+
+@dataclass(frozen=True)
+class FirstIsBest(Policy):
+    """The policy `heuristic`, for compiles that name none: passes list alternatives best first."""
 
     name: str = "heuristic"
     co_selects: ClassVar[bool] = True
-
-    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
-        """Return the first alternative's name."""
-        return alternatives[0].name
 
 
 @dataclass(frozen=True)
@@ -272,10 +329,22 @@ class Choices:
     not offered any more raises RECIPE_MISMATCH, never a silent change.
     """
 
-    policy: Policy = field(default_factory=FirstIsBest)
+    policy: Prefers = field(default_factory=FirstIsBest)
     recipe: Recipe | None = None
     _log: list[Decision] = field(default_factory=list, init=False)
     _asked: dict[Site, _Offered] = field(default_factory=dict, init=False)
+
+    @property
+    def by(self) -> Policy:
+        """The policy with all that a `Policy` has."""
+        return as_policy(self.policy)
+
+    def under(self, policy: Policy, *decisions: Decision) -> "Choices":
+        """Return choices that another policy answers from now on, after further decisions."""
+        made = Choices(policy, self.recipe)
+        made.record(*self.log, *decisions)
+        made._asked.update(self._asked)
+        return made
 
     @property
     def log(self) -> tuple[Decision, ...]:
@@ -309,8 +378,7 @@ class Choices:
         offered = self._asked[site] = _Offered(tuple(alternatives), variants)
         recorded = self._recorded(site, offered)
         carried = self._carried(site, offered) if recorded is None else None
-        named = self.policy.variants(site) if isinstance(self.policy, NamesVariants) else ()
-        considered = offered.with_those(named)
+        considered = offered.with_those(self.by.variants(site))
         name = recorded or carried or self.policy.prefer(site, considered)
         answer = offered.get(name)
         if answer is None:
@@ -354,9 +422,7 @@ class Choices:
             return self.recipe.origins.get(site.key, (RECIPE, ()))
         if carried is not None:
             return RECIPE, (CarriedOver(site.work),)
-        grounds: tuple[Evidence, ...] = ()
-        if isinstance(self.policy, Explains):
-            grounds = as_evidence(self.policy.evidence(site, alternatives, name))
+        grounds = as_evidence(self.by.evidence(site, alternatives, name))
         if self.recipe is not None and self.recipe.made_for and len(alternatives) > 1:
             grounds = (*grounds, NotCarried())
         return self.policy.name, grounds

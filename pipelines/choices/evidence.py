@@ -5,6 +5,7 @@ people, and logs keep ``{"kind": "plan-bytes", ...}``. A plain text, as a plugin
 `Note`.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,9 +16,12 @@ _LONGEST = 300
 
 
 class Evidence:
-    """One fact that a decision rests on."""
+    """One fact that a decision rests on; its kind is its name, ``plan-bytes`` of `PlanBytes`."""
 
     kind: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -30,7 +34,6 @@ class Note(Evidence):
     """A text that only people read."""
 
     text: str
-    kind: ClassVar[str] = "note"
 
     def __str__(self) -> str:
         return self.text
@@ -42,7 +45,6 @@ class Reason(Evidence):
 
     code: str
     message: str
-    kind: ClassVar[str] = "reason"
 
     @staticmethod
     def of(code: ReasonCode, message: str) -> "Reason":
@@ -63,7 +65,6 @@ class Computes(Evidence):
     """The canonical ids of the ops that a group of one kernel computes."""
 
     ops: tuple[str, ...]
-    kind: ClassVar[str] = "computes"
 
     def __str__(self) -> str:
         return f"computes {' '.join(self.ops)}"
@@ -75,7 +76,6 @@ class NotOffered(Evidence):
 
     names: tuple[str, ...]
     why: str
-    kind: ClassVar[str] = "not-offered"
 
     def __str__(self) -> str:
         return f"not offered: {', '.join(self.names)}: {self.why}"
@@ -98,7 +98,6 @@ class LargerConstant(Evidence):
     saves: float
     over: str
     worth: float
-    kind: ClassVar[str] = "larger-constant"
 
     def __str__(self) -> str:
         larger = f"{self.nbytes} bytes in place of the model's {self.own_bytes}"
@@ -117,7 +116,6 @@ class AllowedError(Evidence):
     way: str
     allowed: float
     needed: float
-    kind: ClassVar[str] = "allowed-error"
 
     def __str__(self) -> str:
         need = f"nine of ten tiles of a sample need {self.needed:.2g}"
@@ -129,7 +127,6 @@ class WithoutBudget(Evidence):
     """The predicted seconds of a call of the program that no memory budget changed."""
 
     seconds: float
-    kind: ClassVar[str] = "without-budget"
 
     def __str__(self) -> str:
         return f"without the budget {self.seconds:.4g} s a call are predicted"
@@ -143,7 +140,6 @@ class PlanBytes(Evidence):
     nbytes: str
     reference: str
     smaller: bool
-    kind: ClassVar[str] = "plan-bytes"
 
     def __str__(self) -> str:
         proven = "smaller" if self.smaller else "not proven smaller"
@@ -156,7 +152,6 @@ class ContentHash(Evidence):
 
     sha256: str
     name: str = ""
-    kind: ClassVar[str] = "content-hash"
 
     def __str__(self) -> str:
         return f"{f'`{self.name}`, ' if self.name else ''}sha256:{self.sha256}"
@@ -167,7 +162,6 @@ class CarriedOver(Evidence):
     """A choice that a recipe of another program has for the same work."""
 
     work: str
-    kind: ClassVar[str] = "carried-over"
 
     def __str__(self) -> str:
         return f"carried over by {self.work}"
@@ -176,8 +170,6 @@ class CarriedOver(Evidence):
 @dataclass(frozen=True)
 class NotCarried(Evidence):
     """A site that a recipe of another program has no choice for."""
-
-    kind: ClassVar[str] = "not-carried"
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -221,7 +213,6 @@ class MeasuredRow(Evidence):
     constants: str
     wisdom: str
     rival: RivalRow | None = None
-    kind: ClassVar[str] = "measured-row"
 
     def __str__(self) -> str:
         rival = "" if self.rival is None else f"; {self.rival}"
@@ -239,7 +230,6 @@ class NoMeasuredRow(Evidence):
     others: tuple[str, ...] = ()
     foreign: int = 0
     wisdom: str = ""
-    kind: ClassVar[str] = "no-measured-row"
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -261,7 +251,6 @@ class MeasuredRecipe(Evidence):
 
     recipe: str
     wisdom: str
-    kind: ClassVar[str] = "measured-recipe"
 
     def __str__(self) -> str:
         return f"by {self.recipe} [{self.wisdom}]"
@@ -274,7 +263,6 @@ class EstimatedSeconds(Evidence):
     seconds: float
     measured: bool
     why: str
-    kind: ClassVar[str] = "estimated-seconds"
 
     def __str__(self) -> str:
         grounds = "measured" if self.measured else "predicted"
@@ -287,7 +275,6 @@ class ExploredStructures(Evidence):
 
     structures: int
     seconds: float
-    kind: ClassVar[str] = "explored-structures"
 
     def __str__(self) -> str:
         return f"explored {self.structures} structures: {self.seconds:.4g} s"

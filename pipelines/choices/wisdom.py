@@ -17,14 +17,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import Any, overload
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Policy, Recipe, Site
+from pyc_mlir.pipelines.choices.choices import (
+    Alternative,
+    Decision,
+    Measurements,
+    Policy,
+    Recipe,
+    Site,
+)
 from pyc_mlir.pipelines.choices.evidence import ContentHash
+from pyc_mlir.pipelines.target.calibration import Calibration
 
 SCHEMA_VERSION = 2
 KIND = "pyc-wisdom"
@@ -273,26 +281,6 @@ def _canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-@runtime_checkable
-class ByWisdom(Protocol):
-    """A policy that prefers by measured rows; the compiler asks it by these hooks alone."""
-
-    @property
-    def wisdom(self) -> Wisdom:
-        """The rows; the log names them."""
-        ...
-
-    def informed(
-        self, wisdom: Wisdom, hardware: str, toolchain: str, require_evidence: bool
-    ) -> Policy:
-        """Return the policy with these rows, for this hardware and toolchain."""
-        ...
-
-    def for_program(self, site: Site) -> tuple[Policy, tuple[Decision, ...]]:
-        """Return the policy for one program, and the decision for all of it if there is one."""
-        ...
-
-
 def for_program(
     policy: Policy, recipe: Recipe | None, graph_id: str, structure_id: str
 ) -> tuple[Policy, tuple[Decision, ...]]:
@@ -305,10 +293,10 @@ def for_program(
     if made is not None and recipe is not None:
         by, grounds = recipe.origins.get(site.key, (NO_RECIPE, ()))
         return policy, (Decision(site, made, (Alternative(made),), by, grounds=grounds),)
-    return policy.for_program(site) if isinstance(policy, ByWisdom) else (policy, ())
+    return policy.for_program(site)
 
 
-def record_wisdom(wisdom: Wisdom | None, recipe: Recipe | None) -> tuple[Decision, ...]:
+def record_wisdom(wisdom: Measurements | None, recipe: Recipe | None) -> tuple[Decision, ...]:
     """Return the decision at `SITE` that names the wisdom; none without one.
 
     A recipe that was made by wisdom repeats that, with its hash: its choices are that wisdom's.
@@ -329,3 +317,37 @@ def record_wisdom(wisdom: Wisdom | None, recipe: Recipe | None) -> tuple[Decisio
         return ()
     grounds = (ContentHash(wisdom.hash),)
     return (Decision(SITE, label, (Alternative(label),), "caller", grounds=grounds),)
+
+
+# The decision that a compile goes by a calibration, and whether a recipe allows it.
+#
+# A recipe that was made under a calibration replays under that one only: knobs and grids of kernels
+# follow from the target's figures, not from sites of their own, so that the same choices under
+# other figures would be another program without a word. A recipe that names no calibration (a part
+# of a log, or one made with published figures) may be used under any; the log then names it.
+
+CALIBRATION_SITE = Site("calibration", "module")
+PUBLISHED = Alternative("published", reason="the target's published figures")
+
+
+def record_calibration(
+    calibration: Calibration | None, recipe: Recipe | None
+) -> tuple[Decision, ...]:
+    """Return the decision at `CALIBRATION_SITE`; none if the target's figures are published.
+
+    Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration.
+    """
+    wanted = None if recipe is None else recipe.choices.get(CALIBRATION_SITE.key)
+    label = PUBLISHED.name if calibration is None else calibration.label
+    if wanted not in (None, label):
+        raise PycError(
+            ReasonCode.RECIPE_MISMATCH,
+            f"{CALIBRATION_SITE.key}: expected the calibration `{wanted}` that the recipe was "
+            f"made under, got `{label}`; compile with that file, or make the recipe again",
+        )
+    if calibration is None:
+        return ()
+    measured = Alternative(label, reason=f"measured on {calibration.machine.cpu}")
+    grounds = (ContentHash(calibration.hash, calibration.name),)
+    # Not a policy's choice: the caller gave the file.
+    return (Decision(CALIBRATION_SITE, label, (measured, PUBLISHED), "caller", grounds=grounds),)

@@ -1,15 +1,15 @@
 """Facts about the wheel's native passes: anchors, options, defaults, reasons for a refusal.
 
 Nothing is written down here: parsing a pass and printing it back spells its options out. Only
-the names, and the options that the printed form omits, come from `native_names`.
+the names, and the options that the printed form omits, are tables of `registry`.
 """
 
 import re
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
-from pyc_mlir.pipelines.driver.native_names import MODULE_PIPELINES, UNPRINTED_OPTIONS
 from pyc_mlir.pipelines.driver.pipeline_text import ANY, MODULE, PassNode, parse_pipeline
+from pyc_mlir.pipelines.driver.registry import MODULE_PIPELINES, UNPRINTED_OPTIONS
 
 _RESTRICTED = re.compile(r"restricted to '([\w.]+)'")
 _UNSCHEDULABLE = "unable to schedule pass"

@@ -17,7 +17,6 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.driver.base import Pass, PassContext
-from pyc_mlir.pipelines.driver.native_names import MODULE_PIPELINES, NATIVE_PASSES
 from pyc_mlir.pipelines.driver.native_passes import Refusal, describe, refusal
 from pyc_mlir.pipelines.driver.options import build_pass, pass_node
 from pyc_mlir.pipelines.driver.pipeline_text import (
@@ -31,7 +30,7 @@ from pyc_mlir.pipelines.driver.pipeline_text import (
     parse_pipeline,
 )
 from pyc_mlir.pipelines.driver.printing import IrPrinter
-from pyc_mlir.pipelines.driver.registry import PASSES
+from pyc_mlir.pipelines.driver.registry import MODULE_PIPELINES, NATIVE_PASSES, PASSES
 
 
 class BrokenInvariant(RuntimeError):

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.driver.base import Pass, options_of
-from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
 from pyc_mlir.pipelines.driver.native_passes import describe
 from pyc_mlir.pipelines.driver.options import describe as describe_type
 from pyc_mlir.pipelines.driver.options import option_types, write_value
 from pyc_mlir.pipelines.driver.pass_manager import RunReport
-from pyc_mlir.pipelines.driver.registry import PASSES
+from pyc_mlir.pipelines.driver.registry import NATIVE_PASSES, PASSES
 from pyc_mlir.pipelines.text.diagnostics import Diagnostic, collect
 
 _AVAILABLE = re.compile(r"Available dialects: ([\w ,*()]*?) \(\* corr")

@@ -46,7 +46,7 @@ class ConvertToLinalg:
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Convert each function. Raises PycError when a pyc op would remain."""
         counts = {"converted": 0, "run-time checks": 0, LARGER: 0}
-        calls = _Calls(module, context.counts)
+        calls = _Calls(module, context.kernels.counts)
         f64_math = self.f64_math and "f64" not in context.target.lacks()
         for function in functions_of(module):
             conversion = _Conversion(function, calls)

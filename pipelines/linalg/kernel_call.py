@@ -2,7 +2,7 @@
 
 The kernel stands in the module as a private function without a body, whose attribute
 ``pyc.kernel = {family, knobs}`` says all there is to know of it; equal kernels share one. On
-IREE's side such calls become dispatches of generated code (`pyc_mlir/iree/kernels.py`).
+IREE's side such calls become dispatches of generated code (`pyc_mlir/iree/compiler.py`).
 """
 
 from collections.abc import Sequence

@@ -10,8 +10,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.pipelines.driver.base import PassContext, option
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import PassContext, Relation, option
 from pyc_mlir.pipelines.pyc.rewriting import (
     definition_of,
     functions_of,

@@ -25,8 +25,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
-from pyc_mlir.pipelines.driver.base import PassContext
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import PassContext, Relation
 from pyc_mlir.pipelines.pyc.rewriting import (
     Meanings,
     Meant,

@@ -15,8 +15,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.ir.pyc import compatible, infer_op
 from pyc_mlir.dialects.ops.shapes import merge
 from pyc_mlir.dialects.types import Shape, TensorType
-from pyc_mlir.pipelines.driver.base import PassContext, option
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import PassContext, Relation, option
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, functions_of
 
 

@@ -25,8 +25,7 @@ from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.ops.quantized import BYTES
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
-from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import PassContext, Relation, option, require_target
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.graph import BlockGraph
@@ -242,16 +241,18 @@ def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
     computed_weights = not all(work.is_constant(v) for v in node.operands[1:2])
     if node.name == "integer_conv2d" and not refuse_narrow(model.target) and not computed_weights:
         return (
-            model.kernel("int8.madd", *totals(work)) if context.takes("int8") else model.work(work)
+            model.kernel("int8.madd", *totals(work))
+            if context.kernels.take("int8")
+            else model.work(work)
         )
     if node.name == "max_pool2d" and node.type.dtype in BYTES:
-        kept = context.takes("int8_pool") and not refuse_narrow(model.target)
+        kept = context.kernels.take("int8_pool") and not refuse_narrow(model.target)
         return model.kernel("pool", *totals(work)) if kept else model.work(work)
     family = "resize" if node.name == "resize" else "pool"
     if node.name == "conv2d":
         by_channel = node.params["groups"] > 1 and work.type(node.operands[1]).shape[1] == 1
         family = "depthwise" if by_channel else "conv"
-    missing = refuse_narrow(model.target) or not context.takes(family)
+    missing = refuse_narrow(model.target) or not context.kernels.take(family)
     missing = missing or not _has_kernel(work, family)
     if missing or not float_type(work, [work.number_of(0)]) or computed_weights:
         return model.work(work)

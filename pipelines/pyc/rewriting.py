@@ -13,7 +13,7 @@ from pyc_mlir.dialects.ir.attributes import array_of, attributes_of, definition_
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import Relation
 
 
 @dataclass(frozen=True, eq=False)

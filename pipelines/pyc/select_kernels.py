@@ -88,7 +88,7 @@ def select(module: ir.Module, context: PassContext, families: str = "") -> dict[
     names = list(filter(None, families.split("+"))) or list(FAMILIES)
     sites = list(_sites(module, context, names))
     # Kernels that check themselves are not given up, and co-selection weighs bytes itself.
-    free = context.co_selected or context.detect_faults
+    free = context.kernels.co_selected or context.kernels.detect_faults
     rate = ExchangeRate() if free else RATES.get(context.mode, ExchangeRate())
     found = prices([s.priced for s in sites], _bytes_beside_constants(module), rate)
     counts = {"groups with kernels": 0, "kernels": 0}
@@ -183,7 +183,7 @@ def _sites(module: ir.Module, context: PassContext, names: Sequence[str]) -> Ite
             variants = KernelVariants(work, context.target, offers)
             constants = constants_of(members, work, ids)
             made = _KernelSite(site, members, variants, constants, (computes, *evidence))
-            yield made.with_own_constants() if context.own_constants else made
+            yield made.with_own_constants() if context.kernels.own_constants else made
 
 
 def _bytes_beside_constants(module: ir.Module) -> int:
@@ -224,7 +224,7 @@ def legal_offers(
 ) -> tuple[dict[str, Found], list[NotOffered]]:
     """Return the allowed kernels by name, and evidence of those that are not."""
     found = _offers(work, context.target, families)
-    if context.detect_faults:
+    if context.kernels.detect_faults:
         found = {name: _checked(*offer, context.target) for name, offer in found.items()}
     elif (how := Approximation.read(members.ops[0])) is not None:
         found |= dict(_approximated(found, how, context.target))
@@ -272,9 +272,9 @@ def _approximated(
 
 def _against_indirect(context: PassContext) -> str:
     """Return why kernels with other sums than an op's plain form are not offered, or ""."""
-    if context.bounds_error:
+    if context.kernels.bounds_error:
         return "they add other numbers than the plain form, and the contract bounds the error"
-    if context.mode == "memory_first" and not context.co_selected:
+    if context.mode == "memory_first" and not context.kernels.co_selected:
         return "their weights take more memory, and the mode is memory_first"
     return ""
 

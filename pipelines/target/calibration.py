@@ -1,6 +1,6 @@
 """Measured figures of one machine's CPU: a named file that a compile may use as evidence.
 
-Comes in: figures that `pyc-doctor --calibrate` measured (pyc_mlir/calibrate/calibrate.py). Goes
+Comes in: figures that `pyc-doctor --calibrate` measured (pyc_mlir/calibrate.py). Goes
 out: the same as a frozen `Calibration`, whose content hash stands in the decision log and the
 manifest of every program that was compiled with it. Without one, a target's published figures hold.
 """

@@ -4,9 +4,9 @@ IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
 
     pyc/manifest.json    signature, target, contract, versions, entries, a `checksum` of the rest
     pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
-                         (with the option `node_names`: names of nodes, else see node_names.py)
+                         (with the option `node_names`: names of nodes, else see log.py)
     pyc/module.mlir      the pyc module as text for reading, large constants left out
-    pyc/memory.json      where there is one, the memory report (memory_report.py)
+    pyc/memory.json      where there is one, the memory report (memory.py)
     pyc/samples          under `max_error`: answers of the reference (test_vectors.py)
     pyc/vmfb-tail        IREE's own end of the archive, so that its bytes can be had back exactly
 
@@ -17,37 +17,32 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.artifact.account import Account
-from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.artifact.manifest import (
-    ARENA,
     MAIN,
     CalibrationName,
     EntryPoint,
     Manifest,
-    ReplayOptions,
-    ShapeEntry,
     read_manifest,
 )
+from pyc_mlir.artifact.memory import Account
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
-from pyc_mlir.artifact.verification import Checks
+from pyc_mlir.artifact.verification import CacheRecord, Checks
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file_by, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ContractReport
-from pyc_mlir.pipelines.choices.node_names import NodeNames, read_beside, write_beside
+from pyc_mlir.pipelines.choices.contract import Contract, ContractReport
+from pyc_mlir.pipelines.choices.log import NodeNames, read_beside, write_beside
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.checksum import checksum
@@ -130,6 +125,10 @@ class Artifact:
         """Return the artifact with these fields of the manifest."""
         return replace(self, manifest=replace(self.manifest, **changes))
 
+    def with_checks(self, **found: Any) -> "Artifact":
+        """Return the artifact with these facts of the process that compiled it."""
+        return replace(self, checks=replace(self.checks or Checks(), **found))
+
     def named(self, names: NodeNames) -> "Artifact":
         """Return the artifact with names of nodes, unless they are those of another program."""
         if not names.sites:
@@ -177,60 +176,28 @@ def make_manifest(
     signature: Signature,
     graph_id: str,
     account: Account | None = None,
-    contract: Contract | None = None,
-    versions: Mapping[str, str] | None = None,
-    entry: str = "main",
-    arena_entry: str = "",
-    reference: Account | None = None,
-    formulas: Mapping[str, Sequence[str]] | None = None,
-    modes: Iterable[EntryPoint] = (),
-    prediction: Prediction | None = None,
-    calibration: Calibration | None = None,
-    contract_report: ContractReport | None = None,
-    options: ReplayOptions | None = None,
-    imported: ImportReport | None = None,
-    shape_plans: Sequence[ShapeEntry] = (),
-    counts: tuple[str, ...] = (),
+    *,
+    entry: str = MAIN,
+    **facts: Any,
 ) -> Manifest:
     """Return the manifest of a program whose entry `main` is the function `entry`.
 
-    `modes` are the functions that take memory from their caller, with the mode of their plan;
-    `arena_entry` is the first one of them, the others' entries are ``main$arena.<mode>``. `account`
-    defaults to what the signature says, `reference` (`Artifact.reference`) to `account`, `versions`
-    to those of the installed packages. `formulas` say what a call allocates by each of both, where
-    that depends on its sizes: the largest of several sums. `prediction`
-    is that of a call's time. A `calibration` that it was compiled with is named, with
-    the hash of its content. `contract_report` has the status of each clause. `options` are the
-    other requested options, `imported` is how much of the program PyC compiles, `shape_plans` are
-    functions for certain shapes, and `counts` what all functions return the counts of.
+    account: as the signature says where it is left out; `memory_by_iree` is the same unless
+    `facts`, other fields of the manifest, say otherwise.
     """
-    entries = {MAIN: EntryPoint(entry)}
-    if arena_entry:
-        entries[ARENA] = EntryPoint(arena_entry)
-        for mode in modes:
-            own = mode.function == arena_entry
-            entries[ARENA if own else f"{ARENA}.{mode.mode}"] = mode
     needed = account or Account.of(signature)
-    return Manifest(
+    made = Manifest(
         target=target.name,
         device=target.device,  # pyright: ignore[reportArgumentType]
         features=tuple(sorted(target.needs)),
         signature=signature,
-        contract=contract or Contract(),
-        versions=dict(installed_versions() if versions is None else versions),
+        versions=installed_versions(),
         graph_id=graph_id,
-        entries=entries,
-        prediction=prediction,
-        options=options or ReplayOptions(),
-        calibration=calibration_name(calibration),
+        entries={MAIN: EntryPoint(entry)},
         memory=needed,
-        memory_by_iree=reference or needed,
-        formulas={name: tuple(sums) for name, sums in (formulas or {}).items()},
-        contract_report=(contract_report or ContractReport()).unmeasured(),
-        imported=imported or ImportReport(),
-        shape_plans=tuple(shape_plans),
-        counts=counts,
+        memory_by_iree=needed,
     )
+    return replace(made, **facts)
 
 
 def calibration_name(calibration: Calibration | None) -> CalibrationName | None:

@@ -25,13 +25,14 @@ from pyc_mlir.pipelines.choices.log import (
     COMPILE,
     Conditions,
     Event,
+    RecipeFile,
     Record,
     decisions_of,
     events_of,
+    is_recipe,
     parse_log,
+    read_beside,
 )
-from pyc_mlir.pipelines.choices.node_names import read_beside
-from pyc_mlir.pipelines.choices.recipe_file import RecipeFile, is_recipe
 
 # What a compile without a program chose, and over what.
 REFUSED, MADE = "refused", "made"

@@ -5,16 +5,22 @@ fallbacks and latencies of this process. `refusal_report` is for the log of a re
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.memory import Account
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.prediction import Prediction
-from pyc_mlir.pipelines.choices.contract import NO_FALLBACK, Contract
-from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.choices.contract import (
+    NO_FALLBACK,
+    ClauseReport,
+    Contract,
+    ContractReport,
+    Status,
+)
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note
 from pyc_mlir.util.units import quantity
 
@@ -56,103 +62,55 @@ class Counts:
 
 def compile_report(contract: Contract, facts: Facts) -> ContractReport:
     """Return a report for every clause that was given."""
-    given = contract.given()
-    return ContractReport(
-        tuple(_CLAUSES[name](contract, facts) for name in given if name in _CLAUSES)
-    )
+    reports = (_clause(n, v, contract, facts) for n, v in contract.given().items())
+    return ContractReport(tuple(r for r in reports if r is not None))
 
 
-def _memory(contract: Contract, facts: Facts) -> ClauseReport:
-    requested = contract.memory_budget_bytes
-    needed = facts.account.total(contract.max_concurrency)
-    evidence = "a plan within it was made for every region" if needed is None else ""
-    evidence = evidence or f"{needed} bytes: {facts.account.described(contract.max_concurrency)}"
-    notes = [evidence]
-    if facts.prediction is not None and facts.without_budget is not None:
-        notes += [f"{facts.prediction}, {quantity(facts.without_budget, 's')} without the budget"]
-    return ClauseReport("memory_budget_bytes", requested, Status.PROVEN, tuple(map(Note, notes)))
-
-
-def _concurrency(contract: Contract, facts: Facts) -> ClauseReport:
-    evidence = "the arenas of so many calls are counted; further calls wait"
-    return ClauseReport(
-        "max_concurrency", contract.max_concurrency, Status.PROVEN, (Note(evidence),)
-    )
-
-
-def _targets(contract: Contract, facts: Facts) -> ClauseReport:
-    evidence = f"compiled for {facts.target}"
-    return ClauseReport(
-        "allowed_targets", contract.allowed_targets, Status.PROVEN, (Note(evidence),)
-    )
-
-
-def _determinism(contract: Contract, facts: Facts) -> ClauseReport:
-    measured = ", ".join(facts.measurements) or "none"
-    evidence = (
-        Note("searches end by counts of work, not by a clock"),
-        Note("what a workgroup computes is fixed in the code; threads only take workgroups"),
-        Note(f"measurements used: {measured}"),
-    )
-    return ClauseReport(
-        "determinism", contract.determinism, Status.SAMPLED, evidence, of=STRICT_RUNS
-    )
-
-
-def _error(contract: Contract, facts: Facts) -> ClauseReport:
-    notes = [f"compared with {facts.oracle} before the first answer leaves"]
-    if facts.approximate:
-        notes += [f"{facts.approximate}, and check each tile in each call"]
-    return ClauseReport(
-        "max_error",
-        contract.max_error,
-        Status.SAMPLED,
-        tuple(map(Note, notes)),
-        of=facts.samples,
-    )
-
-
-def _compile_seconds(contract: Contract, facts: Facts) -> ClauseReport:
-    evidence = "compiled with the requested options, in a process that is ended at the limit"
-    requested = contract.max_compile_seconds
-    return ClauseReport("max_compile_seconds", requested, Status.CHECKED, (Note(evidence),))
-
-
-def _latency(contract: Contract, facts: Facts) -> ClauseReport:
-    notes = ["refused when missed" if contract.latency_binding else "reported when missed"]
-    notes += [] if facts.prediction is None else [str(facts.prediction)]
-    return ClauseReport(
-        "latency_goal_seconds",
-        contract.latency_goal_seconds,
-        Status.SAMPLED,
-        tuple(map(Note, notes)),
-    )
-
-
-def _faults(contract: Contract, facts: Facts) -> ClauseReport:
-    return ClauseReport(
-        "detect_faults", contract.detect_faults, Status.CHECKED, (Note(facts.faults),)
-    )
-
-
-def _fallbacks(contract: Contract, facts: Facts) -> ClauseReport:
-    if NO_FALLBACK in contract.fallbacks:
-        evidence = "the compile took none, and a failed comparison ends a call"
-        return ClauseReport("fallbacks", contract.fallbacks, Status.PROVEN, (Note(evidence),))
-    return ClauseReport("fallbacks", contract.fallbacks, Status.CHECKED, (Note("none was needed"),))
-
-
-_CLAUSES: Mapping[str, Callable[[Contract, Facts], ClauseReport]] = {
-    "memory_budget_bytes": _memory,
-    "max_concurrency": _concurrency,
-    "max_compile_seconds": _compile_seconds,
-    "determinism": _determinism,
-    "max_error": _error,
-    "latency_goal_seconds": _latency,
-    "allowed_targets": _targets,
-    "detect_faults": _faults,
-    "fallbacks": _fallbacks,
-}
+def _clause(name: str, requested: Any, contract: Contract, facts: Facts) -> ClauseReport | None:
+    """Return the report of a clause; None for one that only changes how another is judged."""
+    status, notes, samples = Status.SAMPLED, list[str](), 0
+    match name:
+        case "memory_budget_bytes":
+            account, calls, time = facts.account, contract.max_concurrency, facts.prediction
+            needed, status = account.total(calls), Status.PROVEN
+            notes = ["a plan within it was made for every region"]
+            if needed is not None:
+                notes = [f"{needed} bytes: {account.described(calls)}"]
+            if time is not None and facts.without_budget is not None:
+                notes += [f"{time}, {quantity(facts.without_budget, 's')} without the budget"]
+        case "max_concurrency":
+            status = Status.PROVEN
+            notes = ["the arenas of so many calls are counted; further calls wait"]
+        case "allowed_targets":
+            status, notes = Status.PROVEN, [f"compiled for {facts.target}"]
+        case "determinism":
+            samples = STRICT_RUNS
+            notes = [
+                "searches end by counts of work, not by a clock",
+                "what a workgroup computes is fixed in the code; threads only take workgroups",
+                f"measurements used: {', '.join(facts.measurements) or 'none'}",
+            ]
+        case "max_error":
+            samples = facts.samples
+            notes = [f"compared with {facts.oracle} before the first answer leaves"]
+            if facts.approximate:
+                notes += [f"{facts.approximate}, and check each tile in each call"]
+        case "max_compile_seconds":
+            status = Status.CHECKED
+            notes = ["compiled with the requested options, in a process that is ended at the limit"]
+        case "latency_goal_seconds":
+            notes = ["refused when missed" if contract.latency_binding else "reported when missed"]
+            notes += [] if facts.prediction is None else [str(facts.prediction)]
+        case "detect_faults":
+            status, notes = Status.CHECKED, [facts.faults]
+        case "fallbacks" if NO_FALLBACK in contract.fallbacks:
+            status = Status.PROVEN
+            notes = ["the compile took none, and a failed comparison ends a call"]
+        case "fallbacks":
+            status, notes = Status.CHECKED, ["none was needed"]
+        case _:
+            return None
+    return ClauseReport(name, requested, status, tuple(map(Note, notes)), of=samples)
 
 
 def refusal_report(contract: Contract, error: PycError) -> ContractReport:
@@ -178,7 +136,8 @@ def current_report(
             function = "" if artifact.checks is None else artifact.checks.function
             changed.append(_compared(clause, counts, function))
         elif clause.clause == "fallbacks" and counts.taken:
-            changed.append(_taken(clause, counts))
+            code = ReasonCode.FALLBACK_TAKEN.name
+            changed.append(replace(clause, evidence=counts.taken, code=code))
         elif clause.clause == "latency_goal_seconds" and recent:
             changed.append(latency(clause, recent))
         elif clause.clause == "determinism" and other_runtime:
@@ -208,10 +167,6 @@ def _other_runtime(clause: ClauseReport, other_runtime: str) -> ClauseReport:
     """Equal bits are promised for equal versions."""
     code = ReasonCode.RUNTIME_DIFFERS.name
     return replace(clause, evidence=(*clause.evidence, Note(other_runtime)), code=code)
-
-
-def _taken(clause: ClauseReport, counts: Counts) -> ClauseReport:
-    return replace(clause, evidence=counts.taken, code=ReasonCode.FALLBACK_TAKEN.name)
 
 
 def latency(clause: ClauseReport, seconds: Sequence[float]) -> ClauseReport:

@@ -33,6 +33,8 @@ PLAIN = (bool, int, float, list, tuple, dict)
 _NUMBERS = (bool, int, float, np.generic)
 # A size, the name of a dynamic dimension, or a dynamic dimension without a name.
 Dim = int | str | None
+# Name, element type and dimensions of an argument.
+Described = tuple[str, np.dtype, tuple[Dim, ...]]
 # Shape and element type of each argument of a call.
 Given = Sequence[tuple[tuple[int, ...], np.dtype]]
 # The attribute of a function that holds its declared ranges.
@@ -74,8 +76,8 @@ class SignatureEntry:
         known = tuple(d for d in self.shape if isinstance(d, int))
         return known if len(known) == len(self.shape) else None
 
-    @property
-    def dynamic(self) -> dict[int, str]:
+    @cached_property
+    def dynamic(self) -> Mapping[int, str]:
         """By axis, what each dynamic dimension goes by."""
         named = enumerate(self.shape)
         return {i: d or f"{self.name}[{i}]" for i, d in named if not isinstance(d, int)}
@@ -114,6 +116,18 @@ class Signature:
     results: str = ""
     indices: tuple[IndexRange, ...] = ()
 
+    @staticmethod
+    def of(
+        inputs: Sequence[Described],
+        outputs: Sequence[Described],
+        ranges: Mapping[str, Any],
+        results: str = "",
+        indices: tuple[IndexRange, ...] = (),
+    ) -> "Signature":
+        """Return the signature of described arguments. Raises as `with_ranges`."""
+        both = (tuple(SignatureEntry(*a) for a in found) for found in (inputs, outputs))
+        return Signature(*both, results=results, indices=indices).with_ranges(ranges)
+
     @property
     def undeclared(self) -> list[tuple[str, str]]:
         """The dynamic dimensions of inputs without a range: (what it goes by, where it is)."""
@@ -141,6 +155,18 @@ class Signature:
             for axis, name in a.dynamic.items()
             if name in ranges
         }
+
+    def refined(self, now: "Signature") -> "Signature":
+        """Return this signature with sizes, ranges and indices of one that passes left."""
+
+        def merge(old: SignatureEntry, new: SignatureEntry) -> SignatureEntry:
+            pairs = zip(old.shape, new.shape, strict=True)
+            shape = tuple(n if isinstance(n, int) else o for o, n in pairs)
+            return SignatureEntry(old.name, new.dtype, shape)
+
+        inputs = tuple(map(merge, self.inputs, now.inputs))
+        outputs = tuple(map(merge, self.outputs, now.outputs))
+        return Signature(inputs, outputs, now.ranges, self.results, now.indices)
 
     def with_ranges(self, given: Mapping[str, Any]) -> "Signature":
         """Return this signature with more ranges. Raises PycError (BAD_ARGUMENT) for others."""

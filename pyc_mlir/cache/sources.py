@@ -18,10 +18,9 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.artifact.cache_record import CacheEvent
-from pyc_mlir.cache.compile_key import Identity
-from pyc_mlir.cache.files import file_digest, sha256
-from pyc_mlir.cache.store import NAMES, CacheStore
+from pyc_mlir.artifact.verification import CacheEvent
+from pyc_mlir.cache.key import Identity
+from pyc_mlir.cache.store import NAMES, CacheStore, file_digest, sha256
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.frontends.onnx.weights import inside
 from pyc_mlir.frontends.sources import MlirFile, OnnxFile, Source

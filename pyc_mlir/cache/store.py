@@ -16,28 +16,26 @@ with an `CacheEvent`.
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import json
 import os
 import re
+import secrets
+import shutil
+import stat
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from pyc_mlir.artifact.cache_record import CacheEvent
-from pyc_mlir.cache.files import (
-    making,
-    replace_file,
-    same_file,
-    sealed,
-    sha256,
-    sweep,
-    sync_folder,
-    unsealed,
-    write_synced,
-)
-from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.artifact.verification import CacheEvent
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import open_plain, read_plain
+from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.util.checksum import checksum
 from pyc_mlir.util.pages import read_on_large_pages
 
@@ -371,3 +369,263 @@ def _size(path: Path) -> int:
 def _failed(what: str, error: OSError) -> CacheEvent:
     """Make an event without paths, which have no place in a log."""
     return CacheEvent(ReasonCode.CACHE_FOLDER, f"the folder could not be {what}: {error.strerror}")
+
+
+# Blocks of a file are hashed side by side: `tree_digest`.
+BLOCK_BYTES = 1 << 20
+_PARALLEL_BYTES = 8 << 20
+_ATTEMPTS = 8
+_DIGITS = 64
+
+
+def sha256(data: bytes | memoryview) -> str:
+    """Return the SHA-256 in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def tree_digest(data: bytes | memoryview) -> str:
+    """Return the SHA-256 over each MiB's SHA-256, in hex; several cores take part in large ones."""
+    view = memoryview(data).cast("B")
+    blocks = [view[i : i + BLOCK_BYTES] for i in range(0, len(view), BLOCK_BYTES)]
+
+    def one(block: memoryview) -> bytes:
+        return hashlib.sha256(block).digest()
+
+    workers = min(4, os.cpu_count() or 1)
+    if view.nbytes < _PARALLEL_BYTES or workers == 1:
+        return sha256(b"".join(map(one, blocks)))
+    with ThreadPoolExecutor(workers) as pool:
+        return sha256(b"".join(pool.map(one, blocks)))
+
+
+def file_digest(path: Path) -> str:
+    """Return the `tree_digest` of a file's content, of which at most a MiB is held at once."""
+    blocks = []
+    with open_plain(path) as file:
+        while block := file.read(BLOCK_BYTES):
+            blocks.append(hashlib.sha256(block).digest())
+    return sha256(b"".join(blocks))
+
+
+def sealed(data: bytes) -> bytes:
+    """Return `data` after a line with its SHA-256."""
+    return f"{sha256(data)}\n".encode() + data
+
+
+def unsealed(data: bytes | memoryview) -> bytes | None:
+    """Return what `sealed` was given; None for anything damaged."""
+    rest = bytes(data[_DIGITS + 1 :])
+    return rest if data[: _DIGITS + 1] == f"{sha256(rest)}\n".encode() else None
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a new file and wait until the disk has it. Raises OSError."""
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the disk has the names in a folder. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def same_file(descriptor: int, path: Path) -> bool:
+    """Return True while `path` leads to what is open as `descriptor`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def making(parent: Path) -> Iterator[Path]:
+    """Yield a new, locked folder under `parent`; what is left of it at the end is removed.
+
+    Raises OSError.
+    """
+    folder, descriptor = _locked_folder(parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _locked_folder(parent: Path) -> tuple[Path, int]:
+    parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(_ATTEMPTS):
+        # As others of the user's folders are: a cache may be shared to be read.
+        folder = parent / secrets.token_hex(8)
+        folder.mkdir()
+        # Between these two lines a sweep may take the folder for one that was left behind.
+        descriptor = _lock(folder)
+        if descriptor is not None and same_file(descriptor, folder):
+            return folder, descriptor
+        if descriptor is not None:
+            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+    raise OSError(f"{parent}: expected to lock a new folder, got none in {_ATTEMPTS} attempts")
+
+
+def _lock(folder: Path) -> int | None:
+    """Yield the open folder under a lock of its own; None where it is gone or another holds it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def sweep(parent: Path, save: Callable[[Path], None] = lambda folder: None) -> int:
+    """Remove what killed processes left in making; return how many folders.
+
+    save: is given each folder first, to take out of it what is not to go.
+    """
+    swept = 0
+    for folder in _listed(parent):
+        descriptor = _lock(folder)
+        if descriptor is not None:
+            save(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
+            swept += not folder.exists()
+    return swept
+
+
+def _listed(parent: Path) -> list[Path]:
+    try:
+        return list(parent.iterdir())
+    except OSError:
+        return []
+
+
+def replace_file(path: Path, data: bytes, parent: Path) -> None:
+    """Put a whole file at `path`, made in a folder under `parent`. Raises OSError."""
+    with making(parent) as folder:
+        write_synced(folder / path.name, data)
+        os.replace(folder / path.name, path)
+
+
+FOLDER = "pyc-mlir"
+_BASE, _HOME = "XDG_CACHE_HOME", "HOME"
+
+
+def own_folder(environment: Mapping[str, str]) -> Path | None:
+    """`default_folder`, if it may be used without having been asked for; else None.
+
+    It may not where the folder, or the nearest one above it that exists, belongs to another user or
+    may be written to by all, as what lies in it is run; nor below a home that is missing or is the
+    root of the file system.
+    """
+    try:
+        folder = default_folder(environment)
+    except PycError:
+        return None
+    root = Path(folder.anchor)
+    base = next(path for path in (folder, *folder.parents) if path.exists())
+    if root in (base, folder.parent, folder.parent.parent):
+        return None
+    status = os.stat(base)
+    is_own = status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWOTH
+    return folder if is_own else None
+
+
+def default_folder(environment: Mapping[str, str]) -> Path:
+    """Return the user's own folder by the XDG base directories. Nothing is created.
+
+    Raises PycError (BAD_ARGUMENT) where the environment names none: there is no folder of the
+    user's own then, and none is made up.
+    """
+    # The specification has relative paths ignored.
+    base, home = (environment.get(name, "") for name in (_BASE, _HOME))
+    if base.startswith("/"):
+        return Path(base) / FOLDER
+    if home.startswith("/"):
+        return Path(home) / ".cache" / FOLDER
+    raise PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"cache: expected an absolute path in the variable {_BASE} or {_HOME}, got {base!r} and "
+        f"{home!r}; set one of them, or name a folder",
+    )
+
+
+KEY_SCHEMA = 2
+
+
+@dataclass(frozen=True)
+class Key:
+    """The parts as JSON data; equal parts have equal bytes."""
+
+    parts: Mapping[str, Any]
+
+    @cached_property
+    def text(self) -> bytes:
+        """The bytes of ``key.json``."""
+        return f"{json.dumps(self.parts, indent=1, sort_keys=True)}\n".encode()
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of `text`, in hex."""
+        return sha256(self.text)
+
+
+def flat(parts: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten to ``{"options.target.cores": 4, ...}``; lists of plain values stay whole."""
+    if isinstance(parts, Mapping):
+        found = {}
+        for name, value in parts.items():
+            found |= flat(value, f"{prefix}.{name}" if prefix else name)
+        return found or {prefix: {}}
+    return {prefix: parts}
+
+
+def differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the names of the parts that differ, sorted."""
+    left, right = flat(mine), flat(other)
+    return sorted(n for n in left.keys() | right.keys() if left.get(n, ...) != right.get(n, ...))
+
+
+def nearest(
+    mine: Mapping[str, Any], others: Iterable[tuple[str, Mapping[str, Any]]]
+) -> tuple[str, list[str]]:
+    """Return the entry that differs in the fewest parts, and these; the first of those that tie.
+
+    An entry of the same program counts as nearer than any other. Empty without entries.
+    """
+    best: tuple[bool, int] | None = None
+    name, parts = "", []
+    for other, its in others:
+        odd = differences(mine, its)
+        rank = (any(p.startswith("program.") for p in odd), len(odd))
+        if best is None or rank < best:
+            best, name, parts = rank, other, odd
+    return name, parts
+
+
+def parse_key(text: bytes) -> Mapping[str, Any]:
+    """Return the parts of a key's text; empty for what is no key of this schema."""
+    try:
+        found = parse_json(text)
+    except ValueError:
+        return {}
+    known = isinstance(found, dict) and found.get("schema") == KEY_SCHEMA
+    return found if known else {}
+
+
+class Unkeyed(Exception):
+    """Something takes part in a compile that no content can name; the text says what.
+
+    It never reaches a user: such a compile goes past the cache, and its record has the reason.
+    """

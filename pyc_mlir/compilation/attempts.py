@@ -1,4 +1,4 @@
-"""The attempts of one compile: a flat list, and the rules by which one follows another.
+"""The loop that may compile again: attempts in order, and the rules by which one follows another.
 
 The ways to keep a memory budget come first, each with all settings of IREE's fusion:
 
@@ -15,29 +15,39 @@ What is chosen together is no slower by prediction than the ways behind it, or t
 
 Without a budget, a program of `memory_first` may not need more than under IREE's own plan,
 constants included. One that does, since kernels read weights in larger forms than the model's, is
-compiled again without such kernels (`HELD_SITE`).
-
-`first_artifact` goes through the list; what was left, and
-why, stands in the log.
+compiled again without such kernels (`HELD_SITE`). Functions for certain shapes that no setting has
+code for are left out, and a program whose approximate products are what its comparison finds wrong
+is compiled without them. What was left, and why, stands in the log.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.compilation.build import Prepared, complete, prepare, together
-from pyc_mlir.compilation.contract_check import check_contract, with_requested_options
-from pyc_mlir.compilation.generate import SETTINGS, UNFUSED, generate, plan
-from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.build import (
+    SETTINGS,
+    UNFUSED,
+    Plan,
+    build,
+    co_selection,
+    complete,
+    plan_for,
+)
+from pyc_mlir.compilation.contract_check import (
+    as_stand_in,
+    checked,
+    exact_instead,
+    with_requested_options,
+    without_stand_in,
+)
+from pyc_mlir.compilation.job import Job, record_stage, stage_of_recipe
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options
-from pyc_mlir.compilation.shape_plans import with_shape_plans, without_shape_plans
-from pyc_mlir.compilation.stages import record_stage, stage_of_recipe
+from pyc_mlir.compilation.specialize import specialized, unspecialized
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.sources import Packed
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.choices.evidence import Evidence, Reason, WithoutBudget
@@ -57,7 +67,7 @@ class Attempt:
 
     `setting` is None for the one that a recipe or the policy chooses. `why` is None for what was
     asked for, CODEGEN_FALLBACK after a setting that gave no code, BUDGET_RETRY after a way that
-    does not keep the budget.
+    does not keep the budget, NO_SHAPE_PLANS after functions for certain shapes that gave none.
     """
 
     options: Options
@@ -69,10 +79,11 @@ class Attempt:
 @dataclass(frozen=True)
 class Failure:
     """An attempt, its setting filled in, and its end: no code (TARGET_COMPILE_FAILED), or no plan
-    within the budget (BudgetNotKept)."""
+    within the budget (BudgetNotKept). specialized: it had functions for certain shapes."""
 
     attempt: Attempt
     error: PycError
+    specialized: bool = False
 
 
 def build_here(job: Job, stage: Stage = logged) -> Artifact:
@@ -80,58 +91,147 @@ def build_here(job: Job, stage: Stage = logged) -> Artifact:
     options = job.options
     if options.target.device == "local":
         require_room()
+    if options.recipe is None:
+        return with_requested_options(compiled(job, stage), options)
     at, decision = stage_of_recipe(options)
-    made = check_contract(at, lambda options: first_artifact(job.under(options), stage))
-    return with_requested_options(
-        made if decision is None else record_stage(made, decision), options
-    )
+    made = compiled(job.under(at), stage)
+    made = made if decision is None else record_stage(made, decision)
+    return with_requested_options(made, options)
 
 
-def first_artifact(job: Job, stage: Stage = logged) -> Artifact:
-    """Return the artifact of the first attempt that succeeds. Raises as `compile`."""
-    choices = Choices(job.options.policy, job.options.recipe)
-    failures: list[Failure] = []
-    notes: list[str] = []
-    free: list[Evidence] = []
-    for way, found in groupby(attempts_of(job.options, choices), attrgetter("way")):
-        attempts = tuple(found)
-        if not follows(attempts[0], failures):
-            continue
-        tried = job.under(attempts[0].options)
-        if tried.options.co_selected and failures:
+def compiled(job: Job, stage: Stage = logged, checks: bool = True) -> Artifact:
+    """Return the artifact of the first attempt that succeeds. Raises as `compile`.
+
+    checks: whether runs have to show that it keeps the contract.
+    """
+    return _Run(job, stage, checks).artifact()
+
+
+def finish(lowered: Lowered, options: Options) -> Artifact:
+    """Compile a lowered program by IREE and make its artifact. Raises as `compile`."""
+    job = Job(Packed(lowered.code, lowered.entry, is_foreign=True), None, options)
+    return _Run(job, logged, False, lowered).artifact()
+
+
+class _Run:
+    """One compile: the attempts that are left, and how those before ended."""
+
+    def __init__(
+        self, job: Job, stage: Stage, checks: bool, lowered: Lowered | None = None
+    ) -> None:
+        self._stage, self._checks, self._given = stage, checks, lowered
+        self._begin(job)
+
+    def _begin(self, job: Job) -> None:
+        """Compile a job from the first attempt on."""
+        self._asked = job
+        options, self._stand_in = job.options, None
+        if options.recipe is not None:
+            options, self._stand_in = without_stand_in(options)
+        self._choices = Choices(options.policy, options.recipe)
+        lowered = self._given is not None
+        found = attempts_under(options) if lowered else attempts_of(options, self._choices)
+        self._left = list(found)
+        self._failures: list[Failure] = []
+        # Failures of the ways before the one that is tried.
+        self._earlier: list[Failure] = []
+        self._notes: list[str] = []
+        self._free: list[Evidence] = []
+        self._plan: Plan | None = None
+        self._general: Lowered | None = None
+
+    def artifact(self) -> Artifact:
+        """Go through the attempts. Raises as `compile`."""
+        while self._left:
+            attempt = self._left.pop(0)
+            if follows(attempt, self._failures) and (made := self._end_of(attempt)) is not None:
+                return made
+        raise refusal(self._failures)
+
+    def _end_of(self, attempt: Attempt) -> Artifact | None:
+        """Return the artifact of an attempt; None where others are left to follow it."""
+        if attempt.setting is None:
+            self._plan = self._planned(attempt)
+        if self._plan is None:
+            return None
+        setting = attempt.setting or self._plan.setting
+        with self._stage(f"IREE compiles for {attempt.options.target.name}"):
             try:
-                with stage("PyC chooses kernels and parts together"):
-                    options, note = together(tried, _alone(tried.options))
+                built = build(self._plan, setting)
             except PycError as error:
-                notes.append(error.message)
-                failures.append(Failure(attempts[0], _smallest(failures)))
-                continue
-            tried = job.under(options)
-            notes.append(note)
-        if failures:
-            reasons = [*retry_reasons(failures, notes), *free]
-            choices.record_fallback(BUDGET_SITE, way, reasons)
-        with stage("PyC lowers to linalg"):
+                if not may_be_followed(error):
+                    raise
+                plans = bool(self._plan.lowered.shape_plans)
+                tried = replace(attempt, setting=setting)
+                self._failures.append(Failure(tried, error, plans))
+                return None
+        made = complete(built, fallback_reasons(self._failures, attempt.way))
+        if attempt.way == AS_KERNELS_READ and (above := _above_reference(made)) is not None:
+            self._choices.record_fallback(HELD_SITE, AS_IN_MODEL, [above])
+            self._left = [a for a in self._left if a.way != attempt.way]
+            self._failures.clear()
+            return None
+        return self._kept(made)
+
+    def _planned(self, attempt: Attempt) -> Plan | None:
+        """Return the plan that the attempts of a way share; None where it has none."""
+        if attempt.why is ReasonCode.NO_SHAPE_PLANS:
+            assert self._plan is not None and self._general is not None, "the first of its way"
+            why = self._failures[-1].error.message
+            lowered = unspecialized(self._plan.lowered, self._general, why)
+            self._failures = self._earlier
+            return plan_for(lowered, self._plan.options, self._choices.log)
+        job = replace(self._asked, options=attempt.options)
+        if job.options.co_selected and self._failures:
+            try:
+                with self._stage("PyC chooses kernels and parts together"):
+                    options, note = co_selection(job, _alone(job.options))
+            except PycError as error:
+                self._notes.append(error.message)
+                self._failures.append(Failure(attempt, _smallest(self._failures)))
+                return None
+            job = job.under(options)
+            self._notes.append(note)
+        if self._failures:
+            reasons = [*retry_reasons(self._failures, self._notes), *self._free]
+            self._choices.record_fallback(BUDGET_SITE, attempt.way, reasons)
+        self._general, lowered = self._lowered(job)
+        self._earlier = list(self._failures)
+        return plan_for(lowered, job.options, self._choices.log)
+
+    def _lowered(self, job: Job) -> tuple[Lowered, Lowered]:
+        """Lower a job: without functions for certain shapes, and with them."""
+        if self._given is not None:
+            return self._given, self._given
+        with self._stage("PyC lowers to linalg"):
             # Under `max_error` the contract's own samples are compared.
-            lowered = lower(tried, tried.options.check and not tried.options.contract.compares)
-        if not failures and lowered.prediction is not None:
-            free.append(WithoutBudget(lowered.prediction.seconds))
-        whole = with_shape_plans(lowered, tried, stage)
-        earlier = list(failures)
-        prepared = prepare(whole, tried.options, choices.log)
-        artifact = _first_of(prepared, attempts, failures, stage)
-        if artifact is None and whole.shape_plans:
-            why = _of_last_way(failures)[-1].error.message
-            alone = without_shape_plans(whole, lowered, why)
-            failures = earlier
-            prepared = prepare(alone, tried.options, choices.log)
-            artifact = _first_of(prepared, attempts, failures, stage)
-        if artifact is None:
-            continue
-        if way != AS_KERNELS_READ or (above := _above_reference(artifact)) is None:
-            return artifact
-        choices.record_fallback(HELD_SITE, AS_IN_MODEL, [above])
-    raise refusal(failures)
+            general = lower(job, job.options.check and not job.options.contract.compares)
+        if not self._failures and general.prediction is not None:
+            self._free.append(WithoutBudget(general.prediction.seconds))
+        return general, specialized(general, job, self._stage)
+
+    def _kept(self, made: Artifact) -> Artifact | None:
+        """Return an artifact that keeps the contract.
+
+        Raises PycError where it does not; None where it is compiled again, more exactly.
+        """
+        if self._stand_in is not None:
+            made = as_stand_in(made, *self._stand_in)
+        if not self._checks:
+            return made
+        options = self._asked.options
+        try:
+            return checked(made, options, self._again)
+        except PycError as error:
+            exact = exact_instead(made, options, error)
+            if exact is None:
+                raise
+        self._begin(self._asked.under(exact))
+        return None
+
+    def _again(self, options: Options) -> Artifact:
+        """Compile the program under other options, for comparisons and in its place."""
+        return compiled(self._asked.under(options), self._stage, checks=False)
 
 
 def _above_reference(artifact: Artifact) -> Reason | None:
@@ -147,36 +247,6 @@ def _above_reference(artifact: Artifact) -> Reason | None:
         return None
     text = f"{ours} bytes with larger constants, {theirs} under IREE's plan"
     return Reason("", text)
-
-
-def finish(lowered: Lowered, options: Options) -> Artifact:
-    """Compile a lowered program by IREE and make its artifact. Raises as `compile`."""
-    failures: list[Failure] = []
-    artifact = _first_of(prepare(lowered, options), attempts_under(options), failures, logged)
-    if artifact is None:
-        raise refusal(failures)
-    return artifact
-
-
-def _first_of(
-    prepared: Prepared, attempts: Sequence[Attempt], failures: list[Failure], stage: Stage
-) -> Artifact | None:
-    """Go through the settings of one way; the attempts that fail are appended to `failures`."""
-    for attempt in attempts:
-        if not follows(attempt, failures):
-            continue
-        request = replace(prepared.request, setting=attempt.setting or prepared.request.setting)
-        with stage(f"IREE compiles for {request.target.name}"):
-            try:
-                with plan(prepared.lowered, request) as planned:
-                    made = generate(planned)
-            except PycError as error:
-                if not may_be_followed(error):
-                    raise
-                failures.append(Failure(replace(attempt, setting=request.setting), error))
-                continue
-        return complete(prepared, made, fallback_reasons(failures, attempt.way))
-    return None
 
 
 def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
@@ -201,7 +271,7 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
         return attempts_under(options)
     requested = choices.choose(BUDGET_SITE, tuple(map(Alternative, names))).name
     found: list[Attempt] = []
-    free = options.recipe is None and getattr(options.policy, "co_selects", False)
+    free = options.recipe is None and options.policy.co_selects
     for name in names[names.index(requested) :]:
         if name == CO_SELECTED and not free and name != requested:
             continue
@@ -222,9 +292,11 @@ def attempts_under(
     options: Options, way: str = "", why: ReasonCode | None = None
 ) -> tuple[Attempt, ...]:
     """Return the attempts in one way: the chosen setting, then those that are left."""
-    settings = (*SETTINGS, UNFUSED)
-    rest = (Attempt(options, way, s, ReasonCode.CODEGEN_FALLBACK) for s in settings)
-    return (Attempt(options, way, why=why), *rest)
+    others = [Attempt(options, way, s, ReasonCode.CODEGEN_FALLBACK) for s in (*SETTINGS, UNFUSED)]
+    found = [Attempt(options, way, why=why), *others]
+    if options.plans:
+        found += [Attempt(options, way, why=ReasonCode.NO_SHAPE_PLANS), *others]
+    return tuple(found)
 
 
 def _ways(options: Options) -> dict[str, dict[str, Any]]:
@@ -250,6 +322,8 @@ def follows(attempt: Attempt, failures: Sequence[Failure]) -> bool:
             tried = {f.attempt.setting for f in here}
             # A budget that the chosen setting does not keep is one for the next way.
             return bool(here) and not _over([here[0]]) and attempt.setting not in tried
+        case ReasonCode.NO_SHAPE_PLANS:
+            return bool(here) and here[-1].specialized
         case _:
             return bool(_over(_of_last_way(failures)))
 

@@ -1,168 +1,261 @@
-"""From a lowered program to an artifact: the choices before IREE, and the record of what came.
+"""From a lowered program to an artifact: what is chosen before IREE, IREE's part, the record.
 
-    prepared = prepare(lowered, options)
-    artifact = complete(prepared, compiled(lowered, prepared.request))
+    plan = plan_for(lowered, options)      # Plan: all that is chosen before IREE compiles
+    built = build(plan)                    # Built: code, entries, memory, under one setting
+    artifact = complete(built)
 
-`plan_only` stops at the memory plan; `together` chooses kernels and parts by such plans.
+IREE's aggressive fusion makes row-wise programs and small ones up to three times faster, and fails
+where it pulls a matrix product into a row reduction (its stack limit) or meets dynamic rows. So
+`plain` comes first for programs that hold both. Where both fail, each op is compiled on its own.
+Which setting follows which failure is said in `attempts.py`.
+
+`plan_only` stops at the memory plan; `co_selection` chooses kernels and parts by such plans.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from pyc_mlir.artifact.account import Account
-from pyc_mlir.artifact.artifact import Artifact, make_manifest
+from pyc_mlir.artifact.artifact import Artifact, calibration_name, make_manifest
 from pyc_mlir.artifact.contract_status import Facts, compile_report
-from pyc_mlir.artifact.manifest import EntryPoint, Manifest, ShapeEntry
-from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
+from pyc_mlir.artifact.manifest import ARENA, MAIN, EntryPoint, Manifest, ShapeEntry
+from pyc_mlir.artifact.memory import Account
+from pyc_mlir.artifact.memory import to_bytes as report_bytes
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks, Oracle
-from pyc_mlir.compilation.generate import (
-    CONSTANTS,
-    CONSTANTS_SITE,
-    Generated,
-    Planned,
-    Request,
-    offered,
-    places_for_constants,
-    plan,
+from pyc_mlir.compilation.assign_memory import (
+    UNPLANNED,
+    AssignedMemory,
+    MemoryRequest,
+    assign_memory,
+    planner_of,
 )
-from pyc_mlir.compilation.generate import SITE as FUSION_SITE
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower, structure_of_parts
 from pyc_mlir.compilation.options import Options
-from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
-from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle, make_samples
+from pyc_mlir.compilation.references import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
 from pyc_mlir.frontends.signatures import predicted_sizes
-from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry, EntryRequest
+from pyc_mlir.iree.barriers import unfuse
+from pyc_mlir.iree.compiler import opened, run
+from pyc_mlir.iree.memory.arena_choice import (
+    MADE,
+    NONE,
+    ArenaEntry,
+    EntryRequest,
+    account_of,
+    formulas_of,
+    make_entry,
+    reference_of,
+    require_kept,
+)
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
+from pyc_mlir.iree.memory.arena_entry import assert_ranges
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
-from pyc_mlir.iree.memory.needs import account_of, formulas_of, reference_of, require_kept
+from pyc_mlir.iree.memory.versions import iree_alone, to_async
+from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note, Reason, WithoutBudget
 from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
-from pyc_mlir.pipelines.choices.wisdom import for_program
 from pyc_mlir.pipelines.memory.selection.rounds import Checked, CutProgram, co_select
 from pyc_mlir.pipelines.pyc.groups import KernelCoverage
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.runtime.arenas import read_facts
 
+FUSION_SITE = "iree-fusion"
+# IREE's settings of fusion, each with its flags and its reason; the last puts barriers in the
+# module, which IREE cannot be told otherwise.
+UNFUSED = "unfused"
+_PLAIN = "--iree-dispatch-creation-enable-aggressive-fusion=false"
+_SETTINGS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "aggressive": ((), "IREE's O3 default: fewer and larger dispatches"),
+    "plain": ((_PLAIN,), "no products fused into row reductions: within IREE's stack limit"),
+    UNFUSED: ((_PLAIN,), "every op on its own: for what IREE fuses and then has no code for"),
+}
+SETTINGS = {name: flags for name, (flags, _) in _SETTINGS.items() if name != UNFUSED}
+# Where a lot of work on constants may be done, the preferred place first.
+CONSTANTS_SITE = "constants"
+_CONSTANTS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "load": (
+        ("--iree-opt-const-eval=false",),
+        "when the program is loaded: too much work for a compile",
+    ),
+    "compile": ((), "by IREE, once for all"),
+}
 # Who decides, in the log, at sites that were changed for the budget.
 _SIGNED = "co-selection"
 
 
-@dataclass(frozen=True)
-class Prepared:
+@dataclass(frozen=True, kw_only=True)
+class Plan:
     """A lowered program with all that is chosen before IREE compiles it.
 
-    `request` has the chosen setting of IREE's fusion; the other settings share all else.
+    choices: the log so far. setting: of IREE's fusion; the other settings share all else. flags:
+    for IREE, beside the setting's and the target's. entry: asks for a second entry. memory: asks
+    for memory plans of PyC's. samples: the answers of the oracle, where the contract compares.
     """
 
     lowered: Lowered
-    options: Options
-    choices: Choices
-    request: Request
-    samples: Samples
+    options: Options = field(default_factory=Options)
+    choices: Choices = field(default_factory=Choices)
+    setting: str = "aggressive"
+    flags: tuple[str, ...] = ()
+    entry: EntryRequest | None = None
+    memory: MemoryRequest | None = None
+    samples: Samples = field(default_factory=Samples)
     oracle: Oracle | None = None
 
-    def site(self, pass_name: str) -> Site:
-        """Return where a decision about the whole module is made."""
-        return Site(pass_name, self.lowered.graph_id or "module", work=self.lowered.structure_id)
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A planned program under one setting of fusion: its code, entries and memory plans.
+
+    vmfb: empty where no code was asked for.
+    """
+
+    plan: Plan
+    setting: str
+    vmfb: bytes = b""
+    entry: ArenaEntry | None = None
+    memory: AssignedMemory = field(default_factory=AssignedMemory)
 
 
-def prepare(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) -> Prepared:
+def plan_for(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) -> Plan:
     """Choose what every setting of fusion shares, and the one that comes first.
 
     before: decisions made before the program was lowered.
     """
-    module = lowered.graph_id or "module"
-    # The decision is the lowering's, whose log follows; the policy is that of its other choices.
-    policy, _ = for_program(options.policy, None, module, lowered.structure_id)
-    options = replace(options, policy=policy)
     oracle = oracle_of(lowered) if options.contract.compares else None
     samples = Samples() if oracle is None else make_samples(oracle, lowered.signature)
-    choices = Choices(options.policy, options.recipe)
+    choices = Choices(lowered.policy, options.recipe)
     choices.record(*before, *lowered.decisions)
-    made = Alternative(MADE, reason="the caller can own scratch and outputs")
-    none = Alternative(NONE, reason="only the plain ABI")
-    site = Site(ARENA_SITE, module, work=lowered.structure_id)
-    wanted = choices.choose(site, (made, none)).name == MADE
-    ranges = lowered.signature.ranges_of_inputs
-    beside = tuple(lowered.shape_plans)
-    entry = EntryRequest(lowered.entry, wanted, options.also_modes, beside, ranges)
-    at: tuple[str, ...] = ()
-    if lowered.constant_work > MAX_FOLDED_WORK:
-        offers = places_for_constants()
-        at = CONSTANTS[choices.choose(Site(CONSTANTS_SITE, module), offers).name]
-    first = "plain" if lowered.mixes_rows else "aggressive"
-    fusion = Site(FUSION_SITE, module, work=lowered.structure_id)
-    request = Request(
-        options.target,
-        choices.choose(fusion, offered(first)).name,
-        (*at, *options.iree_flags),
-        None if options.dump_phases is None else str(options.dump_phases),
-        entry,
-        _plans(lowered, options, entry.modes),
-        options.verify_ir,
+
+    def chosen(site: Site, offered: Mapping[str, str]) -> str:
+        return choices.choose(site, [Alternative(n, reason=r) for n, r in offered.items()]).name
+
+    entries = {MADE: "the caller can own scratch and outputs", NONE: "only the plain ABI"}
+    entry = EntryRequest(
+        lowered.entry,
+        chosen(lowered.site(ARENA_SITE), entries) == MADE,
+        options.also_modes,
+        tuple(lowered.shape_plans),
+        lowered.signature.ranges_of_inputs,
     )
-    return Prepared(lowered, options, choices, request, samples, oracle)
+    flags: tuple[str, ...] = ()
+    if lowered.facts.constant_work > MAX_FOLDED_WORK:
+        places = {name: why for name, (_, why) in _CONSTANTS.items()}
+        flags = _CONSTANTS[chosen(Site(CONSTANTS_SITE, lowered.name), places)][0]
+    first = "plain" if lowered.facts.mixes_rows else "aggressive"
+    settings = {name: why for name, (_, why) in _SETTINGS.items()}
+    settings = {first: settings[first], **settings}
+    return Plan(
+        lowered=lowered,
+        options=options,
+        choices=choices,
+        setting=chosen(lowered.site(FUSION_SITE), settings),
+        flags=(*flags, *options.iree_flags),
+        entry=entry,
+        memory=_memory_request(lowered, options, entry.modes),
+        samples=samples,
+        oracle=oracle,
+    )
 
 
-def _plans(lowered: Lowered, options: Options, only: Mapping[str, str]) -> PlanRequest | None:
+def _memory_request(
+    lowered: Lowered, options: Options, only: Mapping[str, str]
+) -> MemoryRequest | None:
     """Return the request for memory plans of PyC's, where they are asked for."""
     if not options.planner_modes:
         return None
-    planner = planner_of(options.planner_modes, options.also_modes)
-    budget = _budget(lowered, options.contract)
-    name = lowered.graph_id or "module"
-    policy, recipe, structure = options.policy, options.recipe, lowered.structure_id
-    return PlanRequest(name, planner, policy, recipe, only, budget, structure)
+    return MemoryRequest(
+        name=lowered.name,
+        planner=planner_of(options.planner_modes, options.also_modes),
+        policy=lowered.policy,
+        recipe=options.recipe,
+        only=only,
+        budget=_budget(lowered, options.contract),
+        structure_id=lowered.structure_id,
+    )
 
 
-def complete(prepared: Prepared, made: Generated, why: Sequence[Reason] = ()) -> Artifact:
+def build(plan: Plan, setting: str = "", code: bool = True) -> Built:
+    """Compile a planned program by IREE; without `code` up to its memory plan.
+
+    setting: of fusion, in place of the plan's. Raises as `compile_module`, and PycError
+    (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
+    """
+    lowered, options, setting = plan.lowered, plan.options, setting or plan.setting
+    target, ranges = options.target, lowered.signature.ranges_of_inputs
+
+    def to_stream(session: IreeSession) -> AssignedMemory:
+        if plan.memory is not None:
+            return assign_memory(session, target, plan.memory, ranges)
+        iree_alone(session)
+        return AssignedMemory()
+
+    flags, dumps = (*_SETTINGS[setting][0], *plan.flags), options.dump_phases
+    # IREE always verifies the IR of programs that PyC knows nothing of.
+    verify = options.verify_ir or not lowered.graph_id
+    with opened(lowered.code, target, flags, dumps, lowered.locations, verify) as session:
+        if setting == UNFUSED:
+            unfuse(session.module)
+        run(session, target, to="flow")
+        assert_ranges(session, lowered.entry, ranges)
+        for function, shapes in lowered.shape_plans.items():
+            assert_ranges(session, function, lowered.signature.places_of(shapes.open))
+        if plan.entry is None:
+            to_async(session)
+            entry, memory = None, to_stream(session)
+        else:
+            entry, memory = make_entry(session, plan.entry, to_stream)
+        if code:
+            run(session, target, start="stream")
+        vmfb = session.vmfb() if code else b""
+    return Built(plan=plan, setting=setting, vmfb=vmfb, entry=entry, memory=memory)
+
+
+def complete(built: Built, why: Sequence[Reason] = ()) -> Artifact:
     """Make the artifact of a compiled program. Raises PycError where it breaks the contract.
 
     why: the chosen setting of fusion was left, if it was.
     """
-    choices, lowered, options = prepared.choices, prepared.lowered, prepared.options
-    entry = _recorded(prepared, made, why)
+    plan = built.plan
+    choices, lowered, options = plan.choices, plan.lowered, plan.options
+    entry = _recorded(built, why)
     choices.require_recipe_used(lowered.graph_id)
     account = account_of(lowered.signature, entry, options.contract, options.target.device)
     require_kept(account, options.contract, entry)
-    samples = prepared.samples
     return Artifact(
-        made.vmfb,
-        _manifest(prepared, made, entry, account),
+        built.vmfb,
+        _manifest(built, entry, account),
         choices.log,
-        lowered.pyc_text.encode(),
-        _report(made),
-        samples.to_bytes() if samples.samples else b"",
-        Checks(prepared.oracle, expected=lowered.expected, of_plans=lowered.of_plans),
+        lowered.facts.text.encode(),
+        _report(built),
+        plan.samples.to_bytes() if plan.samples.samples else b"",
+        Checks(plan.oracle, expected=lowered.answers.expected, of_plans=lowered.answers.of_plans),
     )
 
 
-def _report(made: Planned | Generated) -> bytes:
-    report = made.memory.report
+def _report(built: Built) -> bytes:
+    report = built.memory.report
     return report_bytes(report) if report.regions else b""
 
 
-def _recorded(
-    prepared: Prepared, made: Planned | Generated, why: Sequence[Reason] = ()
-) -> ArenaEntry:
+def _recorded(built: Built, why: Sequence[Reason] = ()) -> ArenaEntry:
     """Record the decisions of what a setting gave; return what came of the second entry."""
-    choices, entry = prepared.choices, made.entry
+    plan, entry = built.plan, built.entry
+    choices, site = plan.choices, plan.lowered.site(ARENA_SITE)
     assert entry is not None, "a compile always reads the account"
-    if made.request.setting != prepared.request.setting:
-        choices.record_fallback(prepared.site(FUSION_SITE), made.request.setting, why)
-    choices.record(*made.memory.decisions)
+    if built.setting != plan.setting:
+        choices.record_fallback(plan.lowered.site(FUSION_SITE), built.setting, why)
+    choices.record(*built.memory.decisions)
     if entry.request.wanted and entry.missing:
         reason = Reason.of(ReasonCode.NO_ARENA_ENTRY, entry.missing)
-        choices.record_fallback(prepared.site(ARENA_SITE), NONE, [reason])
+        choices.record_fallback(site, NONE, [reason])
     elif entry.request.wanted:
-        choices.annotate(prepared.site(ARENA_SITE), *entry.evidence)
+        choices.annotate(site, *entry.evidence)
     return entry
 
 
@@ -182,12 +275,10 @@ class PlannedProgram:
 
 def plan_only(lowered: Lowered, options: Options) -> PlannedProgram:
     """Plan the memory of a lowered program and generate no code. Raises as `compile`."""
-    prepared = prepare(lowered, options)
-    with plan(lowered, prepared.request) as made:
-        entry, memory = _recorded(prepared, made), made.memory
-    device = options.target.device
-    account = account_of(lowered.signature, entry, options.contract, device)
-    return PlannedProgram(prepared.choices.log, account, _report(made), memory.added_seconds)
+    built = build(plan_for(lowered, options), code=False)
+    entry, log = _recorded(built), built.plan.choices.log
+    account = account_of(lowered.signature, entry, options.contract, options.target.device)
+    return PlannedProgram(log, account, _report(built), built.memory.added_seconds)
 
 
 def with_choices(
@@ -200,7 +291,7 @@ def with_choices(
     return replace(options, recipe=Recipe(answers, origins, tolerant=True))
 
 
-def together(job: Job, rivals: Sequence[Options]) -> tuple[Options, str]:
+def co_selection(job: Job, rivals: Sequence[Options]) -> tuple[Options, str]:
     """Return the options with kernels and parts chosen together, and a note for the log.
 
     rivals: the options of ways in which kernels are chosen alone, for the same budget.
@@ -266,47 +357,48 @@ class _Rival:
         return self.program.planned(self.program.job.under(self.options)).fits
 
 
-def _manifest(prepared: Prepared, made: Generated, entry: ArenaEntry, account: Account) -> Manifest:
-    lowered, options, vmfb = prepared.lowered, prepared.options, made.vmfb
-    by_iree = made.memory.reference.get(lowered.entry) or entry.main
-    facts = _facts(prepared, made, account)
+def _manifest(built: Built, entry: ArenaEntry, account: Account) -> Manifest:
+    plan, vmfb, request = built.plan, built.vmfb, entry.request
+    lowered, options = plan.lowered, plan.options
+    by_iree = built.memory.reference.get(lowered.entry) or entry.main
+    report = compile_report(options.contract, _facts(built, account))
+    formulas = formulas_of(entry, by_iree, options.contract, options.target.device)
     return make_manifest(
         options.target,
         lowered.signature,
         lowered.graph_id,
         account,
-        options.contract,
-        entry=lowered.entry,
-        arena_entry="" if read_facts(vmfb, entry.request.name) is None else entry.request.name,
-        reference=reference_of(account, lowered.larger_bytes, by_iree),
-        formulas=formulas_of(entry, by_iree, options.contract, options.target.device),
-        modes=_modes(vmfb, options, entry.request),
-        shape_plans=tuple(_shape_entries(vmfb, lowered, entry.request)),
+        contract=options.contract,
+        entries={MAIN: EntryPoint(lowered.entry), **_arenas(built, request)},
+        memory_by_iree=reference_of(account, lowered.facts.larger_bytes, by_iree),
+        formulas=formulas,
+        shape_plans=tuple(_shape_entries(vmfb, lowered, request)),
         counts=lowered.counts,
-        prediction=_prediction(prepared, made),
-        calibration=options.calibration,
-        contract_report=compile_report(options.contract, facts),
-        imported=lowered.imported,
+        prediction=_prediction(built),
+        calibration=calibration_name(options.calibration),
+        contract_report=report.unmeasured(),
+        imported=lowered.facts.imported,
     )
 
 
 def oracle_of(lowered: Lowered) -> Oracle:
     """Return the reference that knows what the program should answer."""
+    reference = lowered.answers.reference
     if lowered.graph_id:
-        return PycOracle(lowered.reference, lowered.entry)
-    return ForeignOracle(lowered.reference, lowered.entry, lowered.signature)
+        return PycOracle(reference, lowered.entry)
+    return ForeignOracle(reference, lowered.entry, lowered.signature)
 
 
-def _prediction(prepared: Prepared, made: Generated) -> Prediction | None:
+def _prediction(built: Built) -> Prediction | None:
     """Return the prediction with what the memory plan runs again, as a share of its seconds.
 
     Of a program that enters at IREE it is that of the plan, one dispatch after the other.
     """
-    found, added = prepared.lowered.prediction, made.memory.added_seconds
-    report = made.memory.report
+    lowered, report, added = built.plan.lowered, built.memory.report, built.memory.added_seconds
+    found = lowered.prediction
     if found is None and report.seconds:
-        cores, sizes = prepared.options.target.cores, predicted_sizes(prepared.lowered.signature)
-        nominal = dict.fromkeys(sizes, NOMINAL_DIMENSION)
+        nominal = dict.fromkeys(predicted_sizes(lowered.signature), NOMINAL_DIMENSION)
+        cores = built.plan.options.target.cores
         return Prediction(report.seconds, nominal, threads=cores, basis=report.basis)
     own = report.seconds - added
     if found is None or not added or own <= 0:
@@ -314,29 +406,25 @@ def _prediction(prepared: Prepared, made: Generated) -> Prediction | None:
     return replace(found, seconds=found.seconds * (1 + added / own))
 
 
-def _without_budget(prepared: Prepared) -> float | None:
-    """Return the predicted seconds of the program without the budget, None without a prediction."""
-    grounds = (g for d in prepared.choices.log for g in d.grounds)
-    known = next((g.seconds for g in grounds if isinstance(g, WithoutBudget)), None)
-    own = prepared.lowered.prediction
-    return known if known is not None or own is None else own.seconds
-
-
-def _facts(prepared: Prepared, made: Generated, account: Account) -> Facts:
-    calibration, oracle = prepared.options.calibration, prepared.oracle
-    used = [d.chosen for d in prepared.choices.log if d.site == WISDOM_SITE]
+def _facts(built: Built, account: Account) -> Facts:
+    plan, log = built.plan, built.plan.choices.log
+    lowered, calibration = plan.lowered, plan.options.calibration
+    used = [d.chosen for d in log if d.site == WISDOM_SITE]
     if calibration is not None:
         used.insert(0, f"the calibration {calibration.name} ({calibration.hash[:12]})")
+    # Of the program without the budget, where another one took its place.
+    budget = (g.seconds for d in log for g in d.grounds if isinstance(g, WithoutBudget))
+    own = lowered.prediction
     return Facts(
-        prepared.options.target.name,
+        plan.options.target.name,
         account,
-        len(prepared.samples.samples),
-        "" if oracle is None else oracle.name,
+        len(plan.samples.samples),
+        "" if plan.oracle is None else plan.oracle.name,
         tuple(used),
-        _of_kernels(prepared.lowered.faults, "products carry checksums"),
-        _of_kernels(prepared.lowered.approximate, "products are approximate"),
-        _prediction(prepared, made),
-        _without_budget(prepared),
+        _of_kernels(lowered.facts.faults, "products carry checksums"),
+        _of_kernels(lowered.facts.approximate, "products are approximate"),
+        _prediction(built),
+        next(budget, None if own is None else own.seconds),
     )
 
 
@@ -344,19 +432,27 @@ def _of_kernels(found: KernelCoverage, what: str) -> str:
     return f"{found.kernels} {what}, {found}" if found.kernels else ""
 
 
-def _modes(vmfb: bytes, options: Options, entry: EntryRequest) -> Iterator[EntryPoint]:
-    """Yield each function with an arena of its own, its plan's mode and its arena's bytes."""
-    first = "+".join(options.planner_modes) or UNPLANNED
-    for name, mode in {entry.name: first, **entry.modes}.items():
-        facts = read_facts(vmfb, name)
+def _arenas(built: Built, entry: EntryRequest) -> dict[str, EntryPoint]:
+    """Return the functions with an arena of their own: their plan's mode and arena's bytes."""
+    found = {}
+    first = "+".join(built.plan.options.planner_modes) or UNPLANNED
+    if read_facts(built.vmfb, entry.name) is None:
+        return found
+    for function, mode in {entry.name: first, **entry.modes}.items():
+        facts = read_facts(built.vmfb, function)
         if facts is not None:
-            yield EntryPoint(name, mode, facts.arena_bytes)
+            name = ARENA if function == entry.name else f"{ARENA}.{mode}"
+            found[name] = EntryPoint(function, mode, facts.arena_bytes)
+    return found
 
 
 def _shape_entries(vmfb: bytes, lowered: Lowered, entry: EntryRequest) -> Iterator[ShapeEntry]:
     """Yield the manifest's entries of plans for shapes, in the order in which guards ask."""
     for function, shapes in lowered.shape_plans.items():
-        facts, arena = read_facts(vmfb, entry.twins[function]), entry.twins[function]
+        facts, arena = (
+            read_facts(vmfb, entry.second_entries[function]),
+            entry.second_entries[function],
+        )
         if facts is None:
             yield ShapeEntry(function, dict(shapes.ranges))
         else:

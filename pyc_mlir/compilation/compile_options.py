@@ -15,7 +15,7 @@ from pyc_mlir.artifact.signature import Ranges
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import Form, field_types, fits, from_data, to_data, type_name
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.pipelines.choices.choices import Policy, Recipe
+from pyc_mlir.pipelines.choices.choices import Prefers, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.target.calibration import Calibration
@@ -43,11 +43,10 @@ class OptionText:
 _TEXT = "option"
 
 
-def _option(
-    text: str, flag: str = "", metavar: str = "", group: str = "", once_each: bool = False
-) -> dict[str, OptionText]:
-    """Return the metadata of a field."""
-    return {_TEXT: OptionText(text, flag, metavar, group, once_each)}
+def _option(default: Any, text: str, flag: str = "", group: str = "", **more: bool) -> Any:
+    """Declare an option: its default, its text, its flag with the name of the value."""
+    name, _, value = flag.partition(" ")
+    return field(default=default, metadata={_TEXT: OptionText(text, name, value, group, **more)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,201 +56,140 @@ class CompileOptions:
     Raises PycError (BAD_ARGUMENT) for a value of another type than its option takes.
     """
 
-    target: str | Target = field(
-        default="cpu",
-        metadata=_option(
-            "the target: its name (`pyc-compile --list-targets`), or a Target",
-            "--target",
-            "NAME",
-        ),
+    target: str | Target = _option(
+        "cpu", "the target: its name (`pyc-compile --list-targets`), or a Target", "--target NAME"
     )
-    contract: Contract | None = field(
-        default=None,
-        metadata=_option("clauses that must be kept; a clause that cannot be kept is refused"),
+    contract: Contract | None = _option(
+        None, "clauses that must be kept; a clause that cannot be kept is refused"
     )
-    policy: str | Policy | None = field(
-        default=None,
-        metadata=_option(
-            "the policy that chooses among legal alternatives, or its name; default: heuristic",
-            "--policy",
-            "NAME",
-            "decisions",
-        ),
+    policy: str | Prefers | None = _option(
+        None,
+        "the policy that chooses among legal alternatives, or its name; default: heuristic",
+        "--policy NAME",
+        "decisions",
     )
-    planner_mode: str = field(
-        default="",
-        metadata=_option(
-            "how memory is planned: latency_first, balanced or memory_first (used wherever the "
-            "plan is smaller than IREE's), or iree for IREE's plan; empty: the policy's "
-            "`planner_modes`, else balanced",
-            "--planner-mode",
-            "MODE",
-            "decisions",
-        ),
+    planner_mode: str = _option(
+        "",
+        "how memory is planned: latency_first, balanced or memory_first (used wherever the "
+        "plan is smaller than IREE's), or iree for IREE's plan; empty: the policy's "
+        "`planner_modes`, else balanced",
+        "--planner-mode MODE",
+        "decisions",
     )
-    also_modes: Sequence[str] = field(
-        default=(),
-        metadata=_option(
-            "additional modes whose plans the artifact contains; `Program.use_mode` switches to "
-            "them at run time",
-            "--also-mode",
-            "MODE",
-            "decisions",
-            once_each=True,
-        ),
+    also_modes: Sequence[str] = _option(
+        (),
+        "additional modes whose plans the artifact contains; `Program.use_mode` switches to "
+        "them at run time",
+        "--also-mode MODE",
+        "decisions",
+        once_each=True,
     )
-    kernels: str = field(
-        default=ALL_KERNELS,
-        metadata=_option(
-            "the families of PyC's kernels that may be chosen, joined by +; all; or iree for code "
-            "by IREE alone",
-            "--kernels",
-            "FAMILIES",
-            "decisions",
-        ),
+    kernels: str = _option(
+        ALL_KERNELS,
+        "the families of PyC's kernels that may be chosen, joined by +; all; or iree for code "
+        "by IREE alone",
+        "--kernels FAMILIES",
+        "decisions",
     )
-    calibration: str | Path | Calibration | None = field(
-        default=None,
-        metadata=_option(
-            "measured figures of the target's CPU from `pyc-doctor --calibrate FILE`, which "
-            "replace the published ones; log and manifest name them",
-            "--calibration",
-            "FILE",
-            "decisions",
-        ),
+    calibration: str | Path | Calibration | None = _option(
+        None,
+        "measured figures of the target's CPU from `pyc-doctor --calibrate FILE`, which "
+        "replace the published ones; log and manifest name them",
+        "--calibration FILE",
+        "decisions",
     )
-    wisdom: str | Path | Wisdom | None = field(
-        default=None,
-        metadata=_option(
-            "measurements from `pyc-tune export FILE`, for the policy `fastest`; measurements of "
-            "this hardware and toolchain take precedence over predictions; log and cache key "
-            "contain the file's hash",
-            "--wisdom",
-            "FILE",
-            "decisions",
-        ),
+    wisdom: str | Path | Wisdom | None = _option(
+        None,
+        "measurements from `pyc-tune export FILE`, for the policy `fastest`; measurements of "
+        "this hardware and toolchain take precedence over predictions; log and cache key "
+        "contain the file's hash",
+        "--wisdom FILE",
+        "decisions",
     )
-    require_evidence: bool = field(
-        default=False,
-        metadata=_option(
-            "refuse a kernel without a measurement on this hardware by this toolchain",
-            "--require-evidence",
-            "",
-            "decisions",
-        ),
+    require_evidence: bool = _option(
+        False,
+        "refuse a kernel without a measurement on this hardware by this toolchain",
+        "--require-evidence",
+        "decisions",
     )
-    recipe: str | Path | Recipe | None = field(
-        default=None,
-        metadata=_option(
-            "a log or a program whose choices take precedence over the policy's",
-            "--recipe",
-            "LOG",
-            "decisions",
-        ),
+    recipe: str | Path | Recipe | None = _option(
+        None,
+        "a log or a program whose choices take precedence over the policy's",
+        "--recipe LOG",
+        "decisions",
     )
-    check: bool | None = field(
-        default=None,
-        metadata=_option(
-            "compare the program with the numpy references on small samples before it is returned, "
-            "within a budget of work counted in operations; default: unless the "
-            "variable PYC_CHECK is 0",
-            "--check",
-        ),
+    check: bool | None = _option(
+        None,
+        "compare the program with the numpy references on small samples before it is returned, "
+        "within a budget of work counted in operations; default: unless the "
+        "variable PYC_CHECK is 0",
+        "--check",
     )
-    dims: Ranges | None = field(
-        default=None,
-        metadata=_option(
-            "the smallest and the largest size of a dynamic dimension; a dimension without a name "
-            "is named by its position, x[0]; calls outside of the range are refused, and a memory "
-            "budget holds up to the largest sizes",
-            "--dim",
-            "NAME=LOW:HIGH",
-            once_each=True,
-        ),
+    dims: Ranges | None = _option(
+        None,
+        "the smallest and the largest size of a dynamic dimension; a dimension without a name "
+        "is named by its position, x[0]; calls outside of the range are refused, and a memory "
+        "budget holds up to the largest sizes",
+        "--dim NAME=LOW:HIGH",
+        once_each=True,
     )
-    plans: str | int = field(
-        default="",
-        metadata=_option(
-            "plans for certain shapes in the same artifact, with the same weights, beside the one "
-            "for all shapes: auto for as many as are predicted to pay, a number, or the sizes of "
-            "each, such as batch=1;batch=2:8; a call takes the first that covers its shapes",
-            "--plans",
-            "auto|K|SIZES",
-        ),
+    plans: str | int = _option(
+        "",
+        "plans for certain shapes in the same artifact, with the same weights, beside the one "
+        "for all shapes: auto for as many as are predicted to pay, a number, or the sizes of "
+        "each, such as batch=1;batch=2:8; a call takes the first that covers its shapes",
+        "--plans auto|K|SIZES",
     )
-    shapes: str | Path | None = field(
-        default=None,
-        metadata=_option(
-            "the sizes that calls have, for the choice of plans: CSV with a column for each "
-            "dynamic dimension, and perhaps one of counts; default: geometric steps of the "
-            "declared ranges",
-            "--shapes",
-            "TRACE.csv",
-        ),
+    shapes: str | Path | None = _option(
+        None,
+        "the sizes that calls have, for the choice of plans: CSV with a column for each "
+        "dynamic dimension, and perhaps one of counts; default: geometric steps of the "
+        "declared ranges",
+        "--shapes TRACE.csv",
     )
-    node_names: bool = field(
-        default=False,
-        metadata=_option(
-            "keep the names of the model's nodes, and lines of Python and MLIR files (without "
-            "folders), in the program's decisions, for `pyc-explain`; such a program is not cached",
-            "--node-names",
-            "",
-            "decisions",
-        ),
+    node_names: bool = _option(
+        False,
+        "keep the names of the model's nodes, and lines of Python and MLIR files (without "
+        "folders), in the program's decisions, for `pyc-explain`; such a program is not cached",
+        "--node-names",
+        "decisions",
     )
-    islands: bool = field(
-        default=False,
-        metadata=_option(
-            "ONNX nodes that PyC cannot import may be lowered by torch-mlir, those of a tested "
-            "list of operators; each is a break of the graph, which the import report counts",
-            "--islands",
-            "",
-            "decisions",
-        ),
+    islands: bool = _option(
+        False,
+        "ONNX nodes that PyC cannot import may be lowered by torch-mlir, those of a tested "
+        "list of operators; each is a break of the graph, which the import report counts",
+        "--islands",
+        "decisions",
     )
-    function: str = field(
-        default="",
-        metadata=_option(
-            "the entry of an MLIR module; empty: `main`, or the only public function",
-            "--function",
-            "NAME",
-        ),
+    function: str = _option(
+        "",
+        "the entry of an MLIR module; empty: `main`, or the only public function",
+        "--function NAME",
     )
-    guard_indices: bool | None = field(
-        default=None,
-        metadata=_option(
-            "calls compare indices in their arguments, such as token ids, with the axes that they "
-            "choose from, where the source calls others an error (ONNX, PyTorch); without, they "
-            "are clamped; default: yes",
-            "--guard-indices",
-        ),
+    guard_indices: bool | None = _option(
+        None,
+        "calls compare indices in their arguments, such as token ids, with the axes that they "
+        "choose from, where the source calls others an error (ONNX, PyTorch); without, they "
+        "are clamped; default: yes",
+        "--guard-indices",
     )
-    passes: str = field(
-        default="",
-        metadata=_option(
-            "the passes on the imported module, as `pyc-opt --pass-pipeline` takes them; `default` "
-            "stands for PyC's own, passes of plugins are named too: my-pass,default; such a "
-            "program is not cached",
-            "--passes",
-            "PIPELINE",
-            "decisions",
-        ),
+    passes: str = _option(
+        "",
+        "the passes on the imported module, as `pyc-opt --pass-pipeline` takes them; `default` "
+        "stands for PyC's own, passes of plugins are named too: my-pass,default; such a "
+        "program is not cached",
+        "--passes PIPELINE",
+        "decisions",
     )
-    dump_phases: str | Path | None = field(
-        default=None,
-        metadata=_option(
-            "write the IR of each of IREE's phases to this folder", "--dump-phases", "DIR", "IREE"
-        ),
+    dump_phases: str | Path | None = _option(
+        None, "write the IR of each of IREE's phases to this folder", "--dump-phases DIR", "IREE"
     )
-    iree_flags: Sequence[str] = field(
-        default=(),
-        metadata=_option(
-            "flags passed to IREE, such as --iree-opt-level=O2",
-            "--Xiree",
-            "FLAG",
-            "IREE",
-            once_each=True,
-        ),
+    iree_flags: Sequence[str] = _option(
+        (),
+        "flags passed to IREE, such as --iree-opt-level=O2",
+        "--Xiree FLAG",
+        "IREE",
+        once_each=True,
     )
 
     def __post_init__(self) -> None:
@@ -267,6 +205,20 @@ class CompileOptions:
                     f"{name}: expected {type_name(kind)}, got {value!r} of type "
                     f"{type(value).__name__}",
                 )
+
+    @staticmethod
+    def given(options: "CompileOptions | None", overrides: "CompileOverrides") -> "CompileOptions":
+        """Return what a function is given: options, and single ones that override them.
+
+        Raises PycError (BAD_ARGUMENT) for options of another type, and as `with_overrides`.
+        """
+        if not isinstance(options, CompileOptions | None):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"options: expected CompileOptions or None, got {options!r} of type "
+                f"{type(options).__name__}; give single options by name",
+            )
+        return (options or CompileOptions()).with_overrides(**overrides)
 
     def with_overrides(self, **overrides: Unpack["CompileOverrides"]) -> "CompileOptions":
         """Return these options with some changed. Raises TypeError for an unknown option."""
@@ -298,7 +250,7 @@ class CompileOverrides(TypedDict, total=False):
 
     target: str | Target
     contract: Contract | None
-    policy: str | Policy | None
+    policy: str | Prefers | None
     planner_mode: str
     also_modes: Sequence[str]
     kernels: str
@@ -323,7 +275,7 @@ def _no_policy(policy: Any) -> Any:
     raise ValueError(f"policy: expected the name of one as plain data, got {policy!r:.80}")
 
 
-_FORMS = {Policy: Form(_no_policy, _no_policy)}
+_FORMS = {Prefers: Form(_no_policy, _no_policy)}
 
 
 def texts() -> dict[str, OptionText]:

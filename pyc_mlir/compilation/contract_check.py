@@ -6,71 +6,223 @@ goal. The artifact's bytes do not depend on that; the results stand in its `chec
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import STRICT_RUNS, latency
-from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples, candidate_sizes, make_inputs
 from pyc_mlir.artifact.verification import (
-    Checks,
     Expectation,
     SelfCheck,
     Unchecked,
     VerificationStore,
 )
-from pyc_mlir.compilation.blame import ORACLE as SITE
-from pyc_mlir.compilation.blame import WrongResult, blamed
+from pyc_mlir.compilation.approximation import APPROXIMATE, EXACT
 from pyc_mlir.compilation.build import with_choices
 from pyc_mlir.compilation.options import NO_KERNELS, Options
-from pyc_mlir.compilation.reference.approximation import APPROXIMATE, EXACT
-from pyc_mlir.compilation.reference.self_check import check_plans, self_check
+from pyc_mlir.compilation.references import check_plans, self_check
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Decision, Policy, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import (
     IREE_CODE,
     NO_FALLBACK,
+    ClauseReport,
     Contract,
+    Status,
     uncheckable,
 )
-from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
+from pyc_mlir.pipelines.choices.wisdom import CALIBRATION_SITE
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program, serving
+
+# Find the decisions that make a program wrong: its choices against the plainest ones.
+#
+# Comes in: a program that fails its comparison, and how to compile and compare it again. Goes out:
+# the decisions that suffice to make it wrong. In the plainest program every op is on its own, with
+# IREE's code.
+#
+# `find_culprits` does so for any changes in order with a test of some of them together. For one
+# culprit among n that is 3 + ceil(log2 n) tests: nothing applied, all applied, a bisection of the
+# prefixes, and the culprit alone. Changes may depend on each other: as long as those found do not
+# suffice, the next one is searched for below the last, in the same way (the search for a minimal
+# failing set of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE
+# TSE 28(2), 2002, with prefixes in place of partitions).
+
+Change = TypeVar("Change", bound=Hashable)
+# True: bad; False: good; None: it cannot be told, such as where these do not go together.
+Test = Callable[[Sequence[Change]], bool | None]
+# The site of a stand-in for a wrong program (contract_check.py).
+ORACLE = "oracle"
+# Where a program enters is no decision that makes it wrong.
+_FIRST = ("raise",)
+# What passes call the alternative that changes nothing; elsewhere it is the last one.
+_PLAIN = ("keep", "iree", "none", "unfused")
+
+
+class WrongResult(PycError):
+    """A program that its own compile found wrong; `blamed` are the decisions that make it so."""
+
+    def __init__(self, found: str, blamed: Sequence[Decision]) -> None:
+        """found: what differs; none is blamed where the plainest program is wrong too."""
+        named = ", ".join(f"{d.chosen!r} at {d.site.key}" for d in blamed)
+        cause = f"made wrong by {named}" if blamed else "no single decision is to blame"
+        super().__init__(
+            ReasonCode.WRONG_RESULT,
+            f"{found}; {cause}; report it, choose otherwise with a recipe, or compile with "
+            "`check=False` to have the program as it is",
+        )
+        self.blamed = tuple(blamed)
+
+
+@dataclass(frozen=True)
+class Plainest(Policy):
+    """A policy that prefers what changes a program least."""
+
+    name: str = "plainest"
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """Return the name of the plain alternative; of the first one where a program enters."""
+        names = [a.name for a in alternatives]
+        if site.pass_name in _FIRST:
+            return names[0]
+        return next((n for n in _PLAIN if n in names), names[-1])
+
+
+def differing(good: Mapping[str, str], bad: Mapping[str, str]) -> list[str]:
+    """Return the sites of choices that differ, those of the bad choices first, in their order."""
+    apart = (CALIBRATION_SITE.key, f"{ORACLE}:")
+    sites = [s for s in dict.fromkeys((*bad, *good)) if good.get(s) != bad.get(s)]
+    return [s for s in sites if not s.startswith(apart)]
+
+
+def mixed(
+    good: Mapping[str, str], bad: Mapping[str, str], sites: Sequence[str], applied: Sequence[str]
+) -> Recipe:
+    """Return the good choices, but for the sites in `applied`, and what both chose alike."""
+    found = {s: c for s, c in bad.items() if good.get(s) == c}
+    for site in sites:
+        chosen = (bad if site in applied else good).get(site)
+        if chosen is not None:
+            found[site] = chosen
+    return Recipe(found, tolerant=True)
+
+
+def blamed(
+    wrong: Artifact,
+    options: Options,
+    build: Callable[[Options], Artifact],
+    is_wrong: Callable[[Artifact], bool],
+) -> tuple[Decision, ...]:
+    """Return the decisions that make a program wrong; none where the plainest one is wrong too.
+
+    build: compiles under other options. is_wrong: whether a program fails the comparison.
+    """
+    tried = replace(options, check=False, policy=Plainest(), recipe=None)
+    try:
+        good = Recipe.from_log(build(tried).decisions).choices
+    except PycError:
+        return ()
+    bad = Recipe.from_log(wrong.decisions).choices
+    sites = differing(good, bad)
+
+    def is_bad(applied: Sequence[str]) -> bool | None:
+        try:
+            return is_wrong(build(replace(tried, recipe=mixed(good, bad, sites, applied))))
+        except PycError:
+            return None
+
+    try:
+        found = find_culprits(sites, is_bad).changes
+    except NothingToFind:
+        return ()
+    return tuple(d for d in wrong.decisions if d.site.key in found)
+
+
+@dataclass(frozen=True)
+class Culprits(Generic[Change]):
+    """The changes that make it bad together; for a monotone test none can be left out.
+
+    Where tests could not tell, a change has neighbours that could not be told from it. `tests` is
+    how many were asked, `untold` how many of them had no answer.
+    """
+
+    changes: tuple[Change, ...]
+    tests: int
+    untold: int
+
+
+class NothingToFind(ValueError):
+    """The test says nothing of the changes: it is not good without them, or not bad with all."""
+
+    def __init__(self, applied: str, answer: bool | None) -> None:
+        super().__init__(applied)
+        self.applied, self.answer = applied, answer
+
+
+def find_culprits(changes: Sequence[Change], is_bad: Test[Change]) -> Culprits[Change]:
+    """Return the changes that make it bad. Raises NothingToFind unless none is good, all bad."""
+    search = _Search(tuple(changes), is_bad)
+    for applied, wanted in (("none", False), ("all", True)):
+        answer = search.ask(search.changes if wanted else ())
+        if answer is not wanted:
+            raise NothingToFind(applied, answer)
+    found: tuple[Change, ...] = ()
+    rest = search.changes
+    while rest:
+        low, high = search.step(rest, found)
+        found, rest = (*rest[low:high], *found), rest[:low]
+        if search.ask(found):
+            break
+    return Culprits(found, len(search.answers), sum(a is None for a in search.answers.values()))
+
+
+class _Search(Generic[Change]):
+    """Asks each question once; changes are applied in their own order."""
+
+    def __init__(self, changes: tuple[Change, ...], is_bad: Test[Change]) -> None:
+        self.changes = changes
+        self.answers: dict[tuple[Change, ...], bool | None] = {}
+        self._is_bad = is_bad
+
+    def ask(self, applied: Sequence[Change]) -> bool | None:
+        """Return whether it is bad with these."""
+        key = tuple(applied)
+        if key not in self.answers:
+            self.answers[key] = self._is_bad(key)
+        return self.answers[key]
+
+    def step(self, rest: Sequence[Change], found: Sequence[Change]) -> tuple[int, int]:
+        """Find the prefixes of `rest` between which, beside the culprits found, good turns bad.
+
+        All of `rest` is bad and none of it is not; they are next to each other, but for prefixes
+        that cannot be told.
+        """
+        low, high = 0, len(rest)
+        untold: set[int] = set()
+        while open_ := [k for k in range(low + 1, high) if k not in untold]:
+            middle = min(open_, key=lambda k: (abs(2 * k - low - high), k))
+            answer = self.ask((*rest[:middle], *found))
+            if answer is None:
+                untold.add(middle)
+            elif answer:
+                high = middle
+            else:
+                low = middle
+        return low, high
+
 
 _LONGEST_REASON = 300
 _LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
 
 
-def check_contract(
-    options: Options,
-    build: Callable[[Options], Artifact],
-    records: VerificationStore | None = None,
-) -> Artifact:
-    """Check the artifact that `build` makes under the contract of `options`, and return it.
-
-    records: of earlier comparisons of this artifact, which are not repeated where they hold.
-
-    Raises what `build` raises, and PycError: FALLBACK_REFUSED, WRONG_RESULT, NOT_DETERMINISTIC,
-    LATENCY_MISSED, UNCHECKABLE_CLAUSE where a binding clause cannot be tried here.
-    """
-    artifact = _replay_stand_in(options, build) or build(options)
-    try:
-        return _checked(artifact, options, build, records)
-    except PycError as error:
-        exact = _exact_instead(artifact, options, error)
-        if exact is None:
-            raise
-    return _checked(build(exact), exact, build, records)
-
-
-def _exact_instead(artifact: Artifact, options: Options, error: PycError) -> Options | None:
+def exact_instead(artifact: Artifact, options: Options, error: PycError) -> Options | None:
     """Return options under which no product is approximate, where those may be what is wrong."""
     sites = [
         d.site.key
@@ -84,24 +236,32 @@ def _exact_instead(artifact: Artifact, options: Options, error: PycError) -> Opt
     return with_choices(options, exact, grounds, by="comparison")
 
 
-def _checked(
+def checked(
     artifact: Artifact,
     options: Options,
     build: Callable[[Options], Artifact],
-    records: VerificationStore | None,
+    records: VerificationStore | None = None,
 ) -> Artifact:
+    """Check an artifact under the contract of its options, and return it.
+
+    build: compiles the program under other options, for comparisons and for stand-ins. records: of
+    earlier comparisons of this artifact, which are not repeated where they hold.
+
+    Raises what `build` raises, and PycError: FALLBACK_REFUSED, WRONG_RESULT, NOT_DETERMINISTIC,
+    LATENCY_MISSED, UNCHECKABLE_CLAUSE where a binding clause cannot be tried here.
+    """
     contract = options.contract
     _refuse_fallbacks(contract, artifact.decisions)
-    expected = _expected(artifact)
+    expected = None if artifact.checks is None else artifact.checks.expected
     runs = needs_runs(contract)
     has_samples = expected is not None and expected.unchecked is None
-    of_plans = _of_plans(artifact)
+    of_plans = () if artifact.checks is None else artifact.checks.of_plans
     device = _device_for(artifact) if runs or has_samples or of_plans else None
     if expected is not None:
         check = _self_checked(artifact, expected, device, options, build)
-        artifact = _with_checks(artifact, check=check)
+        artifact = artifact.with_checks(check=check)
     elif not options.check and not contract.compares:
-        artifact = _with_checks(artifact, check=SelfCheck.without(Unchecked.OFF))
+        artifact = artifact.with_checks(check=SelfCheck.without(Unchecked.OFF))
     if device is not None and of_plans:
         artifact = _with_plans_checked(artifact, device)
     if not runs:
@@ -113,27 +273,17 @@ def _checked(
                 f"a device for target `{options.target.name}` to measure on",
                 "none on this machine",
             )
-        return _with_checks(artifact, stand_ins=_stand_ins(options, build))
+        return artifact.with_checks(stand_ins=_stand_ins(options, build))
     if contract.compares:
         known = None if records is None else records.known(device)
-        artifact = _with_checks(artifact, stand_ins=_stand_ins(options, build), verification=known)
+        artifact = artifact.with_checks(stand_ins=_stand_ins(options, build), verification=known)
         artifact = _check_samples(artifact, device, records)
     clauses = []
     if contract.is_strict:
         clauses.append(_check_same_bits(artifact))
     if contract.latency_goal_seconds is not None:
         clauses.append(_check_latency(artifact, contract))
-    return _with_checks(artifact, clauses=tuple(clauses))
-
-
-def _expected(artifact: Artifact) -> Expectation | None:
-    """Return what the references say of a program that was compiled just now, if asked."""
-    return None if artifact.checks is None else artifact.checks.expected
-
-
-def _of_plans(artifact: Artifact) -> tuple[tuple[Signature, Expectation], ...]:
-    """Return what the references say of plans for certain shapes."""
-    return () if artifact.checks is None else artifact.checks.of_plans
+    return artifact.with_checks(clauses=tuple(clauses))
 
 
 def _with_plans_checked(artifact: Artifact, device: Device) -> Artifact:
@@ -149,7 +299,7 @@ def _with_plans_checked(artifact: Artifact, device: Device) -> Artifact:
     check = checks.check
     if check is not None and check.unchecked is None:
         check = replace(check, plans=(done, len(checks.of_plans)))
-    return _with_checks(artifact, check=check, of_plans=())
+    return artifact.with_checks(check=check, of_plans=())
 
 
 def _self_checked(
@@ -185,23 +335,25 @@ def _self_checked(
     )
 
 
-def _replay_stand_in(options: Options, build: Callable[[Options], Artifact]) -> Artifact | None:
-    """Make the stand-in that a recipe names, if it does, without the program that it replaces."""
+def without_stand_in(options: Options) -> tuple[Options, tuple[str, Sequence[Evidence]] | None]:
+    """Return the options of the stand-in that a recipe names, and who chose it, and why.
+
+    The program that it replaces is not made; None where the recipe names none.
+    """
     recipe = options.recipe
-    sites = [] if recipe is None else [s for s in recipe.choices if s.startswith(f"{SITE}:")]
+    sites = [] if recipe is None else [s for s in recipe.choices if s.startswith(f"{ORACLE}:")]
     if recipe is None or not sites:
-        return None
+        return options, None
     (site,) = sites
     others = {name: choice for name, choice in recipe.choices.items() if name != site}
     requested = replace(options, kernels=NO_KERNELS, recipe=replace(recipe, choices=others))
-    by, why = recipe.origins.get(site, ("recipe", ()))
-    return _as_stand_in(build(requested), by, why)
+    return requested, recipe.origins.get(site, ("recipe", ()))
 
 
-def _as_stand_in(artifact: Artifact, by: str, why: Sequence[Evidence]) -> Artifact:
+def as_stand_in(artifact: Artifact, by: str, why: Sequence[Evidence]) -> Artifact:
     """Return IREE's code with the decision that it stands in for a program with kernels."""
     offered = (Alternative("all kernels"), Alternative(IREE_CODE))
-    site = Site(SITE, artifact.manifest.graph_id or "module")
+    site = Site(ORACLE, artifact.manifest.graph_id or "module")
     decision = Decision(site, IREE_CODE, offered, by, grounds=tuple(why))
     return replace(artifact, decisions=(*artifact.decisions, decision))
 
@@ -214,10 +366,6 @@ def with_requested_options(artifact: Artifact, options: Options) -> Artifact:
 def needs_runs(contract: Contract) -> bool:
     """Return whether a clause needs runs of the program before the artifact is returned."""
     return contract.compares or contract.is_strict or contract.latency_goal_seconds is not None
-
-
-def _with_checks(artifact: Artifact, **more: Any) -> Artifact:
-    return replace(artifact, checks=replace(artifact.checks or Checks(), **more))
 
 
 def _refuse_fallbacks(contract: Contract, decisions: Sequence[Decision]) -> None:
@@ -267,12 +415,12 @@ def _check_samples(
         verification = None if taken else program.verification
         if records is not None and verification is not None:
             records.keep(verification)
-        return _with_checks(artifact, verification=verification)
+        return artifact.with_checks(verification=verification)
     assert artifact.checks is not None
     stand_in = artifact.checks.stand_ins[IREE_CODE]()
     why = Reason.of(ReasonCode.FALLBACK_TAKEN, taken[-1].why)
     verification = Program(stand_in, device).verification
-    return _with_checks(_as_stand_in(stand_in, FALLBACK, (why,)), verification=verification)
+    return as_stand_in(stand_in, FALLBACK, (why,)).with_checks(verification=verification)
 
 
 def some_inputs(
@@ -364,9 +512,11 @@ def check_cached(
 
     again: compiles the program under other options. records: of earlier comparisons.
     """
-    made = check_contract(
-        options,
-        lambda requested: found if requested is options else again(requested),
-        records,
-    )
+    try:
+        made = checked(found, options, again, records)
+    except PycError as error:
+        exact = exact_instead(found, options, error)
+        if exact is None:
+            raise
+        made = again(exact)
     return with_requested_options(made, options)

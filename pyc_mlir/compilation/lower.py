@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from io import BytesIO
 from typing import Any
 
-from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.verification import Expectation, Unchecked
+from pyc_mlir.compilation.approximation import approximate
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
-from pyc_mlir.compilation.reference.approximation import approximate
-from pyc_mlir.compilation.reference.self_check import expectation
+from pyc_mlir.compilation.references import expectation
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import definition_of
 from pyc_mlir.dialects.ir.bindings import ir
@@ -31,7 +31,6 @@ from pyc_mlir.frontends.signatures import (
     declare_ranges,
     predicted_sizes,
     refine,
-    refined,
     settle,
     shapes_at,
     signature_of,
@@ -39,19 +38,23 @@ from pyc_mlir.frontends.signatures import (
 from pyc_mlir.frontends.sources import Loaded, Source, copied
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.measure.prediction import Prediction
-from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices.choices import (
     Alternative,
     Choices,
     Decision,
-    Recipe,
+    FirstIsBest,
+    Policy,
     Site,
     TunableSite,
 )
 from pyc_mlir.pipelines.choices.contract import uncheckable
 from pyc_mlir.pipelines.choices.evidence import MeasuredRow, Reason
-from pyc_mlir.pipelines.choices.wisdom import ByWisdom, for_program, record_wisdom
-from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.choices.wisdom import (
+    for_program,
+    record_calibration,
+    record_wisdom,
+)
+from pyc_mlir.pipelines.driver.base import KernelRules, PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, CHECKED, SELECT
 from pyc_mlir.pipelines.linalg.convert_to_linalg import LARGER, ConvertToLinalg
@@ -79,76 +82,114 @@ _LISTED = 8
 _READABLE_ELEMENTS = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class LoweredFacts:
+    """The facts that IREE's part and the report of a compile go by.
+
+    larger_bytes: of constants beyond the model's, in the forms that kernels read. mixes_rows:
+    matrix products and row-wise ops (softmax, norms) stand in one program. constant_work: what
+    could be computed of constants alone, in units of `OpDef.evaluation_work`. faults, approximate:
+    the kernels that detect faults of hardware, and those that approximate. text: the pyc module
+    for people. imported: how much of the program as it came in PyC compiles.
+    """
+
+    larger_bytes: int = 0
+    mixes_rows: bool = False
+    constant_work: int = 0
+    faults: KernelCoverage = field(default_factory=KernelCoverage)
+    approximate: KernelCoverage = field(default_factory=KernelCoverage)
+    text: str = ""
+    imported: ImportReport = field(default_factory=ImportReport)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """The answers that a program should give.
+
+    reference: the program as it came in, as bytecode, for an oracle; empty where none is asked.
+    expected: of the references, for the self-check; None where that was not asked for. of_plans:
+    the same of each plan for certain shapes, with the plan's signature.
+    """
+
+    reference: bytes = b""
+    expected: Expectation | None = None
+    of_plans: tuple[tuple[Signature, Expectation], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lowered:
-    """A program as MLIR: what IREE compiles, what a person reads, and what was decided."""
+    """A program as MLIR that IREE compiles, what was decided on the way, and what is known of it.
+
+    counts: what its functions return the counts of. constants_bytes: of its constants before
+    kernels lay them out; None where IREE reads the program as it came. graph_id, structure_id: its
+    ids, exact and blind to the contents of constants. policy: answers its choices. locations: in
+    the source, by op id. prediction: of a call; None where nothing is known. shape_plans: functions
+    beside the entry that are compiled for certain sizes, and the sizes.
+    """
 
     code: bytes
     entry: str = "main"
     signature: Signature = field(default_factory=lambda: Signature((), ()))
-    graph_id: str = ""
-    # Of its constants before kernels lay them out; None where IREE reads the program as it came.
+    counts: tuple[str, ...] = ()
     constants_bytes: int | None = None
-    larger_bytes: int = 0  # beyond that, in the forms that kernels read
+    graph_id: str = ""
+    structure_id: str = ""
+    policy: Policy = field(default_factory=FirstIsBest)
     decisions: tuple[Decision, ...] = ()
     locations: Mapping[str, str] = field(default_factory=dict)
-    pyc_text: str = ""
-    # Whether matrix products and row-wise ops (softmax, norms) stand in one program.
-    mixes_rows: bool = False
-    # What could be computed of constants alone, in units of `OpDef.evaluation_work`.
-    constant_work: int = 0
-    # Of a call; None where nothing is known of the program.
     prediction: Prediction | None = None
-    # The program as it came in, as bytecode: what an oracle is asked about. Only if one is needed.
-    reference: bytes = b""
-    # Of the program as it came in: how much of it PyC compiles.
-    imported: ImportReport = field(default_factory=ImportReport)
-    # The graph's id blind to the contents of constants, for evidence and recipes of other programs.
-    structure_id: str = ""
-    # The kernels that detect faults of hardware, and those that approximate.
-    faults: KernelCoverage = field(default_factory=KernelCoverage)
-    approximate: KernelCoverage = field(default_factory=KernelCoverage)
-    # What its functions return the counts of.
-    counts: tuple[str, ...] = ()
-    # What the references expect of it, for the self-check; None where that was not asked for.
-    expected: Expectation | None = None
-    # Functions beside the entry that are compiled for certain sizes, and the sizes.
+    facts: LoweredFacts = field(default_factory=LoweredFacts)
+    answers: Answers = field(default_factory=Answers)
     shape_plans: Mapping[str, ShapePlan] = field(default_factory=dict)
-    # What the references expect of these, with the signature of each.
-    of_plans: tuple[tuple[Signature, Expectation], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the module in sites of decisions."""
+        return self.graph_id or "module"
+
+    def site(self, pass_name: str) -> Site:
+        """Return where a decision about the whole module is made."""
+        return Site(pass_name, self.name, work=self.structure_id)
+
+    def with_facts(self, **facts: Any) -> "Lowered":
+        """Return the program with other facts."""
+        return replace(self, facts=replace(self.facts, **facts))
 
 
-def context_of(options: Options) -> PassContext:
-    """Return the context of one compile's passes; the calibration is the first entry of the log.
-
-    The mode is the planner's preferred one unless the options name another one for parts.
+def _opened(options: Options) -> Choices:
+    """Return the choices of one compile, which begin with the measurements that it goes by.
 
     Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration or by
     another wisdom.
     """
     choices = Choices(options.policy, options.recipe)
     choices.record(*record_calibration(options.calibration, options.recipe))
-    wisdom = options.policy.wisdom if isinstance(options.policy, ByWisdom) else None
-    choices.record(*record_wisdom(wisdom, options.recipe))
-    mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
-    # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
-    # the compile compares with it.
-    bounds_error = isinstance(options.contract.max_error, int | float)
-    compares = options.contract.compares
-    kernels = None if options.kernels == ALL_KERNELS else families_of(options.kernels)
-    together = options.co_selected
+    choices.record(*record_wisdom(options.policy.wisdom, options.recipe))
+    return choices
+
+
+def context_of(options: Options, choices: Choices | None = None) -> PassContext:
+    """Return the context of one compile's passes. Raises as `_opened`, where no choices are given.
+
+    The mode is the planner's preferred one unless the options name another one for parts.
+    """
+    contract = options.contract
     return PassContext(
-        choices,
-        options.target,
-        mode,
-        options.calibration,
-        bounds_error,
-        compares,
-        kernels,
-        together,
-        options.own_constants,
-        options.contract.detect_faults,
-        counts_of(options),
+        choices=_opened(options) if choices is None else choices,
+        target=options.target,
+        calibration=options.calibration,
+        mode=options.parts_for or options.planner_modes[0] if options.planner_modes else None,
+        compares=contract.compares,
+        kernels=KernelRules(
+            families=None if options.kernels == ALL_KERNELS else families_of(options.kernels),
+            # A number is the user's own bound; `rounding` is derived from the plain forms'
+            # rounding, and the compile compares with it.
+            bounds_error=isinstance(contract.max_error, int | float),
+            own_constants=options.own_constants,
+            co_selected=options.co_selected,
+            detect_faults=contract.detect_faults,
+            counts=counts_of(options),
+        ),
     )
 
 
@@ -171,49 +212,42 @@ def lower(job: Job, expect: bool = False) -> Lowered:
     options = job.options
     with new_context() as context, ir.Location.unknown():
         loaded = job.load(context)
-        if loaded.module is None or (loaded.foreign and not _is_raised(loaded, options)):
+        choices = _opened(options)
+        if loaded.foreign and _enters(choices, loaded) == _AS_IT_IS:
             _covered(KernelCoverage(), options)
-            return replace(_foreign(loaded, options), expected=_NO_REFERENCE if expect else None)
+            made = _foreign(loaded, options, choices)
+            answers = replace(made.answers, expected=_NO_REFERENCE if expect else None)
+            return replace(made, answers=answers)
+        assert loaded.module is not None, "only foreign programs have none"
         with loaded.module.context, ir.Location.unknown():
-            return _lower_pyc(loaded.module, job, loaded.foreign != b"", expect)
+            return _lower_pyc(loaded.module, job, choices, expect)
 
 
-def _is_raised(source: Loaded, options: Options) -> bool:
-    """Return whether a program that can be raised takes PyC's pipeline: the policy chooses."""
-    chosen = _choose_raised(context_of(options).choices, source.unraised, can=True)
-    return chosen == _RAISED
+def _enters(choices: Choices, loaded: Loaded) -> str:
+    """Choose where a foreign program enters; raised comes first: fusion, kernels, plan need it."""
+    raised = () if loaded.module is None else (Alternative(_RAISED),)
+    why = [Reason.of(u.code, f"{u.node} ({u.op}): {u.why}") for u in loaded.unraised[:_LISTED]]
+    return choices.choose(_RAISE, (*raised, Alternative(_AS_IT_IS)), why).name
 
 
-def _choose_raised(choices: Choices, unraised: Sequence[GraphBreak], can: bool) -> str:
-    """Choose where a program enters; raised comes first: fusion, kernels and plan need that."""
-    alternatives = (
-        (Alternative(_RAISED), Alternative(_AS_IT_IS)) if can else (Alternative(_AS_IT_IS),)
-    )
-    evidence = [Reason.of(u.code, f"{u.node} ({u.op}): {u.why}") for u in unraised[:_LISTED]]
-    return choices.choose(_RAISE, alternatives, evidence).name
-
-
-def _foreign(source: Loaded, options: Options) -> Lowered:
+def _foreign(source: Loaded, options: Options, choices: Choices) -> Lowered:
     """Lower a module that enters at IREE: nothing is known of it but its signature."""
     entry = read_entry(source.foreign, source.name, source.function)
-    choices = context_of(options).choices
-    _choose_raised(choices, source.unraised, can=source.module is not None)
+    imported = ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised)
     return Lowered(
-        entry.code,
-        entry.name,
-        entry.signature.with_ranges(options.ranges),
+        code=entry.code,
+        entry=entry.name,
+        signature=entry.signature.with_ranges(options.ranges),
+        policy=choices.by,
         decisions=choices.log,
-        constant_work=entry.constant_work,
-        reference=entry.code,
-        imported=ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised),
+        facts=LoweredFacts(constant_work=entry.constant_work, imported=imported),
+        answers=Answers(reference=entry.code),
     )
 
 
-def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lowered:
+def _lower_pyc(module: ir.Module, job: Job, choices: Choices, expect: bool) -> Lowered:
     inputs, options = job.shapes, job.options
-    context = context_of(options)
-    if raised:
-        _choose_raised(context.choices, (), can=True)
+    context = context_of(options, choices)
     function = entry_function(module)
     entry = ir.StringAttr(function.attributes["sym_name"]).value
     if not options.guard_indices and INDICES in function.attributes:
@@ -221,50 +255,49 @@ def _lower_pyc(module: ir.Module, job: Job, raised: bool, expect: bool) -> Lower
     given = signature_of(function)
     if inputs is not None:
         refine(module, inputs, context)
-        given = refined(given, signature_of(function))
-    settle(module, function, job.settled, context)
-    declare_ranges(function, options.ranges)
+        given = given.refined(signature_of(function))
+    if job.settled:
+        settle(module, function, job.settled, context)
+    if options.ranges:
+        declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
-    graph_id, structure_id = _identified(function, options, context)
-    approximate(module, signature_of(function), options.contract, context)
+    graph_id, structure_id, context = _identified(function, options, context)
+    approximate(module, function, options.contract, context)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
     before = copied(module) if expect else None
     _optimize(module, options, context)
     function = entry_function(module)
-    locations = _locations(function)
-    pyc_text = _readable(module)
-    constants = constant_bytes(module, options.target.alignment)
-    mixes = _mixes_rows(function)
-    known = constant_work(module)
-    faults = _covered(coverage(module, CHECKED.values()), options)
-    approximate_ones = coverage(module, APPROXIMATED.values())
-    signature = refined(given, signature_of(function))
-    prediction = _predicted(module, signature, options, context.choices.log)
-    expected = None if before is None else expectation(before, entry, signature)
+    facts = LoweredFacts(
+        mixes_rows=_mixes_rows(function),
+        constant_work=constant_work(module),
+        faults=_covered(coverage(module, CHECKED.values()), options),
+        approximate=coverage(module, APPROXIMATED.values()),
+        text=_readable(module),
+        imported=imported,
+    )
+    signature = given.refined(signature_of(function))
+    made = Lowered(
+        code=b"",
+        entry=entry,
+        signature=signature,
+        counts=context.kernels.counts,
+        constants_bytes=constant_bytes(module, options.target.alignment),
+        graph_id=graph_id,
+        structure_id=structure_id,
+        policy=context.choices.by,
+        locations=_locations(function),
+        prediction=_predicted(module, signature, options, context.choices.log),
+        facts=facts,
+        answers=Answers(
+            reference=reference,
+            expected=None if before is None else expectation(before, entry, signature),
+        ),
+    )
     converted = run_pipeline(module, TO_LINALG, context).statistics[ConvertToLinalg.name]
     _drop_argument_attributes(module)
-    return Lowered(
-        bytecode(module),
-        entry,
-        signature,
-        graph_id,
-        constants,
-        converted[LARGER],
-        context.choices.log,
-        locations,
-        pyc_text,
-        mixes,
-        known,
-        prediction,
-        reference,
-        imported,
-        structure_id,
-        faults,
-        approximate_ones,
-        context.counts,
-        expected,
-    )
+    made = replace(made, code=bytecode(module), decisions=context.choices.log)
+    return made.with_facts(larger_bytes=converted[LARGER])
 
 
 def _readable(module: ir.Module) -> str:
@@ -315,27 +348,23 @@ def _covered(found: KernelCoverage, options: Options) -> KernelCoverage:
     return found
 
 
-def _identified(function: ir.Operation, options: Options, context: PassContext) -> tuple[str, str]:
-    """Return a program's ids, exact and of its structure; its policy answers choices from now on.
+def _identified(
+    function: ir.Operation, options: Options, context: PassContext
+) -> tuple[str, str, PassContext]:
+    """Return a program's ids, exact and of its structure, and the context with its own policy.
 
-    Raises as `_check_graph`.
+    Raises PycError (REPLAY_MISMATCH) for a recipe that is another program's alone.
     """
     graph_id, structure_id = OpIds(function).graph_id, structure_of(function).id
-    _check_graph(graph_id, options.recipe)
-    policy, whole = for_program(options.policy, options.recipe, graph_id, structure_id)
-    context.choices.policy = policy
-    context.choices.record(*whole)
-    return graph_id, structure_id
-
-
-def _check_graph(graph_id: str, recipe: Recipe | None) -> None:
-    """Raise PycError (REPLAY_MISMATCH) for a recipe that is another program's alone."""
+    recipe = options.recipe
     if recipe is not None and recipe.graph_id not in ("", graph_id):
         raise PycError(
             ReasonCode.REPLAY_MISMATCH,
             f"program: expected graph {recipe.graph_id}, which the log was written for, got "
             f"{graph_id}; give the same model, constants and input shapes",
         )
+    policy, whole = for_program(options.policy, recipe, graph_id, structure_id)
+    return graph_id, structure_id, replace(context, choices=context.choices.under(policy, *whole))
 
 
 def _optimize(module: ir.Module, options: Options, context: PassContext) -> None:
@@ -350,7 +379,7 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
     # Kernels are built by IREE's bindings, which other targets need later only.
     from pyc_mlir.pipelines.pyc.select_kernels import select
 
-    select(module, context, "+".join(context.kernels or ()))
+    select(module, context, "+".join(context.kernels.families or ()))
 
 
 @contextmanager
@@ -383,8 +412,8 @@ def optimized(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
     with imported(job) as (made, passes):
         if made.module is not None:
             function = entry_function(made.module)
-            _identified(function, job.options, passes)
-            approximate(made.module, signature_of(function), job.options.contract, passes)
+            passes = _identified(function, job.options, passes)[2]
+            approximate(made.module, function, job.options.contract, passes)
             _optimize(made.module, job.options, passes)
         yield made, passes
 

@@ -2,26 +2,23 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.artifact.manifest import ReplayOptions
-from pyc_mlir.artifact.memory_report import UNPLANNED
+from pyc_mlir.artifact.memory import UNPLANNED
 from pyc_mlir.artifact.signature import checked_range
 from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import Forms, to_data
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.measure.environment import current_hashes
-from pyc_mlir.pipelines.choices.choices import (
-    FirstIsBest,
-    Policy,
-    Recipe,
-)
+from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy, Recipe, as_policy
 from pyc_mlir.pipelines.choices.contract import (
     IREE_CODE,
     OTHER_PLANS,
@@ -30,7 +27,7 @@ from pyc_mlir.pipelines.choices.contract import (
     conflict,
 )
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES, load_policy, planner_modes
-from pyc_mlir.pipelines.choices.wisdom import ByWisdom, Wisdom
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.driver.pipeline_text import AnchorNode, Node, parse_pipeline
 from pyc_mlir.pipelines.driver.registry import BUILT_IN, PASSES
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
@@ -54,8 +51,6 @@ _OWN_PASSES = "default"
 
 # The pass at whose sites memory plans are chosen.
 PLANS = "plan-memory"
-# The method of a policy that prepares compiles (`PreparesCompile` in job.py).
-PREPARE = "prepare"
 _PATH = re.compile(r"[/\\]")
 
 
@@ -85,6 +80,20 @@ class Options(ReplayOptions):
     check: bool = False
     # IREE verifies the IR of PyC's own programs after each pass; bytes do not depend on it.
     verify_ir: bool = False
+
+    def __post_init__(self) -> None:
+        """Adapt a policy of another class."""
+        object.__setattr__(self, "policy", as_policy(self.policy))
+
+    def data(self, forms: Forms, without: Collection[str] = ()) -> dict[str, Any]:
+        """Return the options as plain JSON data: the one schema of requests, keys and manifests.
+
+        A worker's request has all of them, a cache key those that bytes depend on and that it does
+        not name elsewhere, a manifest those of `ReplayOptions`. forms: of policies and wisdom.
+        Raises ValueError for what is no plain data.
+        """
+        made = to_data(self, "options", forms)
+        return {name: value for name, value in made.items() if name not in without}
 
     @property
     def replayed(self) -> ReplayOptions:
@@ -121,7 +130,7 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
             "contract clause `determinism`: expected a CPU target, got "
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
-    if contract.is_strict and hasattr(options.policy, PREPARE):
+    if contract.is_strict and options.policy.prepares:
         policy = f"the policy `{options.policy.name}`"
         raise conflict(f"determinism={STRICT!r}", policy, "compile by a recipe that it found")
     if contract.is_strict:
@@ -173,11 +182,6 @@ def is_on(switch: str, default: str, environment: Mapping[str, str]) -> bool:
     return value == "1"
 
 
-def _plans(given: CompileOptions) -> str:
-    """Return the plans for shapes that are asked for; a trace alone asks for those that pay."""
-    return checked_plans(given.plans) or (AUTO_PLANS if given.shapes is not None else "")
-
-
 def _demand(trace: str | Path | None) -> Demand:
     """Read a trace of shapes. Raises PycError: FILE_ACCESS, BAD_ARGUMENT."""
     if trace is None:
@@ -226,7 +230,8 @@ def resolve(
         islands=given.islands,
         function=given.function,
         guard_indices=given.guard_indices is not False,
-        plans=_plans(given),
+        # A trace alone asks for those that pay.
+        plans=checked_plans(given.plans) or (AUTO_PLANS if given.shapes is not None else ""),
         demand=_demand(given.shapes),
         check=is_on(_CHECK, "1", environment) if given.check is None else given.check,
         verify_ir=is_on(_VERIFY_IR, "0", environment),
@@ -244,15 +249,10 @@ def _resolved_policy(given: CompileOptions) -> Policy:
     Raises PycError: BAD_ARGUMENT for wisdom without that policy, BAD_WISDOM, and as `load_policy`.
     """
     policy, wisdom = given.policy, given.wisdom
-    policy = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
+    named = load_policy(policy) if isinstance(policy, str) else policy
+    policy = as_policy(named or FirstIsBest())
     if wisdom is None and not given.require_evidence:
         return policy
-    if not isinstance(policy, ByWisdom):
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            "policy: expected `fastest` or `explore` beside wisdom and require_evidence, got "
-            f"`{policy.name}`, which uses no measurements",
-        )
     if isinstance(wisdom, str | Path):
         wisdom = Wisdom.load(wisdom)
     if wisdom is not None and not wisdom.rows:

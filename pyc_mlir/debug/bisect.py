@@ -16,14 +16,21 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, write
 from pyc_mlir.artifact.compile_log import CompileLog
 from pyc_mlir.artifact.test_vectors import Samples, compare, make_inputs
-from pyc_mlir.cache.key import differences
-from pyc_mlir.compilation.blame import Culprits, NothingToFind, differing, find_culprits, mixed
+from pyc_mlir.cache.store import differences
 from pyc_mlir.compilation.build import oracle_of
-from pyc_mlir.compilation.contract_check import call_seconds, some_inputs
+from pyc_mlir.compilation.contract_check import (
+    Culprits,
+    NothingToFind,
+    call_seconds,
+    differing,
+    find_culprits,
+    mixed,
+    some_inputs,
+)
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import Options
-from pyc_mlir.compilation.reference.oracles import make_samples
+from pyc_mlir.compilation.references import make_samples
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import RANGES, RESULTS, Ranges, Signature, SignatureEntry, decode
+from pyc_mlir.artifact.signature import RANGES, RESULTS, Described, Ranges, Signature, decode
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -28,20 +28,21 @@ def signature_of(function: ir.Operation) -> Signature:
 
     Raises PycError (BAD_ARGUMENT) for ranges of other dimensions, and for what is no range.
     """
-    return _without_ranges(function).with_ranges(_ranges(function))
+    return _read(function, _ranges(function))
 
 
-def _without_ranges(function: ir.Operation) -> Signature:
+def _read(function: ir.Operation, ranges: Mapping[str, Any]) -> Signature:
     type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     results = ""
     if RESULTS in function.attributes:
         results = ir.StringAttr(function.attributes[RESULTS]).value
         _check_results(results, len(type_.results))
-    return Signature(
+    return Signature.of(
         _arguments(function, "arg_attrs", type_.inputs, "arg"),
         _arguments(function, "res_attrs", type_.results, "result"),
-        results=results,
-        indices=_indices(function, [len(ir.ShapedType(t).shape) for t in type_.inputs]),
+        ranges,
+        results,
+        _indices(function, [len(ir.ShapedType(t).shape) for t in type_.inputs]),
     )
 
 
@@ -77,7 +78,7 @@ def declare_ranges(function: ir.Operation, ranges: Ranges) -> None:
 
 def drop_settled_ranges(function: ir.Operation) -> None:
     """Forget the ranges of dimensions that have become static."""
-    names = {n for a in _without_ranges(function).inputs for n in a.dynamic.values()}
+    names = {n for a in _read(function, {}).inputs for n in a.dynamic.values()}
     _write(function, {n: ends for n, ends in _ranges(function).items() if n in names})
 
 
@@ -114,18 +115,18 @@ def _write(function: ir.Operation, ranges: Mapping[str, Sequence[int]]) -> None:
 
 def _arguments(
     function: ir.Operation, attribute: str, types: Sequence[ir.Type], prefix: str
-) -> tuple[SignatureEntry, ...]:
+) -> list[Described]:
     count = len(types)
     described: list[Any] = [None] * count
     if attribute in function.attributes:
         described = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes[attribute])]
-    return tuple(
+    return [
         _argument(from_mlir(t, f"{prefix}{i}"), described[i], f"{prefix}{i}")
         for i, t in enumerate(types)
-    )
+    ]
 
 
-def _argument(type_: TensorType, described: Any, default: str) -> SignatureEntry:
+def _argument(type_: TensorType, described: Any, default: str) -> Described:
     """Return one argument with the names that the front end gave it."""
     name, dims = default, [""] * type_.rank
     if described is not None and "pyc.name" in described:
@@ -133,25 +134,7 @@ def _argument(type_: TensorType, described: Any, default: str) -> SignatureEntry
     if described is not None and "pyc.dims" in described:
         dims = [ir.StringAttr(a).value for a in ir.ArrayAttr(described["pyc.dims"])]
     shape = tuple((n or None) if d is None else d for d, n in zip(type_.shape, dims, strict=True))
-    return SignatureEntry(name, type_.dtype, shape)
-
-
-def refined(given: Signature, now: Signature) -> Signature:
-    """Merge names from `given` (passes drop none, but may not carry them) and sizes from `now`."""
-
-    def merge(old: SignatureEntry, new: SignatureEntry) -> SignatureEntry:
-        pairs = zip(old.shape, new.shape, strict=True)
-        return SignatureEntry(
-            old.name, new.dtype, tuple(n if isinstance(n, int) else o for o, n in pairs)
-        )
-
-    return Signature(
-        tuple(map(merge, given.inputs, now.inputs)),
-        tuple(map(merge, given.outputs, now.outputs)),
-        now.ranges,
-        given.results,
-        now.indices,
-    )
+    return name, type_.dtype, shape
 
 
 def shapes_text(inputs: Sequence[Any]) -> str:

@@ -7,27 +7,28 @@ program are kept. What IREE complains about is told under the source's location:
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from iree.compiler import ir
-
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.names import ids_in, name_in, place_of, source_in
-from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
+from pyc_mlir.iree.barriers import narrow, part_long_chains, separate_readers, share_parts, widest
+from pyc_mlir.iree.own_results import keep_arguments, keep_returned_arguments
 from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSession, check_phase
-from pyc_mlir.iree.shared_constants import share_constants
-from pyc_mlir.iree.sources import FORMED, WORKGROUPS, name_sources
-from pyc_mlir.iree.workarounds.long_chains import part_long_chains
-from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
-from pyc_mlir.iree.workarounds.own_results import keep_arguments, keep_returned_arguments
-from pyc_mlir.iree.workarounds.read_hazards import separate_readers
-from pyc_mlir.iree.workarounds.repeated_terms import BEFORE_CONSTANTS, FOLDING, keep_repeats
-from pyc_mlir.iree.workarounds.scalar_stores import flatten_stores
-from pyc_mlir.iree.workarounds.slice_views import share_parts
-from pyc_mlir.iree.workarounds.wide_dispatches import narrow, widest
+from pyc_mlir.iree.wrong_code import (
+    AFTER,
+    BEFORE_CONSTANTS,
+    FOLDING,
+    flatten_stores,
+    forbid_contraction,
+    keep_repeats,
+)
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, HELD
+from pyc_mlir.pipelines.streams.ir import find, ir, name_of, operations, source_ids
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
 
 DEFAULT_FLAGS = (
@@ -285,3 +286,230 @@ def _place(location: str, locations: Mapping[str, str]) -> str:
         return ""
     text = locations.get(op_id)
     return f"{text} ({place_of(op_id)})" if text else place_of(op_id)
+
+
+# Give each dispatch the ids of all ops that it computes, at the end of `dispatch-creation`.
+#
+# IREE fuses ops into a dispatch and gives it the location of one of them, its root. The bodies lose
+# theirs later, when equal executables become one. In between each dispatch still holds its own
+# body, so its location becomes the list of those of its ops, the root's first. Ops that IREE shares
+# between dispatches are left out, since they stand where they were first needed: constants, empty
+# tensors, fills, and arithmetic on sizes.
+
+# The phase at whose end dispatches are formed and still hold their bodies.
+FORMED = "dispatch-creation"
+WORKGROUPS = "flow.dispatch.workgroups"
+_COMPUTING = ("linalg.", "iree_linalg_ext.", "tensor.pad", "tensor.concat")
+_SHARED = ("linalg.fill", "linalg.yield", "linalg.index")
+_SCALAR = ("arith.", "math.")
+_SCALAR_CONSTANT = "arith.constant"
+
+
+def name_sources(module: Any) -> int:
+    """Write the locations; how many dispatches there are. `module` is the root operation."""
+    found = find(module, WORKGROUPS)
+    for dispatch in found:
+        ids = dict.fromkeys((*source_ids(dispatch), *_inside(dispatch)))
+        if len(ids) > 1:
+            named = [_id_location(name, dispatch.context) for name in ids]
+            dispatch.location = ir.Location.fused(named, context=dispatch.context)
+    return len(found)
+
+
+def _id_location(name: str, context: Any) -> Any:
+    """Make a location as `mark_locations` does, so that IREE's diagnostics print the id."""
+    place = place_of(name)
+    return ir.Location.name(place, ir.Location.file(place, 1, 1, context), context)
+
+
+def _inside(dispatch: Any) -> Iterator[str]:
+    """Return the ids of the ops in a dispatch's body that compute elements."""
+    for op in _computing(dispatch, in_body=False):
+        yield from source_ids(op)
+
+
+def _computing(parent: Any, in_body: bool) -> Iterator[Any]:
+    for region in parent.regions:
+        for block in region:
+            for inner in block:
+                op = inner.operation
+                if op.name.startswith(_COMPUTING) and op.name not in _SHARED:
+                    yield op
+                    yield from _computing(op, in_body=True)
+                elif in_body and op.name.startswith(_SCALAR) and op.name != _SCALAR_CONSTANT:
+                    yield op
+                else:
+                    yield from _computing(op, in_body)
+
+
+# Keep constants that several functions of a module read once.
+#
+# IREE makes a global of each constant op, and does not compare their contents: weights would be
+# stored, and resident, once for each plan of a program. Comes in: a module before IREE's first
+# phase, whose equal constants are one attribute (`compilation/specialize.py`). Goes out: one
+# `util.global` for each of those that occur several times.
+
+_CONSTANT, _GLOBAL, _LOAD = "arith.constant", "util.global", "util.global.load"
+# Smaller ones become part of the code that reads them.
+_LEAST_BYTES = 1024
+_PREFIX = "pyc_shared_"
+
+
+def share_constants(module: Any) -> int:
+    """Put a global in place of each large constant that several ops make; return how many."""
+    bodies = [f for f in find(module, "func.func") if len(f.regions[0].blocks)]
+    if len(bodies) < 2:
+        return 0
+    same: dict[Any, list[Any]] = defaultdict(list)
+    for op in find(module, _CONSTANT):
+        if _is_large(op):
+            same[op.attributes["value"]].append(op)
+    repeated = [ops for ops in same.values() if len(ops) > 1]
+    module.context.get_dialect_descriptor("util")
+    with module.context, ir.Location.unknown():
+        never = ir.Attribute.parse("#util.inline.never")
+        for number, ops in enumerate(repeated):
+            _share(module, f"{_PREFIX}{number}", ops, never)
+    return len(repeated)
+
+
+def _is_large(op: Any) -> bool:
+    type_ = op.results[0].type
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        return False
+    value = op.attributes["value"]
+    if isinstance(value, ir.DenseElementsAttr) and value.is_splat:
+        return False
+    bits = 1
+    for size in type_.shape:
+        bits *= size
+    element = type_.element_type
+    return bits * getattr(element, "width", 8) >= 8 * _LEAST_BYTES
+
+
+def _share(module: Any, name: str, ops: list[Any], never: Any) -> None:
+    first = ops[0]
+    type_ = first.results[0].type
+    attributes = {
+        "sym_name": ir.StringAttr.get(name),
+        "sym_visibility": ir.StringAttr.get("private"),
+        "type": ir.TypeAttr.get(type_),
+        "initial_value": first.attributes["value"],
+        "inlining_policy": never,
+    }
+    body = module.regions[0].blocks[0]
+    place = ir.InsertionPoint(operations(body)[0])
+    ir.Operation.create(_GLOBAL, attributes=attributes, ip=place)
+    for op in ops:
+        load = ir.Operation.create(
+            _LOAD,
+            results=[type_],
+            attributes={"global": ir.FlatSymbolRefAttr.get(name)},
+            ip=ir.InsertionPoint(op),
+        )
+        op.results[0].replace_all_uses_with(load.results[0])
+        op.erase()
+
+
+# Turn calls of kernels into dispatches and generate their code, on IREE's side.
+#
+# Comes in: a module in which a kernel is a private function without a body and with the attribute
+# ``pyc.kernel = {family, knobs}`` (`pipelines/linalg/kernel_call.py`). `carry_kernels`, before
+# IREE's first phase, puts the kernels into executables of their own, and a ``flow.dispatch`` in the
+# place of each call. They hold stubs with the same attribute until the end of phase `stream`; then
+# `write_kernels` generates the code, after all that is decided about dispatches. Until the end of
+# phase `flow` a barrier keeps IREE from evaluating a dispatch whose operands it knows (`let_go`).
+
+
+def carry_kernels(module: Any, target: Target) -> int:
+    """Give `module` (an operation of IREE's bindings) executables with its kernels; how many.
+
+    Raises PycError (INVALID_IR) for a kernel that no family makes for the target.
+    """
+    declared = {name_of(f): f for f in find(module, "func.func") if ATTRIBUTE in f.attributes}
+    if not declared:
+        return 0
+    # Most modules have no kernels, and these modules load all dialects that kernels are made of.
+    from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
+
+    kernels, operations, stubs = {}, {}, {}
+    for name, function in declared.items():
+        kernels[name], operations[name] = _kernel(name, function, target)
+        stubs[name] = {ATTRIBUTE: function.attributes[ATTRIBUTE]}
+    carrier = Carrier(target, module.context)
+    # An executable for each: IREE compiles executables at the same time.
+    for kernel in kernels.values():
+        carrier.add(kernel, operations=operations, stubs=stubs)
+    body = module.regions[0].blocks[0]
+    with module.context, ir.Location.unknown():
+        for op in list(carrier.module.body.operations):
+            op.operation.detach_from_parent()
+            ir.InsertionPoint.at_block_begin(body).insert(op)
+    for call in find(module, "func.call"):
+        name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+        if name not in kernels:
+            continue
+        with ir.InsertionPoint(call), call.location:
+            inputs = (o.name for o in kernels[name].inputs)
+            made = carrier.dispatch(kernels[name], dict(zip(inputs, call.operands, strict=True)))
+        for result, value in zip(call.results, made, strict=True):
+            result.replace_all_uses_with(value)
+        call.erase()
+    for function in declared.values():
+        function.erase()
+    return len(kernels)
+
+
+def let_go(module: Any) -> None:
+    """Drop what kept IREE from running kernels' stubs for operands that it knows.
+
+    To be called at the end of phase `flow`: only the phases before it evaluate what is known.
+    """
+    for barrier in find(module, "util.optimization_barrier"):
+        if HELD in barrier.attributes:
+            barrier.results[0].replace_all_uses_with(barrier.operands[0])
+            barrier.erase()
+
+
+def write_kernels(module: Any, target: Target) -> int:
+    """Put the code of kernels in the place of their stubs, at the end of phase `stream`; how many.
+
+    `target` is that of `carry_kernels`.
+    """
+    stubs = [
+        op
+        for executable in find(module, "stream.executable")
+        for op in find(executable, "util.optimization_barrier")
+        if ATTRIBUTE in op.attributes
+    ]
+    if stubs:
+        from pyc_mlir.pipelines.kernels.lang.carrier import write_body
+
+        for stub in stubs:
+            kernel, _ = _kernel("of a stub", stub, target)
+            write_body(kernel, stub, target)
+    return len(stubs)
+
+
+def _kernel(name: str, op: Any, target: Target) -> tuple[Any, int]:
+    """Return the kernel that an op stands for, and the arithmetic operations of one run of it."""
+    from pyc_mlir.pipelines.kernels.knobs import decode
+    from pyc_mlir.pipelines.kernels.registry import FAMILIES
+
+    try:
+        text = ir.DictAttr(op.attributes[ATTRIBUTE])
+        family = FAMILIES[ir.StringAttr(text["family"]).value]
+        knobs = decode(family.knobs, ir.StringAttr(text["knobs"]).value)
+    except (KeyError, ValueError) as error:
+        raise _refusal(
+            name, f"the attribute {ATTRIBUTE} with a family and its knobs", error
+        ) from None
+    if refusal := family.refusal(knobs, target):
+        raise _refusal(name, f"a kernel for target `{target.name}`", refusal)
+    kernel = knobs.kernel(name)
+    sizes = dict.fromkeys(kernel.sizes, NOMINAL_DIMENSION)
+    return kernel, round(family.cost(knobs, target, sizes).flops)
+
+
+def _refusal(name: str, expected: str, came: object) -> PycError:
+    return PycError(ReasonCode.INVALID_IR, f"kernel @{name}: expected {expected}, got {came}")

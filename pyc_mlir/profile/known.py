@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.memory_report import MemoryReport, TaskReport, from_bytes
+from pyc_mlir.artifact.memory import MemoryReport, TaskReport, from_bytes
 from pyc_mlir.dialects.names import kernel_family, op_name
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.evidence import Computes

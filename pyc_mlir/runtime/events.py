@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyc_mlir.artifact.account import Account
-from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.import_report import ImportReport
-from pyc_mlir.artifact.verification import SelfCheck
+from pyc_mlir.artifact.memory import Account
+from pyc_mlir.artifact.verification import CacheRecord, SelfCheck
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.pipelines.choices.contract import ContractReport
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import RUN, Event
 from pyc_mlir.util.html import facts_table

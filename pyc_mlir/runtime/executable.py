@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from iree import runtime as rt
 
-from pyc_mlir.artifact.declaration import require_declared
+from pyc_mlir.artifact.manifest import require_declared
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.artifact import ARENA, MAIN, Artifact
-from pyc_mlir.artifact.manifest import EntryPoint, ShapeEntry
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.manifest import ARENA, MAIN, EntryPoint, ShapeEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.shapes.plan import ShapePlan

@@ -1,50 +1,65 @@
 """A compile in worker processes, within the time limit of the contract if it has one.
 
 The first worker compiles what was asked. Once an eighth of the limit is gone a second one climbs
-the stages from below (`pyc_mlir/compilation/stages.py`): the cheapest first, then better
+the stages from below (`pyc_mlir/compilation/job.py`): the cheapest first, then better
 ones. At the limit the best that is there is the answer, and both are ended. Where the cheapest
 stage leaves out little, the second worker only gets what the first one leaves of the processor.
 Without such a clause, as for a program that is not trusted, there is only the first; one that is
 not trusted is then ended after `UNTRUSTED_SECONDS`.
 """
 
+import contextlib
+import select
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from math import ceil
 
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
-from pyc_mlir.artifact.verification import Checks
-from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.key import Unkeyed
-from pyc_mlir.cache.lookup import compiled
-from pyc_mlir.cache.verifications import Verifications, noted, recalled
+from pyc_mlir.cache.cache import Cache, Verifications, compiled, noted, recalled
+from pyc_mlir.cache.store import Unkeyed
 from pyc_mlir.compilation.contract_check import needs_runs, with_requested_options
-from pyc_mlir.compilation.job import Job
-from pyc_mlir.compilation.options import NO_KERNELS
-from pyc_mlir.compilation.stages import (
-    CLAUSE,
+from pyc_mlir.compilation.job import (
     DEFAULT,
     OFFERED,
     REASONS,
     REQUESTED,
-    SITE,
+    Job,
     record_stage,
     stages_below,
     takes_no_overrun,
 )
+from pyc_mlir.compilation.job import (
+    SECONDS_CLAUSE as CLAUSE,
+)
+from pyc_mlir.compilation.job import (
+    STAGE_SITE as SITE,
+)
+from pyc_mlir.compilation.options import NO_KERNELS
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision
-from pyc_mlir.pipelines.choices.contract import IREE_CODE, Contract
-from pyc_mlir.pipelines.choices.contract_report import Status
+from pyc_mlir.dialects.util.codec import from_data
+from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision, Policy
+from pyc_mlir.pipelines.choices.contract import IREE_CODE, Contract, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker import process
-from pyc_mlir.worker.answer import artifact_of
-from pyc_mlir.worker.attempt import WorkerAttempt, wait
+from pyc_mlir.worker.messages import (
+    COMPILE,
+    FAULT,
+    PART,
+    REFUSED,
+    TRY,
+    WorkerFault,
+    artifact_of,
+    crashed,
+    error_of,
+    request,
+    travelling,
+)
 from pyc_mlir.worker.protocol import Frame
-from pyc_mlir.worker.request import COMPILE, PART, TRY, request, travelling
 
 # What share of the limit goes by before a second worker begins. Later leaves the cheapest stage
 # too little time, since it takes two thirds of what is asked; at once slows every compile.
@@ -127,12 +142,9 @@ class WorkerCompile:
     def _request(
         self, do: str, artifact: bytes | None = None, records: Verifications | None = None
     ) -> Frame:
-        frame = request(do, self._job, artifact=artifact, records=records)
-        self._first.ask(frame)
-        while not self._first.done:
-            if self._left == 0:
-                raise self._overrun()
-            wait([self._first], self._left)
+        self._first.ask(request(do, self._job, artifact=artifact, records=records))
+        if not self._done():
+            raise self._overrun()
         return self._answer()
 
     def compile(self) -> Artifact:
@@ -142,41 +154,43 @@ class WorkerCompile:
         NATIVE_CRASH for a worker that ended. WorkerFault for a fault of PyC in it.
         """
         self._first.ask(request(COMPILE, self._job))
-        while not self._first.done and self._left != 0:
-            self._begin_second()
-            self._wait(self._until_next())
-        if not self._first.done:
-            # What came while a policy of this process was asked.
-            self._wait(0)
-        if self._first.done:
+        if self._done(self._below):
             return self.with_time(artifact_of(self._answer()))
         return self._degraded()
 
-    def _wait(self, seconds: float | None) -> None:
-        """Wait for what comes next, at most so many seconds."""
-        both = (self._first, self._second)
-        wait([a for a in both if a is not None and a.error is None], seconds)
+    def _done(self, stages: Sequence[str] = ()) -> bool:
+        """Wait for the first worker; return whether it was done in time.
+
+        stages: what a second one compiles beside it, once an eighth of the limit is gone.
+        """
+        over = False
+        while not self._first.done and not over:
+            # Once more at the end, for what came while a policy of this process was asked.
+            over = self._left == 0
+            begins = self._until_second() if stages and self._second is None else None
+            if begins == 0 and not over:
+                self._begin_second(stages)
+            both = (self._first, self._second)
+            waits = [s for s in (self._left, begins or None) if s is not None]
+            wait([a for a in both if a is not None and a.error is None], min(waits, default=None))
+        return self._first.done
 
     @property
     def _left(self) -> float | None:
         """The seconds up to the end, 0 once it is reached; None without one."""
         return None if self._end is None else max(0.0, self._end - self.seconds)
 
-    def _until_next(self) -> float | None:
-        """Return the seconds until something is due."""
-        if self.limit is None or self._second is not None or not self._below:
-            return self._left
+    def _until_second(self) -> float:
+        """Return the seconds until the second worker is due."""
+        assert self.limit is not None, "only a limit has stages"
         return max(0.0, self.limit * SECOND_AFTER - self.seconds)
 
-    def _begin_second(self) -> None:
-        due = self.limit is not None and self.seconds >= self.limit * SECOND_AFTER
-        if not due or self._second is not None or not self._below:
-            return
+    def _begin_second(self, stages: Sequence[str]) -> None:
         policy, clock = self._options.policy, self._clock
         self._second = WorkerAttempt(policy, lambda _: nullcontext(), self._trusted, clock)
-        if DEFAULT not in self._below:
+        if DEFAULT not in stages:
             self._second.worker.yield_to_others()
-        self._second.ask(*(request(COMPILE, self._job, stage) for stage in self._below))
+        self._second.ask(*(request(COMPILE, self._job, stage) for stage in stages))
 
     def _answer(self) -> Frame:
         if self._first.error is not None:
@@ -251,7 +265,7 @@ def in_workers(
         made = work.compile() if cache is None else _through(cache, job, work)
     if untrusted and made.checks is not None:
         # Asked for calls, the reference would read the program in this process.
-        made = replace(made, checks=replace(made.checks, oracle=None))
+        made = made.with_checks(oracle=None)
     made = with_requested_options(made, options)
     if IREE_CODE not in options.contract.fallbacks:
         return made
@@ -259,8 +273,7 @@ def in_workers(
     unlimited = replace(options.contract, max_compile_seconds=None)
     other = replace(options, contract=unlimited, kernels=NO_KERNELS, recipe=None)
     again = partial(build, job.under(other), untrusted=untrusted)
-    checks = replace(made.checks or Checks(), stand_ins={IREE_CODE: again})
-    return replace(made, checks=checks)
+    return made.with_checks(stand_ins={IREE_CODE: again})
 
 
 def _through(cache: Cache, job: Job, work: WorkerCompile) -> Artifact:
@@ -290,9 +303,9 @@ def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
             raise _late(limit, seconds)
         code = ReasonCode.COMPILE_TIMEOUT.name
         clause = replace(clause, status=Status.BROKEN, code=code)
-    checks = artifact.checks or Checks()
-    others = (c for c in checks.clauses if c.clause != CLAUSE)
-    return replace(artifact, checks=replace(checks, clauses=(*others, clause)))
+    known = () if artifact.checks is None else artifact.checks.clauses
+    others = (c for c in known if c.clause != CLAUSE)
+    return artifact.with_checks(clauses=(*others, clause))
 
 
 def _late(limit: float, seconds: float) -> PycError:
@@ -303,3 +316,146 @@ def _late(limit: float, seconds: float) -> PycError:
         f"{seconds:.3g} s, since no limit ends what this process does (a trace, the answers of a "
         "policy, the cache), and the contract takes no overrun; raise the limit",
     )
+
+
+# One worker at work for a compile: requests are sent one after another, answers received.
+#
+# Nothing here waits: `step` takes what has come, and `wait` is one wait for all attempts of a
+# compile.
+
+# Seconds: the system counts a wait in milliseconds, of 31 bits.
+_LONGEST_WAIT = 1e6
+
+
+class WorkerAttempt:
+    """A worker, the requests that it gets, and what it answered to each so far."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        stage: Stage,
+        trusted: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take a worker. `policy` answers where the worker asks; `stage` is told of its steps.
+
+        trusted: whether the worker may serve other compiles afterwards. `answers` come with the
+        times at which they were there.
+        """
+        self.answers: list[tuple[Frame, float]] = []
+        self.crashed = False
+        self.error: PycError | WorkerFault | None = None
+        self._policy, self._stage, self._clock = policy, stage, clock
+        self._trusted, self._used = trusted, False
+        self._open = contextlib.ExitStack()
+        self._waiting: list[Frame] = []
+        self._current: Frame | None = None
+        self._take_worker()
+
+    def _take_worker(self) -> None:
+        self.worker = process.take()
+        # Whether it waited for this, and has not yet shown that it got it.
+        self._silent = self.worker.ready
+
+    def ask(self, *requests: Frame) -> None:
+        """Let the worker answer these, after those that it has."""
+        self._waiting.extend(requests)
+        self._next()
+
+    @property
+    def done(self) -> bool:
+        """The state in which all was answered, or nothing more will be."""
+        return self.error is not None or (self._current is None and not self._waiting)
+
+    @property
+    def doing(self) -> str:
+        """The step that the worker does now."""
+        if self._current is None:
+            return "a worker process starts"
+        return self.worker.doing or "the model is read"
+
+    def step(self) -> None:
+        """Take what has come. Raises what the parent's own policy raises."""
+        try:
+            for frame in self.worker.channel.pump():
+                self._take(frame)
+        except OSError:
+            self._ended_early()
+
+    def _next(self) -> None:
+        if self._current is None and self._waiting and self.worker.ready:
+            self._current, self._used = self._waiting.pop(0), True
+            self.worker.doing = ""
+            with contextlib.suppress(OSError):  # `step` finds out how it ended
+                self.worker.channel.send(self._current)
+
+    def _take(self, frame: Frame) -> None:
+        header = frame.header
+        kind = header["kind"]
+        self._silent = False
+        if kind == "ready":
+            self.worker.ready = True
+        elif kind == "stage":
+            self._open.close()
+            self.worker.doing = header["title"] if header["begins"] else ""
+            if header["begins"]:
+                self._open.enter_context(self._stage(header["title"]))
+        elif kind == "prefer":
+            question = from_data(Decision, header["question"])
+            name = self._policy.prefer(question.site, question.alternatives)
+            self.worker.channel.send(Frame({"name": name}))
+        elif kind == "variants":
+            site = from_data(Decision, header["question"]).site
+            names = list(self._policy.variants(site))
+            self.worker.channel.send(Frame({"names": names}))
+        else:
+            self._ended(kind, frame)
+        self._next()
+
+    def _ended(self, kind: str, frame: Frame) -> None:
+        """Take the answer to the current request."""
+        self._current = None
+        if kind == REFUSED:
+            self.error = error_of(frame)
+        elif kind == FAULT:
+            self.error = WorkerFault(frame.header["traceback"])
+        else:
+            self.answers.append((frame, self._clock()))
+
+    def _ended_early(self) -> None:
+        request = self._current or next(iter(self._waiting), None)
+        if request is None:
+            return
+        if self._silent:
+            # It may have been ended while it waited; a program that ends workers ends the next too.
+            self.worker.end()
+            self._take_worker()
+            self._waiting[:0] = [] if self._current is None else [self._current]
+            self._current = None
+            self._next()
+            return
+        self.crashed = True
+        by = self.worker.how_it_ended()
+        self.error = crashed(request, self.worker.doing, by, self.worker.output())
+
+    def close(self) -> None:
+        """Give the worker back if it waits, end it if it works."""
+        self._open.close()
+        if not self.crashed:
+            sys.stderr.write(self.worker.output())
+        if self.crashed or self._current is not None or (self._used and not self._trusted):
+            self.worker.end()
+        else:
+            process.give(self.worker)
+
+
+def wait(attempts: Sequence[WorkerAttempt], seconds: float | None) -> None:
+    """Wait until one of the attempts can step, then let all of them; at most so many seconds."""
+    poll = select.poll()
+    for attempt in attempts:
+        channel = attempt.worker.channel
+        poll.register(channel.socket, select.POLLIN | (select.POLLOUT * channel.is_sending))
+    # Whoever has longer to wait asks again.
+    poll.poll(None if seconds is None else ceil(min(max(0.0, seconds), _LONGEST_WAIT) * 1000))
+    for attempt in attempts:
+        attempt.step()

@@ -4,7 +4,7 @@
     the JSON, an object, in UTF-8
     the blobs, one after another
 
-A file that holds one frame is a request that can be run again (`crash.py`).
+A file that holds one frame is a request that can be run again (`messages.py`).
 """
 
 import json

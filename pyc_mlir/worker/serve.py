@@ -17,29 +17,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.artifact.artifact import from_bytes
-from pyc_mlir.cache.key import Unkeyed
-from pyc_mlir.cache.program import program_part
+from pyc_mlir.cache.key import program_part
+from pyc_mlir.cache.store import Unkeyed
 from pyc_mlir.compilation.attempts import build_here
 from pyc_mlir.compilation.contract_check import check_cached
-from pyc_mlir.compilation.stages import at_stage
+from pyc_mlir.compilation.job import at_stage
 from pyc_mlir.dialects.errors import PycError, out_of_memory
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.frontends.sources import Loaded, allow_bytecode
-from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
-from pyc_mlir.worker.answer import FAULT, artifact_frame, error_frame
-from pyc_mlir.worker.protocol import Channel, Frame
-from pyc_mlir.worker.request import (
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Policy, Site
+from pyc_mlir.worker.messages import (
     COMPILE,
+    FAULT,
     PART,
+    artifact_frame,
+    error_frame,
     job_of,
     verifications_of,
 )
+from pyc_mlir.worker.protocol import Channel, Frame
 
 
 @dataclass(frozen=True)
-class ParentsPolicy:
+class ParentsPolicy(Policy):
     """A policy that lives in the parent."""
 
     name: str

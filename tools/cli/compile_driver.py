@@ -9,14 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from pyc_mlir.api import build
+from pyc_mlir.api import build, notices
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
-from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.compile_log import head_of, read_compile_log, refusal_of
 from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.manifest import MAIN
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
-from pyc_mlir.artifact.verification import SelfCheck
+from pyc_mlir.artifact.verification import CacheRecord, SelfCheck
 from pyc_mlir.cache.cache import choose
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import EMITTED, IMPORTED, emit, lower
@@ -27,12 +26,10 @@ from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lab.explore.policy import Explore
-from pyc_mlir.notices import notices
 from pyc_mlir.pipelines.choices.choices import Coverage, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
 from pyc_mlir.pipelines.choices.evidence import Computes, EstimatedSeconds
-from pyc_mlir.pipelines.choices.log import Conditions, Event, Listed, Record, write_log
-from pyc_mlir.pipelines.choices.node_names import NodeNames
+from pyc_mlir.pipelines.choices.log import Conditions, Event, Listed, NodeNames, Record, write_log
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.common import Progress, refusal
 from pyc_mlir.tools.cli.contract_flags import read_contract

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
-from pyc_mlir.artifact.memory_report import UNPLANNED
+from pyc_mlir.artifact.memory import UNPLANNED
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
@@ -33,11 +33,13 @@ from pyc_mlir.pipelines.driver.pipeline_text import (
     MODULE,
     Pipeline,
     PipelineError,
+    Reproducer,
     parse_flags,
     parse_pipeline,
+    read_reproducer,
+    write_reproducer,
 )
 from pyc_mlir.pipelines.driver.printing import IrPrinter
-from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
 from pyc_mlir.pipelines.pyc.equivalence.rewrites import RewriteChecker
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target

@@ -13,8 +13,7 @@ from typing import Any, get_type_hints
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
-from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
-from pyc_mlir.pipelines.driver.registry import PASSES
+from pyc_mlir.pipelines.driver.registry import NATIVE_PASSES, PASSES
 from pyc_mlir.pipelines.text.input_text import SPLIT_MARKER, regex_fault
 
 _BOOLEANS = {"": True, "true": True, "1": True, "false": False, "0": False}

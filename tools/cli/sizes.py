@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.manifest import MEMORY, OUTPUTS
+from pyc_mlir.artifact.memory import Account
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean

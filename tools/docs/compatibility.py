@@ -1,10 +1,10 @@
 """docs/compatibility.md: which files of which versions are read, where PyC runs, and the policy."""
 
 from pyc_mlir.artifact.manifest import Manifest
-from pyc_mlir.cache.key import SCHEMA_VERSION as CACHE
+from pyc_mlir.cache.store import KEY_SCHEMA as CACHE
 from pyc_mlir.measure.records import Report
 from pyc_mlir.pipelines.choices.choices import SCHEMA_VERSION as LOG
-from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
+from pyc_mlir.pipelines.choices.log import RecipeFile
 from pyc_mlir.pipelines.choices.wisdom import SCHEMA_VERSION as WISDOM
 from pyc_mlir.pipelines.target.calibration import SCHEMA_VERSION as CALIBRATION
 from pyc_mlir.profile.profile import Profile

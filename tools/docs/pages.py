@@ -8,9 +8,8 @@ from pyc_mlir.compilation.lower import TO_LINALG
 from pyc_mlir.compilation.options import HIGH_LEVEL
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.pipelines.driver.base import Pass, options_of
-from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
 from pyc_mlir.pipelines.driver.options import describe, option_types, write_value
-from pyc_mlir.pipelines.driver.registry import BUILT_IN, ENTRY_POINT_GROUP, PASSES
+from pyc_mlir.pipelines.driver.registry import BUILT_IN, ENTRY_POINT_GROUP, NATIVE_PASSES, PASSES
 
 _PASSES = f"""\
 # Passes

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyc_mlir.artifact.artifact import read
-from pyc_mlir.artifact.memory_report import RegionReport, from_bytes
+from pyc_mlir.artifact.memory import RegionReport, from_bytes
 from pyc_mlir.dialects.util.files import write_file
 from pyc_mlir.tools.explain import charts
 from pyc_mlir.tools.page.document import STYLE

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.manifest import BY_IREE, MEMORY
-from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
+from pyc_mlir.artifact.memory import UNPLANNED, MemoryReport, RegionReport, from_bytes
 from pyc_mlir.artifact.signature import SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name

@@ -6,7 +6,7 @@ choices that led there. Nothing is fetched and nothing runs.
 
 from collections.abc import Sequence
 
-from pyc_mlir.artifact.memory_report import RegionReport
+from pyc_mlir.artifact.memory import RegionReport
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.memory.layout import ArenaLayout

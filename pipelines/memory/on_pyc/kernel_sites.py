@@ -48,7 +48,7 @@ def read_sites(
     region = read_function(function, context.target)
     found = plan(region.problem, mode="balanced", work_limit=_WORK)
     steps = {step.task: w for w, wave in enumerate(found.waves) for step in wave}
-    names = list(FAMILIES) if context.kernels is None else list(context.kernels)
+    names = list(FAMILIES) if context.kernels.families is None else list(context.kernels.families)
     chosen = {d.site.key: d.chosen for d in decisions if d.site.pass_name == SELECT}
     ids, sites = OpIds(function), []
     model, fixed = CostModel(context.target), 0.0

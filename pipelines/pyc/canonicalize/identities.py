@@ -18,7 +18,7 @@ from pyc_mlir.dialects.ir.pyc import infer_op
 from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.types import FLOATS, is_float
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import Relation
 from pyc_mlir.pipelines.pyc.canonicalize.dequantized import dequantizes_weights
 from pyc_mlir.pipelines.pyc.orders import moves
 from pyc_mlir.pipelines.pyc.rewriting import (

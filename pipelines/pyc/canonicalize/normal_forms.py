@@ -22,7 +22,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS, Param, Trait
 from pyc_mlir.dialects.ops.reduction import reduced_axes, reduced_shape
 from pyc_mlir.dialects.types import DTYPES, TensorType, accumulator, is_float
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import Relation
 from pyc_mlir.pipelines.pyc.canonicalize.identities import KEEPS, REWRITES, rewrites
 from pyc_mlir.pipelines.pyc.rewriting import (
     constant_array,

@@ -20,8 +20,7 @@ from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.choices.evidence import Note
-from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import PassContext, Relation, option, require_target
 from pyc_mlir.pipelines.pyc.chunk.dims import Rows, operand_rows, part_params
 from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, Region, is_static
 from pyc_mlir.pipelines.pyc.chunk.plan import ChunkOffer, ChunkRegion, plan

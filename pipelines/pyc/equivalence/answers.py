@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import Relation
 from pyc_mlir.pipelines.pyc.equivalence.local import Step
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.ops.shapes import normalize_axes
 from pyc_mlir.dialects.types import dtype_name, is_float
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import Relation
 from pyc_mlir.pipelines.pyc.equivalence.answers import Counterexample
 from pyc_mlir.pipelines.pyc.equivalence.fields.constants import meant
 from pyc_mlir.pipelines.pyc.equivalence.fields.elements import mover

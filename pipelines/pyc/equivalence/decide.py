@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import Relation
 from pyc_mlir.pipelines.pyc.equivalence import floats
 from pyc_mlir.pipelines.pyc.equivalence.answers import (
     Answer,

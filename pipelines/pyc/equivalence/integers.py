@@ -11,7 +11,7 @@ import numpy as np
 
 from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import Relation
 from pyc_mlir.pipelines.pyc.equivalence.answers import Counterexample
 from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Program, evaluated
 from pyc_mlir.pipelines.pyc.equivalence.floats import MOST_WORK, arguments, run, work

@@ -22,7 +22,7 @@ from pyc_mlir.dialects.ir.attributes import definition_of, params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import Relation
 from pyc_mlir.pipelines.pyc.equivalence import floats
 from pyc_mlir.pipelines.pyc.equivalence.answers import Answer, Counterexample, Proof, Unknown
 from pyc_mlir.pipelines.pyc.equivalence.decide import decide

@@ -19,7 +19,7 @@ _FAMILIES = ("conv", "depthwise", "pool")
 
 def reads_parts(context: PassContext) -> bool:
     """Return whether a compile has kernels that read images in parts."""
-    return not refuse_narrow(context.target) and all(map(context.takes, _FAMILIES))
+    return not refuse_narrow(context.target) and all(map(context.kernels.take, _FAMILIES))
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from typing import ClassVar
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.driver.base import PassContext, option
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import PassContext, Relation, option
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
 from pyc_mlir.pipelines.pyc.fuse.graph import FusionGraph
@@ -65,7 +64,7 @@ class Fuse:
         seen: Counter[str] = Counter()
         for function in functions_of(module):
             # Where a kernel joins all parts at once.
-            copies = context.takes("concat") and not refuse_narrow(context.target)
+            copies = context.kernels.take("concat") and not refuse_narrow(context.target)
             graph = FusionGraph(function, seen, copies, reads_parts(context))
             for group in plan(graph, context.choices, self.max_ops):
                 groups += 1

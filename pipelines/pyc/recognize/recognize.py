@@ -18,8 +18,7 @@ from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.evidence import NotOffered
-from pyc_mlir.pipelines.driver.base import PassContext
-from pyc_mlir.pipelines.driver.relations import Relation
+from pyc_mlir.pipelines.driver.base import PassContext, Relation
 from pyc_mlir.pipelines.pyc.recognize.activations import activations
 from pyc_mlir.pipelines.pyc.recognize.attention import attentions
 from pyc_mlir.pipelines.pyc.recognize.batch_norms import batch_norms

@@ -13,18 +13,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from pyc_mlir.artifact.manifest import BY_IREE, MEMORY, OUTPUTS
+from pyc_mlir.artifact.memory import Account
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.arena_entry import SUFFIX, add_entry, function_named
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.iree.memory.call_memory import (
+from pyc_mlir.iree.memory.versions import (
     CallAllocations,
     CallBytes,
     Sized,
     buffer_number,
     call_bytes,
+    held_bytes,
     read_call,
+    to_async,
 )
-from pyc_mlir.iree.memory.versions import held_bytes, to_async
 from pyc_mlir.iree.session import CompileError, IreeSession
+from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.streams.ir import constant_of, find, ir, maker, operations, storage_of
 from pyc_mlir.pipelines.streams.ranges import Ranges
@@ -64,7 +70,7 @@ class EntryRequest:
         return self.function + SUFFIX
 
     @property
-    def twins(self) -> dict[str, str]:
+    def second_entries(self) -> dict[str, str]:
         """The second entry of each function, that of `function` last."""
         return {f: f + SUFFIX for f in (*self.beside, self.function)}
 
@@ -79,7 +85,7 @@ class ArenaEntry:
     """The outcome of a request: the second entry, or why there is none (`missing`).
 
     constants_bytes: the memory that the program holds from its start to its end; None if unknown.
-    main, twin: what a call of each entry needs, arena, scratch and outputs together; None where
+    main, second: what a call of each entry needs, arena, scratch and outputs together; None where
         that is not known, or where there is no such entry.
     in_modes: what a call needs of the second entry of each further mode.
     left_out: the outputs that take no buffer since it would cost memory.
@@ -92,7 +98,7 @@ class ArenaEntry:
     missing: str = ""
     constants_bytes: int | None = None
     main: CallBytes | None = None
-    twin: CallBytes | None = None
+    second: CallBytes | None = None
     in_modes: Mapping[str, CallBytes | None] = field(default_factory=dict)
     left_out: tuple[int, ...] = ()
     proven: bool = False
@@ -108,7 +114,7 @@ class ArenaEntry:
     @property
     def needs(self) -> str:
         """The bytes of both entries, as a sentence."""
-        return f"{self.twin} bytes, one of `{self.request.function}` {self.main}"
+        return f"{self.second} bytes, one of `{self.request.function}` {self.main}"
 
     @property
     def evidence(self) -> tuple[Note, ...]:
@@ -175,7 +181,7 @@ def _tried(
     entry = replace(_read(session, request), left_out=left_out)
     if entry.proven:
         return entry, said
-    return _Refused(f"a call of it would need {entry.needs}", again=entry.twin is not None)
+    return _Refused(f"a call of it would need {entry.needs}", again=entry.second is not None)
 
 
 def _add(
@@ -185,13 +191,15 @@ def _add(
 
     Leaves the session where `to_async` does. Returns the outputs without a buffer.
     """
-    twins = request.twins
+    second_entries = request.second_entries
     results = range(_results(session, start, request.function))
-    left_out: dict[str, set[int]] = {f: set(() if into_buffers else results) for f in twins}
+    left_out: dict[str, set[int]] = {
+        f: set(() if into_buffers else results) for f in second_entries
+    }
     while True:
         session.use(start.clone())
         with session.context, ir.Location.unknown():
-            entries = [(f, name) for f, name in twins.items()]
+            entries = [(f, name) for f, name in second_entries.items()]
             entries += [(request.function, name) for name in request.modes]
             added = [add_entry(session.module, f, name, left_out[f]) for f, name in entries]
         if missing := next(filter(None, added), ""):
@@ -199,11 +207,12 @@ def _add(
         to_async(session)
         with session.context:
             copied = {
-                f: copied_outputs(function_named(session.module, n)) for f, n in twins.items()
+                f: copied_outputs(function_named(session.module, n))
+                for f, n in second_entries.items()
             }
-        if all(copied[f] <= left_out[f] for f in twins):
+        if all(copied[f] <= left_out[f] for f in second_entries):
             return tuple(sorted(left_out[request.function]))
-        for f in twins:
+        for f in second_entries:
             left_out[f] |= copied[f]
 
 
@@ -211,35 +220,35 @@ def _read(session: IreeSession, request: EntryRequest) -> ArenaEntry:
     """Read what calls need, of a module at the end of phase `stream`."""
     module = session.module
     with session.context:
-        main, twin = (function_named(module, n) for n in (request.function, request.name))
+        main, second = (function_named(module, n) for n in (request.function, request.name))
         sized = partial(size_of, ranges=request.ranges)
-        found = {request.function: main, request.name: twin}
+        found = {request.function: main, request.name: second}
         entry = ArenaEntry(
             request,
             constants_bytes=held_bytes(module),
             main=None if main is None else call_bytes(main, sized),
             calls={n: read_call(f, sized) for n, f in found.items() if f is not None},
         )
-        if twin is None:
+        if second is None:
             return entry
-        arena = _arena_size(module, twin, sized)
+        arena = _arena_size(module, second, sized)
         in_modes: dict[str, CallBytes | None] = {}
         for name, mode in request.modes.items():
             other = function_named(module, name)
             assert other is not None, "entries are made together"
             in_modes[mode] = _needed(other, _arena_size(module, other, sized), sized)
-        needed = _needed(twin, arena, sized)
-        proven = all(_proven(module, f, name, sized) for f, name in request.twins.items())
-        return replace(entry, twin=needed, in_modes=in_modes, proven=proven, arena_bytes=arena)
+        needed = _needed(second, arena, sized)
+        proven = all(_proven(module, f, name, sized) for f, name in request.second_entries.items())
+        return replace(entry, second=needed, in_modes=in_modes, proven=proven, arena_bytes=arena)
 
 
 def _proven(module: Any, function: str, name: str, sized: Sized) -> bool:
     """Return whether the second entry of a function needs no more than the function."""
-    main, twin = (function_named(module, n) for n in (function, name))
-    assert main is not None and twin is not None, "entries are made together"
-    own, arena = call_bytes(main, sized), _arena_size(module, twin, sized)
+    main, second = (function_named(module, n) for n in (function, name))
+    assert main is not None and second is not None, "entries are made together"
+    own, arena = call_bytes(main, sized), _arena_size(module, second, sized)
     # IREE rounds up where it packs results together, which no unknown size shows.
-    needed = (_needed(twin, arena, s) for s in (sized, partial(rounded_size_of, to=_ALIGNMENT)))
+    needed = (_needed(second, arena, s) for s in (sized, partial(rounded_size_of, to=_ALIGNMENT)))
     return any(n is not None and own is not None and n.at_most(own) for n in needed)
 
 
@@ -250,20 +259,20 @@ def _results(session: IreeSession, module: Any, function: str) -> int:
         return 0 if found is None else len(operations(found.regions[0].blocks[0])[-1].operands)
 
 
-def _needed(twin: Any, arena: ByteSize, sized: Sized) -> CallBytes | None:
+def _needed(second: Any, arena: ByteSize, sized: Sized) -> CallBytes | None:
     """Return what a call of the second entry takes and what it allocates besides."""
-    allocated = call_bytes(twin, sized)
+    allocated = call_bytes(second, sized)
     if allocated is None:
         return None
     taken = arena
-    for op in find(twin, _IMPORT):
+    for op in find(second, _IMPORT):
         if buffer_number(op) is not None:
             taken = taken + sized(op.operands[len(op.operands) - 1])
     return allocated + taken
 
 
-def _arena_size(module: Any, twin: Any, sized: Sized) -> ByteSize:
-    reflection = ir.DictAttr(twin.attributes["iree.reflection"])
+def _arena_size(module: Any, second: Any, sized: Sized) -> ByteSize:
+    reflection = ir.DictAttr(second.attributes["iree.reflection"])
     if _QUERY not in reflection:
         return ByteSize()
     query = function_named(module, ir.FlatSymbolRefAttr(reflection[_QUERY]).value)
@@ -271,13 +280,13 @@ def _arena_size(module: Any, twin: Any, sized: Sized) -> ByteSize:
     return sized(operations(query.regions[0].blocks[0])[-1].operands[0])
 
 
-def copied_outputs(twin: Any) -> set[int]:
+def copied_outputs(second: Any) -> set[int]:
     """Return the results whose value is made elsewhere and then copied into a caller's buffer.
 
     Read after `to_async`. A copy of what is there before the call (an input, say) costs no memory.
     """
     found = set()
-    for op in find(twin, _UPDATE):
+    for op in find(second, _UPDATE):
         target, size, begin, end, source = (op.operands[i] for i in range(5))
         whole = constant_of(begin) == 0 and (end == size or constant_of(end) == constant_of(size))
         origin = maker(storage_of(source))
@@ -295,3 +304,87 @@ def _words(error: CompileError) -> str:
     """Return only IREE's words: a message's location may hold a path, and artifacts carry none."""
     errors = [d for d in error.diagnostics if d.severity == "error"]
     return errors[0].message if errors else error.got
+
+
+# The account of a compiled module: what its calls need, and what they would by IREE's own plan.
+#
+# Comes in: what the compile read off the module (`ArenaEntry`), the signature, the contract. Goes
+# out: an `Account` of the entry that a Program calls.
+
+
+def account_of(signature: Signature, entry: ArenaEntry, contract: Contract, device: str) -> Account:
+    """Return what a program needs, of the entry that a Program takes (runtime/plans.py)."""
+    account = Account.of(signature, entry.constants_bytes)
+    in_arena, called = _called(entry, contract, device)
+    needed = None if called is None else called.largest
+    outputs = None if entry.outputs is None else entry.outputs.largest
+    if needed is None or outputs is None:
+        return account
+    arena = 0 if entry.second is None else entry.arena_bytes.largest or 0
+    scratch = max(arena, needed - outputs)
+    if contract.max_concurrency > 1:
+        # Another call's outputs may be there before this one's are.
+        asked = entry.request
+        call = entry.calls[asked.name if in_arena else asked.function]
+        scratch = max(scratch, call.beside_outputs + (arena if in_arena else 0))
+    transients = arena if in_arena else scratch
+    return replace(account, outputs=outputs, transients=transients, workspace=scratch - transients)
+
+
+def _called(entry: ArenaEntry, contract: Contract, device: str) -> tuple[bool, CallBytes | None]:
+    """Return whether calls take the entry with an arena, and what one of them allocates."""
+    by_arena = device == "local" or contract.memory_budget_bytes is not None
+    in_arena = entry.second is not None and by_arena
+    return in_arena, entry.second if in_arena else entry.main
+
+
+def formulas_of(
+    entry: ArenaEntry, reference: CallBytes | None, contract: Contract, device: str
+) -> dict[str, tuple[str, ...]]:
+    """Return what a call allocates, outputs included, by both plans, and its outputs alone.
+
+    Empty where all is known, and where it cannot be said.
+    """
+    called = _called(entry, contract, device)[1]
+    if called is None or reference is None or entry.outputs is None:
+        return {}
+    if None not in (called.known, reference.known):
+        return {}
+    sums = {MEMORY: called.sums, BY_IREE: reference.sums, OUTPUTS: (entry.outputs,)}
+    return {name: tuple(map(str, sizes)) for name, sizes in sums.items()}
+
+
+def reference_of(account: Account, larger: int, needed: CallBytes | None) -> Account:
+    """Return the account of the same dispatches by IREE's own plan.
+
+    larger: what constants take more in the forms that kernels read. Others that a compile makes,
+        such as tables and what IREE computes of constants, it would hold too.
+    needed: what a call of `main` allocates under that plan.
+    """
+    held = None if account.constants is None else account.constants - larger
+    peak = None if needed is None else needed.largest
+    if peak is None or account.outputs is None:
+        return replace(account, constants=held, transients=None, workspace=None)
+    transients = max(0, peak - account.outputs)
+    return replace(account, constants=held, transients=transients, workspace=0)
+
+
+def require_kept(account: Account, contract: Contract, entry: ArenaEntry) -> None:
+    """Raise PycError (BUDGET_NOT_FOUND) unless what was made keeps the budget, every mode of it.
+
+    Plans were chosen by the same figures, before IREE's last passes over them.
+    """
+    if contract.memory_budget_bytes is None:
+        return
+    modes = [None if m is None else m.largest for m in entry.in_modes.values()]
+    beside = [None if m is None else m - (account.outputs or 0) for m in modes]
+    largest = [account.scratch, *beside]
+    known = [size for size in largest if size is not None]
+    widest = replace(account, transients=max(known, default=0), workspace=0)
+    total = widest.total(contract.max_concurrency)
+    if len(known) < len(largest) or total is None or total > contract.memory_budget_bytes:
+        raise PycError(
+            ReasonCode.BUDGET_NOT_FOUND,
+            f"memory budget: expected at most {contract.memory_budget_bytes} bytes, got a program "
+            f"that needs {total} ({account}); raise the budget, or leave further modes out",
+        )

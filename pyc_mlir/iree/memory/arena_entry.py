@@ -22,8 +22,10 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from pyc_mlir.iree.workarounds.own_results import ARGUMENT, BARRIER
-from pyc_mlir.pipelines.streams.ir import ir, maker, operations, ties
+from pyc_mlir.iree.own_results import ARGUMENT, BARRIER
+from pyc_mlir.iree.session import IreeSession
+from pyc_mlir.pipelines.streams.ir import index_constant, ir, maker, operations, ties
+from pyc_mlir.pipelines.streams.ranges import Ranges
 
 SUFFIX = "$arena"
 OUTPUTS, BUFFERS, DONATIONS = "pyc.outputs", "pyc.buffers", "pyc.donations"
@@ -45,21 +47,21 @@ def add_entry(module: Any, function: str, name: str, left_out: Collection[int] =
         return f"the module has a function `{name}` of its own"
     if obstacle := _obstacle(main):
         return obstacle
-    twin = main.clone(ip=ir.InsertionPoint(body))
-    twin.attributes["sym_name"] = ir.StringAttr.get(name)
-    block = twin.regions[0].blocks[0]
+    second = main.clone(ip=ir.InsertionPoint(body))
+    second.attributes["sym_name"] = ir.StringAttr.get(name)
+    block = second.regions[0].blocks[0]
     arena = block.add_argument(_buffer(), ir.Location.unknown())
     returned = operations(block)[-1]
     reflection = _redirect(returned.operands, block, arena, left_out)
     takes = [a.type for a in block.arguments]
     type_ = ir.FunctionType.get(takes, [v.type for v in returned.operands])
-    twin.attributes["function_type"] = ir.TypeAttr.get(type_)
+    second.attributes["function_type"] = ir.TypeAttr.get(type_)
     found = {key: ir.StringAttr.get(json.dumps(value)) for key, value in reflection.items()}
-    twin.attributes["iree.reflection"] = ir.DictAttr.get(found)
+    second.attributes["iree.reflection"] = ir.DictAttr.get(found)
     for attributes in ("arg_attrs", "res_attrs"):
-        if attributes in twin.attributes:
-            del twin.attributes[attributes]
-    twin.verify()
+        if attributes in second.attributes:
+            del second.attributes[attributes]
+    second.verify()
     return ""
 
 
@@ -250,3 +252,51 @@ def function_named(module: Any, name: str) -> Any | None:
 
 def _buffer() -> Any:
     return ir.Type.parse("!hal.buffer")
+
+
+# Checks in the program itself that dimensions keep their declared ranges.
+#
+# PyC's runtime refuses a call outside with a message of its own, before anything runs
+# (signature.py). What else runs the `.vmfb`, such as IREE's tools, meets the same bounds here:
+# memory may have been planned for the largest sizes.
+
+# MLIR's numbers of the predicates "unsigned and at most", "... at least".
+_AT_MOST, _AT_LEAST = 7, 9
+
+
+def assert_ranges(session: IreeSession, function: str, ranges: Ranges) -> None:
+    """Begin `function`, of a module at the end of phase `flow`, with a check of each range."""
+    with session.context, ir.Location.unknown():
+        found = function_named(session.module, function)
+        if found is None or not ranges:
+            return
+        block = found.regions[0].blocks[0]
+        with ir.InsertionPoint.at_block_begin(block):
+            for (argument, axis), (low, high) in ranges.items():
+                size = _dimension(block.arguments[argument], axis)
+                text = f"input{argument}: expected {low} to {high} in dimension {axis}"
+                _assert(_compared(_AT_LEAST, size, low), text)
+                _assert(_compared(_AT_MOST, size, high), text)
+        found.verify()
+
+
+def _dimension(view: Any, axis: int) -> Any:
+    index = ir.IndexType.get()
+    attributes = {"index": ir.IntegerAttr.get(index, axis)}
+    return ir.Operation.create(
+        "hal.buffer_view.dim", results=[index], operands=[view], attributes=attributes
+    ).result
+
+
+def _compared(predicate: int, size: Any, end: int) -> Any:
+    attributes = {"predicate": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), predicate)}
+    return ir.Operation.create(
+        "arith.cmpi",
+        results=[ir.IntegerType.get_signless(1)],
+        operands=[size, index_constant(end)],
+        attributes=attributes,
+    ).result
+
+
+def _assert(holds: Any, text: str) -> None:
+    ir.Operation.create("cf.assert", operands=[holds], attributes={"msg": ir.StringAttr.get(text)})

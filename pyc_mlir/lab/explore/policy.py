@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyc_mlir.compilation.options import Options, with_recipe
-from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.policies import Fastest
 from pyc_mlir.util.logs import Stage
 
 # Flags are read without a compiler.

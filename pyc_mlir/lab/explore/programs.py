@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from pyc_mlir.artifact.memory_report import MemoryReport, from_bytes
+from pyc_mlir.artifact.memory import MemoryReport, from_bytes
 from pyc_mlir.compilation.build import plan_only
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
@@ -32,9 +32,8 @@ from pyc_mlir.lab.simulation.residuals import Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe
 from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds, ExploredStructures
-from pyc_mlir.pipelines.choices.fastest import Fastest
-from pyc_mlir.pipelines.choices.policies import PLANNER_MODES
-from pyc_mlir.pipelines.choices.recipe_file import ExpectedCall, RecipeFile
+from pyc_mlir.pipelines.choices.log import ExpectedCall, RecipeFile
+from pyc_mlir.pipelines.choices.policies import PLANNER_MODES, Fastest
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 
 EXPLORE = "explore"

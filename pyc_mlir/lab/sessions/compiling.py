@@ -22,8 +22,8 @@ from pyc_mlir.lab.sessions.session import ChoiceResult, MeasuredChoice, Measured
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.util.logs import logged
-from pyc_mlir.worker.answer import WorkerFault
 from pyc_mlir.worker.compile import WorkerCompile
+from pyc_mlir.worker.messages import WorkerFault
 
 _STATUSES = {ReasonCode.NATIVE_CRASH: CRASH, ReasonCode.COMPILE_TIMEOUT: TIMEOUT}
 _SAID = 500

@@ -17,7 +17,7 @@ from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
 from pyc_mlir.artifact.verification import Oracle
 from pyc_mlir.compilation.lower import bytecode_of
-from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle
+from pyc_mlir.compilation.references import ForeignOracle, PycOracle
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.memory_report import MemoryReport
+from pyc_mlir.artifact.memory import Account, MemoryReport
 from pyc_mlir.pipelines.choices.choices import Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT

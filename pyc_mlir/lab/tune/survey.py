@@ -41,7 +41,7 @@ from pyc_mlir.lab.sessions.session import (
 from pyc_mlir.lab.sessions.subjects import subject_of_program, subject_of_work
 from pyc_mlir.lab.tune.works import TunedWork, kernel_works
 from pyc_mlir.measure.environment import Environments, current_place
-from pyc_mlir.pipelines.choices.fastest import MIN_PROCESSES, MIN_SESSIONS
+from pyc_mlir.pipelines.choices.policies import MIN_PROCESSES, MIN_SESSIONS
 from pyc_mlir.util.units import quantity
 
 ORIGIN = "profile"

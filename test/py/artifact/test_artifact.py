@@ -1,3 +1,5 @@
+""""""
+
 import random
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.load import Device, load
+from pyc_mlir.util.checksum import checksum
 
 DECISION = Decision(
     Site("pyc-fuse", "add.1"), "fuse", (Alternative("fuse", Cost(1e-6), "é"),), "heuristic"
@@ -156,3 +159,45 @@ def test_versions_are_those_of_the_packages():
     versions = artifact.installed_versions()
     assert "numpy" in versions and "pyc-mlir" in versions
     assert versions == {name: metadata.version(name) for name in versions}
+
+
+PAGE = 4096
+SIZES = (0, 1, 8, PAGE - 1, PAGE, PAGE + 1, 256 * PAGE, 257 * PAGE + 3)
+DATA = np.random.default_rng(7).integers(0, 256, 513 * PAGE + 5, dtype=np.uint8)
+
+
+def of(data: np.ndarray) -> str:
+    return checksum(data.tobytes())
+
+
+def test_sizes_and_kinds_of_data():
+    sums = {of(DATA[:n]) for n in SIZES}
+    assert len(sums) == len(SIZES)
+    zeros = {checksum(bytes(n)) for n in SIZES}
+    assert len(zeros) == len(SIZES) and len(sums & zeros) == 1
+    assert checksum(DATA.data) == of(DATA)
+
+
+def test_one_bit_anywhere():
+    draw = np.random.default_rng(8)
+    data, whole = DATA.copy(), of(DATA)
+    for place in (0, PAGE - 1, PAGE, len(data) - 1, *draw.integers(0, len(data), 100)):
+        data[place] ^= 1 << int(draw.integers(8))
+        assert of(data) != whole
+        data[place] = DATA[place]
+    assert of(data) == whole
+
+
+@pytest.mark.parametrize("first, count", [(0, PAGE), (3 * PAGE, PAGE), (5 * PAGE, 8 * PAGE)])
+def test_damage_of_whole_pages(first, count):
+    """Pages that were lost, shifted, or written where others belong."""
+    changed = DATA.copy()
+    changed[first : first + count] = 0
+    assert of(changed) != of(DATA)
+    changed[first : first + count] = np.roll(DATA[first : first + count], 8)
+    assert of(changed) != of(DATA)
+    changed[:] = DATA
+    other = 200 * PAGE
+    changed[first : first + count] = DATA[other : other + count]
+    changed[other : other + count] = DATA[first : first + count]
+    assert of(changed) != of(DATA)

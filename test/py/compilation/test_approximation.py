@@ -7,8 +7,8 @@ import pytest
 
 import pyc_mlir
 from pyc_mlir import nn
+from pyc_mlir.compilation.approximation import APPROXIMATE, EXACT
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.compilation.reference.approximation import APPROXIMATE, EXACT
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.numerics.approximation import (
     ATTRIBUTE,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pyc_mlir
-from pyc_mlir.compilation.reference.approximation import APPROXIMATE, EXACT
+from pyc_mlir.compilation.approximation import APPROXIMATE, EXACT
 from pyc_mlir.dialects.numerics.approximation import WAYS
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.device import Device

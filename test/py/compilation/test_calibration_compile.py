@@ -15,10 +15,10 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.calibration_choice import SITE
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.choices.evidence import ContentHash
 from pyc_mlir.pipelines.choices.log import decisions_of, read_log
+from pyc_mlir.pipelines.choices.wisdom import CALIBRATION_SITE as SITE
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.tools import pyc_compile

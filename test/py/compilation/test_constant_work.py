@@ -7,7 +7,7 @@ import pytest
 
 import pyc_mlir
 from pyc_mlir.compilation.attempts import build_here
-from pyc_mlir.compilation.generate import CONSTANTS_SITE
+from pyc_mlir.compilation.build import CONSTANTS_SITE
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
@@ -71,7 +71,7 @@ class AtCompile(FirstIsBest):
 
 
 def work_of(text: str, **options) -> int:
-    return lower(Job.of(text, None, make_options(target="cpu-avx2", **options))).constant_work
+    return lower(Job.of(text, None, make_options(target="cpu-avx2", **options))).facts.constant_work
 
 
 def decided(program: pyc_mlir.Program) -> list[str]:

@@ -3,6 +3,9 @@
 Sizes in them are computed by the program itself and read back from memory by the host.
 """
 
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -47,3 +50,24 @@ def test_sizes_that_the_program_computes(case) -> None:
     np.testing.assert_array_equal(program(*inputs), wanted)
     plans = [d for d in program.artifact.decisions if d.site.pass_name == "plan-memory"]
     assert plans and {d.decided_by for d in plans} == {"heuristic"}
+
+
+SCRIPT = """
+import numpy as np
+import pyc_mlir
+from pyc_mlir.pipelines.choices.choices import Recipe
+
+assert False, "this process runs assertions"
+x = np.linspace(-2, 2, 4096, dtype=np.float32).reshape(64, 64)
+for f in (lambda x: np.maximum(x * 2 + 1, x[0]), lambda x: np.exp(x) @ x + x.sum(0)):
+    got, want = pyc_mlir.compile(f, [x], target="cpu-avx2")(x), f(x)
+    if not np.allclose(got, want, 1e-4, 1e-3):
+        raise SystemExit(f"expected {want}, got {got}")
+"""
+
+
+@pytest.mark.full
+def test_programs_are_right_without_assertions() -> None:
+    command = [sys.executable, "-O", "-c", SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]

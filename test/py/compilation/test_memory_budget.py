@@ -22,9 +22,9 @@ from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.memory.budget import (
     BudgetNotKept,
     ByteBudget,
+    NeedAtOnce,
     Shares,
     SmallestProgram,
-    Together,
     squeeze,
 )
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
@@ -207,7 +207,11 @@ def test_regions_share_and_the_largest_is_squeezed_first():
 
 
 def test_regions_that_are_not_there_at_once_share_nothing():
-    times = (Together(10, frozenset({0})), Together(25, frozenset({1})), Together(0, frozenset()))
+    times = (
+        NeedAtOnce(10, frozenset({0})),
+        NeedAtOnce(25, frozenset({1})),
+        NeedAtOnce(0, frozenset()),
+    )
     shares, requested = Shares(100, {0: 80, 1: 90}, times), []
     assert shares.needed == 115 and shares.spare == -15
     assert shares.allowed(0) == 90 and shares.allowed(1) == 75
@@ -218,7 +222,7 @@ def test_regions_that_are_not_there_at_once_share_nothing():
 
     squeeze(shares, [0, 1], within)
     assert requested == [(1, 75)] and shares.spare == 0
-    assert Shares(100, {}, (Together(-20, frozenset()),)).needed == 0
+    assert Shares(100, {}, (NeedAtOnce(-20, frozenset()),)).needed == 0
 
 
 @pytest.mark.parametrize("regions", [2, 3])

@@ -8,10 +8,9 @@ from stream_programs import LOOP
 from wisdoms import reversed_wisdom
 
 from pyc_mlir import nn
-from pyc_mlir.api import build
+from pyc_mlir.api import build, notices
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.notices import notices
 from pyc_mlir.pipelines.choices.log import Event, events_of, read_log
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.tools import pyc_compile

@@ -14,7 +14,7 @@ from pyc_mlir.compilation.attempts import build_here
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.compilation.shape_plans import merged
+from pyc_mlir.compilation.specialize import merged
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -235,7 +235,7 @@ def test_a_wrong_plan_is_found_by_the_compile(monkeypatch):
         return x @ (WEIGHT * 2)
 
     wrong = lower(Job.of(twice, [TensorSpec("f32", 2, 256)], make_options())).code
-    name = "pyc_mlir.compilation.shape_plans.merged"
+    name = "pyc_mlir.compilation.specialize.merged"
     monkeypatch.setattr(name, lambda general, plans: merged(general, dict.fromkeys(plans, wrong)))
     for contract in (Contract(), Contract(max_error="rounding")):
         options = make_options(plans="batch=2", check=True, contract=contract)

@@ -15,20 +15,20 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import to_bytes
 from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.compile_key import current_identity, make_key, plugin_kernels
+from pyc_mlir.cache.key import current_identity, make_key, plugin_kernels
 from pyc_mlir.cache.store import CacheStore
-from pyc_mlir.compilation.options import make_options
+from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.measure.environment import current_hashes, current_place
 from pyc_mlir.pipelines.choices import wisdom as wisdom_module
 from pyc_mlir.pipelines.choices.choices import Coverage, Recipe, coverage
 from pyc_mlir.pipelines.choices.evidence import ContentHash, Note
-from pyc_mlir.pipelines.choices.policies import load_policy
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.util.source_files import file_digest
-from pyc_mlir.worker.request import options_json, options_of
+from pyc_mlir.worker.messages import policy_forms
 
 X = np.zeros((8, 32), np.float32)
 SAMPLED = 3
@@ -132,7 +132,8 @@ def test_the_hashes_of_a_compile_are_those_of_measurements():
 def test_a_worker_decides_as_this_process_does(made, wisdom):
     contract = Contract(max_compile_seconds=300)
     options = make_options(policy="fastest", wisdom=wisdom, contract=contract)
-    assert options_of(json.loads(json.dumps(options_json(options))), load_policy) == options
+    data = json.loads(json.dumps(options.data(policy_forms())))
+    assert from_data(Options, data, "options", policy_forms()) == options
     there = build(model, [X], options)
     assert [d.facts for d in there.decisions if d.site.pass_name == KERNELS] == [
         d.facts for d in made.decisions if d.site.pass_name == KERNELS

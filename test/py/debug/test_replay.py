@@ -17,8 +17,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import CompileLog, head_of, read_compile_log, recipe_at
 from pyc_mlir.compilation import attempts
 from pyc_mlir.compilation import lower as lowering
-from pyc_mlir.compilation.generate import Request
-from pyc_mlir.compilation.lower import Lowered
+from pyc_mlir.compilation.build import Plan
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.debug import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -263,15 +262,15 @@ def test_a_program_without_an_arena_entry_is_replayed(tmp_path):
 
 
 def test_a_fallback_of_code_generation_is_replayed_without_the_failure(monkeypatch, tmp_path):
-    honest, tried = attempts.plan, []
+    honest, tried = attempts.build, []
 
-    def plan(lowered: Lowered, request: Request) -> Any:
-        tried.append(request.setting)
-        if request.setting == "aggressive":
+    def build_under(plan: Plan, setting: str) -> Any:
+        tried.append(setting)
+        if setting == "aggressive":
             raise PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
-        return honest(lowered, request)
+        return honest(plan, setting)
 
-    monkeypatch.setattr(attempts, "plan", plan)
+    monkeypatch.setattr(attempts, "build", build_under)
     text = FOREIGN.replace("tanh", "exp")
     program, _ = stored(tmp_path, build(text, None, make_options()))
     again = replay.replay(text, None, read_compile_log(program))

@@ -106,11 +106,11 @@ def test_logs_are_deterministic_and_replay():
     for seed in range(BATCH * BATCHES):
         first, second, replay = Choices(), Choices(), Choices()
         made = [graph_of(seed).module() for _ in range(3)]
-        run_pipeline(made[0], HIGH_LEVEL, PassContext(first))
-        run_pipeline(made[1], HIGH_LEVEL, PassContext(second))
+        run_pipeline(made[0], HIGH_LEVEL, PassContext(choices=first))
+        run_pipeline(made[1], HIGH_LEVEL, PassContext(choices=second))
         assert first.log == second.log
         replay.recipe = Recipe.from_log(first.log)
-        run_pipeline(made[2], HIGH_LEVEL, PassContext(replay))
+        run_pipeline(made[2], HIGH_LEVEL, PassContext(choices=replay))
         assert str(made[0]) == str(made[1]) == str(made[2]), f"seed {seed}"
 
 

@@ -32,7 +32,7 @@ from pyc_mlir.lab.evidence.rows import (
 )
 from pyc_mlir.measure.environment import Environments, current_place
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
-from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.policies import Fastest
 from pyc_mlir.pipelines.choices.wisdom import WHOLE as RECIPE
 from pyc_mlir.pipelines.choices.wisdom import Wisdom, recipe_name
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp

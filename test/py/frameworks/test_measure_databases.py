@@ -14,7 +14,7 @@ import pytest
 from conftest import FULL
 
 from pyc_mlir.pipelines.choices.evidence import MeasuredRow
-from pyc_mlir.pipelines.choices.fastest import MIN_SESSIONS
+from pyc_mlir.pipelines.choices.policies import MIN_SESSIONS
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT as KERNELS
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")

@@ -17,7 +17,7 @@ from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.iree import compiler
-from pyc_mlir.iree.workarounds.read_hazards import separate_readers
+from pyc_mlir.iree.barriers import separate_readers
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.runtime.device import Device

@@ -1,3 +1,5 @@
+""""""
+
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -7,12 +9,15 @@ from faults import CHECKED
 from iree.compiler import ir
 from modules import add_text
 
+import pyc_mlir
+from pyc_mlir import compile
 from pyc_mlir.api import build
+from pyc_mlir.artifact.memory import from_bytes
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.iree import compiler
+from pyc_mlir.iree import compiler, session
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.session import CompileError, IreeDiagnostic, IreeSession
 from pyc_mlir.pipelines.target.target import TARGETS, Target
@@ -233,3 +238,158 @@ def test_a_closed_session_frees_its_context():
     assert held.name == "builtin.module"
     del held
     assert ir.Context._get_live_count() == before
+
+
+T = "tensor<4xf32>"
+
+
+def function(name: str, *called: str, visibility: str = "private", op: str = "func.call") -> str:
+    """A function that calls others one after the other."""
+    lines = [f"%v{i + 1} = {op} @{c}(%v{i}) : ({T}) -> {T}" for i, c in enumerate(called)]
+    body = "\n  ".join([*lines, f"return %v{len(called)} : {T}"])
+    return f"func.func {visibility} @{name}(%v0: {T}) -> {T} {{\n  {body}\n}}\n"
+
+
+def module(*functions: str) -> str:
+    return "module {\n" + "".join(functions) + "}\n"
+
+
+def main(*called: str) -> str:
+    return function("main", *called, visibility="public")
+
+
+def check(text: str) -> None:
+    with IreeSession() as session:
+        session.parse(text.encode())
+
+
+COMPOSITE = f"""func.func private @f(%x: {T}) -> {T} {{
+  %0 = stablehlo.composite "own.f" %x {{decomposition = @f}} : ({T}) -> {T}
+  return %0 : {T}
+}}
+"""
+PYC = f"""func.func public @main(%x: {T}) -> {T} {{
+  %0 = "pyc.add"(%x, %x) : ({T}, {T}) -> {T}
+  %1 = func.call @main(%0) : ({T}) -> {T}
+  return %1 : {T}
+}}
+"""
+BRANCH = f"""func.func private @f(%n: i32, %x: {T}) -> {T} {{
+  %c = arith.constant 1 : i32
+  %p = arith.cmpi sle, %n, %c : i32
+  %r = scf.if %p -> {T} {{ scf.yield %x : {T} }} else {{
+    %m = arith.subi %n, %c : i32
+    %f = func.call @f(%m, %x) : (i32, {T}) -> {T}
+    scf.yield %f : {T}
+  }}
+  return %r : {T}
+}}
+func.func public @main(%n: i32, %x: {T}) -> {T} {{
+  %0 = func.call @f(%n, %x) : (i32, {T}) -> {T}
+  return %0 : {T}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cycle"),
+    [
+        (module(main("main")), "main -> main"),
+        (module(main("f"), function("f", "main")), "main -> f -> main"),
+        (module(main("f"), function("f", "g"), function("g", "f")), "f -> g -> f"),
+        (module(main("f"), COMPOSITE), "f -> f"),
+        (module(BRANCH), "f -> f"),
+        (module(function("a\x1b", "a\x1b").replace("a\x1b", '"a\\1B"'), main()), ""),
+    ],
+)
+def test_a_function_that_calls_itself_is_refused(text, cycle):
+    """A private one that nothing reaches is left out of the program."""
+    if not cycle:
+        check(text)
+        return
+    with pytest.raises(PycError, match="expected no function that calls itself") as error:
+        check(text)
+    assert (
+        f"got {cycle};" in error.value.message
+        and error.value.code is ReasonCode.UNSUPPORTED_ATTRIBUTE
+    )
+
+
+@pytest.mark.parametrize("text", [module(main("main")), module(PYC)])
+def test_every_road_ends_there(text):
+    with pytest.raises(PycError, match="expected no function that calls itself"):
+        pyc_mlir.compile(text, cache=False)
+
+
+def doubling(depth: int) -> str:
+    called = [function(f"f{i}", *[f"f{i + 1}"] * 2) for i in range(depth)]
+    return module(main("f0"), *called, function(f"f{depth}"))
+
+
+def test_calls_that_stand_for_too_many_operations_are_refused():
+    check(doubling(10))
+    with pytest.raises(
+        PycError, match=f"at most {session.MAX_WRITTEN_OUT} operations with all calls"
+    ):
+        check(doubling(40))
+
+
+def test_a_large_module_may_repeat_its_functions(monkeypatch):
+    """The bound is none of programs that are long themselves."""
+    monkeypatch.setattr(session, "MAX_WRITTEN_OUT", 100)
+    check(doubling(8))
+    with pytest.raises(PycError, match="with all calls written out"):
+        check(doubling(16))
+
+
+def test_a_long_chain_of_calls_is_none_of_these():
+    links = [function(f"f{i}", f"f{i + 1}") for i in range(2000)]
+    check(module(main("f0"), *links, function("f2000")))
+
+
+SHIFT = np.float32(0.5)
+
+
+def sources(function, *arrays, **options) -> dict[str, set[str]]:
+    """By dispatch the names of its source ops."""
+    artifact = compile(function, arrays, **options).artifact
+    tasks = [t for r in from_bytes(artifact.memory).regions for t in r.tasks]
+    return {t.name: {s.partition(".")[0] for s in t.sources} for t in tasks if t.sources}
+
+
+def test_all_ops_of_a_fused_dispatch():
+    x = np.ones((8, 64), np.float32)
+
+    def centered(x):
+        return x - np.mean(x, -1, keepdims=True)
+
+    (found,) = sources(centered, x, kernels="iree").values()
+    assert found == {"reduce_mean", "sub"}
+
+
+def test_shared_constants_and_fills_are_nobodys():
+    """Two products of one size share the zeros that they start from."""
+    x, w = np.ones((8, 64), np.float32), np.ones((64, 64), np.float32)
+
+    def twice(x, w):
+        return np.tanh(np.tanh(x @ w) @ w.T)
+
+    artifact = compile(twice, [x, w], kernels="iree").artifact
+    tasks = [t for r in from_bytes(artifact.memory).regions for t in r.tasks]
+    products = [s for t in tasks for s in t.sources if s.startswith("matmul.")]
+    assert len(products) == len(set(products)), "each product is in one dispatch"
+    for task in tasks:
+        if task.name.startswith("stream."):
+            assert not task.sources
+
+
+def test_a_program_of_one_dispatch_is_reported_too():
+    x = np.ones((8, 64), np.float32)
+    (found,) = sources(lambda x: x + SHIFT, x).values()
+    assert found == {"add"}
+
+
+def test_kernels_are_named_by_their_group():
+    x, w = np.ones((8, 64), np.float32), np.ones((64, 64), np.float32)
+    found = sources(lambda x: np.maximum(x @ w, 0), x)
+    assert found == {"pyc_gemm_0": {"group"}}

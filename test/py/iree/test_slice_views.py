@@ -8,7 +8,7 @@ from pyc_mlir.compilation.lower import TO_LINALG
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType
-from pyc_mlir.iree.workarounds.slice_views import share_parts
+from pyc_mlir.iree.barriers import share_parts
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 

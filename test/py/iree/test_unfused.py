@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import pyc_mlir
-from pyc_mlir.compilation.generate import SITE, UNFUSED
+from pyc_mlir.compilation.build import FUSION_SITE as SITE
+from pyc_mlir.compilation.build import UNFUSED
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Site
 
 # IREE turns the transpose around the whole reduction, whose values nothing reads.

@@ -48,9 +48,9 @@ FOLDERS = (
     *under("pyc_mlir/frontends", "python", "importing", "islands", "onnx/ops"),
     *under("pyc_mlir/frontends", "onnx", "torch/shared", "torch/ops", "torch"),
     *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", "linalg", ""),
-    *under("pyc_mlir/iree", "workarounds", "", "memory"),
-    *under("pyc_mlir/compilation", "reference", ""),
-    *under("pyc_mlir", "cache", "worker", "", "torch", "jax", "debug", "calibrate"),
+    *under("pyc_mlir/iree", "", "memory"),
+    *under("pyc_mlir", "compilation"),
+    *under("pyc_mlir", "cache", "worker", "", "torch", "jax", "debug"),
     *under("pyc_mlir/lab", "evidence", "evidence/database", "simulation", "explore", "sessions"),
     *under("pyc_mlir/lab", "tune", "lanes", ""),
     *under("tools", "cli", "page", "doctor", "explain", "tune"),
@@ -75,8 +75,8 @@ RUN_PATH = (
     "pyc_mlir.artifact.signature",
     "pyc_mlir.runtime.device",
     "pyc_mlir.runtime.array",
-    "pyc_mlir.cache.key",
-    "pyc_mlir.cache.folder",
+    "pyc_mlir.cache.store",
+    "pyc_mlir.cache.store",
     "pyc_mlir.cache.store",
 )
 COMPILERS = ("torch_mlir", "iree.compiler")

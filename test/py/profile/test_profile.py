@@ -13,7 +13,7 @@ from reason_table import two_plans
 
 import pyc_mlir
 from pyc_mlir.artifact import artifact as artifacts
-from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, TaskReport
+from pyc_mlir.artifact.memory import MemoryReport, RegionReport, TaskReport
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Computes

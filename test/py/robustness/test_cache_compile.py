@@ -20,10 +20,8 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.artifact import to_bytes
 from pyc_mlir.cache.cache import Cache, choose, open_cache
-from pyc_mlir.cache.compile_key import SEEN, Identity
-from pyc_mlir.cache.folder import default_folder
-from pyc_mlir.cache.key import Unkeyed
-from pyc_mlir.cache.store import ARTIFACT, CacheStore
+from pyc_mlir.cache.key import SEEN, Identity
+from pyc_mlir.cache.store import ARTIFACT, CacheStore, Unkeyed, default_folder
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Recipe
@@ -76,11 +74,11 @@ def folder(kept, tmp_path) -> Path:
 def quick(plain, monkeypatch) -> None:
     """The compiler's place is taken by its answer."""
     answer = artifact.from_bytes(plain)
-    monkeypatch.setattr("pyc_mlir.compilation.attempts.first_artifact", lambda *_: answer)
+    monkeypatch.setattr("pyc_mlir.compilation.attempts.compiled", lambda *_: answer)
 
 
 def no_compile(monkeypatch) -> None:
-    monkeypatch.setattr("pyc_mlir.compilation.attempts.first_artifact", None)
+    monkeypatch.setattr("pyc_mlir.compilation.attempts.compiled", None)
 
 
 @pytest.mark.full
@@ -352,7 +350,7 @@ def test_the_user_s_own_cache_is_the_default(tmp_path):
     assert choose(None, {**home, "PYC_CACHE": "0"}) is None and choose(False, home) is None
     assert choose(True, {**home, "PYC_CACHE": "0"}) is found, "asked for"
     assert not list(tmp_path.iterdir()), "nothing is made before a program is kept"
-    with pytest.raises(PycError, match=r"PYC_CACHE: expected 0 .* or 1, got 'no'") as caught:
+    with pytest.raises(PycError, match=r"PYC_CACHE: expected 0 .* or 1 .*, got 'no'") as caught:
         choose(None, {**home, "PYC_CACHE": "no"})
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
 

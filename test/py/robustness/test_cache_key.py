@@ -13,14 +13,11 @@ from calibrations import calibration
 from onnx_models import info, model
 
 from pyc_mlir import Tensor
-from pyc_mlir.artifact.cache_record import CacheEvent
-from pyc_mlir.cache import compile_key as identities
-from pyc_mlir.cache.compile_key import Identity, current_identity, make_key
-from pyc_mlir.cache.files import sha256
-from pyc_mlir.cache.key import Unkeyed, differences, nearest, parse_key
-from pyc_mlir.cache.program import module_digests
+from pyc_mlir.artifact.verification import CacheEvent
+from pyc_mlir.cache import key as identities
+from pyc_mlir.cache.key import Identity, current_identity, make_key, module_digests
 from pyc_mlir.cache.sources import Sources
-from pyc_mlir.cache.store import CacheStore
+from pyc_mlir.cache.store import CacheStore, Unkeyed, differences, nearest, parse_key, sha256
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from scenarios import count_of
 
-from pyc_mlir.cache.files import sha256, sweep
-from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, CacheStore, side_name
+from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, CacheStore, sha256, side_name, sweep
 from pyc_mlir.dialects.errors import ReasonCode
 
 SCRIPTS = Path(__file__).parents[1] / "support" / "cache_scripts.py"
@@ -237,7 +236,7 @@ def run_script(name: str, *arguments: object) -> dict:
 
 
 def test_what_is_being_made_is_not_swept(store):
-    from pyc_mlir.cache.files import making
+    from pyc_mlir.cache.store import making
 
     written(store)
     (store.root / "making" / "left").mkdir()

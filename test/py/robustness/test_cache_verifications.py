@@ -12,10 +12,9 @@ from pyc_mlir import Tensor
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.verification import Verification
-from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.compile_key import Identity
+from pyc_mlir.cache.cache import KIND, Cache, Verifications
+from pyc_mlir.cache.key import Identity
 from pyc_mlir.cache.store import CacheStore, side_name
-from pyc_mlir.cache.verifications import KIND, Verifications
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract

@@ -25,8 +25,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT, Contract
-from pyc_mlir.pipelines.choices.contract_report import Status
+from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT, Contract, Status
 from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.monitor import Code, Monitor

@@ -22,7 +22,7 @@ from test_mutated_data import affine, keys_of, places, reported
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact
-from pyc_mlir.artifact.declaration import DECLARATION, require_declared
+from pyc_mlir.artifact.manifest import DECLARATION, require_declared
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.test_vectors import make_inputs
 from pyc_mlir.compilation.options import make_options

@@ -24,7 +24,7 @@ from scenarios import SCENARIOS, count_of
 import pyc_mlir
 from pyc_mlir.artifact.test_vectors import ExpectedResult, compare, make_inputs
 from pyc_mlir.compilation import lower as lowering
-from pyc_mlir.compilation.reference.oracles import PycOracle, make_samples
+from pyc_mlir.compilation.references import PycOracle, make_samples
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder

@@ -24,7 +24,7 @@ from scenarios import count_of
 
 from pyc_mlir import Tensor
 from pyc_mlir.api import build
-from pyc_mlir.artifact import artifact, memory_report
+from pyc_mlir.artifact import artifact, memory
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.compilation.options import make_options
@@ -168,7 +168,7 @@ def use(data: bytes) -> None:
     found = artifact.from_bytes(data)
     assert found.signature and found.account and found.contract_report is not None
     if found.memory:
-        memory_report.from_bytes(found.memory)
+        memory.from_bytes(found.memory)
     Samples.from_bytes(found.samples, found.signature)
     Program(found, Device("local-sync"))
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import sample
 
-from pyc_mlir.cache.files import sha256
-from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, CacheStore
+from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, CacheStore, sha256
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
 

@@ -10,7 +10,7 @@ from random_quantized import network
 
 import pyc_mlir
 from pyc_mlir.artifact.test_vectors import compare
-from pyc_mlir.compilation.reference.oracles import expected_of
+from pyc_mlir.compilation.references import expected_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.onnx.importer import import_onnx

@@ -20,13 +20,12 @@ from pyc_mlir.artifact.test_vectors import EDGES, FINITE_EDGES, make_inputs
 from pyc_mlir.artifact.verification import SelfCheck, Unchecked
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import CacheStore
-from pyc_mlir.compilation import contract_check
-from pyc_mlir.compilation.blame import WrongResult
+from pyc_mlir.compilation import contract_check, references
 from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.contract_check import WrongResult
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options, resolve
-from pyc_mlir.compilation.reference import blas
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
@@ -100,16 +99,16 @@ def test_references_compute_on_one_blas_thread(monkeypatch):
 
 def test_compiles_at_once_leave_as_many_blas_threads_as_before(monkeypatch):
     with threadpoolctl.threadpool_limits(2, "blas"), ExitStack() as first:
-        first.enter_context(blas.one_blas_thread())
-        with blas.one_blas_thread():
+        first.enter_context(references.one_blas_thread())
+        with references.one_blas_thread():
             first.close()
             assert blas_threads() == {1}, "another compile is still within"
         assert blas_threads() == {2}
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, "threadpoolctl", None)
-            with blas.one_blas_thread():
+            with references.one_blas_thread():
                 assert blas_threads() == {2}, "without the package nothing changes"
-        with blas.one_blas_thread():
+        with references.one_blas_thread():
             assert blas_threads() == {1}
         assert blas_threads() == {2}
 
@@ -222,7 +221,7 @@ def test_samples_have_indices_far_out_of_range(monkeypatch):
 
 
 def expected(source: Any, inputs: Sequence[Any] | None = None) -> Any:
-    found = lower(Job.of(source, inputs, ON), expect=True).expected
+    found = lower(Job.of(source, inputs, ON), expect=True).answers.expected
     assert found is not None
     return found
 
@@ -234,7 +233,7 @@ def test_what_is_not_checked_says_why():
         found = expected(function, inputs)
         assert found.unchecked is Unchecked.OVER_BUDGET and found.work == 0 and found.why
     assert expected(FOREIGN).unchecked is Unchecked.NO_REFERENCE
-    assert lower(Job.of(rows, [X], ON)).expected is None, "only where it is asked for"
+    assert lower(Job.of(rows, [X], ON)).answers.expected is None, "only where it is asked for"
     elsewhere = build(rows, [X], make_options(check=True, target="cpu-neon"))
     assert str(check_of(elsewhere)) == "not checked: no device for the target (cpu-neon)"
     contract = Contract(max_error=ROUNDING)

@@ -34,7 +34,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.tools import pyc_compile
 from pyc_mlir.tools.cli.common import run_tool
 from pyc_mlir.worker import process
-from pyc_mlir.worker.answer import WorkerFault
+from pyc_mlir.worker.messages import WorkerFault
 
 __all__ = ["hook"]
 FOREIGN = """func.func @main(%a: tensor<5xf32>) -> tensor<5xf32> {

@@ -25,8 +25,7 @@ from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Recipe
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import Status
+from pyc_mlir.pipelines.choices.contract import Contract, Status
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.worker import process
 

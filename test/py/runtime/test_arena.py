@@ -18,8 +18,8 @@ from modules import add_program, host_target, ramp
 from stream_programs import LOOP, Writer, branches
 
 from pyc_mlir import TensorSpec, compile
-from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.manifest import ARENA, EntryPoint
+from pyc_mlir.artifact.memory import Account
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.iree.compiler import opened
@@ -160,7 +160,7 @@ def test_code_is_generated_once():
         with opened(branches(3).code, host_target()) as session:
             session.run(to="flow")
             entry, _ = make_entry(session, EntryRequest(wanted=wanted), iree_alone)
-            assert not entry.missing and (entry.twin is not None) == wanted
+            assert not entry.missing and (entry.second is not None) == wanted
             counts.append(session.text().count(b"stream.executable private"))
     assert counts[0] == counts[1] > 0
 

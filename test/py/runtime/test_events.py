@@ -9,7 +9,7 @@ from modules import add_artifact, add_program, ramp
 from pyc_mlir.api import compile
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.pipelines.choices.contract import ContractReport
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import RUN, Event, events_of, load_recipe, read_log, write_log
 from pyc_mlir.runtime.array import to_device

@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 
 from pyc_mlir.cache import store as stores
-from pyc_mlir.cache.files import sha256, sweep
-from pyc_mlir.cache.store import ARTIFACT, CacheStore
+from pyc_mlir.cache.store import ARTIFACT, CacheStore, sha256, sweep
 
 NOBODY = 65534
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.compilation.generate import SETTINGS, UNFUSED, Generated, Request, compiled
+from pyc_mlir.compilation.build import SETTINGS, UNFUSED, Built, Plan, build
 from pyc_mlir.compilation.lower import Lowered
+from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.interpreter import interpret
@@ -101,16 +102,16 @@ def compile_and_load(module: ir.Module) -> Executable:
     """Lower a pyc module in place and load it on local-sync."""
     ConvertToLinalg().run(module, PassContext())
     assert module.operation.verify()
-    return Executable(_generated(str(module).encode()).vmfb, Device("local-sync"))
+    return Executable(_built(str(module).encode()).vmfb, Device("local-sync"))
 
 
-def _generated(code: bytes) -> Generated:
+def _built(code: bytes) -> Built:
     """Return what the first setting gives that IREE has code for."""
-    lowered, request = Lowered(code), Request(Target.named("cpu"))
+    plan = Plan(lowered=Lowered(code=code), options=Options(target=Target.named("cpu")))
     for setting in SETTINGS:
         with suppress(CompileError):
-            return compiled(lowered, replace(request, setting=setting))
-    return compiled(lowered, replace(request, setting=UNFUSED))
+            return build(plan, setting)
+    return build(plan, UNFUSED)
 
 
 def run_function(

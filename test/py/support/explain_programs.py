@@ -8,10 +8,9 @@ from pathlib import Path
 
 from modules import signature
 
-from pyc_mlir.artifact import artifact, memory_report
-from pyc_mlir.artifact.account import Account
+from pyc_mlir.artifact import artifact, memory
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
-from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, region_report
+from pyc_mlir.artifact.memory import Account, MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.memory.picture import layout_of_plan
@@ -86,13 +85,13 @@ def explained(
     )
     versions = {"pyc-mlir": "1"}
     manifest = make_manifest(
-        Target.named("cpu"), types, "abcd", mine, versions=versions, reference=theirs
+        Target.named("cpu"), types, "abcd", mine, versions=versions, memory_by_iree=theirs
     )
     if account is not None:
         whole = Account(**account)
         reference = replace(whole, transients=theirs.transients)
         manifest = replace(manifest, memory=whole, memory_by_iree=reference)
-    report = memory_report.to_bytes(MemoryReport(tuple(regions))) if regions else b""
+    report = memory.to_bytes(MemoryReport(tuple(regions))) if regions else b""
     every = (*decisions, *(choice(r) for r in regions))
     return Artifact(_archive(), manifest, every, b"module", report)
 

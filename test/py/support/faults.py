@@ -9,8 +9,7 @@ from typing import Any
 from pytest import MonkeyPatch
 
 from pyc_mlir.compilation import attempts
-from pyc_mlir.compilation.generate import Request
-from pyc_mlir.compilation.lower import Lowered
+from pyc_mlir.compilation.build import Plan
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 # A program of IREE's that checks its argument: more than three elements are refused.
@@ -32,15 +31,15 @@ def cancelling(b: Any, x: Any) -> Any:
 
 def without_aggressive_fusion(patch: MonkeyPatch) -> None:
     """Let IREE fail under its aggressive fusion, so that a compile falls back to the plain one."""
-    honest = attempts.plan
+    honest = attempts.build
     failed = PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
 
-    def plan(lowered: Lowered, request: Request) -> Any:
-        if request.setting == "aggressive":
+    def build_under(plan: Plan, setting: str) -> Any:
+        if setting == "aggressive":
             raise failed
-        return honest(lowered, request)
+        return honest(plan, setting)
 
-    patch.setattr(attempts, "plan", plan)
+    patch.setattr(attempts, "build", build_under)
 
 
 @contextmanager

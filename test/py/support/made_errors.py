@@ -1,7 +1,7 @@
 """One error of each kind, with all of its fields."""
 
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
-from pyc_mlir.compilation.blame import WrongResult
+from pyc_mlir.compilation.contract_check import WrongResult
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.frontends.python.source import SourcePoint, Untraceable
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram

@@ -32,8 +32,8 @@ from wisdoms import reversed_wisdom
 
 import pyc_mlir
 from pyc_mlir import Contract, Device, Recipe, nn
-from pyc_mlir.api import build
-from pyc_mlir.compilation import plan_memory as planned
+from pyc_mlir.api import build, notices
+from pyc_mlir.compilation import assign_memory as planned
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
@@ -43,7 +43,6 @@ from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import current_place, probe
 from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.measure.records import Report, compare
-from pyc_mlir.notices import notices
 from pyc_mlir.pipelines.choices.choices import coverage
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK
 from pyc_mlir.pipelines.choices.wisdom import Wisdom

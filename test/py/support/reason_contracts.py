@@ -26,15 +26,13 @@ import pyc_mlir
 from pyc_mlir import Contract, Program, Service, Targets
 from pyc_mlir.api import build
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.compile_key import Identity
-from pyc_mlir.cache.key import Unkeyed
-from pyc_mlir.cache.store import ARTIFACT, CacheStore
+from pyc_mlir.cache.key import Identity
+from pyc_mlir.cache.store import ARTIFACT, CacheStore, Unkeyed
 from pyc_mlir.compilation import attempts
-from pyc_mlir.compilation.generate import Request
-from pyc_mlir.compilation.lower import Lowered
+from pyc_mlir.compilation.build import Plan
+from pyc_mlir.compilation.job import CHEAPEST, OFFERED
+from pyc_mlir.compilation.job import STAGE_SITE as COMPILE_STAGE
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.compilation.stages import CHEAPEST, OFFERED
-from pyc_mlir.compilation.stages import SITE as COMPILE_STAGE
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.frontends.python.jit import jit
@@ -199,17 +197,17 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.BUDGET_RETRY)
 def _(here: Here) -> Codes:
-    honest, tries = attempts.plan, []
+    honest, tries = attempts.build, []
 
-    def plan(lowered: Lowered, request: Request) -> Any:
-        tries.append(request.setting)
+    def build_under(plan: Plan, setting: str) -> Any:
+        tries.append(setting)
         if len(tries) == 1:
             raise BudgetNotKept(
                 ByteBudget(1 << 20, 0, 1), SmallestProgram(0, 0, 2 << 20, 1.0, 1.0), proven=False
             )
-        return honest(lowered, request)
+        return honest(plan, setting)
 
-    here.patch.setattr(attempts, "plan", plan)
+    here.patch.setattr(attempts, "build", build_under)
     options = make_options(contract=Contract(memory_budget_bytes=1 << 20))
     return fallback_codes(build(small, [X], options).decisions)
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pyc_mlir.iree import compiler
 from pyc_mlir.iree.flags import reaches_out
 from pyc_mlir.iree.session import IreeDiagnostic, IreeSession
-from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
+from pyc_mlir.iree.wrong_code import AFTER, forbid_contraction
 from pyc_mlir.util.env_overrides import env_overrides
 
 # What a test process keeps; beyond, code is generated again.

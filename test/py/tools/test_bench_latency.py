@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import ALL_CASES
 
-from pyc_mlir.calibrate.peaks import fma_program, measure_flops
+from pyc_mlir.calibrate import fma_program, measure_flops
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.builder import NumpyBuilder
 from pyc_mlir.measure.environment import probe

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from pyc_mlir.api import build
-from pyc_mlir.artifact import memory_report
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
-from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport
+from pyc_mlir.artifact.memory import MemoryReport, RegionReport, to_bytes
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
@@ -157,7 +156,7 @@ def test_bounds_are_read_from_the_artifacts_report():
 
     def bound(*bounds: int) -> int:
         regions = tuple(RegionReport("r", (), {}, "iree", lower_bound=b) for b in bounds)
-        report = memory_report.to_bytes(MemoryReport(regions))
+        report = to_bytes(MemoryReport(regions))
         return memory.lower_bound(replace(artifact, memory=report), 32)
 
     assert (bound(64, 48), bound(0), bound()) == (64, 32, 32)

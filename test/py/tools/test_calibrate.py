@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 from calibrations import calibration
 
-from pyc_mlir.calibrate import calibrate as measuring
-from pyc_mlir.calibrate.calibrate import CalibrationEffort, calibrate, require_cpu, table
-from pyc_mlir.calibrate.peaks import copy_probe, fma_probes, fma_program
+from pyc_mlir import calibrate as measuring
+from pyc_mlir.calibrate import (
+    CalibrationEffort,
+    calibrate,
+    copy_probe,
+    fma_probes,
+    fma_program,
+    require_cpu,
+    table,
+)
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.environment import probe

@@ -10,7 +10,7 @@ from hypothesis import given
 from planner_problems import chain, layered, problems, skips
 
 from pyc_mlir.artifact import artifact
-from pyc_mlir.artifact.memory_report import (
+from pyc_mlir.artifact.memory import (
     MemoryReport,
     from_bytes,
     region_report,

@@ -13,8 +13,7 @@ from pyc_mlir.artifact.compile_log import CompileLog, head_of, read_compile_log
 from pyc_mlir.debug.diff import ProgramDifference, diff
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.choices.contract import ClauseReport, Contract, ContractReport, Status
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import CACHE, Event, Reason, write_log
 from pyc_mlir.tools import pyc_explain

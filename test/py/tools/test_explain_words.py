@@ -18,7 +18,7 @@ from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
-from pyc_mlir.pipelines.choices.node_names import beside
+from pyc_mlir.pipelines.choices.log import beside
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.tools.cli.sizes import ChosenSizes
 from pyc_mlir.tools.demo.digits import MODELS

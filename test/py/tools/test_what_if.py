@@ -19,7 +19,7 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.python.specs import spec
 from pyc_mlir.lab.simulation.residuals import PROGRAM, Residual, Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
-from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
+from pyc_mlir.pipelines.choices.log import RecipeFile
 from pyc_mlir.tools.cli import exploring
 from pyc_mlir.tools.pyc_explain import main
 

@@ -1,9 +1,12 @@
 """What travels between a parent and its worker: frames, requests, answers, stages."""
 
+import json
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +19,11 @@ from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import Checks, Verification
-from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.job import CHEAPEST, DEFAULT, FewestSteps, Job, at_stage, stages_below
 from pyc_mlir.compilation.options import Options, make_options
-from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle
-from pyc_mlir.compilation.stages import CHEAPEST, DEFAULT, FewestSteps, at_stage, stages_below
+from pyc_mlir.compilation.references import ForeignOracle, PycOracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.frontends.sources import (
     Bytecode,
     MlirFile,
@@ -32,24 +35,25 @@ from pyc_mlir.frontends.sources import (
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBest, Recipe, Site
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
+from pyc_mlir.pipelines.choices.contract import ClauseReport, Contract, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.choices.policies import load_policy
 from pyc_mlir.pipelines.shapes.demand import Demand
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools.cli.common import UsageError
-from pyc_mlir.worker.answer import artifact_frame, artifact_of, error_frame, error_of
-from pyc_mlir.worker.protocol import Channel, Frame, FrameReader, read_frame
-from pyc_mlir.worker.request import (
+from pyc_mlir.worker.messages import (
     COMPILE,
+    artifact_frame,
+    artifact_of,
+    error_frame,
+    error_of,
     job_of,
-    options_json,
-    options_of,
+    policy_forms,
     request,
     travelling,
 )
+from pyc_mlir.worker.protocol import Channel, Frame, FrameReader, read_frame
 
 FRAMES = [
     Frame({}),
@@ -167,6 +171,12 @@ def options() -> Options:
     )
 
 
+def travelled(options: Options, ask: Callable[[str], Any]) -> Options:
+    """The options as a worker reads them."""
+    data = json.loads(json.dumps(options.data(policy_forms())))
+    return from_data(Options, data, "options", policy_forms(ask))
+
+
 def test_every_field_of_options_travels():
     requested = options()
     plain = Options()
@@ -175,14 +185,14 @@ def test_every_field_of_options_travels():
     for field in fields(Options):
         differs = getattr(requested, field.name) != getattr(plain, field.name)
         assert differs, f"give {field.name} a value here that is no default"
-    found = options_of(options_json(requested), lambda name: pytest.fail(name))
+    found = travelled(requested, lambda name: pytest.fail(name))
     assert found == requested
 
 
 def test_a_policy_of_others_stays_in_the_parent():
     stand_in = FirstIsBest("stands in")
     requested = replace(options(), policy=FewestSteps("mine"))
-    found = options_of(options_json(requested), lambda name: replace(stand_in, name=name))
+    found = travelled(requested, lambda name: replace(stand_in, name=name))
     assert found.policy == FirstIsBest("mine")
 
 

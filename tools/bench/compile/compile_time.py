@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from pyc_mlir.api import build
-from pyc_mlir.compilation.generate import SETTINGS, SITE
+from pyc_mlir.compilation.build import FUSION_SITE as SITE
+from pyc_mlir.compilation.build import SETTINGS
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options

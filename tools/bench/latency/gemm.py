@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from pyc_mlir.calibrate.peaks import fma_probes
+from pyc_mlir.calibrate import fma_probes
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.measure.interleave import Spread, interleave
 from pyc_mlir.measure.records import Record, record

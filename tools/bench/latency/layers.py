@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyc_mlir import nn
-from pyc_mlir.calibrate.peaks import PeakProbe, copy_probe, fma_probes
+from pyc_mlir.calibrate import PeakProbe, copy_probe, fma_probes
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.measure.interleave import Spread, interleave
 from pyc_mlir.measure.records import Record, record

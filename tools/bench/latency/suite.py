@@ -35,7 +35,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.calibrate.peaks import Peaks
+from pyc_mlir.calibrate import Peaks
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.files import write_file
 from pyc_mlir.measure.records import Record, Report

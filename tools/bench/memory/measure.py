@@ -14,8 +14,7 @@ import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.compilation.attempts import finish
-from pyc_mlir.compilation.generate import SETTINGS
-from pyc_mlir.compilation.generate import SITE as FUSION_SITE
+from pyc_mlir.compilation.build import FUSION_SITE, SETTINGS
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import make_options

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pyc_mlir.artifact import memory_report
+from pyc_mlir.artifact import memory
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, install
 from pyc_mlir.measure.interleave import Spread, Timing, ratio
@@ -239,7 +239,7 @@ def lower_bound(artifact: Artifact, task_bound: int) -> int:
 
     Regions run one after another, so the largest bound counts.
     """
-    regions = memory_report.from_bytes(artifact.memory).regions if artifact.memory else ()
+    regions = memory.from_bytes(artifact.memory).regions if artifact.memory else ()
     return max(task_bound, *(r.lower_bound for r in regions), 0)
 
 

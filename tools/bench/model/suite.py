@@ -31,7 +31,7 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
-from pyc_mlir.calibrate.peaks import Peaks
+from pyc_mlir.calibrate import Peaks
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.measure.environment import probe

@@ -17,11 +17,11 @@ import numpy as np
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.signature import flat
-from pyc_mlir.compilation.generate import SETTINGS as FUSION
+from pyc_mlir.compilation.assign_memory import UNPLANNED
+from pyc_mlir.compilation.build import SETTINGS as FUSION
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
-from pyc_mlir.compilation.plan_memory import UNPLANNED
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.plain import compile_plain, plain_flags
 from pyc_mlir.runtime.array import to_device

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.calibrate.peaks import Peaks, in_own_process
+from pyc_mlir.calibrate import Peaks, in_own_process
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode

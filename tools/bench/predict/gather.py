@@ -7,7 +7,7 @@ IREE's code everywhere, and the other choice at one kernel after the other.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pyc_mlir.artifact.memory_report import from_bytes
+from pyc_mlir.artifact.memory import from_bytes
 from pyc_mlir.compilation.build import plan_only
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower

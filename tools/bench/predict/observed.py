@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pyc_mlir.artifact.account import Account
+from pyc_mlir.artifact.memory import Account
 from pyc_mlir.lab.simulation.estimate import Here
 from pyc_mlir.lab.simulation.program import PricedProgram, PricedSite
 from pyc_mlir.measure.records import Record, record

@@ -30,8 +30,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pyc_mlir.cache.folder import default_folder
-from pyc_mlir.calibrate.peaks import Peaks
+from pyc_mlir.cache.store import default_folder
+from pyc_mlir.calibrate import Peaks
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.pipelines.target.target import available_cores

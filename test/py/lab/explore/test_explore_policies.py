@@ -17,7 +17,7 @@ from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.lab.explore.policy import Explore
 from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Site
-from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.policies import Fastest
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.tools.bench.workloads.cpu import ROWS, make

@@ -26,7 +26,7 @@ from pyc_mlir.lab.explore.programs import (
 )
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds
-from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
+from pyc_mlir.pipelines.choices.log import RecipeFile
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 
 RNG = np.random.default_rng(0)

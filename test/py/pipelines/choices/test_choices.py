@@ -229,7 +229,7 @@ def log_of(text: str, path: Path) -> bytes:
     """The log of the default passes, as a file."""
     with new_context(), ir.Location.unknown():
         choices = Choices()
-        run_pipeline(ir.Module.parse(text), HIGH_LEVEL, PassContext(choices))
+        run_pipeline(ir.Module.parse(text), HIGH_LEVEL, PassContext(choices=choices))
         write_log(choices.log, path)
     return path.read_bytes()
 

@@ -6,8 +6,7 @@ import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.choices.contract import ClauseReport, Contract, ContractReport, Status
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.target.target import Target
 

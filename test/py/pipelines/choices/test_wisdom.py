@@ -19,7 +19,7 @@ from pyc_mlir.pipelines.choices.choices import (
     Site,
 )
 from pyc_mlir.pipelines.choices.evidence import ContentHash, Note
-from pyc_mlir.pipelines.choices.fastest import MIN_PROCESSES, Fastest
+from pyc_mlir.pipelines.choices.policies import MIN_PROCESSES, Fastest
 from pyc_mlir.pipelines.choices.wisdom import (
     NO_RECIPE,
     SCHEMA_VERSION,

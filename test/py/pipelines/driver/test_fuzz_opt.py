@@ -16,9 +16,9 @@ from mutation import BATCH, mutate, mutated_text, require_all_right
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
 from pyc_mlir.pipelines.driver.pass_manager import resolve
 from pyc_mlir.pipelines.driver.pipeline_text import PipelineError, parse_pipeline
+from pyc_mlir.pipelines.driver.registry import NATIVE_PASSES
 
 BATCHES = range((5000 if FULL else 100) // BATCH)
 LOCATED = re.compile(r"^(.+:\d+:\d+): error: .", re.M)

@@ -18,16 +18,22 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site
 from pyc_mlir.pipelines.choices.log import decisions_of, read_log
 from pyc_mlir.pipelines.driver.base import PassContext, option
-from pyc_mlir.pipelines.driver.native_names import (
-    MODULE_PIPELINES,
-    NATIVE_PASSES,
-    UNPRINTED_OPTIONS,
-)
 from pyc_mlir.pipelines.driver.native_passes import describe, refusal
 from pyc_mlir.pipelines.driver.pass_manager import BrokenInvariant, resolve, run_pipeline
-from pyc_mlir.pipelines.driver.pipeline_text import PipelineError, parse_flags, parse_pipeline
-from pyc_mlir.pipelines.driver.registry import PASSES
-from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
+from pyc_mlir.pipelines.driver.pipeline_text import (
+    PipelineError,
+    Reproducer,
+    parse_flags,
+    parse_pipeline,
+    read_reproducer,
+    write_reproducer,
+)
+from pyc_mlir.pipelines.driver.registry import (
+    MODULE_PIPELINES,
+    NATIVE_PASSES,
+    PASSES,
+    UNPRINTED_OPTIONS,
+)
 from pyc_mlir.pipelines.text.diagnostics import Diagnostic, Position, expectations, verify
 from pyc_mlir.tools.cli.opt_flags import parse_flags as parse_command_line
 
@@ -103,7 +109,7 @@ def test_report(module: ir.Module) -> None:
     report = run_pipeline(
         module,
         "cse,test-rename{to=h},canonicalize,test-rename",
-        PassContext(choices),
+        PassContext(choices=choices),
         clock=lambda: float(next(ticks)),
     )
     assert [s.name for s in report.steps] == ["cse", "test-rename", "canonicalize", "test-rename"]

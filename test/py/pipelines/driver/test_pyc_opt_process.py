@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer
+from pyc_mlir.pipelines.driver.pipeline_text import Reproducer, read_reproducer
 
 RETURNS = "func.func @f(%x: f32) -> f32 {\n  return %x : f32\n}\n"
 

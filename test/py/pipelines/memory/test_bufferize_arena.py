@@ -177,7 +177,7 @@ def test_inputs_that_do_not_fit(inputs, code):
 def test_every_arena_is_a_decision():
     module = PROGRAMS["branches"].module()
     choices = Choices()
-    run_pipeline(module, LOWER, PassContext(choices))
+    run_pipeline(module, LOWER, PassContext(choices=choices))
     (decision,) = choices.log
     (chosen,) = decision.alternatives
     arena = ir.IntegerAttr(entry_function(module).attributes["pyc.arena_bytes"]).value

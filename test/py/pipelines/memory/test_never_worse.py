@@ -11,7 +11,7 @@ from random_ops import draw_graph
 from stream_programs import bits
 
 from pyc_mlir.compilation.attempts import finish
-from pyc_mlir.compilation.generate import SETTINGS
+from pyc_mlir.compilation.build import SETTINGS
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import make_options

@@ -110,7 +110,7 @@ def test_random_graphs(seed):
 
 @pytest.mark.parametrize("name, smaller", [("branches", 0.5), ("grown", 0.6)])
 def test_the_order_lowers_the_peak(name, smaller):
-    counts = PlanMemory().run(prepared(PROGRAMS[name]), PassContext(Choices()))
+    counts = PlanMemory().run(prepared(PROGRAMS[name]), PassContext(choices=Choices()))
     assert counts["arena bytes"] <= smaller * counts["bytes in program order"]
     assert counts["recomputed"] == 0
 
@@ -189,7 +189,7 @@ def test_what_a_group_may_overwrite(body, places):
 
 @pytest.mark.parametrize("name", ["cheap again", "grown", "branches"])
 def test_budgets_are_kept_or_refused(name):
-    written = PlanMemory().run(prepared(PROGRAMS[name]), PassContext(Choices()))[
+    written = PlanMemory().run(prepared(PROGRAMS[name]), PassContext(choices=Choices()))[
         "bytes in program order"
     ]
     kept = refused = 0
@@ -223,21 +223,21 @@ class Prefers:
 def test_every_plan_is_a_decision_and_replays():
     choices = Choices(Prefers(AS_WRITTEN))
     module = prepared(PROGRAMS["branches"])
-    counts = PlanMemory().run(module, PassContext(choices))
+    counts = PlanMemory().run(module, PassContext(choices=choices))
     assert counts["arena bytes"] == counts["bytes in program order"]
     (decision,) = choices.log
     assert [a.name for a in decision.alternatives] == [PLANNED, AS_WRITTEN]
     costs = [a.cost.workspace_bytes for a in decision.alternatives if a.cost]
     assert costs[0] < costs[1] == counts["arena bytes"]
     replayed = prepared(PROGRAMS["branches"])
-    PlanMemory().run(replayed, PassContext(Choices(recipe=Recipe.from_log(choices.log))))
+    PlanMemory().run(replayed, PassContext(choices=Choices(recipe=Recipe.from_log(choices.log))))
     assert str(replayed) == str(module)
 
 
 def test_the_programs_own_order_must_keep_the_budget_too():
     with pytest.raises(PycError) as caught:
         PlanMemory(budget=4096).run(
-            prepared(PROGRAMS["branches"]), PassContext(Choices(Prefers(AS_WRITTEN)))
+            prepared(PROGRAMS["branches"]), PassContext(choices=Choices(Prefers(AS_WRITTEN)))
         )
     assert caught.value.code is ReasonCode.INVALID_CHOICE
 
@@ -275,7 +275,7 @@ INVALID = {
 def test_what_is_not_understood_is_refused(name, pass_):
     text, code, reported = INVALID[name]
     with pytest.raises(PycError) as caught:
-        pass_.run(ir.Module.parse(text), PassContext(Choices()))
+        pass_.run(ir.Module.parse(text), PassContext(choices=Choices()))
     assert caught.value.code is code
     assert reported in caught.value.message and "loc(" in caught.value.message
 
@@ -289,7 +289,7 @@ def test_remat_lowers_the_peak_within_the_slowdown():
     module = prepared(CHEAP)
     want, before = interpret(module, CHEAP.inputs()), peak(module)
     choices = Choices()
-    counts = Remat().run(module, PassContext(choices))
+    counts = Remat().run(module, PassContext(choices=choices))
     after = peak(module)
     assert same_bits(interpret(module, CHEAP.inputs()), want)
     assert counts["recomputed"] > 0 and after[0] < before[0]
@@ -307,10 +307,12 @@ def test_remat_keeps_a_budget_or_refuses():
         assert peak(module)[0] <= budget
         assert (counts["recomputed"] == 0) == (budget == before)
     with pytest.raises(PycError) as caught:
-        Remat(budget=64).run(prepared(CHEAP), PassContext(Choices()))
+        Remat(budget=64).run(prepared(CHEAP), PassContext(choices=Choices()))
     assert caught.value.code is ReasonCode.BUDGET_IMPOSSIBLE
     with pytest.raises(PycError) as caught:
-        Remat(budget=before * 3 // 4, slowdown=0.0).run(prepared(CHEAP), PassContext(Choices()))
+        Remat(budget=before * 3 // 4, slowdown=0.0).run(
+            prepared(CHEAP), PassContext(choices=Choices())
+        )
     assert caught.value.code is ReasonCode.BUDGET_NOT_FOUND and seconds > 0
 
 
@@ -318,7 +320,7 @@ def test_remat_does_not_fire_without_a_gain():
     module = prepared(PROGRAMS["mlp"])
     before = str(module)
     choices = Choices()
-    assert Remat().run(module, PassContext(choices))["recomputed"] == 0
+    assert Remat().run(module, PassContext(choices=choices))["recomputed"] == 0
     assert str(module) == before
     assert [d.chosen for d in choices.log] == ["keep"]
 
@@ -346,7 +348,7 @@ def test_equal_functions_are_different_sites():
         )
     )
     choices = Choices()
-    PlanMemory().run(module, PassContext(choices))
+    PlanMemory().run(module, PassContext(choices=choices))
     first, second = (d.site.op_id for d in choices.log)
     assert second == f"{first}#1"
 

@@ -15,15 +15,16 @@ from conftest import FULL
 from stream_programs import Program, branches, chain, layered
 
 from pyc_mlir.api import compile
-from pyc_mlir.compilation import plan_memory as planned_module
-from pyc_mlir.compilation.generate import Request, compiled
+from pyc_mlir.compilation import assign_memory
+from pyc_mlir.compilation.assign_memory import MemoryRequest, Planner, pack_slices
+from pyc_mlir.compilation.build import Plan, build
 from pyc_mlir.compilation.lower import Lowered
-from pyc_mlir.compilation.options import make_options
-from pyc_mlir.compilation.plan_memory import Planner, PlanRequest, pack_slices
+from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module, opened
 from pyc_mlir.iree.memory.versions import TO_ASYNC, Version, carry_out, finish, regions_of
 from pyc_mlir.iree.session import CompileError
+from pyc_mlir.pipelines.choices.choices import Policy
 from pyc_mlir.pipelines.choices.evidence import PlanBytes, Reason
 from pyc_mlir.pipelines.memory.planner.planner import MODES
 from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan, TaskStep
@@ -36,6 +37,13 @@ from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.tools.bench.workloads.encoder import EncoderShape, encoder_block, encoder_weights
 
 CPU = Target.named("cpu")
+
+
+def plan_of(code: bytes, memory: MemoryRequest) -> Plan:
+    """A program to compile for the CPU with plans of its memory."""
+    return Plan(lowered=Lowered(code=code), options=Options(target=CPU), memory=memory)
+
+
 Plans = Callable[[PlanningProblem], SchedulePlan]
 
 
@@ -145,7 +153,7 @@ def carried_out(program: Program, plans: Plans, pack=first_fit) -> tuple[bytes, 
 
 def planned(program: Program, plan: Plans = greedy, pack=first_fit):
     planner = Planner({"planned": plan}, pack)
-    made = compiled(Lowered(program.code), Request(CPU, plans=PlanRequest("module", planner)))
+    made = build(plan_of(program.code, MemoryRequest(name="module", planner=planner)))
     return made.vmfb, list(made.memory.decisions)
 
 
@@ -197,7 +205,7 @@ def test_every_region_is_planned_on_its_own():
 
 @pytest.mark.full
 def test_a_policy_may_keep_iree_in_one_region():
-    class OnlyTheFirst:
+    class OnlyTheFirst(Policy):
         name = "only-the-first"
 
         def prefer(self, site, alternatives):
@@ -207,8 +215,8 @@ def test_a_policy_may_keep_iree_in_one_region():
 
     program = branches(4, regions=2)
     planner = Planner({"planned": greedy}, first_fit)
-    plans = PlanRequest("module", planner, OnlyTheFirst())
-    made = compiled(Lowered(program.code), Request(CPU, plans=plans))
+    request = MemoryRequest(name="module", planner=planner, policy=OnlyTheFirst())
+    made = build(plan_of(program.code, request))
     assert [d.chosen for d in made.memory.decisions] == ["planned", "iree"]
     assert run(made.vmfb, program)[0] == run(unplanned(program), program)[0]
 
@@ -251,7 +259,7 @@ def test_a_plan_that_iree_does_not_finish_leaves_iree_and_says_so(monkeypatch):
             raise CompileError(ReasonCode.PASS_FAILED, "not to the end")
         finish(session, version)
 
-    monkeypatch.setattr(planned_module, "finish", fails_once)
+    monkeypatch.setattr(assign_memory, "finish", fails_once)
     program = branches()
     vmfb, (decision,) = planned(program)
     assert (decision.chosen, decision.decided_by) == ("iree", "fallback")
@@ -324,7 +332,7 @@ def test_modes_compile_programs_and_say_what_they_chose(mode):
     program = compile(block, [x], device=device, planner_mode=mode)
     assert program(x).tobytes() == plain(x).tobytes()
     decisions = [d for d in program.artifact.decisions if d.site.pass_name == "plan-memory"]
-    assert len(decisions) == 2, "one for `main`, one for its twin with the caller's memory"
+    assert len(decisions) == 2, "one for `main`, one for its second entry with the caller's memory"
     for sizes in map(workspace, decisions):
         assert sizes.get(mode, 0) <= sizes["iree"]
     again = compile(block, [x], device=device, planner_mode=mode)

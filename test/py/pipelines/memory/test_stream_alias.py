@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from conftest import FULL
 
-from pyc_mlir.compilation.generate import SETTINGS, Request, compiled
+from pyc_mlir.compilation.assign_memory import planner_of
+from pyc_mlir.compilation.build import SETTINGS, Plan, build
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, make_options
-from pyc_mlir.compilation.plan_memory import planner_of
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, regions_of
@@ -175,8 +175,7 @@ def results_of(vmfb: bytes, inputs: list[np.ndarray], device: str) -> bytes:
 def test_bits_stay_where_results_take_over_storage(seed):
     shape = random.Random(seed).choice([(5, 7), (33, 24), (1, 7), (64, 24), (130, 7)])
     low = lowered(program(seed), shape, shape)
-    request = Request(make_options().target, "plain", SETTINGS["plain"])
-    plain = compiled(low, request).vmfb
+    plain = build(Plan(lowered=low, options=make_options()), "plain").vmfb
     planned, _ = run_in_place(low.code)
     rng = np.random.default_rng(seed)
     inputs = [rng.normal(size=shape).astype(F32) for _ in range(2)]
@@ -193,7 +192,7 @@ def test_bits_stay_on_vulkan_too(seed):
     shape = random.Random(seed).choice([(5, 7), (33, 24), (1, 7), (64, 24), (130, 7)])
     options = make_options(target="vulkan")
     low = lower(Job.of(program(seed), [np.zeros(shape, F32)] * 2, options))
-    plain = compiled(low, Request(options.target, "plain", SETTINGS["plain"])).vmfb
+    plain = build(Plan(lowered=low, options=options), "plain").vmfb
     planned, _ = run_in_place(low.code, "vulkan")
     rng = np.random.default_rng(seed)
     inputs = [rng.normal(size=shape).astype(F32) for _ in range(2)]

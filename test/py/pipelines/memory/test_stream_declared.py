@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from kernel_runs import FLOAT, pointwise, targets
 
-from pyc_mlir.compilation.generate import Request, compiled
+from pyc_mlir.compilation.assign_memory import MemoryRequest, planner_of
+from pyc_mlir.compilation.build import Plan, build
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
-from pyc_mlir.compilation.options import make_options
-from pyc_mlir.compilation.plan_memory import PlanRequest, planner_of
+from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.memory.versions import TO_ASYNC
@@ -87,9 +87,14 @@ def test_declared_pairs_save_memory_and_change_no_bit(target):
     x = np.random.default_rng(0).normal(size=SIZE).astype(np.float32)
     arenas = []
     for attributes in ((), (IN_PLACE,)):
-        plans = PlanRequest("module", planner_of(["balanced"]))
         code = steps(target, *attributes).encode()
-        made = compiled(Lowered(code), Request(target, plans=plans))
+        made = build(
+            Plan(
+                lowered=Lowered(code=code),
+                options=Options(target=target),
+                memory=MemoryRequest(name="module", planner=planner_of(["balanced"])),
+            )
+        )
         device = Device("local-sync")
         entry = Executable(made.vmfb, device).entry("main", [FLOAT])
         (result,) = entry([to_device(x, device)])

@@ -273,7 +273,7 @@ def attention(b, q, k, v):
 
 def chunked(body, types, choices: Choices, mode: Any = "balanced") -> ir.Module:
     module = module_of(body, types, ir.Context.current)
-    Chunk(mode=mode).run(module, PassContext(choices))
+    Chunk(mode=mode).run(module, PassContext(choices=choices))
     assert module.operation.verify()
     return module
 
@@ -448,7 +448,7 @@ def test_passes_of_a_compile_see_its_own_target_and_mode():
 def test_an_option_of_the_pass_wins_over_the_context():
     def chosen(text: str, **context: Any) -> list[Decision]:
         choices, module = Choices(), module_of(attention, HEADS, ir.Context.current)
-        run_pipeline(module, text, PassContext(choices, **context))
+        run_pipeline(module, text, PassContext(choices=choices, **context))
         return list(choices.log)
 
     memory, vulkan = "memory_first", Target.named("vulkan")

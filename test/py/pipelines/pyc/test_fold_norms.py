@@ -52,7 +52,7 @@ def module_of(body: Callable[..., Any], image: TensorType = IMAGE) -> ir.Module:
 def folded(module: ir.Module) -> Choices:
     """Run the pass and say what it chose; the module stays valid."""
     choices = Choices()
-    run_pipeline(module, "pyc-fold-norms", PassContext(choices))
+    run_pipeline(module, "pyc-fold-norms", PassContext(choices=choices))
     assert module.operation.verify()
     return choices
 
@@ -161,7 +161,7 @@ def test_a_recipe_may_refuse_it():
     ]
     before = str(kept)
     choices = Choices(recipe=Recipe({decision.site.key: "keep"}))
-    run_pipeline(kept, "pyc-fold-norms", PassContext(choices))
+    run_pipeline(kept, "pyc-fold-norms", PassContext(choices=choices))
     assert str(kept) == before
 
 

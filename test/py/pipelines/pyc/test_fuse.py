@@ -60,7 +60,7 @@ def fused(
     module = module_of(program, types, ir.Context.current)
     arrays = arrays_of(types)
     before = interpret(module, arrays)
-    Fuse(**options).run(module, PassContext(choices))
+    Fuse(**options).run(module, PassContext(choices=choices))
     assert module.operation.verify()
     for got, want in zip(interpret(module, arrays), before, strict=True):
         assert got.tobytes() == want.tobytes()
@@ -325,7 +325,7 @@ def test_a_policy_that_answers_something_else_is_refused(context):
     module = module_of(residual, (X,), context)
     choices = Choices(Names(lambda site, alternatives: "fuse:everything"))
     with pytest.raises(PycError, match="policy `test` answered 'fuse:everything'") as caught:
-        Fuse().run(module, PassContext(choices))
+        Fuse().run(module, PassContext(choices=choices))
     assert caught.value.code is ReasonCode.INVALID_CHOICE
     assert choices.log == ()
     assert str(module) == str(module_of(residual, (X,), context))
@@ -367,11 +367,11 @@ func.func @kept(%x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
 def test_equal_ops_of_two_functions_are_two_sites(context):
     first = Choices()
     module = ir.Module.parse(TWO_FUNCTIONS)
-    run_pipeline(module, "pyc-fuse", PassContext(first))
+    run_pipeline(module, "pyc-fuse", PassContext(choices=first))
     assert [d.chosen for d in first.log] == ["fuse:matmul+relu", "keep"]
     assert len({d.site.key for d in first.log}) == 2
     again = ir.Module.parse(TWO_FUNCTIONS)
-    run_pipeline(again, "pyc-fuse", PassContext(Choices(recipe=Recipe.from_log(first.log))))
+    run_pipeline(again, "pyc-fuse", PassContext(choices=Choices(recipe=Recipe.from_log(first.log))))
     assert str(again) == str(module)
 
 
@@ -382,7 +382,7 @@ def test_a_recipe_of_another_program_is_refused(context):
     module = module_of(lambda b, x: b.relu(b.matmul(x, W)), (X,), context)
     replay = Choices(recipe=Recipe({decision.site.key: decision.chosen}))
     with pytest.raises(PycError, match=r"the recipe answered 'fuse:matmul\+add") as caught:
-        Fuse().run(module, PassContext(replay))
+        Fuse().run(module, PassContext(choices=replay))
     assert caught.value.code is ReasonCode.RECIPE_MISMATCH
 
 

@@ -20,7 +20,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site
-from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.driver.base import KernelRules, PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.layout import CHANNELS_LAST, KEEP, Layout, LayoutGraph, plan
 from pyc_mlir.pipelines.pyc.orders import NHWC, between, moves
@@ -60,7 +60,7 @@ def module_of(body: Callable[..., Any], *types: TensorType) -> ir.Module:
 def laid_out(module: ir.Module, policy: Any = None) -> Choices:
     """Run the pass and say what it chose; the module stays valid."""
     choices = Choices(policy or ChannelsLast())
-    run_pipeline(module, "pyc-layout", PassContext(choices))
+    run_pipeline(module, "pyc-layout", PassContext(choices=choices))
     assert module.operation.verify()
     return choices
 
@@ -323,7 +323,9 @@ def decided(
     image = replace(IMAGE, dtype=weights.dtype)
     module = module_of(lambda b, x: b.conv2d(b.conv2d(x, weights), weights), image)
     choices = Choices()
-    Layout().run(module, PassContext(choices, target, kernels=kernels))
+    Layout().run(
+        module, PassContext(choices=choices, target=target, kernels=KernelRules(families=kernels))
+    )
     return [(d.chosen, "+".join(a.name for a in d.alternatives)) for d in choices.log]
 
 
@@ -361,14 +363,14 @@ def test_choices_replay_and_reasons_are_told():
     }
     assert all(a.cost is not None and a.cost.seconds > 0 for d in log for a in d.alternatives)
     choices = Choices(recipe=Recipe.from_log(log))
-    run_pipeline(replay, "pyc-layout", PassContext(choices))
+    run_pipeline(replay, "pyc-layout", PassContext(choices=choices))
     choices.require_recipe_used()
     assert str(first) == str(second) == str(replay)
 
 
 def test_a_target_of_the_pass_wins_and_must_exist():
     choices = Choices()
-    run_pipeline(module_of(conv), "pyc-layout{target=vulkan}", PassContext(choices))
+    run_pipeline(module_of(conv), "pyc-layout{target=vulkan}", PassContext(choices=choices))
     assert [d.chosen for d in choices.log] == [KEEP]
     with pytest.raises(PycError, match="expected one of") as caught:
         Layout(target="tpu")

@@ -455,7 +455,7 @@ def test_a_guard_elsewhere_is_no_part_of_attention():
 def test_a_decision_says_how_the_composite_rounds():
     reported = {}
     for name, body in {"softmax": softmax, "one pass": flax_norm, "torch": torch_attention}.items():
-        context = PassContext(Choices())
+        context = PassContext(choices=Choices())
         run(body, ATTENTION["of torch"][1] if name == "torch" else [X], context)
         decision = context.choices.log[-1]
         reported[name] = decision.alternatives[0].reason
@@ -470,11 +470,11 @@ def test_a_decision_says_how_the_composite_rounds():
 
 
 def test_a_recipe_may_keep_the_ops():
-    first = PassContext(Choices())
+    first = PassContext(choices=Choices())
     run(softmax, [X], first)
     (decision,) = first.choices.log
     recipe = Recipe({decision.site.key: KEEP})
-    again = PassContext(Choices(recipe=recipe))
+    again = PassContext(choices=Choices(recipe=recipe))
     assert "softmax" not in names(run(softmax, [X], again))
     again.choices.require_recipe_used()
 
@@ -483,6 +483,6 @@ def test_programs_without_spelled_composites_are_left_alone():
     def body(b: Any, x: Any) -> Any:
         return b.gelu(b.layernorm(b.softmax(x, axis=-1), *np.ones((2, 8), np.float32)))
 
-    context = PassContext(Choices())
+    context = PassContext(choices=Choices())
     before, after = plain(body, [X]), run(body, [X], context)
     assert str(before) == str(after) and not context.choices.log

@@ -19,10 +19,9 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.onnx.importer import import_onnx
-from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.driver.base import PassContext, Relation
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.driver.registry import PASSES
-from pyc_mlir.pipelines.driver.relations import Relation
 from pyc_mlir.pipelines.pyc import fold_norms
 from pyc_mlir.pipelines.pyc.canonicalize import identities
 from pyc_mlir.pipelines.pyc.equivalence.answers import Proof

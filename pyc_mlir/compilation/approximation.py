@@ -35,6 +35,7 @@ from pyc_mlir.dialects.numerics.approximation import (
 from pyc_mlir.dialects.numerics.rounding import Uncertain
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.dialects.ops.contraction import any_order
+from pyc_mlir.frontends.signatures import signature_of
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import AllowedError, Evidence, NotOffered
@@ -94,18 +95,20 @@ def approximates(contract: Contract) -> bool:
 
 
 def approximate(
-    module: ir.Module, signature: Signature, contract: Contract, context: PassContext
+    module: ir.Module, function: ir.Operation, contract: Contract, context: PassContext
 ) -> None:
     """Mark the products of a module that may be approximate; one decision for each candidate.
 
-    The module is the program before any pass, in the current context.
+    The module is the program before any pass, in the current context; function: its entry.
     """
     families = (*APPROXIMATED, *APPROXIMATED.values())
-    local = context.target.device == "local" and all(map(context.takes, families))
+    local = context.target.device == "local" and all(map(context.kernels.take, families))
     if not approximates(contract) or not local:
         return
     layers = list(_layers(module, context.target))
-    errors = _Errors.sampled(module, layers, signature, context.target) if layers else None
+    if not layers:
+        return
+    errors = _Errors.sampled(module, layers, signature_of(function), context.target)
     if errors is None:
         return
     layers = errors.layers

@@ -1,6 +1,6 @@
 """Plans of a program for certain shapes: chosen, lowered, and put beside the general one.
 
-    lowered = with_shape_plans(lowered, job)
+    lowered = specialized(lowered, job)
 
 The program is lowered once for each plan, with its sizes settled and narrower ranges, and becomes a
 function beside the entry. What the plans add is bounded: their number, the work of a compile
@@ -22,7 +22,7 @@ from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ir.resources import as_resource, resource_key
-from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
 from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.constant_work import lowered_constants
@@ -45,7 +45,7 @@ MOST_ADDED = 0.25
 _MOST_PREDICTED = 16
 
 
-def with_shape_plans(lowered: Lowered, job: Job, stage: Stage) -> Lowered:
+def specialized(lowered: Lowered, job: Job, stage: Stage) -> Lowered:
     """Return the program with plans for shapes, where they are asked for and pay.
 
     Raises PycError: BAD_ARGUMENT for plans of dimensions that the program lacks, RECIPE_MISMATCH.
@@ -53,7 +53,7 @@ def with_shape_plans(lowered: Lowered, job: Job, stage: Stage) -> Lowered:
     if not job.options.plans:
         return lowered
     expect = job.options.check or job.options.contract.compares
-    site = Site(SITE, lowered.graph_id or "module", work=lowered.structure_id)
+    site = lowered.site(SITE)
     recipe = job.options.recipe
     answer = None if recipe is None else recipe.choices.get(site.key)
     if recipe is not None and answer is not None:
@@ -77,7 +77,7 @@ def with_shape_plans(lowered: Lowered, job: Job, stage: Stage) -> Lowered:
     return made.lowered(Decision(site, answer, listed, by, grounds=grounds))
 
 
-def without_shape_plans(lowered: Lowered, general: Lowered, why: str) -> Lowered:
+def unspecialized(lowered: Lowered, general: Lowered, why: str) -> Lowered:
     """Return the general program alone, and say in the decision why the plans were left."""
     reason = Reason.of(ReasonCode.NO_SHAPE_PLANS, why)
     (made,) = (d for d in lowered.decisions if d.site.pass_name == SITE)
@@ -258,8 +258,8 @@ class _Merged:
             self.constants |= more
             self.plans[f"{self.general.entry}$shapes{len(self.plans)}"] = plan
             self.codes.append(lowered.code)
-            if lowered.expected is not None:
-                self.expected.append((lowered.signature, lowered.expected))
+            if lowered.answers.expected is not None:
+                self.expected.append((lowered.signature, lowered.answers.expected))
             self.decisions += [d for d in lowered.decisions if d.site.key not in made]
             self.locations |= lowered.locations
 
@@ -272,15 +272,15 @@ class _Merged:
         if not self.plans:
             return replace(self.general, decisions=decisions)
         code = merged(self.general.code, dict(zip(self.plans, self.codes, strict=True)))
-        return replace(
+        made = replace(
             self.general,
             code=code,
-            larger_bytes=self.general.larger_bytes + self.added,
             decisions=decisions,
             locations=self.locations,
+            answers=replace(self.general.answers, of_plans=tuple(self.expected)),
             shape_plans=dict(self.plans),
-            of_plans=tuple(self.expected),
         )
+        return made.with_facts(larger_bytes=self.general.facts.larger_bytes + self.added)
 
 
 def _types(lowered: Lowered) -> list[tuple[str, int]]:

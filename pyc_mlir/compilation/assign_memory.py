@@ -12,16 +12,28 @@ one is searched for that does at the least predicted seconds, or the compile is 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from math import fsum
-from typing import Any
 
-from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
+from pyc_mlir.artifact.memory import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, Shares, SmallestProgram, squeeze
-from pyc_mlir.iree.memory.call_memory import CallBytes
-from pyc_mlir.iree.memory.shares import arena_bytes, shares_of
-from pyc_mlir.iree.memory.versions import Comparison, Version, carry_out, finish, regions_of
+from pyc_mlir.iree.memory.budget import (
+    BudgetNotKept,
+    ByteBudget,
+    Shares,
+    SmallestProgram,
+    arena_bytes,
+    shares_of,
+    squeeze,
+)
+from pyc_mlir.iree.memory.versions import (
+    CallBytes,
+    Comparison,
+    Version,
+    carry_out,
+    finish,
+    regions_of,
+)
 from pyc_mlir.iree.session import CompileError, IreeSession
 from pyc_mlir.pipelines.choices.choices import (
     FALLBACK,
@@ -56,6 +68,17 @@ from pyc_mlir.pipelines.streams.sizes import ByteSize
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
+
+# Compile with PyC's memory plan in place of IREE's, wherever it is proven smaller.
+#
+# Each execution region of a module becomes a planning problem, each mode of the planner that the
+# policy asks for gives a plan, and the plans are carried out on the IR (`versions.py`). IREE's own
+# version is the reference: a plan that does not come out smaller, or whose sizes are unknown and
+# cannot be compared, is not offered. Where none of the modes is smaller, IREE's own order with our
+# reuse and packing may be. One decision a region says what was chosen, with all sizes.
+#
+# A budget is a matter of legality: only plans that keep it are offered, and where none of them
+# does, one is searched for that does at the least predicted seconds, or the compile is refused.
 
 SITE = "plan-memory"
 IREE_ORDER, WITHIN_BUDGET = "iree-order", "within-budget"
@@ -107,8 +130,8 @@ def pack_slices(slices: Sequence[Slice], enough: int = 0) -> tuple[list[int], in
     return [int(offset) for offset in packing.offsets], packing.arena_bytes
 
 
-@dataclass(frozen=True)
-class PlanRequest:
+@dataclass(frozen=True, kw_only=True)
+class MemoryRequest:
     """A request to plan a module: the planner, the policy among its plans, and the budget.
 
     `name` is the module's in sites, `structure_id` blind to contents of constants. `only`
@@ -134,7 +157,7 @@ class _Offer:
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class AssignedMemory:
     """The plans of a module that were carried out: their decisions and the report.
 
     added_seconds: by which the chosen plans of one function are slower than the preferred ones.
@@ -148,36 +171,26 @@ class MemoryPlan:
     reference: Mapping[str, CallBytes | None] = field(default_factory=dict)
 
 
-def plan_memory(
-    session: IreeSession, target: Target, request: PlanRequest, ranges: Ranges
-) -> MemoryPlan:
+def assign_memory(
+    session: IreeSession, target: Target, request: MemoryRequest, ranges: Ranges
+) -> AssignedMemory:
     """Take the session's module from `to_async` to the end of phase `stream`.
 
     Raises BudgetNotKept, and CompileError as IREE's phase does.
     """
-    planning = _Planning(session, session.module, target, request, ranges)
+    planning = _Planning(session, target, request, ranges)
     reference = planning.reference
-    answers = Choices(request.policy, request.recipe)
-    every: list[StreamRegion] = []
-    regions: list[StreamRegion] = []
-    offers: list[_Offer] = []
     try:
-        with session.context:
-            every = regions_of(planning.start, target, ranges, every=True)
-        regions = [r for r in every if r.can_change]
-        offers = planning.offers(regions)
+        planning.read()
+        planning.offer()
     except (PycError, ir.MLIRError) as error:
-        answers.record(planning.failure(error))
-    # The first plan offered for a region stays, also for those of further modes alone.
-    preferred = {i: p.seconds for o in reversed(offers) for i, p in o.plans.items()}
-    shares = planning.shares(offers, reference)
-    offers += planning.squeezed(regions, shares, preferred)
-    chosen = [planning.choose(r, offers, answers, shares) for r in regions if offers]
-    best = planning.joined(regions, chosen)
+        planning.give_up(error)
+    planning.squeeze()
+    best = planning.chosen()
     failed: PycError | None = None
     if not best.never_above(reference, planning.at_most):
-        failed, best = _not_proven(), reference
-    planning.check(best, preferred)
+        failed, best = PycError(ReasonCode.PLANNING_FAILED, _NOT_PROVEN), reference
+    planning.require(planning.shares([], best), best)
     try:
         finish(session, best)
     except CompileError as error:
@@ -186,47 +199,44 @@ def plan_memory(
         failed = error
         finish(session, reference)
     if failed is not None:
-        offers, chosen = [], []
-        answers = Choices(request.policy, request.recipe)
-        answers.record(planning.failure(failed))
-    taken = dict(zip((r.index for r in regions), chosen, strict=False))
-    return MemoryPlan(
-        answers.log,
-        planning.report(every, offers, taken),
-        _added(regions, taken, preferred),
+        planning.give_up(failed)
+    return AssignedMemory(
+        planning.answers.log,
+        planning.report(),
+        planning.added_seconds,
         {name: reference.needed(name) for name in reference.calls},
     )
 
 
-def _added(
-    regions: list[StreamRegion], taken: Mapping[int, _Offer | None], preferred: Mapping[int, float]
-) -> float:
-    added: dict[str, float] = {}
-    for region in regions:
-        offer, before = taken.get(region.index), preferred.get(region.index)
-        if offer is not None and before is not None:
-            more = offer.plans[region.index].seconds - before
-            added[region.function] = added.get(region.function, 0.0) + more
-    return max(0.0, *added.values()) if added else 0.0
-
-
-@dataclass(frozen=True)
 class _Planning:
-    """The module of a session after `to_async` (`start`), and how it is to be planned."""
+    """The module of a session after `to_async` (`start`), its regions, and what is offered them.
 
-    session: IreeSession
-    start: Any
-    target: Target
-    request: PlanRequest
-    ranges: Ranges
+    regions: those that plans can change, of `every`. preferred: by region, the seconds of the plan
+    that was offered first. taken: by region, what it got; None is IREE's plan.
+    """
 
-    @cached_property
-    def reference(self) -> Version:
-        """The module under IREE's own plan."""
-        return self.carried({})
+    def __init__(
+        self, session: IreeSession, target: Target, request: MemoryRequest, ranges: Ranges
+    ) -> None:
+        self.session, self.start = session, session.module
+        self.target, self.request, self.ranges = target, request, ranges
+        self.answers = Choices(request.policy, request.recipe)
+        self.every: list[StreamRegion] = []
+        self.regions: list[StreamRegion] = []
+        self.offers: list[_Offer] = []
+        self.preferred: dict[int, float] = {}
+        self.budgeted: dict[str, Shares] = {}
+        self.taken: dict[int, _Offer | None] = {}
+        self.reference = self.carried({})
+
+    def read(self) -> None:
+        """Read the regions of the module."""
+        with self.session.context:
+            self.every = regions_of(self.start, self.target, self.ranges, every=True)
+        self.regions = [r for r in self.every if r.can_change]
 
     def carried(self, plans: Plans) -> Version:
-        """Carry plans out, by region, on a copy of the module."""
+        """Carry plans out, by region, on a copy of the module; without any, IREE's own plan."""
         return carry_out(
             self.session,
             self.start,
@@ -250,32 +260,25 @@ class _Planning:
         theirs = self.reference.regions[region.index].total
         return self.at_most(ours, theirs) and not self.at_most(theirs, ours)
 
-    def offers(self, regions: list[StreamRegion]) -> list[_Offer]:
-        """Return the plans of the planner's modes, and IREE's order where none is smaller."""
-        offers = []
-        for name in dict.fromkeys((*self.request.planner.modes, *self.request.planner.also)):
-            plans = {
-                r.index: plan_region(r.problem)
-                for r in regions
-                if (plan_region := self._modes_of(r.function).get(name)) is not None
-            }
+    def offer(self) -> None:
+        """Offer the plans of the planner's modes, and IREE's order where none is smaller."""
+        planner, only, offers = self.request.planner, self.request.only, list[_Offer]()
+        for name in dict.fromkeys((*planner.modes, *planner.also)):
+            plans = {}
+            for r in self.regions:
+                own = only.get(r.function)
+                modes = planner.modes if own is None else {own: planner.also[own]}
+                if name in modes:
+                    plans[r.index] = modes[name](r.problem)
             if plans:
                 offers.append(_Offer(name, plans, self.carried(plans)))
-        left = [r for r in regions if not any(self._better(r, o) for o in offers)]
-        ordered = {
-            r.index: self.request.planner.in_waves(r.problem, r.waves) for r in left if r.exact
-        }
+        left = [r for r in self.regions if not any(self._better(r, o) for o in offers)]
+        ordered = {r.index: planner.in_waves(r.problem, r.waves) for r in left if r.exact}
         if any(
             p.arena_bytes < self.reference.regions[i].transient.nominal for i, p in ordered.items()
         ):
             offers.append(_Offer(IREE_ORDER, ordered, self.carried(ordered)))
-        return offers
-
-    def _modes_of(self, function: str) -> Mapping[str, Callable[[PlanningProblem], SchedulePlan]]:
-        """Return the modes in which the regions of a function are planned."""
-        if function not in self.request.only:
-            return self.request.planner.modes
-        return {self.request.only[function]: self.request.planner.also[self.request.only[function]]}
+        self.offers = offers
 
     def shares(self, offers: list[_Offer], version: Version) -> dict[str, Shares]:
         """Return what the budget allows the regions of each function; nothing without a budget."""
@@ -287,38 +290,36 @@ class _Planning:
         }
         return shares_of(self.request.budget, version, versions)
 
-    def squeezed(
-        self,
-        regions: list[StreamRegion],
-        shares: Mapping[str, Shares],
-        preferred: Mapping[int, float],
-    ) -> list[_Offer]:
+    def squeeze(self) -> None:
         """Plan the regions that have to be smaller than every offer. Raises BudgetNotKept."""
+        # The first plan offered for a region stays, also for those of further modes alone.
+        offered = (o.plans.items() for o in reversed(self.offers))
+        self.preferred = {i: p.seconds for plans in offered for i, p in plans}
+        self.budgeted = self.shares(self.offers, self.reference)
         plans: Plans = {}
-        proven = any(share.allowance < 0 for share in shares.values())
-        for function, share in shares.items():
+        proven = any(share.allowance < 0 for share in self.budgeted.values())
+        for function, share in self.budgeted.items():
             if share.spare < 0:
-                own = {r.index: r for r in regions if r.function == function}
-                impossible = self._squeeze(own, share, plans)
+                own = {r.index: r for r in self.regions if r.function == function}
+                impossible = self._squeezed(own, share, plans)
                 proven |= share.spare < 0 and impossible and len(share.smallest) == 1
-        requested = sum(preferred.values())
-        added = sum(p.seconds - preferred.get(i, 0.0) for i, p in plans.items())
-        self._require(shares, self.reference, (requested, requested + added), proven=proven)
-        if not plans:
-            return []
-        return [_Offer(WITHIN_BUDGET, plans, self.carried(plans))]
+        added = sum(p.seconds - self.preferred.get(i, 0.0) for i, p in plans.items())
+        self.require(self.budgeted, self.reference, added, proven=proven)
+        if plans:
+            self.offers.append(_Offer(WITHIN_BUDGET, plans, self.carried(plans)))
 
-    def _require(
+    def require(
         self,
         shares: Mapping[str, Shares],
         version: Version,
-        seconds: tuple[float, float],
+        added: float = 0.0,
         *,
+        seconds: float | None = None,
         proven: bool = False,
     ) -> None:
         """Raise BudgetNotKept unless the regions of each function fit.
 
-        seconds: predicted for what was asked for, and for the smallest that was found.
+        seconds: predicted for what was asked for, `added` beside them for the smallest found.
         """
         over = {name: share for name, share in shares.items() if share.spare < 0}
         if self.request.budget is None or not over:
@@ -328,130 +329,115 @@ class _Planning:
         name = max(without or over, key=lambda name: over[name].needed)
         outputs = version.calls[name].outputs
         known = 0 if outputs is None else outputs.largest or 0
-        need = SmallestProgram(version.constants or 0, known, over[name].needed, *seconds)
+        first = sum(self.preferred.values()) if seconds is None else seconds
+        need = SmallestProgram(
+            version.constants or 0, known, over[name].needed, first, first + added
+        )
         raise BudgetNotKept(self.request.budget, need, proven=proven, optional=not without)
 
-    def _squeeze(
-        self,
-        regions: Mapping[int, StreamRegion],
-        share: Shares,
-        plans: Plans,
-    ) -> bool:
+    def _squeezed(self, regions: Mapping[int, StreamRegion], share: Shares, plans: Plans) -> bool:
         """Fill in `plans` until the regions of one function fit; return whether one cannot."""
-        impossible = False
+        impossible, plan_within = False, self.request.planner.within
+        assert plan_within is not None
 
         def within(index: int, allowed: int) -> int:
             nonlocal impossible
-            assert self.request.planner.within is not None
             problem = regions[index].problem
             try:
-                plans[index] = self.request.planner.within(problem, allowed)
+                plans[index] = plan_within(problem, allowed)
             except BudgetRefused as refused:
                 impossible |= refused.code is ReasonCode.BUDGET_IMPOSSIBLE
-                plans[index] = self.request.planner.within(problem, refused.smallest)
+                plans[index] = plan_within(problem, refused.smallest)
             return plans[index].arena_bytes
 
         squeeze(share, list(regions), within)
         return impossible
 
-    def choose(
-        self,
-        region: StreamRegion,
-        offers: list[_Offer],
-        answers: Choices,
-        shares: Mapping[str, Shares],
-    ) -> _Offer | None:
+    def _choose(self, region: StreamRegion) -> _Offer | None:
         """Return the offer that one region takes; None is IREE's plan."""
-        theirs = self.reference.regions[region.index].total
-        seconds = _iree_seconds(region)
-        better = [o for o in offers if self._better(region, o)]
+        index, theirs = region.index, self.reference.regions[region.index].total
+        seconds, share = _iree_seconds(region), self.budgeted.get(region.function)
+        better = [o for o in self.offers if self._better(region, o)]
         iree = Alternative(
             UNPLANNED, Cost(seconds, theirs.nominal), f"{theirs} bytes, IREE's order and packing"
         )
         legal: dict[Alternative, _Offer | None] = {_alternative(region, o): o for o in better}
         legal[iree] = None
-        share = shares.get(region.function)
+
+        def size(offer: _Offer | None) -> int:
+            return arena_bytes(offer.version if offer else self.reference, index)
+
         if share is not None:
-            legal = {
-                a: o
-                for a, o in legal.items()
-                if arena_bytes(o.version if o else self.reference, region.index)
-                <= share.allowed(region.index)
-            }
+            legal = {a: o for a, o in legal.items() if size(o) <= share.allowed(index)}
         evidence = tuple(
-            PlanBytes(o.name, str(o.version.regions[region.index].total), str(theirs), o in better)
-            for o in offers
-            if region.index in o.plans
+            PlanBytes(o.name, str(o.version.regions[index].total), str(theirs), o in better)
+            for o in self.offers
+            if index in o.plans
         )
         if not legal:
             assert share is not None, "without a budget every plan is legal"
-            share.take(region.index, arena_bytes(self.reference, region.index))
-            self._require({region.function: share}, self.reference, (seconds, seconds))
-        nth, structure = f"#{region.index}", self.request.structure_id
+            share.take(index, size(None))
+            self.require({region.function: share}, self.reference, seconds=seconds)
+        nth, structure = f"#{index}", self.request.structure_id
         site = Site(SITE, self.request.name + nth, work=structure and structure + nth)
-        offer = legal[answers.choose(site, list(legal), evidence)]
+        offer = legal[self.answers.choose(site, list(legal), evidence)]
         if share is not None:
-            share.take(
-                region.index, arena_bytes(offer.version if offer else self.reference, region.index)
-            )
+            share.take(index, size(offer))
         return offer
 
-    def joined(self, regions: list[StreamRegion], chosen: list[_Offer | None]) -> Version:
+    def chosen(self) -> Version:
         """Return the module in which each region has the plan chosen for it."""
-        plans = {
-            r.index: o.plans[r.index]
-            for r, o in zip(regions, chosen, strict=False)
-            if o is not None
-        }
-        for offer in chosen:
+        if self.offers:
+            self.taken = {r.index: self._choose(r) for r in self.regions}
+        plans = {i: o.plans[i] for i, o in self.taken.items() if o is not None}
+        for offer in self.taken.values():
             if offer is not None and offer.plans == plans:
                 return offer.version
         return self.carried(plans) if plans else self.reference
 
-    def check(self, best: Version, preferred: Mapping[int, float]) -> None:
-        """Raise BudgetNotKept unless a finished choice keeps the budget."""
-        seconds = sum(preferred.values())
-        self._require(self.shares([], best), best, (seconds, seconds))
+    @property
+    def added_seconds(self) -> float:
+        """The most seconds by which the plans of one function are slower than the preferred."""
+        added: dict[str, float] = {}
+        for r in self.regions:
+            offer, before = self.taken.get(r.index), self.preferred.get(r.index)
+            if offer is not None and before is not None:
+                more = offer.plans[r.index].seconds - before
+                added[r.function] = added.get(r.function, 0.0) + more
+        return max(0.0, *added.values()) if added else 0.0
 
-    def failure(self, error: Exception) -> Decision:
-        """Return the decision for IREE's plan where planning failed."""
+    def give_up(self, error: Exception) -> None:
+        """Leave the memory to IREE's plan, with one decision that says why."""
+        self.offers, self.taken = [], {}
+        self.answers = Choices(self.request.policy, self.request.recipe)
         why = Reason.of(ReasonCode.PLANNING_FAILED, str(getattr(error, "message", error)))
-        iree = Alternative(UNPLANNED, reason="planning failed")
-        site = Site(SITE, self.request.name)
-        return Decision(site, UNPLANNED, (iree,), FALLBACK, grounds=(why,))
+        iree, site = Alternative(UNPLANNED, reason="planning failed"), Site(SITE, self.request.name)
+        self.answers.record(Decision(site, UNPLANNED, (iree,), FALLBACK, grounds=(why,)))
 
-    def report(
-        self,
-        regions: list[StreamRegion],
-        offers: list[_Offer],
-        taken: Mapping[int, _Offer | None],
-    ) -> MemoryReport:
+    def report(self) -> MemoryReport:
         """Report on the function that PyC calls: the last one, if there are two.
 
         Functions of further modes are left out. A region for which nothing was chosen shows only
         its tasks.
         """
-        calls = (r.function for r in reversed(regions) if r.function)
+        calls = (r.function for r in reversed(self.every) if r.function)
         shown = next((name for name in calls if name not in self.request.only), "")
         found = []
-        for r in regions:
+        for r in self.every:
             if r.function == shown:
                 name = f"{SITE}:{self.request.name}#{r.index}"
-                planned = r.index in taken
                 found.append(
-                    _region_report(name, r, offers, taken[r.index], self.reference)
-                    if planned
+                    _region_report(name, r, self.offers, self.taken[r.index], self.reference)
+                    if r.index in self.taken
                     else region_report(name, r.problem, {}, "")
                 )
         return MemoryReport(tuple(found), CostModel(self.target).basis)
 
 
-def _not_proven() -> PycError:
-    return PycError(
-        ReasonCode.PLANNING_FAILED,
-        "plans: expected every region to be proven at most as large as under IREE's plan, got a "
-        "region that is not once all plans are carried out; IREE's plan is used",
-    )
+_NOT_PROVEN = (
+    "plans: expected every region to be proven at most as large as under IREE's plan, got a "
+    "region that is not once all plans are carried out; IREE's plan is used"
+)
 
 
 def _iree_seconds(region: StreamRegion) -> float:

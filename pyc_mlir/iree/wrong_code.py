@@ -1,24 +1,28 @@
-"""Keep the code generators from adding a term once that every step of a reduction adds.
-
-The vectorizer of linalg in IREE 3.13 combines the vector of a reduction's terms to one value, and
-that with the accumulator. A term that is no vector, because no element of an input has part in it,
-is combined with the accumulator as it is, once for a whole tile: ``sum(clip(x, 5, 5))`` over rows
-of 7 is 5 (``reduceIfNeeded`` in MLIR's ``Vectorization.cpp``). The term need not be the program's:
-IREE's analysis of integer ranges, its folding, and the fusion of fills make such terms. One that
-depends only on loop indices is taken for a single value as well, or the vectorizer fails on it.
-
-`keep_repeats` makes of such a reduction one that the vectorizer leaves alone: the accumulator
-changes under a condition that always holds. LLVM sees that it does, and makes a product of the loop
-that is left; MLIR does not see it.
-"""
+"""Rewrites of what IREE 3.13 compiles to wrong numbers: repeated terms, contraction, stores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
+from math import prod
 from typing import Any
 
 from iree.compiler import ir
 
-from pyc_mlir.pipelines.streams.ir import dialect, index_constant, operations
+from pyc_mlir.pipelines.streams.ir import dialect, find, index_constant, operations
+
+# Keep the code generators from adding a term once that every step of a reduction adds.
+#
+# The vectorizer of linalg in IREE 3.13 combines the vector of a reduction's terms to one value, and
+# that with the accumulator. A term that is no vector, because no element of an input has part in
+# it, is combined with the accumulator as it is, once for a whole tile: ``sum(clip(x, 5, 5))`` over
+# rows of 7 is 5 (``reduceIfNeeded`` in MLIR's ``Vectorization.cpp``). The term need not be the
+# program's: IREE's analysis of integer ranges, its folding, and the fusion of fills make such
+# terms. One that depends only on loop indices is taken for a single value as well, or the
+# vectorizer fails on it.
+#
+# `keep_repeats` makes of such a reduction one that the vectorizer leaves alone: the accumulator
+# changes under a condition that always holds. LLVM sees that it does, and makes a product of the
+# loop that is left; MLIR does not see it.
 
 # The phase before IREE evaluates what depends on constants alone.
 BEFORE_CONSTANTS = "preprocessing"
@@ -197,3 +201,113 @@ def _made(name: str, result: Any, *operands: Any) -> Any:
 
 def _i64() -> Any:
     return ir.IntegerType.get_signless(64)
+
+
+# Keep code generators from contracting a product and a sum into one fused multiply-add.
+#
+# A product that several ops read is computed again next to each of them, within a dispatch and
+# across dispatches. Where one copy is contracted with the sum that reads it and another is rounded,
+# ``y = x * s`` has two values: ``y - max(y)`` is then not 0 at the maximum but what rounding took
+# off, which exceeds any bound for large x. So each product of a program is rounded. Products of
+# matrices are fused explicitly before this point (`vector.contract`, `vector.fma`) and stay fused.
+#
+# Who would contract: LLVM on CPUs, since IREE marks all sums and products with ``contract`` at the
+# end of its code generation (``AddFastMathFlags.cpp``), and Vulkan drivers, which may contract what
+# is not decorated ``NoContraction`` (SPIR-V specification, section 3.20). For CUDA, IREE marks
+# nothing, and LLVM writes instructions that round (``mul.rn``).
+
+# The phase at whose end the code of dispatches is in the dialect of its back end.
+AFTER = "executable-targets"
+_LLVM = frozenset({"llvm.fmul", "llvm.fadd", "llvm.fsub", "llvm.fneg"})
+_SPIRV = frozenset({"spirv.FMul", "spirv.FAdd", "spirv.FSub"})
+
+
+def forbid_contraction(module: Any) -> int:
+    """Forbid contraction in all executables of `module` (an operation of IREE's bindings).
+
+    To be called at the end of the phase AFTER. Returns the number of ops that changed.
+    """
+    with module.context:
+        rounded = ir.Attribute.parse("#llvm.fastmath<none>")
+        decoration = ir.UnitAttr.get()
+    changed = 0
+
+    def visit(op: Any) -> Any:
+        nonlocal changed
+        name = op.name
+        if name in _LLVM:
+            op.attributes["fastmathFlags"] = rounded
+            changed += 1
+        elif name in _SPIRV:
+            op.attributes["no_contraction"] = decoration
+            changed += 1
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    return changed
+
+
+# Keep IREE from writing too much where one element of a tensor is replaced.
+#
+# IREE 3.13 makes ``flow.tensor.store`` a fill whose length it takes from the place behind the last
+# element that is written, counted in the tensor's strides: five elements instead of one in a row of
+# four, silently, or past the end of the buffer (EncodeHostTensors, `stream.tensor.fill` with more
+# than one dimension). Along a single dimension the count is right, so the tensor is written as one.
+
+_STORE, _RESHAPE = "flow.tensor.store", "flow.tensor.reshape"
+
+
+def flatten_stores(module: Any) -> int:
+    """Rewrite the stores of `module` into tensors of several dimensions; how many.
+
+    To be called at the end of phase `flow`, which makes these stores.
+    """
+    stores = [op for op in find(module, _STORE) if len(_type(op.results[0]).shape) > 1]
+    for op in stores:
+        _flatten(op)
+    return len(stores)
+
+
+def _flatten(op: Any) -> None:
+    """Reshape to one dimension, store at the row-major place, reshape back."""
+    of = _type(op.results[0])
+    value, target, *rest = op.operands
+    dims, indices = rest[: len(rest) - len(of.shape)], rest[len(rest) - len(of.shape) :]
+    unread = list(dims)
+    with op.location, ir.InsertionPoint(op):
+        known = [not ir.ShapedType.is_dynamic_size(size) for size in of.shape]
+        sizes = [
+            _constant(size) if is_known else unread.pop(0)
+            for size, is_known in zip(of.shape, known, strict=True)
+        ]
+        place = indices[0]
+        for size, index in zip(sizes[1:], indices[1:], strict=True):
+            place = _index("addi", _index("muli", place, size), index)
+        length = [reduce(partial(_index, "muli"), sizes)] if dims else []
+        elements = ir.ShapedType.get_dynamic_size() if dims else prod(of.shape)
+        flat = ir.RankedTensorType.get([elements], of.element_type)
+        row = _segmented(_RESHAPE, flat, [target], dims, length)
+        written = _segmented(_STORE, flat, [value], [row], length, [place])
+        op.results[0].replace_all_uses_with(_segmented(_RESHAPE, of, [written], length, dims))
+    op.erase()
+
+
+def _segmented(name: str, result: Any, *operands: list[Any]) -> Any:
+    """Return the result of an op whose operands come in segments."""
+    segments = {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(o) for o in operands])}
+    flat = [value for segment in operands for value in segment]
+    return ir.Operation.create(name, [result], flat, segments).result
+
+
+def _index(kind: str, a: Any, b: Any) -> Any:
+    return ir.Operation.create(f"arith.{kind}", [ir.IndexType.get()], [a, b]).result
+
+
+def _constant(value: int) -> Any:
+    index = ir.IndexType.get()
+    attributes = {"value": ir.IntegerAttr.get(index, value)}
+    return ir.Operation.create("arith.constant", [index], [], attributes).result
+
+
+def _type(value: Any) -> Any:
+    return ir.RankedTensorType(value.type)

@@ -1,1 +1,0 @@
-"""Measurement of this CPU's figures, for `pyc-doctor --calibrate`."""

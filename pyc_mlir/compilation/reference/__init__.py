@@ -1,1 +1,0 @@
-"""The expected answers of a program: oracles, the traced function itself, and the self-check."""

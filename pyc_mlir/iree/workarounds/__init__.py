@@ -1,1 +1,0 @@
-"""Rewrites around what the pinned IREE release does otherwise than a program says."""
