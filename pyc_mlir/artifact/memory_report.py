@@ -1,6 +1,6 @@
 """The memory report of a program, which artifacts carry and tools draw.
 
-Comes in: the layouts of each execution region (`pipelines/memory/picture.py`), the
+Comes in: the layouts of each execution region (`pipelines/memory/planner/layout.py`), the
 frontier, what was chosen. Goes out: `MemoryReport`, frozen, and its JSON: the same report gives the
 same bytes. Rows are arrays, in the order of the fields, since a program may have thousands of
 buffers.
@@ -16,7 +16,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.prediction import Prediction
-from pyc_mlir.pipelines.memory.layout import ArenaLayout
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
 
 # The layout that the others are compared with, as decisions name it.

@@ -55,7 +55,7 @@ from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, CHECKED, SELECT
 from pyc_mlir.pipelines.linalg.convert_to_linalg import LARGER, ConvertToLinalg
-from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
+from pyc_mlir.pipelines.memory.pyc_problem import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk

@@ -9,10 +9,10 @@ from math import fsum, lcm
 
 import numpy as np
 
-from pyc_mlir.pipelines.memory.packing.intervals import Intervals, Ints
-from pyc_mlir.pipelines.memory.packing.pack import pack
-from pyc_mlir.pipelines.memory.planner.expansion import Expansion
+from pyc_mlir.pipelines.memory.planner.intervals import Intervals, Ints
+from pyc_mlir.pipelines.memory.planner.pack import pack
 from pyc_mlir.pipelines.memory.planner.problem import (
+    Expansion,
     Instance,
     PlanningProblem,
     SchedulePlan,

@@ -14,8 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pyc_mlir.pipelines.memory.planner.expansion import Expansion
-from pyc_mlir.pipelines.memory.planner.problem import Instance, TaskStep
+from pyc_mlir.pipelines.memory.planner.problem import Expansion, Instance, TaskStep
 from pyc_mlir.pipelines.memory.planner.storage import Storages, profile, storages
 
 # One unit of work is one step of one evaluated expansion, some 20 microseconds.

@@ -25,21 +25,20 @@ from pyc_mlir.iree.memory.call_memory import (
 from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.iree.workarounds.late_clones import advance_clones
 from pyc_mlir.iree.workarounds.own_results import separate_results
-from pyc_mlir.pipelines.memory.layout import ArenaLayout
-from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
-from pyc_mlir.pipelines.memory.on_stream.apply import (
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
+from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
+from pyc_mlir.pipelines.memory.stream_alias import Bodies, donations
+from pyc_mlir.pipelines.memory.stream_apply import (
     Packer,
     Shared,
+    WatchedPack,
     apply_plan,
     replace_packs,
     shared_bindings,
     shared_offsets,
+    watch,
 )
-from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
-from pyc_mlir.pipelines.memory.on_stream.donation import donations
-from pyc_mlir.pipelines.memory.on_stream.layout import WatchedPack, watch
-from pyc_mlir.pipelines.memory.on_stream.problem import StreamRegion, read_regions
-from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
+from pyc_mlir.pipelines.memory.stream_problem import DispatchCosts, StreamRegion, read_regions
 from pyc_mlir.pipelines.streams.ir import (
     EXECUTE,
     constant_of,

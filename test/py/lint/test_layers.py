@@ -40,7 +40,7 @@ FOLDERS = (
     *under("pipelines/pyc", "", "canonicalize", "terms", "equivalence/fields", "equivalence"),
     *under("pipelines/pyc", "recognize", "fuse", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
-    *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
+    *under("pipelines/memory", "planner", "selection", ""),
     *under(
         *("pyc_mlir", "util/captures", "util", "measure", "artifact", "profile"),
         *("runtime/selection", "runtime", "service", "serve"),

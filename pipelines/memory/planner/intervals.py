@@ -1,12 +1,11 @@
-"""The packing problem: intervals with sizes, as arrays, and a lower bound on the arena.
+"""The packing problem: intervals with sizes, as arrays, a bound on the arena, a limit of work.
 
 An interval is alive at the times lower <= t < upper. Only the order of its ends matters, so times
 are first replaced by *sections*: one for each birth that follows a death. Sizes are counted in
 *units* that every offset may be assumed to be a multiple of: pushing all intervals down makes
-each offset a sum of sizes.
-"""
+each offset a sum of sizes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -164,3 +163,29 @@ def scale(intervals: Intervals) -> tuple[Ints, int]:
     unit = int(np.gcd.reduce(intervals.padded, initial=0)) if one else intervals.granule
     unit = unit or 1
     return intervals.padded // unit, unit
+
+
+class Exhausted(Exception):
+    """The budget is spent; whoever owns the search returns the best that it has."""
+
+
+class WorkLimit:
+    """A count of work against a limit. A unit is about a microsecond of a 3 GHz core.
+
+    `stop` is asked as well, now and then: a caller with a deadline (whose result then depends on
+    the machine) gives a function that looks at a clock.
+    """
+
+    def __init__(self, limit: int, stop: Callable[[], bool] = lambda: False) -> None:
+        self.limit, self.stop = limit, stop
+        self.spent = 0
+
+    def count(self, work: float) -> None:
+        """Count `work` units that are done whatever the limit."""
+        self.spent += int(work)
+
+    def spend(self, work: float) -> None:
+        """Count `work` units. Raises Exhausted when the limit is passed."""
+        self.count(work)
+        if self.spent >= self.limit or self.stop():
+            raise Exhausted
