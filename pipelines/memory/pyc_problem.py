@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.choices.choices import Decision, Site
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.memory.planner.place import lifetimes
+from pyc_mlir.pipelines.memory.planner.place import lifetimes, of_plan
 from pyc_mlir.pipelines.memory.planner.planner import plan
 from pyc_mlir.pipelines.memory.planner.problem import (
     Buffer,
@@ -378,7 +378,8 @@ def _candidates(
 
 def _live(region: PycFunction, found: SchedulePlan) -> tuple[int, ...]:
     """Return the bytes of the values that live in each wave."""
-    lives = lifetimes(region.problem, found.waves, found.sources, found.reused).intervals
+    expansion, waves, reused = of_plan(region.problem, found)
+    lives = lifetimes(expansion.derived, waves, reused).intervals
     used = np.zeros(len(found.waves) + 1, np.int64)
     np.add.at(used, lives.lower, lives.size)
     np.add.at(used, lives.upper, -lives.size)

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyc_mlir.pipelines.streams.declared import declared_in_place
 from pyc_mlir.pipelines.streams.ir import (
     CONCURRENT,
     DISPATCH,
     EXECUTE,
     constant_of,
+    declared_in_place,
     dispatched,
     find,
     group,

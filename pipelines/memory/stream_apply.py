@@ -27,8 +27,7 @@ from pyc_mlir.pipelines.streams.ir import (
     size_value,
     ties,
 )
-from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import size_of
+from pyc_mlir.pipelines.streams.sizes import Ranges, size_of
 
 # (first step, last step, bytes) of each slice; bytes that are few enough -> (offset of each slice,
 # bytes of the arena).

@@ -19,7 +19,6 @@ from typing import Any
 from pyc_mlir.dialects.names import kernel_family
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 from pyc_mlir.pipelines.memory.stream_alias import Bodies
-from pyc_mlir.pipelines.streams.declared import declared_flops
 from pyc_mlir.pipelines.streams.ir import (
     CONCURRENT,
     DISPATCH,
@@ -27,12 +26,14 @@ from pyc_mlir.pipelines.streams.ir import (
     FRESH,
     UPDATES,
     constant_of,
+    declared_flops,
     dispatched,
     find,
     function_of,
     group,
     in_group,
     ir,
+    is_own_memory,
     is_resource,
     leaves,
     operations,
@@ -42,9 +43,7 @@ from pyc_mlir.pipelines.streams.ir import (
     symbol_of,
     ties,
 )
-from pyc_mlir.pipelines.streams.noalias import is_own_memory
-from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import ByteSize, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, size_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target

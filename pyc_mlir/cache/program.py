@@ -15,8 +15,8 @@ from pyc_mlir.cache.files import sha256, tree_digest
 from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.store import NAMES
 from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.ir.attributes import as_resource, resource_array, resource_key
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.resources import as_resource, resource_array, resource_key
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.frontends.sources import Loaded
 

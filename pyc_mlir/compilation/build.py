@@ -33,7 +33,7 @@ from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
 from pyc_mlir.compilation.reference.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
+from pyc_mlir.dialects.opdef import MAX_FOLDED_WORK
 from pyc_mlir.frontends.signatures import predicted_sizes
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry, EntryRequest
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE

@@ -20,10 +20,9 @@ from pyc_mlir.compilation.reference.self_check import expectation
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import definition_of
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.ids import OpIds, structure_of
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.dialects.util.index_ranges import CLAMPED, INDICES
 from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.signatures import (

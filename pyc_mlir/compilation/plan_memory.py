@@ -50,8 +50,7 @@ from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, ScheduleP
 from pyc_mlir.pipelines.memory.stream_apply import Packer, Slice
 from pyc_mlir.pipelines.memory.stream_problem import StreamRegion
 from pyc_mlir.pipelines.streams.ir import ir
-from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import ByteSize
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target

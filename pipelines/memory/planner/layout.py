@@ -13,8 +13,8 @@ from math import gcd
 from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.planner.place import instance_lives, instance_read, instance_written
-from pyc_mlir.pipelines.memory.planner.problem import Instance, PlanningProblem, SchedulePlan
+from pyc_mlir.pipelines.memory.planner.place import lives, of_plan
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan
 
 
 @dataclass(frozen=True)
@@ -97,24 +97,28 @@ class ArenaLayout:
 
 def layout_of_plan(problem: PlanningProblem, plan: SchedulePlan) -> ArenaLayout:
     """Return the picture of a plan that `validate` accepts."""
-    lives = instance_lives(problem, plan.waves, plan.sources)
-    placed = sorted(plan.offsets, key=lambda i: (lives[i][0], plan.offsets[i], i))
-    numbers = {instance: n for n, instance in enumerate(placed)}
-    continued = _continued(problem, plan)
+    expansion, waves, continued = of_plan(problem, plan)
+    derived, alive = expansion.derived, lives(expansion.derived, waves)
+    for task in derived.tasks:
+        continued.update(task.tied)
+    offsets = {expansion.numbers[i]: offset for i, offset in plan.offsets.items()}
+    order = sorted(offsets, key=lambda b: (alive[b][0], offsets[b], expansion.instances[b]))
+    numbers = {b: n for n, b in enumerate(order)}
     granule = gcd(*(b.alignment for b in problem.buffers if not b.pinned)) or 1
     rectangles = tuple(
         Rectangle(
             _name(problem, buffer),
             copy,
-            lives[buffer, copy][0],
-            lives[buffer, copy][1] - 1,
-            plan.offsets[buffer, copy],
-            -(-problem.buffers[buffer].size // granule) * granule,
+            alive[b][0],
+            alive[b][1] - 1,
+            offsets[b],
+            -(-derived.buffers[b].size // granule) * granule,
             problem.writer.get(buffer),
             copy > 0,
-            numbers.get(continued.get((buffer, copy), (-1, 0))),
+            numbers.get(continued.get(b, -1)),
         )
-        for buffer, copy in placed
+        for b in order
+        for buffer, copy in [expansion.instances[b]]
     )
     runs = tuple(TaskRun(s.task, s.copy, w) for w, wave in enumerate(plan.waves) for s in wave)
     return ArenaLayout(plan.arena_bytes, runs, rectangles, plan.seconds)
@@ -150,16 +154,6 @@ def layout_of_slices(
     )
     arena = max((r.offset + r.bytes for r in rectangles), default=0)
     return ArenaLayout(arena, tuple(runs), rectangles, seconds)
-
-
-def _continued(problem: PlanningProblem, plan: SchedulePlan) -> dict[Instance, Instance]:
-    """Return the instance whose storage each one continues: by reuse, or because it has to."""
-    found = dict(plan.reused)
-    for step in plan.steps:
-        for result, operand in problem.tasks[step.task].tied:
-            written = instance_written(problem, step, result)
-            found[written] = instance_read(problem, plan.sources, step, operand)
-    return found
 
 
 def _name(problem: PlanningProblem, buffer: int) -> str:

@@ -9,17 +9,14 @@ work limits, so the same arguments give the same plan; more work only adds candi
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import fsum
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.pipelines.memory.planner.place import place
+from pyc_mlir.pipelines.memory.planner.place import numbered, of_plan, place
 from pyc_mlir.pipelines.memory.planner.problem import (
-    Buffer,
     Expansion,
     Instance,
-    PlannedTask,
     PlanningProblem,
     SchedulePlan,
 )
@@ -132,8 +129,7 @@ def plan_in_waves(
     """
     problem.check()
     expansion = Expansion.of(problem, [t for wave in waves for t in wave])
-    numbers = iter(range(len(expansion.steps)))
-    places = [tuple(next(numbers) for _ in wave) for wave in waves]
+    places = numbered(waves)
     reused = choose_reuse(expansion.derived, places)
     found = place(expansion, places, reused, work_limit=work_limit, seed=seed)
     validate(problem, found)
@@ -187,8 +183,6 @@ class _Planner:
         self.plain_peak = profile(plain, range(len(problem.tasks))).peak
         self.bound = storages(problem).lower_bound
         self.plans: list[SchedulePlan] = []
-        # What each plan was packed from, by the plan's place in `plans`.
-        self.packed: list[tuple[Expansion, Sequence[Sequence[int]], dict[int, int]]] = []
         self.orders = list(self._orders())
         if not any(t.recomputable for t in problem.tasks):
             self.bound = max(self.bound, *(s.lower_bound for _, s in self.orders))
@@ -310,7 +304,6 @@ class _Planner:
         """Pack, and keep the plan."""
         plan = place(expansion, waves, reused, work_limit=work, seed=self.seed, strict=True)
         self.plans.append(plan)
-        self.packed.append((expansion, waves, reused))
         return plan
 
     def _beaten(self, peak: int, seconds: float) -> bool:
@@ -367,8 +360,8 @@ class _Planner:
     def _marked(self, found: SchedulePlan) -> SchedulePlan:
         """Pack the plan once more at length; it says whether no other one could be smaller."""
         if found.arena_bytes > max(found.lower_bound, self.bound):
-            expansion, waves, reused = self.packed[self.plans.index(found)]
-            again = place(expansion, waves, reused, work_limit=LAST_WORK, seed=self.seed)
+            packed = of_plan(self.problem, found)
+            again = place(*packed, work_limit=LAST_WORK, seed=self.seed)
             found = min(found, again, key=lambda p: p.arena_bytes)
         return replace(found, proven=found.arena_bytes <= self.bound)
 
@@ -403,23 +396,18 @@ class SharedPlans:
     ) -> SchedulePlan:
         problem.check()
         reduced = ReducedProblem.of(problem)
-        known = self._known.get((reduced.problem, key))
-        if known is None:
-            known = self._known[reduced.problem, key] = _outcome(reduced.problem, planned)
+        if (reduced.problem, key) not in self._known:
+            try:
+                found: SchedulePlan | BudgetRefused = planned(reduced.problem)
+            except BudgetRefused as refused:
+                found = refused
+            self._known[reduced.problem, key] = found
+        known = self._known[reduced.problem, key]
         if isinstance(known, BudgetRefused):
             raise known.with_traceback(None)
         carried = reduced.carried(known)
         validate(problem, carried)
         return carried
-
-
-def _outcome(
-    problem: PlanningProblem, planned: Callable[[PlanningProblem], SchedulePlan]
-) -> SchedulePlan | BudgetRefused:
-    try:
-        return planned(problem)
-    except BudgetRefused as refused:
-        return refused
 
 
 @dataclass(frozen=True)
@@ -432,7 +420,41 @@ class ReducedProblem:
     @staticmethod
     def of(problem: PlanningProblem) -> "ReducedProblem":
         """Leave out what lies outside the arena, and what no task touches."""
-        return _Reduction(problem).reduced()
+        of = tied_groups(problem)
+        pinned = {of[b] for b, buffer in enumerate(problem.buffers) if buffer.pinned}
+        outside = {b for b in range(len(problem.buffers)) if of[b] in pinned}
+        touched = {b for t in problem.tasks for b in (*t.reads, *t.writes)}
+        buffers = tuple(sorted(touched - outside))
+        number = {b: i for i, b in enumerate(buffers)}
+        # A second run would read what an update left outside.
+        updated = outside & {read for task in problem.tasks for _, read in task.tied}
+
+        def kept(pairs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+            return tuple((number[w], number[r]) for w, r in pairs if {w, r} <= number.keys())
+
+        tasks = [
+            replace(
+                task,
+                reads=tuple(number[b] for b in task.reads if b in number),
+                writes=tuple(number[b] for b in task.writes if b in number),
+                recomputable=task.recomputable
+                and not (outside.intersection(task.writes) or updated.intersection(task.reads)),
+                in_place=kept(task.in_place),
+                tied=kept(task.tied),
+                after=(),
+            )
+            for task in problem.tasks
+        ]
+        reduced = PlanningProblem(
+            tuple(tasks), tuple(problem.buffers[b] for b in buffers), problem.concurrency
+        )
+        # What has to come first although the buffers that are left do not say so.
+        needed = zip(problem.predecessors, reduced.predecessors, strict=True)
+        tasks = [
+            replace(task, after=tuple(sorted(before - implied)))
+            for task, (before, implied) in zip(tasks, needed, strict=True)
+        ]
+        return ReducedProblem(replace(reduced, tasks=tuple(tasks)), buffers)
 
     def carried(self, plan: SchedulePlan) -> SchedulePlan:
         """Carry a plan of the reduced problem over to the given one: as good, and as legal."""
@@ -446,55 +468,3 @@ class ReducedProblem:
 
     def _instance(self, instance: Instance) -> Instance:
         return self.buffers[instance[0]], instance[1]
-
-
-class _Reduction:
-    def __init__(self, problem: PlanningProblem) -> None:
-        self.problem = problem
-        of = tied_groups(problem)
-        pinned = {of[b] for b, buffer in enumerate(problem.buffers) if buffer.pinned}
-        touched = {b for t in problem.tasks for b in (*t.reads, *t.writes)}
-        self.outside = {b for b in range(len(problem.buffers)) if of[b] in pinned}
-        self.buffers = tuple(sorted(touched - self.outside))
-        self.number = {b: i for i, b in enumerate(self.buffers)}
-
-    def reduced(self) -> ReducedProblem:
-        tasks = tuple(map(self._task, self.problem.tasks))
-        problem = PlanningProblem(
-            tasks, tuple(map(self._buffer, self.buffers)), self.problem.concurrency
-        )
-        tasks = tuple(
-            replace(task, after=tuple(sorted(before - implied)))
-            for task, before, implied in zip(
-                tasks, self.problem.predecessors, problem.predecessors, strict=True
-            )
-        )
-        return ReducedProblem(replace(problem, tasks=tasks), self.buffers)
-
-    def _buffer(self, b: int) -> Buffer:
-        return self.problem.buffers[b]
-
-    def _task(self, task: PlannedTask) -> PlannedTask:
-        """`task` without what lies outside; `after` is filled in once buffers say the rest."""
-        spoils = self.outside.intersection(task.writes) or self._updated.intersection(task.reads)
-        return replace(
-            task,
-            reads=self._kept(task.reads),
-            writes=self._kept(task.writes),
-            recomputable=task.recomputable and not spoils,
-            in_place=self._pairs(task.in_place),
-            tied=self._pairs(task.tied),
-            after=(),
-        )
-
-    @cached_property
-    def _updated(self) -> set[int]:
-        """Buffers outside that some task updates: a second run would read what is there then."""
-        return self.outside & {read for task in self.problem.tasks for _, read in task.tied}
-
-    def _kept(self, buffers: Sequence[int]) -> tuple[int, ...]:
-        return tuple(self.number[b] for b in buffers if b in self.number)
-
-    def _pairs(self, pairs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-        number = self.number
-        return tuple((number[w], number[r]) for w, r in pairs if w in number and r in number)

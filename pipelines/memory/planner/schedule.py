@@ -211,21 +211,21 @@ class Schedule:
 
 
 def schedule(
-    problem: PlanningProblem, *, reuse: bool = True, work_limit: int = DEFAULT_WORK, seed: int = 0
+    problem: PlanningProblem, *, work_limit: int = DEFAULT_WORK, seed: int = 0
 ) -> Schedule:
     """Order the tasks of `problem` so that its peak in live bytes is small.
 
     Never above the peak of the problem's own order; more work never gives a greater peak; the
     same arguments give the same order.
     """
-    return schedules(problem, [work_limit], reuse=reuse, seed=seed)[0]
+    return schedules(problem, [work_limit], seed=seed)[0]
 
 
 def schedules(
-    problem: PlanningProblem, work_limits: Sequence[int], *, reuse: bool = True, seed: int = 0
+    problem: PlanningProblem, work_limits: Sequence[int], *, seed: int = 0
 ) -> list[Schedule]:
     """Return `schedule`'s answer for each of the ascending `work_limits`, in one search."""
-    return _Scheduler(storages(problem, reuse), work_limits, seed).run()
+    return _Scheduler(storages(problem), work_limits, seed).run()
 
 
 class _Scheduler:

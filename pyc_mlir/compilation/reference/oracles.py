@@ -27,9 +27,8 @@ from pyc_mlir.artifact.verification import Oracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.numerics.budget import ReferenceBudget
 from pyc_mlir.dialects.numerics.rounding import LAMBDA, Uncertain, roundoff
-from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
+from pyc_mlir.dialects.numerics.uncertain import ReferenceBudget, interpret_uncertain
 from pyc_mlir.dialects.types import accumulator, is_float
 from pyc_mlir.iree.vmvx import interpreted, summed_terms
 from pyc_mlir.runtime.array import to_device

@@ -22,7 +22,7 @@ from pyc_mlir.artifact.test_vectors import ExpectedResult, Sample, compare, make
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.numerics.rules import NUMPY_RULES
+from pyc_mlir.dialects.numerics.rounding import NUMPY_RULES
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.dialects.types import DTYPES, accumulator
 from pyc_mlir.frontends.python.trace import NumpyCall, bind, by_numpy

@@ -33,7 +33,7 @@ from pyc_mlir.dialects.ir.attributes import definition_of, params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.numerics.budget import OverBudget, ReferenceBudget
+from pyc_mlir.dialects.numerics.uncertain import OverBudget, ReferenceBudget
 from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.ops.contraction import any_order
 from pyc_mlir.pipelines.choices.contract import ROUNDING

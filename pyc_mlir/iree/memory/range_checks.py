@@ -10,7 +10,7 @@ from typing import Any
 from pyc_mlir.iree.memory.arena_entry import function_named
 from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.pipelines.streams.ir import index_constant, ir
-from pyc_mlir.pipelines.streams.ranges import Ranges
+from pyc_mlir.pipelines.streams.sizes import Ranges
 
 # MLIR's numbers of the predicates "unsigned and at most", "... at least".
 _AT_MOST, _AT_LEAST = 7, 9

@@ -48,8 +48,7 @@ from pyc_mlir.pipelines.streams.ir import (
     maker,
     resources,
 )
-from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import ByteSize, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, size_of
 from pyc_mlir.pipelines.target.target import Target
 
 # IREE's stream phase in four parts; a plan's order goes in after the first one, its offsets after

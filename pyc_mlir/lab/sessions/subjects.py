@@ -21,8 +21,7 @@ from pyc_mlir.lab.sessions.reference import Described, Reference, described
 from pyc_mlir.lab.sessions.session import MeasuredProgram
 from pyc_mlir.lab.sessions.works import PASSES, work_module
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.target.work import Work
-from pyc_mlir.pipelines.target.work_text import parse_work
+from pyc_mlir.pipelines.target.work import Work, parse_work
 from pyc_mlir.util.checksum import digest
 
 # The share of results that must be finite for data to be of use.

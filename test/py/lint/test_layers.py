@@ -39,7 +39,7 @@ FOLDERS = (
     *under("pipelines/kernels/families", "", "conv", "int8", "approximate", "movement", "packed"),
     *under("pipelines/pyc", "", "canonicalize", "terms", "equivalence/fields", "equivalence"),
     *under("pipelines/pyc", "recognize", "fuse", "chunk"),
-    *under("pipelines/linalg", "base", "scalar", "ops", ""),
+    *under("pipelines/linalg", ""),
     *under("pipelines/memory", "planner", "selection", ""),
     *under(
         *("pyc_mlir", "util/captures", "util", "measure", "artifact", "profile"),

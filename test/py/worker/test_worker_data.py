@@ -36,7 +36,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.choices.policies import load_policy
-from pyc_mlir.pipelines.shapes.demand import Demand
+from pyc_mlir.pipelines.shapes.choose import Demand
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools.cli.common import UsageError

@@ -4,18 +4,22 @@ from collections.abc import Sequence
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.movement import END, START, slice_length
-from pyc_mlir.pipelines.linalg.base import structured as linalg
-from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
-from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, compare_index, lowers
-from pyc_mlir.pipelines.linalg.base.structured import extract, insert, pointwise, sum_of
-from pyc_mlir.pipelines.linalg.ops.creation import as_index, loop_index
-from pyc_mlir.pipelines.linalg.ops.elementwise import stretched
-from pyc_mlir.pipelines.linalg.scalar import scalar
+from pyc_mlir.pipelines.linalg import structured as linalg
+from pyc_mlir.pipelines.linalg.elementwise import stretched
+from pyc_mlir.pipelines.linalg.functions import Number, read
+from pyc_mlir.pipelines.linalg.lowering import (
+    LoweredDim,
+    LoweredTensor,
+    Lowering,
+    lowers,
+    product,
+)
+from pyc_mlir.pipelines.linalg.structured import extract, insert, pointwise, sum_of
 
 
 @lowers("transpose")
 def transpose(
-    lowering: Lowering, name: str, x: LoweredTensor, *, permutation: tuple[int, ...]
+    lowering: Lowering, x: LoweredTensor, *, permutation: tuple[int, ...]
 ) -> LoweredTensor:
     """Return a copy with a permuted index map."""
     dims = [x.dims[p] for p in permutation]
@@ -24,9 +28,7 @@ def transpose(
 
 
 @lowers("reshape")
-def reshape(
-    lowering: Lowering, name: str, x: LoweredTensor, *, shape: tuple[int, ...]
-) -> LoweredTensor:
+def reshape(lowering: Lowering, x: LoweredTensor, *, shape: tuple[int, ...]) -> LoweredTensor:
     """collapse_shape and expand_shape; -1 is the quotient of the sizes."""
     dims = [
         x.dims[-2 - d] if d <= -2 else LoweredDim(d) if d >= 0 else LoweredDim(1) for d in shape
@@ -44,16 +46,15 @@ def _quotient(lowering: Lowering, total: LoweredDim, known: LoweredDim) -> Lower
     exact = total.divide(known)
     if exact is not None:
         return exact
-    one = lowering.number(1)
-    divisor = lowering.arith("maxsi", lowering.size(known), one)
-    quotient = lowering.atom(lowering.arith("divui", lowering.size(total), divisor))
+    divisor = lowering.count(known).at_least(1)
+    quotient = lowering.atom(lowering.count(total) // divisor)
     lowering.require_equal(total, quotient * known, "sizes of a reshape")
     return quotient
 
 
 @lowers("broadcast_to")
 def broadcast_to(
-    lowering: Lowering, name: str, x: LoweredTensor, *like: LoweredTensor, shape: tuple[int, ...]
+    lowering: Lowering, x: LoweredTensor, *like: LoweredTensor, shape: tuple[int, ...]
 ) -> LoweredTensor:
     """Return a copy whose map leaves out the stretched dimensions."""
     aligned = (LoweredDim(1),) * (len(shape) - x.rank) + x.dims
@@ -70,7 +71,6 @@ def broadcast_to(
 @lowers("pad")
 def pad(
     lowering: Lowering,
-    name: str,
     x: LoweredTensor,
     *,
     low: tuple[int, ...],
@@ -83,7 +83,7 @@ def pad(
 
 @lowers("concat")
 def concat(
-    lowering: Lowering, name: str, lhs: LoweredTensor, rhs: LoweredTensor, *, axis: int
+    lowering: Lowering, lhs: LoweredTensor, rhs: LoweredTensor, *, axis: int
 ) -> LoweredTensor:
     """Insert into one uninitialized tensor; a part that is a concatenation not yet emitted gives
     its own parts.
@@ -107,13 +107,13 @@ def _parts(lowering: Lowering, x: LoweredTensor, axis: int) -> tuple[LoweredTens
 
 @lowers("update_slice")
 def update_slice(
-    lowering: Lowering, name: str, x: LoweredTensor, update: LoweredTensor, starts: LoweredTensor
+    lowering: Lowering, x: LoweredTensor, update: LoweredTensor, starts: LoweredTensor
 ) -> LoweredTensor:
     """tensor.insert_slice at clamped offsets."""
     for i, (have, want) in enumerate(zip(x.dims, update.dims, strict=True)):
         if have != want and (have.static is None or want.static is None):
-            sizes = lowering.size(want), lowering.size(have)
-            lowering.check("sle", *sizes, f"update_slice: dimension {i} of the update")
+            sizes = lowering.count(want), lowering.count(have)
+            lowering.check("le", *sizes, f"update_slice: dimension {i} of the update")
     offsets = [_clamped_start(lowering, x, update, starts, i) for i in range(x.rank)]
     return insert(lowering, update, x, offsets)
 
@@ -127,21 +127,14 @@ def _clamped_start(
         return LoweredDim(0)
     if starts.array is not None and have.static is not None and want.static is not None:
         return LoweredDim(min(max(int(starts.array[axis]), 0), have.static - want.static))
-    element = scalar.emit(
-        "tensor.extract",
-        lowering.value(starts),
-        lowering.number(axis),
-        result=lowering.element(starts.dtype),
-    )
-    room = lowering.arith("subi", lowering.size(have), lowering.size(want))
-    start = lowering.arith("maxsi", as_index(element), lowering.number(0))
-    return lowering.atom(lowering.arith("minsi", start, room))
+    element = read(lowering.value(starts), lowering.index_of(axis))
+    room = lowering.count(have) - lowering.count(want)
+    return lowering.atom(lowering.at(element.value).at_least(0).at_most(room))
 
 
 @lowers("slice")
 def slice_(
     lowering: Lowering,
-    name: str,
     x: LoweredTensor,
     *,
     starts: tuple[int, ...],
@@ -172,28 +165,23 @@ def _bounds(
         return LoweredDim(max(indices[0], 0) if length else 0), LoweredDim(length)
     if step == 1 and (start in omitted or start == 0) and stop in omitted:
         return LoweredDim(0), size
-    least = lowering.number(0 if step > 0 else -1)
-    most = lowering.size(size)
+    # Bounds are counted from the front and clamped, as Python does.
+    least, most = lowering.index_of(0 if step > 0 else -1), lowering.count(size)
     if step < 0:
-        most = lowering.arith("subi", most, lowering.number(1))
+        most = most - 1
+
+    def clamped(bound: int) -> Number:
+        counted = lowering.index_of(bound)
+        if bound < 0:
+            counted = counted + lowering.count(size)
+        return counted.at_least(least).at_most(most)
+
     default = (least, most) if step > 0 else (most, least)
-    first = default[0] if start in omitted else _clamp(lowering, size, start, least, most)
-    last = default[1] if stop in omitted else _clamp(lowering, size, stop, least, most)
-    span = lowering.arith("subi", last, first)
-    length = lowering.arith("ceildivsi", span, lowering.number(step))
-    length = lowering.arith("maxsi", length, lowering.number(0))
-    begin = lowering.arith("maxsi", first, lowering.number(0))
+    first = default[0] if start in omitted else clamped(start)
+    last = default[1] if stop in omitted else clamped(stop)
+    length = (last - first).make("arith.ceildivsi", step).at_least(0)
+    begin = first.at_least(0)
     return lowering.atom(begin), lowering.atom(length)
-
-
-def _clamp(
-    lowering: Lowering, size: LoweredDim, bound: int, least: ir.Value, most: ir.Value
-) -> ir.Value:
-    """Return a slice bound counted from the front and clamped, as Python does."""
-    value = lowering.number(bound)
-    if bound < 0:
-        value = lowering.arith("addi", value, lowering.size(size))
-    return lowering.arith("minsi", lowering.arith("maxsi", value, least), most)
 
 
 def _backwards(
@@ -205,54 +193,40 @@ def _backwards(
 ) -> LoweredTensor:
     """out[i] = x[offset + i * step], read with tensor.extract."""
     source = lowering.value(x)
-    first = [lowering.size(o) for o in offsets]
-    strides = [lowering.number(s) for s in steps]
+    first = [lowering.count(o) for o in offsets]
+    strides = [lowering.index_of(s) for s in steps]
 
     def body(_: ir.Value) -> ir.Value:
-        indices = [
-            lowering.arith("addi", f, lowering.arith("muli", loop_index(i), s))
-            for i, (f, s) in enumerate(zip(first, strides, strict=True))
-        ]
-        return scalar.emit("tensor.extract", source, *indices, result=lowering.element(x.dtype))
+        places = zip(first, range(x.rank), strides, strict=True)
+        return read(source, *(f + lowering.loop(i) * s for f, i, s in places)).value
 
     return pointwise(lowering, [], sizes, x.dtype, body)
 
 
-def _require_elements(
-    lowering: Lowering, size: ir.Value, dim: LoweredDim, taken: LoweredDim
-) -> None:
-    """Check that an axis from which something is taken has elements."""
-    if dim.static is None and taken.static is None:
-        some = lowering.arith("minsi", lowering.size(taken), lowering.number(1))
-        lowering.check("sle", some, size, "gather: size of the axis and number of indices")
-    elif dim.static is None and taken.static:
-        lowering.check("sgt", size, lowering.number(0), "gather: size of the axis")
-
-
 @lowers("gather")
 def gather(
-    lowering: Lowering, name: str, x: LoweredTensor, indices: LoweredTensor, *, axis: int
+    lowering: Lowering, x: LoweredTensor, indices: LoweredTensor, *, axis: int
 ) -> LoweredTensor:
     """Read x at a wrapped and clamped index for each element."""
     axis %= x.rank
     dims = [*x.dims[:axis], *indices.dims, *x.dims[axis + 1 :]]
     source = lowering.value(x)
-    size = lowering.size(x.dims[axis])
-    zero = lowering.number(0)
-    last = lowering.arith("subi", size, lowering.number(1))
-    _require_elements(lowering, size, x.dims[axis], product(indices.dims))
+    size = lowering.count(x.dims[axis])
+    last = size - 1
+    taken = product(indices.dims)
+    # An axis from which something is taken has elements.
+    if x.dims[axis].static is None and taken.static is None:
+        some = lowering.count(taken).at_most(1)
+        lowering.check("le", some, size, "gather: size of the axis and number of indices")
+    elif x.dims[axis].static is None and taken.static:
+        lowering.check("gt", size, 0, "gather: size of the axis")
     after = axis + indices.rank
 
     def body(index: ir.Value, _: ir.Value) -> ir.Value:
-        position = as_index(index, indices.dtype)
-        negative = compare_index("slt", position, zero)
-        position = scalar.select(negative, lowering.arith("addi", position, size), position)
-        position = lowering.arith("minsi", lowering.arith("maxsi", position, zero), last)
-        before = [loop_index(i) for i in range(axis)]
-        behind = [loop_index(after + i) for i in range(x.rank - axis - 1)]
-        return scalar.emit(
-            "tensor.extract", source, *before, position, *behind, result=lowering.element(x.dtype)
-        )
+        position = lowering.at(index, indices.dtype)
+        position = position.compare("lt", 0).where(position + size, position)
+        position = position.at_least(0).at_most(last)
+        behind = lowering.loops(after, after + x.rank - axis - 1)
+        return read(source, *lowering.loops(0, axis), position, *behind).value
 
-    loops = list(range(axis, after))
-    return pointwise(lowering, [(indices, loops)], dims, x.dtype, body)
+    return pointwise(lowering, [(indices, range(axis, after))], dims, x.dtype, body)

@@ -10,8 +10,14 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product, reassociation
-from pyc_mlir.pipelines.linalg.base.lowering import Index, LoweredTensor, Lowering
+from pyc_mlir.pipelines.linalg.lowering import (
+    Index,
+    LoweredDim,
+    LoweredTensor,
+    Lowering,
+    product,
+    reassociation,
+)
 
 Body = Callable[..., Sequence[ir.Value]]
 PARALLEL, REDUCTION = "parallel", "reduction"
@@ -269,7 +275,7 @@ def grow(lowering: Lowering, dim: LoweredDim, by: int) -> LoweredDim:
         return dim
     if dim.static is not None:
         return LoweredDim(dim.static + by)
-    return lowering.atom(lowering.arith("addi", lowering.size(dim), lowering.number(by)))
+    return lowering.atom(lowering.count(dim) + by)
 
 
 def static_or_dynamic(dims: Sequence[LoweredDim]) -> ir.Attribute:
@@ -282,7 +288,7 @@ def sum_of(lowering: Lowering, a: LoweredDim, b: LoweredDim) -> LoweredDim:
     """Return the sum of two sizes: a multiple of what both are multiples of, or computed."""
     if a.atoms == b.atoms:
         return LoweredDim(a.coefficient + b.coefficient, a.atoms)
-    return lowering.atom(lowering.arith("addi", lowering.size(a), lowering.size(b)))
+    return lowering.atom(lowering.count(a) + lowering.count(b))
 
 
 def emit_joined(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:

@@ -8,10 +8,17 @@ import numpy as np
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.reduction import COMBINATIONS, Reduction
-from pyc_mlir.dialects.types import I64, accumulator, is_float, is_unsigned, lowest
-from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
-from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, compare_index, lowers
-from pyc_mlir.pipelines.linalg.base.structured import (
+from pyc_mlir.dialects.types import BOOL, I64, accumulator, is_float, is_unsigned, lowest
+from pyc_mlir.pipelines.linalg import scalar
+from pyc_mlir.pipelines.linalg.functions import Number, read, select
+from pyc_mlir.pipelines.linalg.lowering import (
+    LoweredDim,
+    LoweredTensor,
+    Lowering,
+    lowers,
+)
+from pyc_mlir.pipelines.linalg.products import rounded
+from pyc_mlir.pipelines.linalg.structured import (
     PARALLEL,
     REDUCTION,
     fill,
@@ -19,9 +26,6 @@ from pyc_mlir.pipelines.linalg.base.structured import (
     pointwise,
     reshape,
 )
-from pyc_mlir.pipelines.linalg.ops.contraction import rounded
-from pyc_mlir.pipelines.linalg.ops.creation import index_as, loop_index
-from pyc_mlir.pipelines.linalg.scalar import scalar
 
 # By reduction that has no decomposition: what it combines by.
 _COMBINED = {
@@ -47,7 +51,7 @@ def _keep(
 
 @lowers(*_COMBINED)
 def reduce(
-    lowering: Lowering, name: str, x: LoweredTensor, *, axes: tuple[int, ...], keepdims: bool
+    lowering: Lowering, x: LoweredTensor, *, axes: tuple[int, ...], keepdims: bool, name: str
 ) -> LoweredTensor:
     """Reduce from the identity of the operation, in the accumulator's type."""
     axes = tuple(a % x.rank for a in axes)
@@ -68,9 +72,7 @@ def reduce(
 
 
 @lowers("cumulative")
-def cumulative(
-    lowering: Lowering, name: str, x: LoweredTensor, *, axis: int, reduction: str
-) -> LoweredTensor:
+def cumulative(lowering: Lowering, x: LoweredTensor, *, axis: int, reduction: str) -> LoweredTensor:
     """Accumulate in steps of 1, 2, 4, ... (Hillis and Steele, 1986); dynamic sizes over pairs."""
     axis %= x.rank
     wide = accumulator(x.dtype)
@@ -81,15 +83,35 @@ def cumulative(
     if size is None:
         start = COMBINATIONS[reduction].identity(wide)
         return rounded(lowering, _of_pairs(lowering, x, axis, combine, start), x.dtype)
-    loops = range(x.rank)
-    out = x
-    if wide != x.dtype:
-        out = pointwise(lowering, [(x, loops)], x.dims, wide, lambda v, _: scalar.widen(v, x.dtype))
+    return rounded(lowering, scan(lowering, widened(lowering, x), axis, size, combine), x.dtype)
+
+
+def widened(lowering: Lowering, x: LoweredTensor) -> LoweredTensor:
+    """Return x in the type that its sums are kept in."""
+    wide, loops = accumulator(x.dtype), range(x.rank)
+    if wide == x.dtype:
+        return x
+    return pointwise(lowering, [(x, loops)], x.dims, wide, lambda v, _: scalar.widen(v, x.dtype))
+
+
+def scan(
+    lowering: Lowering,
+    x: LoweredTensor,
+    axis: int,
+    size: int,
+    combine: Callable[[ir.Value, ir.Value], ir.Value],
+    keys: LoweredTensor | None = None,
+) -> LoweredTensor:
+    """Combine each element along an axis with all before it, in steps of 1, 2, 4, ...
+
+    keys: i64 [size]; those of other keys are left out. Hillis and Steele, "Data parallel
+    algorithms", 1986.
+    """
     step = 1
     while step < size:
-        out = _with_earlier(lowering, out, axis, step, combine)
+        x = _with_earlier(lowering, x, axis, step, combine, keys)
         step *= 2
-    return rounded(lowering, out, x.dtype)
+    return x
 
 
 def _with_earlier(
@@ -98,19 +120,24 @@ def _with_earlier(
     axis: int,
     step: int,
     combine: Callable[[ir.Value, ir.Value], ir.Value],
+    keys: LoweredTensor | None,
 ) -> LoweredTensor:
-    """out[i] = x[i - step] combined with x[i], where there is one."""
+    """out[i] = x[i - step] combined with x[i], where there is one, of the same key."""
     source = lowering.value(x)
+    key_of = None if keys is None else lowering.value(keys)
 
-    def body(mine: ir.Value, _: ir.Value) -> ir.Value:
-        before = lowering.arith("subi", loop_index(axis), lowering.number(step))
-        exists = compare_index("sge", before, lowering.number(0))
-        before = lowering.arith("maxsi", before, lowering.number(0))
-        at = [before if i == axis else loop_index(i) for i in range(x.rank)]
-        other = scalar.emit("tensor.extract", source, *at, result=mine.type)
-        return scalar.select(exists, combine(other, mine), mine)
+    def body(mine: ir.Value, *others: ir.Value) -> ir.Value:
+        before = lowering.loop(axis) - step
+        takes = before.compare("ge", 0)
+        before = before.at_least(0)
+        at = [before if i == axis else lowering.loop(i) for i in range(x.rank)]
+        other = read(source, *at).value
+        if key_of is not None:
+            takes = takes & Number(others[0]).compare("eq", read(key_of, before))
+        return select(takes.value, combine(other, mine), mine)
 
-    return pointwise(lowering, [(x, range(x.rank))], x.dims, x.dtype, body)
+    inputs = [(x, range(x.rank)), *([] if keys is None else [(keys, (axis,))])]
+    return pointwise(lowering, inputs, x.dims, x.dtype, body)
 
 
 def _of_pairs(
@@ -125,8 +152,8 @@ def _of_pairs(
     start = fill(lowering, x.dims, accumulator(x.dtype), identity)
 
     def body(value: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
-        counts = compare_index("sle", loop_index(rank), loop_index(axis))
-        return [scalar.select(counts, combine(acc, scalar.widen(value, x.dtype)), acc)]
+        counts = lowering.loop(rank).compare("le", lowering.loop(axis)).value
+        return [select(counts, combine(acc, scalar.widen(value, x.dtype)), acc)]
 
     maps = [[rank if i == axis else i for i in range(rank)], list(range(rank))]
     (out,) = generic(lowering, [x], [start], maps, [PARALLEL] * rank + [REDUCTION], body)
@@ -134,14 +161,11 @@ def _of_pairs(
 
 
 @lowers("argmax")
-def argmax(
-    lowering: Lowering, name: str, x: LoweredTensor, *, axis: int, keepdims: bool
-) -> LoweredTensor:
+def argmax(lowering: Lowering, x: LoweredTensor, *, axis: int, keepdims: bool) -> LoweredTensor:
     """Reduce pairs (best value, its index); the order of visits does not matter."""
     axis %= x.rank
     if x.dims[axis].static is None:
-        size = lowering.size(x.dims[axis])
-        lowering.check("sgt", size, lowering.number(0), f"argmax: size of axis {axis}")
+        lowering.check("gt", lowering.count(x.dims[axis]), 0, f"argmax: size of axis {axis}")
     kept, iterators = _layout(x, (axis,))
     dims = [x.dims[i] for i in kept]
     wide = accumulator(x.dtype)
@@ -150,9 +174,9 @@ def argmax(
 
     def body(value: ir.Value, top: ir.Value, position: ir.Value) -> Sequence[ir.Value]:
         value = scalar.widen(value, x.dtype)
-        here = index_as(loop_index(axis), I64)
+        here = lowering.loop(axis).word().value
         better = _precedes(value, here, top, position, x.dtype)
-        return [scalar.select(better, value, top), scalar.select(better, here, position)]
+        return [select(better, value, top), select(better, here, position)]
 
     loops = list(range(x.rank))
     _, out = generic(lowering, [x], [best, where], [loops, kept, kept], iterators, body)
@@ -163,12 +187,12 @@ def _precedes(
     value: ir.Value, here: ir.Value, top: ir.Value, position: ir.Value, dtype: np.dtype
 ) -> ir.Value:
     """value beats top, or equals it at a smaller index; a NaN equals NaNs and beats the rest."""
-    beats = scalar.compare("gt", value, top, unsigned=is_unsigned(dtype))
-    ties = scalar.compare("eq", value, top)
+    new, old = Number(value), Number(top)
+    beats = new.compare("gt", old, signed=not is_unsigned(dtype))
+    ties = new.compare("eq", old)
     if is_float(dtype):
-        nan, top_nan = (scalar.compare("unordered", v, v) for v in (value, top))
-        new_nan = scalar.emit("arith.andi", nan, scalar.apply("not", [top_nan], np.dtype(bool)))
-        beats = scalar.emit("arith.ori", beats, new_nan)
-        ties = scalar.emit("arith.ori", ties, scalar.emit("arith.andi", nan, top_nan))
-    earlier = scalar.compare("lt", here, position)
-    return scalar.emit("arith.ori", beats, scalar.emit("arith.andi", ties, earlier))
+        nan, top_nan = (v.compare("unordered", v) for v in (new, old))
+        beats = beats | (nan & Number(scalar.apply("not", [top_nan.value], BOOL)))
+        ties = ties | (nan & top_nan)
+    earlier = Number(here).compare("lt", Number(position), signed=True)
+    return (beats | (ties & earlier)).value

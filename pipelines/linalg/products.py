@@ -1,7 +1,8 @@
-"""Convolutions and poolings: named convolutions where they exist, else generic windows.
+"""Matrix products, convolutions, poolings: named ops of linalg where they fit, else contractions.
 
-The window of an output position reads ``position * stride + tap * dilation`` of the padded input.
-"""
+A product of a batched left operand with one matrix is a single larger matmul. The window of an
+output position reads ``position * stride + tap * dilation`` of the padded input. 16-bit floats are
+accumulated in f32; the rounding is an elementwise op after it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,21 +12,111 @@ import numpy as np
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.convolution import spatial, window_size
 from pyc_mlir.dialects.types import accumulator, lowest
-from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
-from pyc_mlir.pipelines.linalg.base.lowering import Index, LoweredTensor, Lowering, lowers
-from pyc_mlir.pipelines.linalg.base.structured import (
+from pyc_mlir.pipelines.linalg import scalar
+from pyc_mlir.pipelines.linalg.elementwise import ONE, broadcast_dims, broadcasting
+from pyc_mlir.pipelines.linalg.lowering import (
+    Index,
+    LoweredDim,
+    LoweredTensor,
+    Lowering,
+    lowers,
+    product,
+)
+from pyc_mlir.pipelines.linalg.structured import (
     PARALLEL,
     REDUCTION,
+    Body,
+    drop_dims,
     extract,
     fill,
     generic,
     pad,
+    pointwise,
     reshape,
     structured,
 )
-from pyc_mlir.pipelines.linalg.ops.contraction import multiply_add, rounded
-from pyc_mlir.pipelines.linalg.ops.elementwise import broadcasting
-from pyc_mlir.pipelines.linalg.scalar import scalar
+
+
+def multiply_add(dtype: np.dtype) -> Body:
+    """``acc + lhs * rhs`` in the accumulator's type."""
+    wide = accumulator(dtype)
+
+    def body(lhs: ir.Value, rhs: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
+        product = scalar.combine("mul", wide)(scalar.widen(lhs, dtype), scalar.widen(rhs, dtype))
+        return [scalar.combine("add", wide)(acc, product)]
+
+    return body
+
+
+def rounded(lowering: Lowering, x: LoweredTensor, dtype: np.dtype) -> LoweredTensor:
+    """Return an accumulator tensor in its operands' element type."""
+    if x.dtype == dtype:
+        return x
+    loops = range(x.rank)
+    return pointwise(lowering, [(x, loops)], x.dims, dtype, lambda v, _: scalar.narrow(v, dtype))
+
+
+@lowers("matmul")
+def matmul(lowering: Lowering, lhs: LoweredTensor, rhs: LoweredTensor) -> LoweredTensor:
+    """Return operands of rank 2 or more."""
+    depth = lowering.require_equal(lhs.dims[-1], rhs.dims[-2], "inner dimensions of a matmul")
+    lhs = lowering.with_dims(lhs, [*lhs.dims[:-1], depth])
+    rhs = lowering.with_dims(rhs, [*rhs.dims[:-2], depth, rhs.dims[-1]])
+    if rhs.rank > 2 and all(d == ONE for d in rhs.dims[:-2]):
+        rhs = drop_dims(lowering, rhs, range(rhs.rank - 2))
+    if rhs.rank == 2 and lhs.rank > 2:
+        rows = product(lhs.dims[:-1])
+        flat = _matmul(lowering, reshape(lowering, lhs, [rows, depth]), rhs)
+        return reshape(lowering, flat, [*lhs.dims[:-1], rhs.dims[-1]])
+    return _matmul(lowering, lhs, rhs)
+
+
+def _matmul(lowering: Lowering, lhs: LoweredTensor, rhs: LoweredTensor) -> LoweredTensor:
+    """Dispatch on the batch dimensions."""
+    batch = broadcast_dims(lowering, [lhs.dims[:-2], rhs.dims[:-2]])
+    dims = [*batch, lhs.dims[-2], rhs.dims[-1]]
+    dtype = lhs.dtype
+    zero = fill(lowering, dims, accumulator(dtype), 0)
+    if LoweredDim(0) in (*lhs.dims, *rhs.dims):
+        # Nothing to add up. With other dimensions that are dynamic, IREE divides by this one.
+        return rounded(lowering, zero, dtype)
+    same = lhs.dims[:-2] == rhs.dims[:-2]
+    if same and len(batch) <= 1:
+        name = "linalg.batch_matmul" if batch else "linalg.matmul"
+        body = multiply_add(dtype)
+        (out,) = structured(lowering, name, [lhs, rhs], [zero], {}, body)
+    else:
+        out = _contraction(lowering, lhs, rhs, zero, batch)
+    return rounded(lowering, out, dtype)
+
+
+def _contraction(
+    lowering: Lowering,
+    lhs: LoweredTensor,
+    rhs: LoweredTensor,
+    zero: LoweredTensor,
+    batch: Sequence[LoweredDim],
+) -> LoweredTensor:
+    """Emit loops over the batch, m, n, k; operands drop stretched batch dimensions."""
+    n_batch = len(batch)
+    m, n, k = n_batch, n_batch + 1, n_batch + 2
+    left, left_map = _drop_stretched(lowering, lhs, batch)
+    right, right_map = _drop_stretched(lowering, rhs, batch)
+    maps = [(*left_map, m, k), (*right_map, k, n), (*range(n_batch), m, n)]
+    iterators = [PARALLEL] * (n_batch + 2) + [REDUCTION]
+    body = multiply_add(lhs.dtype)
+    (out,) = generic(lowering, [left, right], [zero], maps, iterators, body)
+    return out
+
+
+def _drop_stretched(
+    lowering: Lowering, x: LoweredTensor, batch: Sequence[LoweredDim]
+) -> tuple[LoweredTensor, list[int]]:
+    offset = len(batch) - (x.rank - 2)
+    leading = x.dims[:-2]
+    dropped = [i for i, d in enumerate(leading) if d == ONE and batch[offset + i] != ONE]
+    kept = [offset + i for i in range(len(leading)) if i not in dropped]
+    return (drop_dims(lowering, x, dropped) if dropped else x), kept
 
 
 def pad_image(
@@ -75,13 +166,9 @@ def window_dim(
         return LoweredDim(known)
     if kernel == LoweredDim(1) and stride == 1:
         return size
-    value = lowering.size(size)
-    last_tap = lowering.arith("subi", lowering.size(kernel), lowering.number(1))
-    reach = lowering.arith("muli", last_tap, lowering.number(dilation))
-    room = lowering.arith("subi", lowering.arith("subi", value, reach), lowering.number(1))
-    steps = lowering.arith("floordivsi", room, lowering.number(stride))
-    positions = lowering.arith("addi", steps, lowering.number(1))
-    return lowering.atom(lowering.arith("maxsi", positions, lowering.number(0)))
+    room = lowering.count(size) - (lowering.count(kernel) - 1) * dilation - 1
+    positions = room.make("arith.floordivsi", stride) + 1
+    return lowering.atom(positions.at_least(0))
 
 
 def _pair(values: Sequence[int]) -> ir.Attribute:
@@ -92,7 +179,6 @@ def _pair(values: Sequence[int]) -> ir.Attribute:
 @lowers("conv2d")
 def conv2d(
     lowering: Lowering,
-    name: str,
     x: LoweredTensor,
     weight: LoweredTensor,
     *,
@@ -173,7 +259,7 @@ def _split(lowering: Lowering, dim: LoweredDim, groups: int) -> LoweredDim:
     exact = dim.divide(LoweredDim(groups))
     if exact is not None:
         return exact
-    quotient = lowering.atom(lowering.arith("divui", lowering.size(dim), lowering.number(groups)))
+    quotient = lowering.atom(lowering.count(dim) // groups)
     lowering.require_equal(dim, quotient * LoweredDim(groups), "channels and groups")
     return quotient
 
@@ -228,7 +314,6 @@ def pool(
 @lowers("max_pool2d")
 def max_pool2d(
     lowering: Lowering,
-    name: str,
     x: LoweredTensor,
     *,
     kernel: tuple[int, ...],
@@ -248,7 +333,6 @@ def max_pool2d(
 @lowers("avg_pool2d")
 def avg_pool2d(
     lowering: Lowering,
-    name: str,
     x: LoweredTensor,
     *,
     kernel: tuple[int, ...],

@@ -10,8 +10,15 @@ import numpy as np
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import storage_type
 from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float, is_unsigned
-from pyc_mlir.pipelines.linalg.base.lowering import constant_scalar
-from pyc_mlir.pipelines.linalg.scalar import f64_math, trigonometry
+from pyc_mlir.pipelines.linalg.functions import (
+    F64_FUNCTIONS,
+    Number,
+    compare,
+    constant_scalar,
+    cos,
+    emit,
+    sin,
+)
 
 Scalar = ir.Value
 BF16 = DTYPES["bf16"]
@@ -51,35 +58,7 @@ INTEGER_OPS = {
 # What differs for integers without a sign.
 UNSIGNED_OPS = {**INTEGER_OPS, "maximum": "arith.maxui", "minimum": "arith.minui"}
 # What has no such op that is exact enough over the whole range: functions of an f32 or f64.
-OWN_FUNCTIONS = {"sin": trigonometry.sin, "cos": trigonometry.cos}
-FLOAT_PREDICATES = {"eq": 1, "gt": 2, "ge": 3, "lt": 4, "le": 5, "ne": 13, "unordered": 14}
-INTEGER_PREDICATES = {"eq": 0, "ne": 1, "lt": 2, "le": 3, "gt": 4, "ge": 5}
-UNSIGNED_PREDICATES = {"eq": 0, "ne": 1, "lt": 6, "le": 7, "gt": 8, "ge": 9}
-
-
-def emit(name: str, *operands: Scalar, result: ir.Type | None = None) -> Scalar:
-    """Return one op whose result has the type of its first operand unless said otherwise."""
-    out = result if result is not None else operands[0].type
-    return ir.Operation.create(name, results=[out], operands=list(operands)).result
-
-
-def select(condition: Scalar, true_value: Scalar, false_value: Scalar) -> Scalar:
-    """arith.select."""
-    return emit("arith.select", condition, true_value, false_value, result=true_value.type)
-
-
-def compare(predicate: str, lhs: Scalar, rhs: Scalar, *, unsigned: bool = False) -> Scalar:
-    """arith.cmpf (ordered, but `ne` and `unordered`) or arith.cmpi."""
-    floats = isinstance(lhs.type, ir.FloatType)
-    integers = UNSIGNED_PREDICATES if unsigned else INTEGER_PREDICATES
-    table = FLOAT_PREDICATES if floats else integers
-    i64, i1 = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(1)
-    return ir.Operation.create(
-        "arith.cmpf" if floats else "arith.cmpi",
-        results=[i1],
-        operands=[lhs, rhs],
-        attributes={"predicate": ir.IntegerAttr.get(i64, table[predicate])},
-    ).result
+OWN_FUNCTIONS = {"sin": sin, "cos": cos}
 
 
 def widen(value: Scalar, dtype: np.dtype) -> Scalar:
@@ -98,8 +77,8 @@ def narrow(value: Scalar, dtype: np.dtype) -> Scalar:
 
 def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
     """Return the scalar form of an elementwise op on operands of one element type."""
-    if dtype == F64 and name in f64_math.FUNCTIONS:
-        return f64_math.FUNCTIONS[name](*operands)
+    if dtype == F64 and name in F64_FUNCTIONS:
+        return F64_FUNCTIONS[name](*operands)
     if name in OWN_FUNCTIONS:
         return narrow(OWN_FUNCTIONS[name](widen(operands[0], dtype)), dtype)
     if accumulator(dtype) != dtype:
@@ -108,13 +87,15 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
         return emit(FLOAT_OPS[name], *operands)
     unsigned = is_unsigned(dtype)
     if name == "div":
-        return (_unsigned_division if unsigned else _integer_division)(*operands)
+        return _divide(*operands, dtype)
     if name == "abs" and unsigned:
         return operands[0]
-    if name == "rem":
-        return _remainder(operands[0], operands[1], dtype)
+    if name == "rem":  # lhs - trunc(lhs / rhs) * rhs, with x % 0 = x
+        lhs, rhs = operands
+        whole = emit("arith.muli", _divide(lhs, rhs, dtype), rhs)
+        return emit("arith.subi", lhs, whole)
     if name in SHIFTS:
-        return _shift(name, operands[0], operands[1], dtype)
+        return _shift(name, *operands, dtype)
     if name == "neg":
         return emit("arith.subi", constant_scalar(0, operands[0].type), operands[0])
     if name == "not":
@@ -122,39 +103,28 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
     return emit((UNSIGNED_OPS if unsigned else INTEGER_OPS)[name], *operands)
 
 
-def _remainder(lhs: Scalar, rhs: Scalar, dtype: np.dtype) -> Scalar:
-    """lhs - trunc(lhs / rhs) * rhs of integers, with x % 0 = x."""
-    divide = _unsigned_division if is_unsigned(dtype) else _integer_division
-    whole = emit("arith.muli", divide(lhs, rhs), rhs)
-    return emit("arith.subi", lhs, whole)
-
-
 def _shift(name: str, lhs: Scalar, rhs: Scalar, dtype: np.dtype) -> Scalar:
     """Return a shift; counts outside of the type leave 0, or the sign."""
-    bits = 8 * dtype.itemsize
-    inside = compare("lt", rhs, constant_scalar(bits, rhs.type), unsigned=True)
+    bits, count, value = 8 * dtype.itemsize, Number(rhs), Number(lhs)
+    inside = count.compare("lt", bits)
     if name == "shift_right" and not is_unsigned(dtype):
-        return emit("arith.shrsi", lhs, select(inside, rhs, constant_scalar(bits - 1, rhs.type)))
-    zero = constant_scalar(0, lhs.type)
+        return value.make("arith.shrsi", inside.where(count, bits - 1)).value
+    zero = value.constant(0)
     op = "arith.shli" if name == "shift_left" else "arith.shrui"
-    return select(inside, emit(op, lhs, select(inside, rhs, zero)), zero)
+    return inside.where(value.make(op, inside.where(count, zero)), zero).value
 
 
-def _unsigned_division(lhs: Scalar, rhs: Scalar) -> Scalar:
-    """Divide, rounded down, with x/0 = 0: the machine's division traps on it."""
-    zero, one = (constant_scalar(v, lhs.type) for v in (0, 1))
-    by_zero = compare("eq", rhs, zero)
-    return select(by_zero, zero, emit("arith.divui", lhs, select(by_zero, one, rhs)))
-
-
-def _integer_division(lhs: Scalar, rhs: Scalar) -> Scalar:
+def _divide(lhs: Scalar, rhs: Scalar, dtype: np.dtype) -> Scalar:
     """Divide toward zero, with x/0 = 0 and MIN/-1 = MIN: the machine's division traps on both."""
-    zero, one, minus_one = (constant_scalar(v, lhs.type) for v in (0, 1, -1))
-    by_zero, by_minus_one = compare("eq", rhs, zero), compare("eq", rhs, minus_one)
-    traps = emit("arith.ori", by_zero, by_minus_one)
-    quotient = emit("arith.divsi", lhs, select(traps, one, rhs))
-    quotient = select(by_minus_one, emit("arith.subi", zero, lhs), quotient)
-    return select(by_zero, zero, quotient)
+    value, by = Number(lhs), Number(rhs)
+    zero, one = value.constant(0), value.constant(1)
+    if is_unsigned(dtype):
+        by_zero = by.compare("eq", zero)
+        return by_zero.where(zero, value // by_zero.where(one, by)).value
+    minus_one = value.constant(-1)
+    by_zero, by_minus_one = by.compare("eq", zero), by.compare("eq", minus_one)
+    quotient = value.make("arith.divsi", (by_zero | by_minus_one).where(one, by))
+    return by_zero.where(zero, by_minus_one.where(zero - value, quotient)).value
 
 
 def cast(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
@@ -170,7 +140,9 @@ def cast(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
             return _between_floats(value, source, target)
         return _saturate(widen(value, source), target)
     if is_float(target):
-        return _to_float(value, source, target)
+        # A 16-bit float is reached by way of f32, as numpy does.
+        name = "arith.uitofp" if source == BOOL or is_unsigned(source) else "arith.sitofp"
+        return narrow(emit(name, value, result=storage_type(accumulator(target))), target)
     if source == BOOL:
         return emit("arith.extui", value, result=out)
     if target.itemsize == source.itemsize:
@@ -199,26 +171,15 @@ def _to_f32(value: Scalar, *, odd: bool) -> Scalar:
     Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Trans. Comp. 57, 2008.
     IREE's own f64 to f16 may round twice, and flushes subnormal results.
     """
-    near = emit("arith.truncf", value, result=storage_type(F32))
+    near = Number(emit("arith.truncf", value, result=storage_type(F32)))
     if not odd:
-        return near
-    bits = emit("arith.bitcast", near, result=ir.IntegerType.get_signless(32))
-    size, found = (
-        emit("math.absf", v) for v in (value, emit("arith.extf", near, result=value.type))
-    )
-    one = constant_scalar(1, bits.type)
-    low = select(compare("gt", found, size), emit("arith.subi", bits, one), bits)
-    keeps = emit("arith.ori", *(compare(p, found, size) for p in ("eq", "unordered")))
-    out = select(keeps, bits, emit("arith.ori", low, one))
-    return emit("arith.bitcast", out, result=near.type)
-
-
-def _to_float(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
-    """Convert integers; a 16-bit float is reached by way of f32, as numpy does."""
-    wide = storage_type(accumulator(target))
-    name = "arith.uitofp" if source == BOOL or is_unsigned(source) else "arith.sitofp"
-    converted = emit(name, value, result=wide)
-    return narrow(converted, target)
+        return near.value
+    bits, size = near.bits(), abs(Number(value))
+    found = abs(near.make("arith.extf", result=value.type))
+    one = bits.constant(1)
+    low = found.compare("gt", size).where(bits - one, bits)
+    keeps = found.compare("eq", size) | found.compare("unordered", size)
+    return keeps.where(bits, low | one).from_bits().value
 
 
 def _to_bf16(value: Scalar) -> Scalar:
@@ -228,30 +189,25 @@ def _to_bf16(value: Scalar) -> Scalar:
     smaller type is bf16, so that nothing would be rounded, and folds ``truncf(sitofp(x))`` to one
     conversion that it has no code for.
     """
-    i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
-    bits = emit("arith.bitcast", value, result=i32)
-    half, one, shift, quiet = (constant_scalar(v, i32) for v in (0x7FFF, 1, 16, 1 << 22))
-    odd = emit("arith.andi", emit("arith.shrui", bits, shift), one)
-    rounded = emit("arith.addi", emit("arith.addi", bits, half), odd)
-    nan = compare("unordered", value, value)
-    rounded = select(nan, emit("arith.ori", bits, quiet), rounded)
-    upper = emit("arith.trunci", emit("arith.shrui", rounded, shift), result=i16)
-    return emit("arith.bitcast", upper, result=storage_type(BF16))
+    x = Number(value)
+    bits = x.bits()
+    half, one, shift, quiet = map(bits.constant, (0x7FFF, 1, 16, 1 << 22))
+    odd = (bits >> shift) & one
+    rounded = bits + half + odd
+    rounded = x.compare("unordered", x).where(bits | quiet, rounded)
+    upper = (rounded >> shift).make("arith.trunci", result=ir.IntegerType.get_signless(16))
+    return upper.make("arith.bitcast", result=storage_type(BF16)).value
 
 
 def _saturate(value: Scalar, target: np.dtype) -> Scalar:
     """Round toward zero; out of range to the nearest bound, NaN to 0 (fptosi is undefined)."""
-    out = storage_type(target)
-    info = np.iinfo(target)
-    above = compare("ge", value, constant_scalar(float(info.max + 1), value.type))
-    below = compare("lt", value, constant_scalar(float(info.min), value.type))
-    unordered = compare("unordered", value, value)
-    outside = emit("arith.ori", emit("arith.ori", above, below), unordered)
-    safe = select(outside, constant_scalar(0, value.type), value)
+    info, x = np.iinfo(target), Number(value)
+    above, below = x.compare("ge", float(info.max + 1)), x.compare("lt", float(info.min))
+    outside = above | below | x.compare("unordered", x)
     convert = "arith.fptoui" if is_unsigned(target) else "arith.fptosi"
-    converted = emit(convert, safe, result=out)
-    converted = select(above, constant_scalar(int(info.max), out), converted)
-    return select(below, constant_scalar(int(info.min), out), converted)
+    converted = outside.where(x.constant(0), x).make(convert, result=storage_type(target))
+    converted = above.where(int(info.max), converted)
+    return below.where(int(info.min), converted).value
 
 
 def combine(name: str, dtype: np.dtype) -> Callable[[Scalar, Scalar], Scalar]:

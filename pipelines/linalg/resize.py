@@ -13,12 +13,11 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.convolution import spatial
 from pyc_mlir.dialects.ops.resize import Taps, axis_taps, phase_taps, resized
 from pyc_mlir.dialects.types import accumulator
-from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
-from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, lowers
-from pyc_mlir.pipelines.linalg.base.structured import pointwise, reshape
-from pyc_mlir.pipelines.linalg.ops.contraction import rounded
-from pyc_mlir.pipelines.linalg.ops.creation import as_index, loop_index
-from pyc_mlir.pipelines.linalg.scalar import scalar
+from pyc_mlir.pipelines.linalg import scalar
+from pyc_mlir.pipelines.linalg.functions import read
+from pyc_mlir.pipelines.linalg.lowering import LoweredDim, LoweredTensor, Lowering, lowers
+from pyc_mlir.pipelines.linalg.products import rounded
+from pyc_mlir.pipelines.linalg.structured import pointwise, reshape
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +28,12 @@ class ResizeStage:
     taps: Taps
     out: LoweredDim
     factor: int | None
+
+    def growth(self, size: LoweredDim) -> float:
+        """Return the elements that one of an axis of `size` becomes."""
+        if self.factor is not None:
+            return self.factor
+        return (self.out.static or 0) / max(size.static or 1, 1)
 
     def repeats(self, size: LoweredDim) -> int | None:
         """Return how often each element of an axis of `size` repeats in a row; None otherwise."""
@@ -46,7 +51,6 @@ class ResizeStage:
 @lowers("resize")
 def resize(
     lowering: Lowering,
-    name: str,
     x: LoweredTensor,
     *,
     sizes: tuple[int, ...],
@@ -86,17 +90,10 @@ def resize(
     if None not in times:
         return _repeated(lowering, x, stages, [t or 1 for t in times])
     out, dtype = x, x.dtype if mode == "nearest" else accumulator(x.dtype)
-    for stage in sorted(stages, key=lambda s: (_growth(s, x), -s.axis)):
+    for stage in sorted(stages, key=lambda s: (s.growth(x.dims[s.axis]), -s.axis)):
         if stage.repeats(x.dims[stage.axis]) != 1:
             out = _gathered(lowering, out, stage, dtype)
     return rounded(lowering, out, x.dtype)
-
-
-def _growth(stage: ResizeStage, x: LoweredTensor) -> float:
-    """Return elements that a stage makes of one."""
-    if stage.factor is not None:
-        return stage.factor
-    return (stage.out.static or 0) / max(x.dims[stage.axis].static or 1, 1)
 
 
 def _repeated(
@@ -129,23 +126,19 @@ def _gathered(
     count = len(stage.taps.indices)
     tables = [lowering.constant(t.astype(np.int32)) for t in stage.taps.indices]
     weights = [] if stage.taps.weights is None else [w.astype(dtype) for w in stage.taps.weights]
-    source, size = lowering.value(x), lowering.size(x.dims[axis])
+    source, size = lowering.value(x), lowering.count(x.dims[axis])
 
-    def read(index: ir.Value) -> ir.Value:
-        at = as_index(index)
+    def taken(index: ir.Value) -> ir.Value:
+        at = lowering.at(index)
         if stage.factor is not None:
-            last = lowering.arith("subi", size, lowering.number(1))
-            moved = lowering.arith("addi", loop_index(axis), at)
-            at = lowering.arith("minsi", lowering.arith("maxsi", moved, lowering.number(0)), last)
-        before = [loop_index(i) for i in range(axis)]
-        after = [loop_index(place + 1 + i) for i in range(x.rank - axis - 1)]
-        value = scalar.emit(
-            "tensor.extract", source, *before, at, *after, result=lowering.element(x.dtype)
-        )
+            last = size - 1
+            at = (lowering.loop(axis) + at).at_least(0).at_most(last)
+        behind = lowering.loops(place + 1, place + x.rank - axis)
+        value = read(source, *lowering.loops(0, axis), at, *behind).value
         return value if x.dtype == dtype else scalar.widen(value, x.dtype)
 
     def body(*values: ir.Value) -> ir.Value:
-        parts = [read(v) for v in values[:count]]
+        parts = [taken(v) for v in values[:count]]
         for i, weight in enumerate(values[count : count + len(weights)]):
             parts[i] = scalar.combine("mul", dtype)(parts[i], weight)
         out = parts[0]

@@ -1,30 +1,69 @@
-"""Elementwise ops to linalg.generic, with numpy's broadcasting in the index maps.
+"""Elementwise ops to linalg.generic, with numpy's broadcasting in the index maps; ramps and sizes.
 
 A dimension of size 1 that is stretched is dropped from its operand first; dynamic dimensions that
 meet are checked to agree.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.types import BOOL, is_unsigned
-from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
-from pyc_mlir.pipelines.linalg.base.lowering import (
+from pyc_mlir.dialects.ir.irtypes import storage_type, to_mlir
+from pyc_mlir.dialects.types import BOOL, I64, TensorType, is_float, is_unsigned
+from pyc_mlir.pipelines.linalg import functions, scalar
+from pyc_mlir.pipelines.linalg.functions import Number, power_of_size, power_of_two
+from pyc_mlir.pipelines.linalg.lowering import (
+    LoweredDim,
     LoweredTensor,
     Lowering,
     PendingPointwise,
     lowers,
+    product,
 )
-from pyc_mlir.pipelines.linalg.base.structured import (
+from pyc_mlir.pipelines.linalg.structured import (
     Body,
     drop_dims,
     emit_joined,
     emit_reshape,
     pointwise,
 )
-from pyc_mlir.pipelines.linalg.scalar import scalar
+
+
+@lowers("iota")
+def iota(
+    lowering: Lowering,
+    *like: LoweredTensor,
+    shape: tuple[int, ...],
+    axis: int,
+    dtype: np.dtype,
+) -> LoweredTensor:
+    """Return the loop index, converted."""
+    dims = [like[0].dims[i] if d == -1 else LoweredDim(d) for i, d in enumerate(shape)]
+    counted = axis % len(shape)
+
+    def body(_: ir.Value) -> ir.Value:
+        index = lowering.loop(counted)
+        if not is_float(dtype):
+            return index.make("arith.index_cast", result=storage_type(dtype)).value
+        return scalar.cast(index.word().value, I64, dtype)
+
+    return pointwise(lowering, [], dims, dtype, body)
+
+
+@lowers("size")
+def size(lowering: Lowering, x: LoweredTensor, *, axes: tuple[int, ...]) -> LoweredTensor:
+    """Return the product of sizes, known or computed."""
+    total = product(x.dims[a] for a in axes)
+    if total.static is not None:
+        return lowering.constant(np.array(total.static, np.int64))
+    value = lowering.count(total).word().value
+    made = ir.Operation.create(
+        "tensor.from_elements", results=[to_mlir(TensorType((), I64))], operands=[value]
+    )
+    return LoweredTensor(I64, (), made.result)
+
 
 ONE = LoweredDim(1)
 NAMES = sorted(
@@ -138,7 +177,7 @@ def _scalar_of(
 
 
 @lowers(*NAMES)
-def elementwise(lowering: Lowering, name: str, *operands: LoweredTensor) -> LoweredTensor:
+def elementwise(lowering: Lowering, *operands: LoweredTensor, name: str) -> LoweredTensor:
     """Lower ops with one scalar form and no parameters."""
     dtype = operands[0].dtype
     return broadcasting(
@@ -148,35 +187,72 @@ def elementwise(lowering: Lowering, name: str, *operands: LoweredTensor) -> Lowe
 
 @lowers("compare")
 def compare(
-    lowering: Lowering, name: str, lhs: LoweredTensor, rhs: LoweredTensor, *, predicate: str
+    lowering: Lowering, lhs: LoweredTensor, rhs: LoweredTensor, *, predicate: str
 ) -> LoweredTensor:
     """cmpf or cmpi."""
 
     def body(a: ir.Value, b: ir.Value) -> ir.Value:
         a, b = scalar.widen(a, lhs.dtype), scalar.widen(b, rhs.dtype)
-        return scalar.compare(predicate, a, b, unsigned=is_unsigned(lhs.dtype))
+        return functions.compare(predicate, a, b, unsigned=is_unsigned(lhs.dtype))
 
     return broadcasting(lowering, [lhs, rhs], BOOL, body)
 
 
 @lowers("select")
-def select(lowering: Lowering, name: str, *operands: LoweredTensor) -> LoweredTensor:
+def select(lowering: Lowering, *operands: LoweredTensor) -> LoweredTensor:
     """arith.select."""
-    return broadcasting(lowering, operands, operands[1].dtype, scalar.select)
+    return broadcasting(lowering, operands, operands[1].dtype, functions.select)
 
 
 @lowers("bitcast")
-def bitcast(lowering: Lowering, name: str, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
+def bitcast(lowering: Lowering, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
     """arith.bitcast; nothing between integers."""
     out = lowering.element(dtype)
 
     def body(value: ir.Value) -> ir.Value:
-        return value if value.type == out else scalar.emit("arith.bitcast", value, result=out)
+        return value if value.type == out else functions.emit("arith.bitcast", value, result=out)
 
     return broadcasting(lowering, [x], dtype, body)
 
 
 @lowers("cast")
-def cast(lowering: Lowering, name: str, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
+def cast(lowering: Lowering, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
     """Return the conversions of arith, saturating."""
     return broadcasting(lowering, [x], dtype, lambda v: scalar.cast(v, x.dtype, dtype))
+
+
+@lowers("pow")
+def power(lowering: Lowering, x: LoweredTensor, y: LoweredTensor) -> LoweredTensor:
+    """Compute elementwise; the constant base 2 needs no logarithm."""
+    dtype = x.dtype
+
+    def body(a: ir.Value, b: ir.Value) -> ir.Value:
+        if x.splat == 2:
+            return scalar.narrow(power_of_two(scalar.widen(b, dtype)), dtype)
+        wide = (Number(scalar.widen(v, dtype)) for v in (a, b))
+        return scalar.narrow(raise_to(*wide, lowering.f64_math).value, dtype)
+
+    return broadcasting(lowering, [x, y], dtype, body)
+
+
+def raise_to(x: Number, y: Number, f64_math: bool) -> Number:
+    """Return x ** y for two f32 or two f64 with the signs and special values of C99 (annex F).
+
+    IREE 3.13 computes it for positive bases alone: a negative base, 0 ** 0 and odd powers of -0 are
+    wrong, in f64 also much of the rest. So |x| is raised and the sign is put on.
+    f64_math: f32 may be computed in f64; targets without it raise |x| by math.powf.
+    """
+    zero, one, half, nan = map(x.constant, (0.0, 1.0, 0.5, math.nan))
+    size = abs(x)
+    value = Number(power_of_size(size.value, y.value)) if f64_math else size.make("math.powf", y)
+    value = size.compare("eq", one).where(one, value)
+    halved = y * half
+    odd = (halved - halved.make("math.floor")).compare("eq", half)
+    negative = one.make("math.copysign", x).compare("lt", zero)
+    signed = (odd & negative).where(-value, value)
+    fractional = y.make("math.floor").compare("lt", y)
+    finite = x.compare("lt", zero) & x.constant(-math.inf).compare("lt", x)
+    signed = (finite & fractional).where(nan, signed)
+    unordered = x.compare("unordered", x) | y.compare("unordered", y)
+    certain = y.compare("eq", zero) | x.compare("eq", one)
+    return certain.where(one, unordered.where(nan, signed))

@@ -1,21 +1,102 @@
-"""The state of a conversion to linalg: tensors with their sizes, and the rules by op name.
+"""The state of a conversion to linalg: sizes, tensors with their sizes, and the rules by op name.
 
 A rule gets the `Lowering`, the operands as `LoweredTensor`s and the op's parameters, emits upstream
 ops at the current insertion point, and returns a `LoweredTensor`. Rules register themselves with
 `@lowers`.
-"""
 
-from collections.abc import Callable, Sequence
+A size is a `LoweredDim`, an integer coefficient times a product of atoms, so that equal sizes are
+known to be equal; an atom is an `index` value of the program whose size nothing else is known about
+(a dynamic dimension of an argument, a clamped slice length). [b, s, 768] collapsed is
+``768*b*s``, and expanding it again needs no check."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pyc_mlir.dialects.ir.attributes import array_of, elements_attr
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, storage_type, to_mlir
-from pyc_mlir.dialects.types import Shape, TensorType, is_unsigned, storage
-from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
+from pyc_mlir.dialects.types import I64, Shape, TensorType, is_unsigned, storage
+from pyc_mlir.pipelines.linalg.functions import Number, constant_scalar, emit
+
+
+class LoweredDim(NamedTuple):
+    """``coefficient * product(atoms)``; atoms are numbers given by `Lowering.atom`, sorted.
+
+    A named tuple, because sizes are compared and hashed all the time.
+    """
+
+    coefficient: int = 1
+    atoms: tuple[int, ...] = ()
+
+    @property
+    def static(self) -> int | None:
+        """The size when it is known."""
+        return None if self.atoms and self.coefficient else self.coefficient
+
+    def __mul__(self, other: "LoweredDim") -> "LoweredDim":  # type: ignore[override]
+        if 0 in (self.coefficient, other.coefficient):
+            return LoweredDim(0)
+        atoms = tuple(sorted(self.atoms + other.atoms))
+        return LoweredDim(self.coefficient * other.coefficient, atoms)
+
+    def divide(self, other: "LoweredDim") -> "LoweredDim | None":
+        """Return the exact quotient, or None when it is not a monomial."""
+        if other.coefficient == 0 or self.coefficient % other.coefficient:
+            return None
+        left = Counter(self.atoms)
+        left.subtract(Counter(other.atoms))
+        if any(n < 0 for n in left.values()):
+            return None
+        return LoweredDim(self.coefficient // other.coefficient, tuple(sorted(left.elements())))
+
+
+def product(dims: Iterable[LoweredDim]) -> LoweredDim:
+    """Return the product of all; 1 for none."""
+    return math.prod(dims, start=LoweredDim(1))
+
+
+def reassociation(
+    source: list[LoweredDim], target: list[LoweredDim]
+) -> list[tuple[list[int], list[int]]] | None:
+    """Split both shapes into consecutive groups of equal size, as many groups as possible.
+
+    None when the sizes cannot be shown to agree. Dimensions of size 1 at the end join the last
+    group.
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(source) and j < len(target):
+        left, right = [i], [j]
+        a, b = source[i], target[j]
+        while a != b:
+            more, elsewhere = i + 1 < len(source), j + 1 < len(target)
+            # The source group grows where it is the smaller one.
+            if more and (not elsewhere or b.divide(a) is not None):
+                i += 1
+                left.append(i)
+                a = a * source[i]
+            elif elsewhere:
+                j += 1
+                right.append(j)
+                b = b * target[j]
+            else:
+                return None
+        groups.append((left, right))
+        i, j = i + 1, j + 1
+    rest_left, rest_right = list(range(i, len(source))), list(range(j, len(target)))
+    ones = [source[k] for k in rest_left] + [target[k] for k in rest_right]
+    if any(d != LoweredDim(1) for d in ones):
+        return None
+    if (rest_left or rest_right) and groups:
+        groups[-1][0].extend(rest_left)
+        groups[-1][1].extend(rest_right)
+    return groups
 
 
 @dataclass(eq=False, slots=True)
@@ -87,12 +168,12 @@ RULES: dict[str, Rule] = {}
 
 
 def lowers(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of one or more primitive ops."""
+    """Register the rule of a primitive op; that of several ops gets the op's name by keyword."""
 
     def register(rule: Rule) -> Rule:
         for name in names:
             assert name not in RULES, f"two rules for pyc.{name}"
-            RULES[name] = rule
+            RULES[name] = rule if len(names) == 1 else partial(rule, name=name)
         return rule
 
     return register
@@ -180,9 +261,27 @@ class Lowering:
                 self._scalars[key] = constant_scalar(value, type_)
         return self._scalars[key]
 
-    def arith(self, name: str, *operands: ir.Value) -> ir.Value:
-        """Return one arith op on index values, e.g. ``arith("addi", a, b)``."""
-        return ir.Operation.create(f"arith.{name}", results=[self.index], operands=operands).result
+    # Indices.
+
+    def loop(self, number: int) -> Number:
+        """Return the index of a loop of the op whose body is emitted."""
+        i64 = ir.IntegerType.get_signless(64)
+        attributes = {"dim": ir.IntegerAttr.get(i64, number)}
+        made = ir.Operation.create("linalg.index", results=[self.index], attributes=attributes)
+        return Number(made.result, self.number)
+
+    def loops(self, begin: int, end: int) -> list[Number]:
+        """Return the indices of the loops from `begin` to before `end`."""
+        return [self.loop(i) for i in range(begin, end)]
+
+    def at(self, value: ir.Value, dtype: np.dtype = I64) -> Number:
+        """Return an integer of type `dtype` as an index."""
+        name = "arith.index_castui" if is_unsigned(dtype) else "arith.index_cast"
+        return Number(emit(name, value, result=self.index), self.number)
+
+    def index_of(self, value: int) -> Number:
+        """Return a constant index."""
+        return Number(self.number(value), self.number)
 
     # Types.
 
@@ -237,8 +336,9 @@ class Lowering:
 
     # Sizes.
 
-    def atom(self, value: ir.Value) -> LoweredDim:
-        """Return the size that an index value holds."""
+    def atom(self, index: Number) -> LoweredDim:
+        """Return the size that an index holds."""
+        value = index.value
         if value not in self._atom_of:
             self._atom_of[value] = len(self._atoms)
             self._atoms.append(value)
@@ -250,11 +350,15 @@ class Lowering:
         """Return a size as an index value."""
         if dim not in self._sizes:
             value = self.number(dim.coefficient)
-            for i, atom in enumerate(dim.atoms):
+            for i, atom_ in enumerate(self._atoms[a] for a in dim.atoms):
                 first = i == 0 and dim.coefficient == 1
-                value = self._atoms[atom] if first else self.arith("muli", value, self._atoms[atom])
+                value = atom_ if first else emit("arith.muli", value, atom_)
             self._sizes[dim] = value
         return self._sizes[dim]
+
+    def count(self, dim: LoweredDim) -> Number:
+        """Return a size as an index to compute with."""
+        return Number(self.size(dim), self.number)
 
     def sizes(self, dims: Sequence[LoweredDim]) -> list[ir.Value]:
         """Return the dynamic ones of `dims` as index values."""
@@ -262,28 +366,26 @@ class Lowering:
 
     def argument(self, value: ir.Value, type_: TensorType) -> LoweredTensor:
         """Return a tensor whose sizes are read from the value itself."""
-        dims = [
-            LoweredDim(d) if d is not None else self.atom(self._read_size(value, i))
-            for i, d in enumerate(type_.shape)
-        ]
+        dims = []
+        for axis, size in enumerate(type_.shape):
+            if size is not None:
+                dims.append(LoweredDim(size))
+                continue
+            read = emit("tensor.dim", value, self.number(axis), result=self.index)
+            dims.append(self.atom(Number(read, self.number)))
         return LoweredTensor(type_.dtype, tuple(dims), value)
-
-    def _read_size(self, value: ir.Value, axis: int) -> ir.Value:
-        return ir.Operation.create(
-            "tensor.dim", results=[self.index], operands=[value, self.number(axis)]
-        ).result
 
     def require_equal(self, a: LoweredDim, b: LoweredDim, what: str) -> LoweredDim:
         """Return the size that both are, checked unless known: `a`, or a static `b`."""
         if a != b and (a, b) not in self._checked:
             self._checked |= {(a, b), (b, a)}
-            self.check("eq", self.size(a), self.size(b), f"{what} must agree")
+            self.check("eq", self.count(a), self.count(b), f"{what} must agree")
         return b if a.static is None and b.static is not None else a
 
-    def check(self, predicate: str, lhs: ir.Value, rhs: ir.Value, message: str) -> None:
-        """Emit a run-time assertion on two index values."""
+    def check(self, predicate: str, lhs: Number, rhs: Number | int, message: str) -> None:
+        """Emit a run-time assertion on two indices."""
         self.checks += 1
-        holds = compare_index(predicate, lhs, rhs)
+        holds = lhs.compare(predicate, rhs).value
         text = ir.StringAttr.get(f"DIMENSION_MISMATCH: {message}")
         ir.Operation.create("cf.assert", operands=[holds], attributes={"msg": text})
 
@@ -319,30 +421,3 @@ class Lowering:
             )
             self._empty[key] = LoweredTensor(dtype, tuple(dims), made.result)
         return self._empty[key]
-
-
-_PREDICATES = {"eq": 0, "ne": 1, "slt": 2, "sle": 3, "sgt": 4, "sge": 5}
-
-
-def compare_index(predicate: str, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
-    """arith.cmpi on integers or indices."""
-    i64 = ir.IntegerType.get_signless(64)
-    attr = ir.IntegerAttr.get(i64, _PREDICATES[predicate])
-    i1 = ir.IntegerType.get_signless(1)
-    return ir.Operation.create(
-        "arith.cmpi", results=[i1], operands=[lhs, rhs], attributes={"predicate": attr}
-    ).result
-
-
-def constant_scalar(value: Any, type_: ir.Type) -> ir.Value:
-    """Return an arith.constant of a scalar type."""
-    is_float = isinstance(type_, (ir.F64Type, ir.F32Type, ir.F16Type, ir.BF16Type))
-    if is_float:
-        attr = ir.FloatAttr.get(type_, float(value))
-    else:
-        # The bindings take integers as signed ones.
-        width = type_.width if isinstance(type_, ir.IntegerType) else 64
-        half = 1 << (width - 1)
-        number = int(value)
-        attr = ir.IntegerAttr.get(type_, number - 2 * half if number >= half > 1 else number)
-    return ir.Operation.create("arith.constant", results=[type_], attributes={"value": attr}).result
