@@ -16,8 +16,7 @@ model's family: no pass keeps a list of ops. Nothing here needs the MLIR binding
         @staticmethod
         def reference(x, *, axis): ...
         @staticmethod
-        def decompose(b, x, *, axis): ...
-"""
+        def decompose(b, x, *, axis): ..."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -221,3 +220,28 @@ def unrounded(
     out = np.asarray(op.reference(*arrays, **bound))
     shape = [s if d is None else d for d, s in zip(expected.shape, out.shape, strict=True)]
     return out.reshape(shape), expected.dtype
+
+
+# In units of `OpDef.evaluation_work`: some two seconds of numpy, thrice that for integer products.
+MAX_FOLDED_WORK = 1 << 34
+
+
+class FoldWork:
+    """A budget of work on constants; `spent` is the work that was taken."""
+
+    def __init__(self, most: int = MAX_FOLDED_WORK) -> None:
+        self._most = most
+        self.spent = 0
+
+    def takes(
+        self, op: type[OpDef], inputs: Sequence[TensorType], out: TensorType, **params: Any
+    ) -> bool:
+        """Return whether evaluating an op is within what is left; if so, take it from there.
+
+        A result of dynamic shape takes nothing: only its operands decide how large it is.
+        """
+        work = op.evaluation_work(inputs, out, **params) if out.is_static else 0
+        if self.spent + work > self._most:
+            return False
+        self.spent += work
+        return True

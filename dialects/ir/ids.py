@@ -1,21 +1,36 @@
-"""Canonical op ids: structure decides, names and locations do not.
+"""Names of ops and programs by what they compute: canonical ids of ops, structures of functions.
 
 An op's id is ``<op>.<hash>`` where the hash covers the op, its parameters (constants by content),
 its result type and the ids of its operands (a Merkle hash). Equal computations on equal operands
 that stand twice get ``#1``, ``#2`` in program order. `pyc.*` attributes are for reading and are
-left out. The graph's own id covers the ids that it returns.
+left out. The graph's own id covers the ids that it returns. Beside each id stands one by type,
+which is blind to the contents of constants: programs of equal structure, such as a model before and
+after training, have equal ones.
 
-Beside each id stands one by type, which is blind to the contents of constants: programs of equal
-structure, such as a model before and after training, have equal ones.
-"""
+    structure_of(function).id            constants by type: a retrained model has the same
+    structure_of(function, exact=True)   constants by content, as `OpIds.graph_id` covers
+
+A structure is the canonical text of a function and that text's SHA-256. Names, locations, `pyc.*`
+attributes, the order of independent ops and that of a commutative op's operands do not matter;
+arguments count by their places. Equal ops on equal operands count once."""
 
 import hashlib
 from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.ir.attributes import array_of, attributes_of
+from pyc_mlir.dialects.ir.attributes import (
+    array_of,
+    as_resource,
+    attributes_of,
+    content_digest,
+    definition_of,
+    resource_digest,
+)
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.resources import as_resource, content_digest, resource_digest
+from pyc_mlir.dialects.opdef import Trait
+from pyc_mlir.dialects.util.canonical import Vertex, canonical_text
 
 _DIGEST = 8
 
@@ -113,3 +128,79 @@ class OpIds:
         if text is None:
             text = self._types[type_] = str(type_)
         return text
+
+
+# Counts up when the text of any program changes.
+NORMALIZER = 1
+_CONSTANT = "pyc.constant"
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A program's canonical text, and how many ops it has."""
+
+    text: str
+    ops: int
+
+    @cached_property
+    def id(self) -> str:
+        """``s1-`` and the SHA-256 of the text."""
+        return f"s{NORMALIZER}-{hashlib.sha256(self.text.encode()).hexdigest()}"
+
+
+def structure_of(function: ir.Operation, exact: bool = False) -> Structure:
+    """Return the structure of a function with a body; `exact` tells constants apart by content."""
+    reader = _Reader(exact)
+    for block in function.regions[0].blocks:
+        reader.read(block, "argument")
+    name = "graph" if exact else "structure"
+    text = f"{name} {NORMALIZER}\n{canonical_text(reader.vertices)}"
+    return Structure(text, reader.ops)
+
+
+class _Reader:
+    """Ops as vertices; ops of nested regions come before the op that they belong to."""
+
+    def __init__(self, exact: bool) -> None:
+        self.vertices: list[Vertex] = []
+        self.ops = 0
+        self._exact = exact
+        self._values: dict[ir.Value, tuple[int, int]] = {}
+
+    def read(self, block: ir.Block, arguments: str) -> int:
+        """Read a block; return the number of its last op's vertex.
+
+        `arguments` names the block's arguments: how deep it is nested, not which block it is.
+        """
+        for place, argument in enumerate(block.arguments):
+            self._values[argument] = (len(self.vertices), 0)
+            self.vertices.append(Vertex(f"{arguments} {place} {argument.type}"))
+        for op in block.operations:
+            self._visit(op.operation, f"inner {arguments}")
+        return len(self.vertices) - 1
+
+    def _visit(self, op: ir.Operation, arguments: str) -> None:
+        inner = [(self.read(b, arguments), 0) for r in op.regions for b in r.blocks]
+        operands = [self._values.get(v) or self._later(v) for v in op.operands]
+        # A constant by its type alone is one of many.
+        sharable = not inner and (self._exact or op.name != _CONSTANT)
+        for place, result in enumerate(op.results):
+            self._values[result] = (len(self.vertices), place)
+        definition = definition_of(op)
+        commutes = definition is not None and definition.has(Trait.COMMUTATIVE)
+        self.vertices.append(Vertex(self._label(op), (*operands, *inner), commutes, sharable))
+        self.ops += op.name.startswith("pyc.") and op.name != _CONSTANT
+
+    def _later(self, value: ir.Value) -> tuple[int, int]:
+        """Return a value that is made further down, where blocks form a loop: known by its type."""
+        self._values[value] = (len(self.vertices), 0)
+        self.vertices.append(Vertex(f"later {value.type}"))
+        return self._values[value]
+
+    def _label(self, op: ir.Operation) -> str:
+        types = ", ".join(str(result.type) for result in op.results)
+        if op.name == _CONSTANT and not self._exact:
+            return f"{op.name} : {types}"
+        kept = [(n, attr) for n, attr in attributes_of(op) if not n.startswith("pyc.")]
+        listed = ", ".join(f"{n}={attribute_content(attr).decode()}" for n, attr in sorted(kept))
+        return f"{op.name} {{{listed}}} : {types}"

@@ -49,8 +49,8 @@ class Site:
     """The place of a choice: the pass and the canonical id of the op; `location` is for people.
 
     `work` is the key that sites of other programs may share: the id of a kernel's work
-    (`pipelines/target/work_id.py`), the op's id with constants by type, or the structure of a whole
-    program (`dialects/ir/structure.py`). Two sites of one pass with equal `work` have the same
+    (`pipelines/target/work.py`), the op's id with constants by type, or the structure of a whole
+    program (`dialects/ir/ids.py`). Two sites of one pass with equal `work` have the same
     choice to make.
     """
 

@@ -40,7 +40,7 @@ SITE = Site("wisdom", "module")
 # The pass of rows about recipes of whole programs, and the choice of those that went by none.
 WHOLE, NO_RECIPE = "recipe", "heuristic"
 _HEAD = re.compile(rb'\{"kind":"([^"]*)","schema":(\d+),"sha256":"([^"]*)",\n"content":')
-# What `work_id` (pipelines/target/work_id.py) makes.
+# What `work_id` (pipelines/target/work.py) makes.
 _WORK = re.compile(r"w\d+-[0-9a-f]{64}")
 _REMEDY = "export it again with `pyc-tune export FILE`"
 

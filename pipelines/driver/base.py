@@ -11,8 +11,8 @@ from enum import IntEnum
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.opdef import FoldWork
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE

@@ -30,10 +30,10 @@ BUILT_IN: dict[str, tuple[str, str]] = {
     "pyc-chunk": ("pyc_mlir.pipelines.pyc.chunk.chunk", "Chunk"),
     "pyc-fuse": ("pyc_mlir.pipelines.pyc.fuse.fuse", "Fuse"),
     "pyc-select-kernels": ("pyc_mlir.pipelines.pyc.select_kernels", "SelectKernels"),
-    "pyc-remat": ("pyc_mlir.pipelines.memory.on_pyc.remat", "Remat"),
-    "pyc-plan-memory": ("pyc_mlir.pipelines.memory.on_pyc.plan_memory", "PlanMemory"),
+    "pyc-remat": ("pyc_mlir.pipelines.memory.plan_memory", "Remat"),
+    "pyc-plan-memory": ("pyc_mlir.pipelines.memory.plan_memory", "PlanMemory"),
     "convert-pyc-to-linalg": ("pyc_mlir.pipelines.linalg.convert_to_linalg", "ConvertToLinalg"),
-    "pyc-bufferize-arena": ("pyc_mlir.pipelines.memory.on_pyc.bufferize_arena", "BufferizeArena"),
+    "pyc-bufferize-arena": ("pyc_mlir.pipelines.memory.bufferize_arena", "BufferizeArena"),
 }
 
 

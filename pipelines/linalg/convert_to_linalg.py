@@ -3,33 +3,85 @@
 Composite ops are decomposed on the way. The elementwise ops of a group, and those inside a
 composite op, become one op; a group's anchor stays an op of its own. Each emitted op carries the
 location ``pyc:<canonical id>`` around the source location. Sizes that must agree at run time and
-are not known to become `cf.assert`.
-"""
+are not known to become `cf.assert`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import Builder
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir, stored_as, to_mlir
 from pyc_mlir.dialects.names import place_of
-from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.opdef import OPS, OpDef
 from pyc_mlir.dialects.types import TensorType, storage
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
-from pyc_mlir.pipelines.linalg import ops as linalg  # noqa: F401  (registers the rules)
-from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
-from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, constant_tensor
-from pyc_mlir.pipelines.linalg.ops.elementwise import emit
-from pyc_mlir.pipelines.linalg.rules import lower
+from pyc_mlir.pipelines.linalg import (  # noqa: F401  (register the rules)
+    movement,
+    ordering,
+    products,
+    reduction,
+    resize,
+)
+from pyc_mlir.pipelines.linalg.elementwise import emit
+from pyc_mlir.pipelines.linalg.lowering import (
+    RULES,
+    LoweredDim,
+    LoweredTensor,
+    Lowering,
+    constant_tensor,
+)
 from pyc_mlir.pipelines.pyc.groups import AttachedKernel, Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, params_of
 
 if TYPE_CHECKING:
     from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
+
+
+class LinalgBuilder(Builder):
+    """Emits linalg for each pyc op that is built."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self.lowering = lowering
+
+    def emit(
+        self, op: type[OpDef], operands: Sequence[LoweredTensor], params: dict[str, Any]
+    ) -> LoweredTensor:
+        """Lower the op at once."""
+        return lower(self.lowering, op.name, operands, params)
+
+    def constant(self, value: np.ndarray) -> LoweredTensor:
+        """Return a constant tensor."""
+        return self.lowering.constant(np.asarray(value))
+
+    def scalar(self, value: float, like: LoweredTensor) -> LoweredTensor:
+        """Return a rank-0 constant of the element type of `like`; equal ones are one."""
+        return self.lowering.rank_0(value, like.dtype)
+
+    def type_of(self, value: LoweredTensor) -> TensorType:
+        """Return the type of a lowered tensor."""
+        return value.type
+
+
+def lower(
+    lowering: Lowering, name: str, operands: Sequence[LoweredTensor], params: dict[str, Any]
+) -> LoweredTensor:
+    """Emit the op at the current insertion point. Raises PycError if nothing lowers it."""
+    definition = OPS[name]
+    if definition.decompose is not None:
+        out = definition.decompose(LinalgBuilder(lowering), *operands, **params)
+        if out is not None:
+            return out
+    rule = RULES.get(name)
+    if rule is None:
+        raise PycError(ReasonCode.UNSUPPORTED_OP, f"pyc.{name} has no lowering to linalg")
+    return rule(lowering, *operands, **params)
 
 
 # The statistic of how many bytes constants take more in the forms that kernels read.

@@ -24,9 +24,8 @@ from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
-from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering
-from pyc_mlir.pipelines.linalg.base.structured import reshape
+from pyc_mlir.pipelines.linalg.lowering import LoweredDim, LoweredTensor, Lowering, product
+from pyc_mlir.pipelines.linalg.structured import reshape
 from pyc_mlir.pipelines.pyc.constant_work import lowered_constants, stored_bytes
 from pyc_mlir.pipelines.pyc.groups import AttachedKernel
 

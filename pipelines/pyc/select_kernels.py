@@ -46,8 +46,7 @@ from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
-from pyc_mlir.pipelines.target.work import Work, nominal
-from pyc_mlir.pipelines.target.work_id import work_id
+from pyc_mlir.pipelines.target.work import Work, nominal, work_id
 
 IREE = "iree"
 MIB = 1 << 20

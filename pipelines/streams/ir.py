@@ -2,8 +2,7 @@
 
 Questions answered: which execution regions does a module have, which resources does an op read,
 which does it write, how large are they (as SSA values), and which results update an operand in
-place. The forms of the ops follow IREE 3.13's Stream dialect (``StreamOps.td``).
-"""
+place. The forms of the ops follow IREE 3.13's Stream dialect (``StreamOps.td``)."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,6 +10,7 @@ from typing import Any
 
 from iree.compiler import ir
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.names import ids_in
 
 __all__ = [
@@ -237,3 +237,70 @@ def leaves(block: Any) -> Iterator[Any]:
 def source_ids(op: Any) -> tuple[str, ...]:
     """Return the ids of the pyc ops that an op was made of, in the order of its location."""
     return ids_in(str(op.location))
+
+
+FLOPS, IN_PLACE = "pyc.flops", "pyc.in_place"
+
+
+def declared_flops(function: Any) -> int:
+    """Return the operations of one run, 0 where nothing is said.
+
+    Raises PycError (INVALID_IR) for an attribute that is no integer of 0 or more.
+    """
+    if FLOPS not in function.attributes:
+        return 0
+    flops = _integer(function.attributes[FLOPS])
+    if flops is None or flops < 0:
+        raise _refused(function, FLOPS, "an integer of 0 or more")
+    return flops
+
+
+def declared_in_place(function: Any, bindings: int) -> frozenset[tuple[int, int]]:
+    """Return the pairs (written, read) of a function with so many bindings; none if undeclared.
+
+    Raises PycError (INVALID_IR) for what is no list of pairs of two different bindings.
+    """
+    if IN_PLACE not in function.attributes:
+        return frozenset()
+    attribute = function.attributes[IN_PLACE]
+    pairs = [_pair(a) for a in attribute] if isinstance(attribute, ir.ArrayAttr) else [None]
+    found = frozenset(pair for pair in pairs if pair is not None)
+    inside = all(0 <= number < bindings for pair in found for number in pair)
+    if None in pairs or not inside or any(written == read for written, read in found):
+        expected = f"pairs [written, read] of different bindings below {bindings}"
+        raise _refused(function, IN_PLACE, expected)
+    return found
+
+
+def _pair(attribute: Any) -> tuple[int, int] | None:
+    numbers = list(map(_integer, attribute)) if isinstance(attribute, ir.ArrayAttr) else []
+    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+        return None
+    return numbers[0], numbers[1]
+
+
+def _integer(attribute: Any) -> int | None:
+    return attribute.value if isinstance(attribute, ir.IntegerAttr) else None
+
+
+def _refused(function: Any, name: str, expected: str) -> PycError:
+    symbol = ir.StringAttr(function.attributes["sym_name"]).value
+    return PycError(
+        ReasonCode.INVALID_IR,
+        f"kernel @{symbol}: expected `{name}` to be {expected}, got {function.attributes[name]}",
+    )
+
+
+_PASS_ON = ("stream.async.cast", "stream.async.transfer")
+
+
+def is_own_memory(value: Any) -> bool:
+    """Return True for a resource, outside of execution regions, that is such a buffer."""
+    op = maker(value)
+    while op is not None and op.name in _PASS_ON:
+        value = op.operands[0]
+        op = maker(value)
+    if op is None or op.name != "stream.tensor.import":
+        return False
+    buffer = op.operands[0]
+    return str(buffer.type) == "!hal.buffer" and isinstance(buffer.owner, ir.Block)

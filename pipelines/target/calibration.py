@@ -12,25 +12,43 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import Form, to_data
 from pyc_mlir.dialects.util.files import read_file
-from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.dialects.util.json_input import read_record
 
-SCHEMA_VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-_REMEDY = "measure again with `pyc-doctor --calibrate FILE`"
-_KEYS = ("schema", "name", "machine", "figures")
+
+
+def _require(holds: bool, expected: str, got: Any) -> None:
+    if not holds:
+        raise ValueError(f"expected {expected}, got {got!r:.80}")
+
+
+def _pairs(data: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the (name, version) pairs of a JSON object."""
+    _require(isinstance(data, Mapping), "versions by name", data)
+    return tuple(sorted(data.items()))
 
 
 @dataclass(frozen=True)
 class Figure:
     """A measured value, of how many rounds, and (slowest - quickest) / median of those."""
 
+    complete: ClassVar[bool] = True
     value: float
     rounds: int
     spread: float
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what cannot have been measured. Whole numbers become floats."""
+        _require(0 <= self.value < math.inf, "a finite value of 0 or more", self.value)
+        _require(self.rounds >= 1, "1 round or more", self.rounds)
+        _require(0 <= self.spread < math.inf, "a finite spread of 0 or more", self.spread)
+        for name in ("value", "spread"):
+            object.__setattr__(self, name, float(getattr(self, name)))
 
 
 @dataclass(frozen=True)
@@ -43,6 +61,7 @@ class Figures:
     on ``local-sync`` (0 where it does not).
     """
 
+    complete: ClassVar[bool] = True
     core_flops: Figure
     flops: Figure
     bandwidth: Figure
@@ -50,6 +69,12 @@ class Figures:
     wake_seconds: Figure
     l2_bandwidth: Figure | None = None
     l3_bandwidth: Figure | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a speed of 0."""
+        for name in (f.name for f in fields(self) if not f.name.endswith("_seconds")):
+            figure = getattr(self, name)
+            _require(figure is None or figure.value > 0, f"a positive `{name}`", figure)
 
 
 @dataclass(frozen=True)
@@ -60,20 +85,36 @@ class MeasuredMachine:
     environment; `packages` are (name, version), sorted.
     """
 
+    complete: ClassVar[bool] = True
     cpu: str
     features: tuple[str, ...]
     cores: int
     fingerprint: str
-    packages: tuple[tuple[str, str], ...] = ()
+    packages: Annotated[tuple[tuple[str, str], ...], Form(dict, _pairs)] = ()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for text of several lines or with lone surrogates, as JSON may hold."""
+        words = (self.cpu, self.fingerprint, *self.features, *(w for p in self.packages for w in p))
+        for text in words:
+            _require(isinstance(text, str) and text.isprintable(), "lines of text", text)
+        _require(self.cores >= 1, "1 core or more", self.cores)
+        ordered = tuple(sorted(set(self.features)))
+        _require(self.features == ordered, "sorted, different features", self.features)
 
 
 @dataclass(frozen=True)
 class Calibration:
     """Figures of one machine under a name. Equal contents have equal bytes, thus equal hashes."""
 
+    schema: ClassVar[int] = 1
+    complete: ClassVar[bool] = True
     name: str
     machine: MeasuredMachine
     figures: Figures
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a name that does not fit in a line of a log."""
+        _require(_NAME.fullmatch(self.name) is not None, "letters, digits and ._+-", self.name)
 
     @property
     def hash(self) -> str:
@@ -87,24 +128,13 @@ class Calibration:
 
     def to_bytes(self) -> bytes:
         """Write the file: JSON, keys in a fixed order."""
-        machine = {f.name: getattr(self.machine, f.name) for f in fields(MeasuredMachine)}
-        figures = {f.name: getattr(self.figures, f.name) for f in fields(Figures)}
-        data = {
-            "schema": SCHEMA_VERSION,
-            "name": self.name,
-            "machine": {**machine, "packages": dict(self.machine.packages)},
-            "figures": {k: None if v is None else vars(v) for k, v in figures.items()},
-        }
-        return f"{json.dumps(data, indent=1, ensure_ascii=False)}\n".encode()
+        return f"{json.dumps(to_data(self), indent=1, ensure_ascii=False)}\n".encode()
 
     @staticmethod
     def from_bytes(data: bytes, where: str = "calibration") -> "Calibration":
         """Read what `to_bytes` wrote. Raises PycError (BAD_ARGUMENT), with `where` first."""
-        try:
-            found = parse_json(data)
-        except ValueError as error:
-            raise _bad(where, "JSON", str(error)) from None
-        return _Reader(where).calibration(found)
+        remedy = "measure again with `pyc-doctor --calibrate FILE`"
+        return read_record(Calibration, data, where, "a calibration of schema 1", remedy)
 
     @staticmethod
     def load(path: str | Path) -> "Calibration":
@@ -121,99 +151,3 @@ def check_name(name: str) -> str:
         "calibration's name: expected at most 64 letters, digits and `._+-`, a letter or digit "
         f"first, got {name!r}; give another with --name",
     )
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """The check of each part of a parsed file, which names the wrong one."""
-
-    where: str
-
-    def calibration(self, data: Any) -> Calibration:
-        if isinstance(data, dict) and data.get("schema") != SCHEMA_VERSION:
-            raise _bad(self.where, f"schema {SCHEMA_VERSION}", repr(data.get("schema"))[:40])
-        found = self.parts(data, "the file", _KEYS)
-        if not isinstance(found["name"], str) or not _NAME.fullmatch(found["name"]):
-            raise _bad(self.where, "a `name` of letters, digits and ._+-", repr(found["name"])[:80])
-        machine = self.machine(found["machine"])
-        return Calibration(found["name"], machine, self.figures(found["figures"]))
-
-    def machine(self, data: Any) -> MeasuredMachine:
-        found = self.parts(data, "`machine`", tuple(f.name for f in fields(MeasuredMachine)))
-        features, packages = found["features"], found["packages"]
-        for key in ("cpu", "fingerprint"):
-            self.require(_is_text(found[key]), f"`machine.{key}` as a line of text", found[key])
-        self.require(_is_texts(features), "`machine.features` as a list of text", features)
-        self.require(
-            features == sorted(set(features)), "sorted, different `machine.features`", features
-        )
-        self.require(_is_count(found["cores"]), "`machine.cores` of 1 or more", found["cores"])
-        self.require(
-            isinstance(packages, dict) and _is_texts([*packages, *packages.values()]),
-            "`machine.packages` as versions by name",
-            packages,
-        )
-        pairs = {"features": tuple(features), "packages": tuple(sorted(packages.items()))}
-        return MeasuredMachine(**{**found, **pairs})
-
-    def figures(self, data: Any) -> Figures:
-        found = self.parts(data, "`figures`", tuple(f.name for f in fields(Figures)))
-        optional = {f.name for f in fields(Figures) if f.default is None}
-        read: dict[str, Any] = {
-            name: None if value is None and name in optional else self.figure(name, value)
-            for name, value in found.items()
-        }
-        return Figures(**read)
-
-    def figure(self, name: str, data: Any) -> Figure:
-        place = f"`figures.{name}`"
-        found = self.parts(data, place, tuple(f.name for f in fields(Figure)))
-        value, spread = _number(found["value"]), _number(found["spread"])
-        may_be_zero = name.endswith("_seconds")
-        self.require(
-            value is not None and (value > 0 or (may_be_zero and value == 0)),
-            f"a {'finite' if may_be_zero else 'positive, finite'} {place}",
-            found["value"],
-        )
-        self.require(_is_count(found["rounds"]), f"{place} of 1 round or more", found["rounds"])
-        self.require(spread is not None and spread >= 0, f"a spread of {place}", found["spread"])
-        return Figure(value or 0.0, found["rounds"], spread or 0.0)
-
-    def parts(self, data: Any, what: str, names: tuple[str, ...]) -> Mapping[str, Any]:
-        self.require(isinstance(data, dict), f"{what} as a JSON object", data)
-        if odd := sorted(set(names) ^ set(data)):
-            raise _bad(
-                self.where, f"{what} with {', '.join(names)}", f"a difference in {odd}"[:200]
-            )
-        return data
-
-    def require(self, holds: bool, expected: str, got: Any) -> None:
-        if not holds:
-            raise _bad(self.where, expected, repr(got)[:80])
-
-
-def _is_text(value: Any) -> bool:
-    """Return whether a value is text of one line, without lone surrogates, which JSON may hold."""
-    return isinstance(value, str) and value.isprintable()
-
-
-def _is_texts(values: Any) -> bool:
-    return isinstance(values, list) and all(map(_is_text, values))
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _number(value: Any) -> float | None:
-    """Return a finite number; None for anything else, also for a whole number beyond floats."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def _bad(where: str, expected: str, got: str) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"{where}: expected {expected}, got {got}; {_REMEDY}")

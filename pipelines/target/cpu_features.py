@@ -4,6 +4,10 @@ LLVM, told to compile for the host, takes all that the host has; a program is re
 them is lacking (load_check.py), since the CPU would end the process at the first such instruction.
 """
 
+import ctypes
+import functools
+import platform
+import sys
 from collections.abc import Iterable, Mapping
 
 # LLVM's names of what it generates code with by itself, and those of /proc/cpuinfo. What only the
@@ -54,3 +58,21 @@ LINUX_NAMES: Mapping[str, str] = {**_X86, **_ARM}
 def used_in_code(features: Iterable[str]) -> frozenset[str]:
     """Return those of a CPU's features (Linux's names) that code compiled for it may use."""
     return frozenset(features) & frozenset(LINUX_NAMES.values())
+
+
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA); the libraries have no function for it.
+_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
+
+
+@functools.cache
+def may_use_tiles() -> bool:
+    """Ask Linux for tile registers (AMX), for this process and all of its threads, once.
+
+    Without the permission the system ends a process at its first instruction on tiles.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    try:
+        return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0
+    except (OSError, AttributeError):
+        return False

@@ -11,7 +11,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.prediction import Prediction
-from pyc_mlir.pipelines.memory.layout import ArenaLayout
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
 from pyc_mlir.util.units import quantity
 

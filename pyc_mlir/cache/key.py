@@ -23,8 +23,8 @@ from pyc_mlir.artifact.artifact import installed_versions
 from pyc_mlir.cache.store import KEY_SCHEMA, NAMES, Key, Unkeyed, sha256, tree_digest
 from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, Options
 from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.ir.attributes import as_resource, resource_array, resource_key
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.resources import as_resource, resource_array, resource_key
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.util.codec import Form, Forms, to_data
 from pyc_mlir.dialects.util.plugins import registered

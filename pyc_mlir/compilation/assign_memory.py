@@ -46,25 +46,23 @@ from pyc_mlir.pipelines.choices.choices import (
     Site,
 )
 from pyc_mlir.pipelines.choices.evidence import PlanBytes, Reason
-from pyc_mlir.pipelines.memory.layout import ArenaLayout
-from pyc_mlir.pipelines.memory.on_stream.apply import Packer, Slice
-from pyc_mlir.pipelines.memory.on_stream.problem import StreamRegion
-from pyc_mlir.pipelines.memory.packing.intervals import Intervals
-from pyc_mlir.pipelines.memory.packing.pack import pack
-from pyc_mlir.pipelines.memory.picture import layout_of_plan
+from pyc_mlir.pipelines.memory.planner.intervals import Intervals
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout, layout_of_plan
+from pyc_mlir.pipelines.memory.planner.pack import pack
 from pyc_mlir.pipelines.memory.planner.planner import (
     LAST_WORK,
     BudgetRefused,
     PlannerMode,
+    SharedPlans,
     frontier,
     mode_named,
     plan_in_waves,
 )
 from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan
-from pyc_mlir.pipelines.memory.planner.shared import SharedPlans
+from pyc_mlir.pipelines.memory.stream_apply import Packer, Slice
+from pyc_mlir.pipelines.memory.stream_problem import StreamRegion
 from pyc_mlir.pipelines.streams.ir import ir
-from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import ByteSize
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target

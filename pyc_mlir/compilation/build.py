@@ -34,7 +34,7 @@ from pyc_mlir.compilation.lower import Lowered, lower, structure_of_parts
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.references import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
+from pyc_mlir.dialects.opdef import MAX_FOLDED_WORK
 from pyc_mlir.frontends.signatures import predicted_sizes
 from pyc_mlir.iree.barriers import unfuse
 from pyc_mlir.iree.compiler import opened, run

@@ -20,10 +20,9 @@ from pyc_mlir.compilation.references import expectation
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import definition_of
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.ids import OpIds, structure_of
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.dialects.util.index_ranges import CLAMPED, INDICES
 from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.signatures import (
@@ -58,7 +57,7 @@ from pyc_mlir.pipelines.driver.base import KernelRules, PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, CHECKED, SELECT
 from pyc_mlir.pipelines.linalg.convert_to_linalg import LARGER, ConvertToLinalg
-from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
+from pyc_mlir.pipelines.memory.pyc_problem import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
 from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk

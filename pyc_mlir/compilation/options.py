@@ -31,7 +31,7 @@ from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.driver.pipeline_text import AnchorNode, Node, parse_pipeline
 from pyc_mlir.pipelines.driver.registry import BUILT_IN, PASSES
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
-from pyc_mlir.pipelines.shapes.demand import Demand
+from pyc_mlir.pipelines.shapes.choose import Demand
 from pyc_mlir.pipelines.shapes.plan import AUTO_PLANS, checked_plans
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target

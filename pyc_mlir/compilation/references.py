@@ -41,10 +41,8 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.numerics.budget import OverBudget, ReferenceBudget
-from pyc_mlir.dialects.numerics.rounding import LAMBDA, Uncertain, roundoff
-from pyc_mlir.dialects.numerics.rules import NUMPY_RULES
-from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
+from pyc_mlir.dialects.numerics.rounding import LAMBDA, NUMPY_RULES, Uncertain, roundoff
+from pyc_mlir.dialects.numerics.uncertain import OverBudget, ReferenceBudget, interpret_uncertain
 from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.ops.contraction import any_order
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_float

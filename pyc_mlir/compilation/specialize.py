@@ -17,18 +17,17 @@ from pyc_mlir.artifact.verification import Expectation
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, bytecode_of, lower, optimized
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import as_resource, resource_key
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.ir.resources import as_resource, resource_key
 from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
 from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.constant_work import lowered_constants
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
-from pyc_mlir.pipelines.shapes.choose import Chosen, choose_plans
-from pyc_mlir.pipelines.shapes.demand import Demand
+from pyc_mlir.pipelines.shapes.choose import Chosen, Demand, choose_plans
 from pyc_mlir.pipelines.shapes.plan import AUTO_PLANS, ShapePlan, parse_plans, plans_text
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.util.logs import Stage

@@ -1,6 +1,6 @@
 """A library that asks Linux for tile registers, for IREE's tools (LD_PRELOAD).
 
-The permission of a process (`pipelines/target/tile_permission.py`) ends where it starts another
+The permission of a process (`pipelines/target/cpu_features.py`) ends where it starts another
 program, and IREE's tools do not ask. The library is an ELF file with an initializer of five
 instructions.
 """

@@ -26,9 +26,8 @@ from iree.runtime.dtypes import map_dtype_to_hal_element_type
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.target.cost_constants import constant
-from pyc_mlir.pipelines.target.cpu_features import TILE_FEATURES
+from pyc_mlir.pipelines.target.cpu_features import TILE_FEATURES, may_use_tiles
 from pyc_mlir.pipelines.target.target import CpuInfo, Target, available_cores, read_host_cpu
-from pyc_mlir.pipelines.target.tile_permission import may_use_tiles
 from pyc_mlir.util.pages import LARGE_BYTES, advise_large
 from pyc_mlir.util.threads import running, spread
 from pyc_mlir.util.versions import runtime_version

@@ -16,7 +16,7 @@ from pyc_mlir.artifact.manifest import require_declared
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
-from pyc_mlir.pipelines.target.tile_permission import may_use_tiles
+from pyc_mlir.pipelines.target.cpu_features import may_use_tiles
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.counts import TakeCounts
 from pyc_mlir.runtime.device import Device

@@ -11,8 +11,7 @@ from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.target.cpu_features import TILE_FEATURES
-from pyc_mlir.pipelines.target.tile_permission import may_use_tiles
+from pyc_mlir.pipelines.target.cpu_features import TILE_FEATURES, may_use_tiles
 from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.runtime.executable import Executable
 from pyc_mlir.util.versions import RUNTIME, runtime_version

@@ -3,7 +3,7 @@
 An output's memory is written while inputs are still being read, and IREE does not look for overlaps
 (its `hal.tensor.alias` leaves them to the caller). So an output that shares memory with an input or
 another output is refused, but for inputs that are donated and proven to be read before
-(pipelines/memory/on_stream/donation.py). Results are copied into arrays of numpy after the call, so
+(pipelines/memory/stream_alias.py). Results are copied into arrays of numpy after the call, so
 that those may overlap inputs.
 """
 

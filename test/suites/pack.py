@@ -16,8 +16,8 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.pipelines.memory.packing.intervals import Intervals
-from pyc_mlir.pipelines.memory.packing.pack import pack
+from pyc_mlir.pipelines.memory.planner.intervals import Intervals
+from pyc_mlir.pipelines.memory.planner.pack import pack
 from pyc_mlir.pipelines.memory.planner.validate import colliding
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser

@@ -15,7 +15,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
-from pyc_mlir.pipelines.memory.packing.intervals import Intervals, Ints
+from pyc_mlir.pipelines.memory.planner.intervals import Intervals, Ints
 
 ALIGNMENT = 64
 COLUMNS = ("id", "lower", "upper", "size")

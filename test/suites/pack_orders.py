@@ -17,8 +17,8 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.pipelines.memory.packing.greedy import NATIVE, orders, place
-from pyc_mlir.pipelines.memory.packing.intervals import Intervals
+from pyc_mlir.pipelines.memory.planner.greedy import NATIVE, orders, place
+from pyc_mlir.pipelines.memory.planner.intervals import Intervals
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
 from suites.pack import pack_record

@@ -52,8 +52,8 @@ from pyc_mlir.pipelines.text.module_text import (
     decode,
     parse_bytecode,
     parse_module,
+    roundtrip_difference,
 )
-from pyc_mlir.pipelines.text.roundtrip import roundtrip_difference
 from pyc_mlir.tools.cli.opt_flags import OptFlags, ToolOutcome
 
 _LOCATED = re.compile(r'loc\("(?P<file>[^"]*)":(?P<line>\d+):(?P<column>\d+)\): (?P<rest>.*)', re.S)

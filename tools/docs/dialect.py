@@ -11,8 +11,8 @@ from pyc_mlir.dialects import ops
 from pyc_mlir.dialects.ir.pyc import GroupOp, Pyc, YieldOp
 from pyc_mlir.dialects.opdef import OPS, OpDef, Param
 from pyc_mlir.dialects.types import DTYPES, dtype_name
-from pyc_mlir.pipelines.linalg import ops as linalg  # noqa: F401  (registers the rules)
-from pyc_mlir.pipelines.linalg.base.lowering import RULES
+from pyc_mlir.pipelines.linalg import convert_to_linalg  # noqa: F401  (registers the rules)
+from pyc_mlir.pipelines.linalg.lowering import RULES
 from pyc_mlir.tools.docs.examples import accepted_dtypes, example_text, group_text
 
 _ATTRIBUTES: dict[Any, str] = {

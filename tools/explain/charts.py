@@ -6,7 +6,7 @@ Classes name what a shape is; `tools/page/style.css` gives them colours in both 
 from collections.abc import Iterator
 
 from pyc_mlir.artifact.memory import RegionReport
-from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout, Rectangle
 from pyc_mlir.tools.explain.facts import alive_at_peak, compared, rectangle_facts, role, size
 from pyc_mlir.tools.page.document import wide
 from pyc_mlir.tools.page.svg import (

@@ -17,7 +17,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 from pyc_mlir.pipelines.choices.log import Listed
-from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout, Rectangle
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.profile.build import placed, predict
 from pyc_mlir.profile.profile import Profile

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pyc_mlir.artifact.memory import RegionReport
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.evidence import Computes
-from pyc_mlir.pipelines.memory.layout import ArenaLayout
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
 from pyc_mlir.profile.operations import few
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.explain.charts import (

@@ -18,7 +18,7 @@ from pyc_mlir.lab.evidence.identity import WORK
 from pyc_mlir.lab.evidence.rows import OK, Graph, Implementation, Prediction, Study, Trace
 from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.target.cost_model import totals
-from pyc_mlir.pipelines.target.work_text import parse_work
+from pyc_mlir.pipelines.target.work import parse_work
 from pyc_mlir.profile.operations import MOST_TITLED, few
 
 

@@ -21,8 +21,7 @@ import numpy as np
 from pyc_mlir.pipelines.kernels.lang.attributes import HELD
 from pyc_mlir.pipelines.kernels.lang.language import ELEMENTS, HALVES, SIZES, Build, Memory, stream
 from pyc_mlir.pipelines.kernels.lang.values import Index, IndexLike, shared_constants
-from pyc_mlir.pipelines.streams.declared import FLOPS, IN_PLACE
-from pyc_mlir.pipelines.streams.ir import dialect, ir
+from pyc_mlir.pipelines.streams.ir import FLOPS, IN_PLACE, dialect, ir
 from pyc_mlir.pipelines.target.target import Target
 
 builtin = dialect("builtin")

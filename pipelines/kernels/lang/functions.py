@@ -14,7 +14,7 @@ from math import inf, nan
 from types import MappingProxyType
 from typing import Any
 
-from pyc_mlir.dialects.ops.error_function import P_Q
+from pyc_mlir.dialects.ops.elementwise import ERFC_P_Q as P_Q
 from pyc_mlir.pipelines.kernels.lang.values import (
     ROUNDING,
     SMALLEST,

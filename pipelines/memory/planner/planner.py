@@ -5,24 +5,26 @@ the problem's own order needs at the same concurrency. An order is searched for,
 dying operands, storages are packed; where the arena stays above the live bytes, other choices of
 reuse and orders of the same peak are packed too. Recomputation starts from the best order, lowers
 its peak step by step, and the longer sequence is ordered and packed again. All searches stop on
-work limits, so the same arguments give the same plan; more work only adds candidates.
-"""
+work limits, so the same arguments give the same plan; more work only adds candidates."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.pipelines.memory.planner.expansion import Expansion
-from pyc_mlir.pipelines.memory.planner.place import place
-from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan
+from pyc_mlir.pipelines.memory.planner.place import numbered, of_plan, place
+from pyc_mlir.pipelines.memory.planner.problem import (
+    Expansion,
+    Instance,
+    PlanningProblem,
+    SchedulePlan,
+)
 from pyc_mlir.pipelines.memory.planner.remat import Recomputed, peak_of, sweep, taken_back
-from pyc_mlir.pipelines.memory.planner.reuse import choose
 from pyc_mlir.pipelines.memory.planner.schedule import Schedule, schedule, schedules
-from pyc_mlir.pipelines.memory.planner.storage import profile, storages
+from pyc_mlir.pipelines.memory.planner.storage import profile, storages, tied_groups
 from pyc_mlir.pipelines.memory.planner.validate import validate
-from pyc_mlir.pipelines.memory.planner.waves import group, wave_profile
+from pyc_mlir.pipelines.memory.planner.waves import choose_reuse, group, wave_profile
 
 # Work by default: this, and more for more than 500 tasks.
 DEFAULT_WORK = 160_000
@@ -127,9 +129,8 @@ def plan_in_waves(
     """
     problem.check()
     expansion = Expansion.of(problem, [t for wave in waves for t in wave])
-    numbers = iter(range(len(expansion.steps)))
-    places = [tuple(next(numbers) for _ in wave) for wave in waves]
-    reused = choose(expansion.derived, places)
+    places = numbered(waves)
+    reused = choose_reuse(expansion.derived, places)
     found = place(expansion, places, reused, work_limit=work_limit, seed=seed)
     validate(problem, found)
     return found
@@ -182,8 +183,6 @@ class _Planner:
         self.plain_peak = profile(plain, range(len(problem.tasks))).peak
         self.bound = storages(problem).lower_bound
         self.plans: list[SchedulePlan] = []
-        # What each plan was packed from, by the plan's place in `plans`.
-        self.packed: list[tuple[Expansion, Sequence[Sequence[int]], dict[int, int]]] = []
         self.orders = list(self._orders())
         if not any(t.recomputable for t in problem.tasks):
             self.bound = max(self.bound, *(s.lower_bound for _, s in self.orders))
@@ -305,7 +304,6 @@ class _Planner:
         """Pack, and keep the plan."""
         plan = place(expansion, waves, reused, work_limit=work, seed=self.seed, strict=True)
         self.plans.append(plan)
-        self.packed.append((expansion, waves, reused))
         return plan
 
     def _beaten(self, peak: int, seconds: float) -> bool:
@@ -315,8 +313,8 @@ class _Planner:
         self, problem: PlanningProblem, waves: Sequence[Sequence[int]], peak: int
     ) -> Iterator[dict[int, int]]:
         """Yield all reuse, the reuse that the peak needs, and none."""
-        yield choose(problem, waves)
-        yield choose(problem, waves, above=peak)
+        yield choose_reuse(problem, waves)
+        yield choose_reuse(problem, waves, above=peak)
         yield {}
 
     def _sweeps(self, slowdown: float) -> Iterator[Iterator[Recomputed]]:
@@ -362,7 +360,111 @@ class _Planner:
     def _marked(self, found: SchedulePlan) -> SchedulePlan:
         """Pack the plan once more at length; it says whether no other one could be smaller."""
         if found.arena_bytes > max(found.lower_bound, self.bound):
-            expansion, waves, reused = self.packed[self.plans.index(found)]
-            again = place(expansion, waves, reused, work_limit=LAST_WORK, seed=self.seed)
+            packed = of_plan(self.problem, found)
+            again = place(*packed, work_limit=LAST_WORK, seed=self.seed)
             found = min(found, again, key=lambda p: p.arena_bytes)
         return replace(found, proven=found.arena_bytes <= self.bound)
+
+
+class SharedPlans:
+    """Plans as `planner.plan` and `plan_in_waves` make them, remembered by what they depend on."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, SchedulePlan | BudgetRefused] = {}
+
+    def plan(
+        self,
+        problem: PlanningProblem,
+        *,
+        mode: str | PlannerMode = "balanced",
+        budget: int | None = None,
+    ) -> SchedulePlan:
+        """Return a plan of `problem` in a mode, or within a budget. Raises as `planner.plan`."""
+        key = (mode, budget)
+        return self._carried(problem, key, lambda p: plan(p, mode=mode, budget=budget))
+
+    def in_waves(self, problem: PlanningProblem, waves: Sequence[Sequence[int]]) -> SchedulePlan:
+        """Plan reuse and offsets for a given schedule. Raises as `plan_in_waves`."""
+        key = tuple(map(tuple, waves))
+        return self._carried(problem, key, lambda p: plan_in_waves(p, waves))
+
+    def _carried(
+        self,
+        problem: PlanningProblem,
+        key: Hashable,
+        planned: Callable[[PlanningProblem], SchedulePlan],
+    ) -> SchedulePlan:
+        problem.check()
+        reduced = ReducedProblem.of(problem)
+        if (reduced.problem, key) not in self._known:
+            try:
+                found: SchedulePlan | BudgetRefused = planned(reduced.problem)
+            except BudgetRefused as refused:
+                found = refused
+            self._known[reduced.problem, key] = found
+        known = self._known[reduced.problem, key]
+        if isinstance(known, BudgetRefused):
+            raise known.with_traceback(None)
+        carried = reduced.carried(known)
+        validate(problem, carried)
+        return carried
+
+
+@dataclass(frozen=True)
+class ReducedProblem:
+    """`problem` has the tasks of the given one; `buffers` are its buffers' numbers there."""
+
+    problem: PlanningProblem
+    buffers: tuple[int, ...]
+
+    @staticmethod
+    def of(problem: PlanningProblem) -> "ReducedProblem":
+        """Leave out what lies outside the arena, and what no task touches."""
+        of = tied_groups(problem)
+        pinned = {of[b] for b, buffer in enumerate(problem.buffers) if buffer.pinned}
+        outside = {b for b in range(len(problem.buffers)) if of[b] in pinned}
+        touched = {b for t in problem.tasks for b in (*t.reads, *t.writes)}
+        buffers = tuple(sorted(touched - outside))
+        number = {b: i for i, b in enumerate(buffers)}
+        # A second run would read what an update left outside.
+        updated = outside & {read for task in problem.tasks for _, read in task.tied}
+
+        def kept(pairs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+            return tuple((number[w], number[r]) for w, r in pairs if {w, r} <= number.keys())
+
+        tasks = [
+            replace(
+                task,
+                reads=tuple(number[b] for b in task.reads if b in number),
+                writes=tuple(number[b] for b in task.writes if b in number),
+                recomputable=task.recomputable
+                and not (outside.intersection(task.writes) or updated.intersection(task.reads)),
+                in_place=kept(task.in_place),
+                tied=kept(task.tied),
+                after=(),
+            )
+            for task in problem.tasks
+        ]
+        reduced = PlanningProblem(
+            tuple(tasks), tuple(problem.buffers[b] for b in buffers), problem.concurrency
+        )
+        # What has to come first although the buffers that are left do not say so.
+        needed = zip(problem.predecessors, reduced.predecessors, strict=True)
+        tasks = [
+            replace(task, after=tuple(sorted(before - implied)))
+            for task, (before, implied) in zip(tasks, needed, strict=True)
+        ]
+        return ReducedProblem(replace(reduced, tasks=tuple(tasks)), buffers)
+
+    def carried(self, plan: SchedulePlan) -> SchedulePlan:
+        """Carry a plan of the reduced problem over to the given one: as good, and as legal."""
+        named = self.buffers
+        return replace(
+            plan,
+            offsets={self._instance(i): offset for i, offset in plan.offsets.items()},
+            sources={(step, named[b]): copy for (step, b), copy in plan.sources.items()},
+            reused={self._instance(w): self._instance(r) for w, r in plan.reused.items()},
+        )
+
+    def _instance(self, instance: Instance) -> Instance:
+        return self.buffers[instance[0]], instance[1]

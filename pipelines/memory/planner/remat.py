@@ -14,8 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pyc_mlir.pipelines.memory.planner.expansion import Expansion
-from pyc_mlir.pipelines.memory.planner.problem import Instance, TaskStep
+from pyc_mlir.pipelines.memory.planner.problem import Expansion, Instance, TaskStep
 from pyc_mlir.pipelines.memory.planner.storage import Storages, profile, storages
 
 # One unit of work is one step of one evaluated expansion, some 20 microseconds.
@@ -54,9 +53,9 @@ class _Again:
     seconds: float
 
 
-def peak_of(expansion: Expansion, *, reuse: bool = True) -> int:
+def peak_of(expansion: Expansion) -> int:
     """Return the peak of an expansion in live bytes."""
-    return _View(expansion, reuse).peak
+    return _View(expansion).peak
 
 
 def rematerialize(
@@ -65,14 +64,13 @@ def rematerialize(
     budget: int,
     max_seconds: float = float("inf"),
     work_limit: int = DEFAULT_WORK,
-    reuse: bool = True,
 ) -> Recomputed:
     """Recompute until the peak is at most `budget` live bytes, or nothing helps any more.
 
     The total stays at most `max_seconds`. When the budget is not met, the answer is the given
     expansion: a sweep finds out how far down one can come.
     """
-    start = view = _View(expansion, reuse)
+    start = view = _View(expansion)
     work = 0
     while view.peak > budget and work <= work_limit:
         following, spent = _step(view, budget, max_seconds)
@@ -91,18 +89,17 @@ def sweep(
     max_seconds: float = float("inf"),
     floor: int = 0,
     work_limit: int = DEFAULT_WORK,
-    reuse: bool = True,
 ) -> Iterator[Recomputed]:
     """Yield ever smaller peaks, each from the one before, to `floor` or until nothing helps.
 
     More work only adds to the results.
     """
-    peak = peak_of(expansion, reuse=reuse)
+    peak = peak_of(expansion)
     work = 0
     while peak > floor and work <= work_limit:
         budget = max(floor, peak - max(1, peak // FINENESS))
         found = rematerialize(
-            expansion, budget=budget, max_seconds=max_seconds, work_limit=DEFAULT_WORK, reuse=reuse
+            expansion, budget=budget, max_seconds=max_seconds, work_limit=DEFAULT_WORK
         )
         work += found.work
         if found.peak > budget:
@@ -114,10 +111,9 @@ def sweep(
 class _View:
     """An expansion with what the search asks of it. Step i stands at position i."""
 
-    def __init__(self, expansion: Expansion, reuse: bool) -> None:
+    def __init__(self, expansion: Expansion) -> None:
         self.expansion = expansion
-        self.reuse = reuse
-        self.model: Storages = storages(expansion.derived, reuse)
+        self.model: Storages = storages(expansion.derived)
         self.profile = profile(self.model, range(len(expansion.steps)))
         self.peak = self.profile.peak
 
@@ -175,7 +171,7 @@ def _step(view: _View, budget: int, max_seconds: float) -> tuple[_View | None, i
         spent += len(following.steps)
         if following.seconds > max_seconds or not following.legal:
             continue
-        found = _View(following, view.reuse)
+        found = _View(following)
         if found.excess(budget) < view.excess(budget):
             return found, spent
     return None, spent
@@ -332,9 +328,7 @@ def _applied(expansion: Expansion, way: _Again) -> Expansion:
     return replace(expansion, steps=steps, sources=sources).tidied()
 
 
-def taken_back(
-    expansion: Expansion, *, budget: int, reuse: bool = True, at_most: int = 64
-) -> Expansion:
+def taken_back(expansion: Expansion, *, budget: int, at_most: int = 64) -> Expansion:
     """Leave out runs that the budget does not need: the dearest `at_most` are tried."""
     tasks = expansion.problem.tasks
     again = sorted(
@@ -344,6 +338,6 @@ def taken_back(
     found = expansion
     for step in again[:at_most]:
         smaller = found.without(step)
-        if smaller.legal and _View(smaller, reuse).peak <= budget:
+        if smaller.legal and peak_of(smaller) <= budget:
             found = smaller
     return found.tidied()

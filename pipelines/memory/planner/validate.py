@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.packing.intervals import Intervals
+from pyc_mlir.pipelines.memory.planner.intervals import Intervals
 from pyc_mlir.pipelines.memory.planner.problem import (
     Instance,
     PlanningProblem,

@@ -7,15 +7,15 @@ A wave takes the first task that is left and then, of those that stand soon behi
 the other whatever follows nothing that is left and fits. The others keep their order. So a count
 of open predecessors says who may join, and the bytes that are live during the tasks that a
 candidate overtakes change only by storages that it touches: they are born earlier, or die earlier.
-One candidate costs about its degree and a few vector operations, however wide the graph is.
-"""
+One candidate costs about its degree and a few vector operations, however wide the graph is."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pyc_mlir.pipelines.memory.planner.storage import Storages, profile
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
+from pyc_mlir.pipelines.memory.planner.storage import Storages, matched, profile, storages
 
 # How far behind a wave a task is looked for, in tasks per place in the wave.
 LOOK_AHEAD = 16
@@ -205,3 +205,40 @@ def _places(order: Sequence[int]) -> list[int]:
     for i, t in enumerate(order):
         place[t] = i
     return place
+
+
+def choose_reuse(
+    problem: PlanningProblem, waves: Sequence[Sequence[int]], *, above: int | None = None
+) -> dict[int, int]:
+    """Choose the storage that each result takes over: {written: read}.
+
+    With `above`, only in waves that would need more bytes than that without reuse. A result that
+    takes over nothing leaves the packer more freedom.
+    """
+    model = storages(problem)
+    without = [] if above is None else wave_profile(storages(problem, reuse=False), waves)
+    last = {t: w for w, wave in enumerate(waves) for t in wave}
+    chosen: dict[int, int] = {}
+    for w, wave in enumerate(waves):
+        if above is not None and without[w] <= above:
+            continue
+        for t in wave:
+            dying = [
+                s
+                for s in model.touches[t]
+                if not model.stays[s] and all(x == t or last[x] < w for x in model.touchers[s])
+            ]
+            pairs = matched(model.swaps[t], dying, model.size)
+            chosen.update(_buffers(problem.tasks[t].in_place, model.of, pairs))
+    return chosen
+
+
+def _buffers(
+    allowed: Iterable[tuple[int, int]], of: Sequence[int], pairs: dict[int, int]
+) -> dict[int, int]:
+    """Return the pairs of storages as pairs of buffers."""
+    found: dict[int, int] = {}
+    for written, read in allowed:
+        if pairs.get(of[written]) == of[read]:
+            found.setdefault(written, read)
+    return found

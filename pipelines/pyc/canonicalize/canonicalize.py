@@ -7,10 +7,10 @@ of `identities` and `normal_forms` run over what they leave, in turns with them,
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import compatible
+from pyc_mlir.dialects.opdef import FoldWork
 from pyc_mlir.dialects.ops.quantized import widens_weights
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.canonicalize.identities import can_fold, fold

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.interpreter import flush_subnormals
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import infer_op
-from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
+from pyc_mlir.dialects.opdef import OPS, FoldWork, Trait, evaluate
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.types import FLOATS, is_float
 from pyc_mlir.pipelines.driver.base import Relation

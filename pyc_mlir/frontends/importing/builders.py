@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.opdef import FoldWork, OpDef
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.quantized import widens_weights
 from pyc_mlir.dialects.types import I64, TensorType, is_integer

@@ -21,9 +21,9 @@ import numpy as np
 
 from pyc_mlir.artifact.import_report import GraphBreak
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
+from pyc_mlir.dialects.opdef import FoldWork
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
 from pyc_mlir.dialects.util.index_ranges import CLAMPED, INDICES, ranges_text
 from pyc_mlir.frontends.importing.builders import ConstantBuilder, GraphBuilder, NotWrittenOut

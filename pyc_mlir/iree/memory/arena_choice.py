@@ -33,8 +33,7 @@ from pyc_mlir.iree.session import CompileError, IreeSession
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.streams.ir import constant_of, find, ir, maker, operations, storage_of
-from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import ByteSize, rounded_size_of, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, rounded_size_of, size_of
 
 SITE, MADE, NONE = "arena-entry", "made", "none"
 _IMPORT, _UPDATE = "stream.tensor.import", "stream.async.update"

@@ -25,7 +25,7 @@ from typing import Any
 from pyc_mlir.iree.own_results import ARGUMENT, BARRIER
 from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.pipelines.streams.ir import index_constant, ir, maker, operations, ties
-from pyc_mlir.pipelines.streams.ranges import Ranges
+from pyc_mlir.pipelines.streams.sizes import Ranges
 
 SUFFIX = "$arena"
 OUTPUTS, BUFFERS, DONATIONS = "pyc.outputs", "pyc.buffers", "pyc.donations"

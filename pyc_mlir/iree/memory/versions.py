@@ -16,21 +16,20 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.arena_entry import BUFFERS, note_donations
 from pyc_mlir.iree.own_results import advance_clones, separate_results
 from pyc_mlir.iree.session import IreeSession
-from pyc_mlir.pipelines.memory.layout import ArenaLayout
-from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
-from pyc_mlir.pipelines.memory.on_stream.apply import (
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
+from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
+from pyc_mlir.pipelines.memory.stream_alias import Bodies, donations
+from pyc_mlir.pipelines.memory.stream_apply import (
     Packer,
     Shared,
+    WatchedPack,
     apply_plan,
     replace_packs,
     shared_bindings,
     shared_offsets,
+    watch,
 )
-from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
-from pyc_mlir.pipelines.memory.on_stream.donation import donations
-from pyc_mlir.pipelines.memory.on_stream.layout import WatchedPack, watch
-from pyc_mlir.pipelines.memory.on_stream.problem import StreamRegion, read_regions
-from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
+from pyc_mlir.pipelines.memory.stream_problem import DispatchCosts, StreamRegion, read_regions
 from pyc_mlir.pipelines.streams.ir import (
     EXECUTE,
     constant_of,
@@ -42,8 +41,7 @@ from pyc_mlir.pipelines.streams.ir import (
     operations,
     resources,
 )
-from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import ByteSize, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, size_of
 from pyc_mlir.pipelines.target.target import Target
 
 # The peak of bytes that one call of a stream function has allocated at once.

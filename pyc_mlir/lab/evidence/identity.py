@@ -11,14 +11,13 @@ Comes in: a function or module of pyc ops, for `works_of` one that is fused (`py
 from collections import Counter
 from dataclasses import dataclass
 
-from pyc_mlir.dialects.ir import structure
+from pyc_mlir.dialects.ir import ids as structure
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.ids import OpIds
-from pyc_mlir.dialects.ir.structure import structure_of
+from pyc_mlir.dialects.ir.ids import OpIds, structure_of
 from pyc_mlir.lab.evidence.rows import Graph
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
-from pyc_mlir.pipelines.target import work_id as works
+from pyc_mlir.pipelines.target import work as works
 from pyc_mlir.pipelines.target.work import Work
 
 PROGRAM, WORK = "program", "work"

@@ -31,8 +31,7 @@ from pyc_mlir.lab.evidence.rows import Graph, Workload
 from pyc_mlir.lab.sessions.reference import Described, Reference, described
 from pyc_mlir.lab.sessions.session import MeasuredProgram
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
-from pyc_mlir.pipelines.target.work import Input, Work
-from pyc_mlir.pipelines.target.work_text import parse_work
+from pyc_mlir.pipelines.target.work import Input, Work, parse_work
 from pyc_mlir.util.checksum import digest
 
 # Of floats: on both sides of zero; positive, for what roots and logarithms are taken of.

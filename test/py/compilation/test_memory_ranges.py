@@ -27,8 +27,7 @@ from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.streams.ir import find
-from pyc_mlir.pipelines.streams.ranges import interval_of
-from pyc_mlir.pipelines.streams.sizes import size_of
+from pyc_mlir.pipelines.streams.sizes import interval_of, size_of
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.load import load

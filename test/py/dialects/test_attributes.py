@@ -5,11 +5,17 @@ import pytest
 from op_modules import module_of
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.ir.attributes import INLINE_BYTES, array_of, decode, elements_attr, encode
+from pyc_mlir.dialects.ir.attributes import (
+    INLINE_BYTES,
+    array_of,
+    as_resource,
+    decode,
+    elements_attr,
+    encode,
+)
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.ir.resources import as_resource
 from pyc_mlir.dialects.opdef import Param
 from pyc_mlir.dialects.types import DTYPES, is_float
 

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from op_modules import module_of, ops_of
 
-from pyc_mlir.dialects.ir.attributes import elements_attr
+from pyc_mlir.dialects.ir.attributes import elements_attr, resource_attr
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.ir.resources import resource_attr
 from pyc_mlir.dialects.types import tensor
 
 BASE = """

@@ -30,7 +30,7 @@ from pyc_mlir.pipelines.choices.choices import Choices, Recipe
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.linalg.convert_to_linalg import require_no_pyc
-from pyc_mlir.pipelines.text.roundtrip import roundtrip_difference
+from pyc_mlir.pipelines.text.module_text import roundtrip_difference
 from pyc_mlir.runtime.executable import Executable
 
 BATCH = 32

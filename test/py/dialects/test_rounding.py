@@ -8,8 +8,7 @@ from op_cases import CASES, inputs
 
 import pyc_mlir
 from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
-from pyc_mlir.dialects.numerics.rounding import Uncertain
-from pyc_mlir.dialects.numerics.rules import NUMPY_RULES, RULES
+from pyc_mlir.dialects.numerics.rounding import NUMPY_RULES, RULES, Uncertain
 from pyc_mlir.dialects.numerics.uncertain import UncertainBuilder
 from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.types import DTYPES, is_float

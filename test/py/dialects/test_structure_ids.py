@@ -3,10 +3,9 @@
 import pytest
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.ids import OpIds, structure_of
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.ir.structure import structure_of
 
 C = '"pyc.constant"() {value = dense<%s> : tensor<4xf32>} : () -> tensor<4xf32>'
 UNARY = "(tensor<?x4xf32>) -> tensor<?x4xf32>"

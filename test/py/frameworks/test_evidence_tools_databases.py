@@ -35,8 +35,7 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.policies import Fastest
 from pyc_mlir.pipelines.choices.wisdom import WHOLE as RECIPE
 from pyc_mlir.pipelines.choices.wisdom import Wisdom, recipe_name
-from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
-from pyc_mlir.pipelines.target.work_id import NORMALIZER, work_id, work_text
+from pyc_mlir.pipelines.target.work import NORMALIZER, Input, Work, WorkOp, work_id, work_text
 from pyc_mlir.tools import pyc_tune
 
 KERNELS = "pyc-select-kernels"

@@ -9,8 +9,8 @@ pytest.importorskip("onnxscript", reason="onnxscript, which torch's ONNX export 
 import numpy as np  # noqa: E402
 import roads  # noqa: E402
 
+from pyc_mlir.dialects.ir.ids import structure_of  # noqa: E402
 from pyc_mlir.dialects.ir.interpreter import interpret  # noqa: E402
-from pyc_mlir.dialects.ir.structure import structure_of  # noqa: E402
 from pyc_mlir.pipelines.driver.base import PassContext  # noqa: E402
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline  # noqa: E402
 from pyc_mlir.pipelines.pyc.rewriting import functions_of  # noqa: E402

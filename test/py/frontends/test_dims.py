@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product, reassociation
+from pyc_mlir.pipelines.linalg.lowering import LoweredDim, product, reassociation
 
 ATOMS = {0: 2, 1: 3, 2: 5}
 dims = st.builds(

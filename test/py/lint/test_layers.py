@@ -39,8 +39,8 @@ FOLDERS = (
     *under("pipelines/kernels/families", "", "conv", "int8", "approximate", "movement", "packed"),
     *under("pipelines/pyc", "", "canonicalize", "terms", "equivalence/fields", "equivalence"),
     *under("pipelines/pyc", "recognize", "fuse", "chunk"),
-    *under("pipelines/linalg", "base", "scalar", "ops", ""),
-    *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
+    *under("pipelines/linalg", ""),
+    *under("pipelines/memory", "planner", "selection", ""),
     *under(
         *("pyc_mlir", "util", "measure", "artifact", "profile"),
         *("runtime/selection", "runtime", "service", "serve"),

@@ -17,7 +17,7 @@ from pyc_mlir.artifact.memory import MemoryReport, RegionReport, TaskReport
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Computes
-from pyc_mlir.pipelines.memory.layout import ArenaLayout, TaskRun
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout, TaskRun
 from pyc_mlir.profile.build import placed, predict
 from pyc_mlir.profile.known import (
     SELECT,

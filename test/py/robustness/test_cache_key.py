@@ -29,7 +29,7 @@ from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.policies import BUILT_IN
-from pyc_mlir.pipelines.shapes.demand import Demand
+from pyc_mlir.pipelines.shapes.choose import Demand
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.env_overrides import OVERRIDES
 from pyc_mlir.util.process_start import process_start

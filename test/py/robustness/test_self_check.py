@@ -34,7 +34,7 @@ from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering
+from pyc_mlir.pipelines.linalg.lowering import Lowering
 from pyc_mlir.tools import pyc_compile, pyc_explain
 from pyc_mlir.util.effects import Effects
 

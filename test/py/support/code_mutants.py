@@ -1,6 +1,6 @@
 """Mutants of the compiler's own code: one guard, clamp, comparison or constant changed.
 
-    mutants_of("pipelines/linalg/rules.py", text) -> [Mutant]
+    mutants_of("pipelines/linalg/convert_to_linalg.py", text) -> [Mutant]
 
 guard       the condition of an `if` without `else` is evaluated and taken as False, the filter of a
             comprehension as True

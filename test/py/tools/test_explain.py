@@ -17,7 +17,7 @@ from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Site
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import write_log
-from pyc_mlir.pipelines.memory.picture import layout_of_slices
+from pyc_mlir.pipelines.memory.planner.layout import layout_of_slices
 from pyc_mlir.tools.explain import text_page as explain_text
 from pyc_mlir.tools.explain.facts import ExplainedProgram, size
 from pyc_mlir.tools.explain.html_page import page

@@ -38,7 +38,7 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBes
 from pyc_mlir.pipelines.choices.contract import ClauseReport, Contract, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.choices.policies import load_policy
-from pyc_mlir.pipelines.shapes.demand import Demand
+from pyc_mlir.pipelines.shapes.choose import Demand
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools.cli.common import UsageError

@@ -22,8 +22,7 @@ from pyc_mlir.lab.sessions.subjects import (
     subject_of_work,
     values_of,
 )
-from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
-from pyc_mlir.pipelines.target.work_id import work_id, work_text
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp, work_id, work_text
 
 I64, X = DTYPES["i64"], tensor("f32", 8, 16)
 KERNELS = "pyc-select-kernels"

@@ -8,7 +8,7 @@ import pytest
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.pipelines.text.text_bounds import first_excess
+from pyc_mlir.pipelines.text.input_text import first_excess
 
 
 def op(attribute: str) -> str:

@@ -24,8 +24,7 @@ from function_errors_page import PAGES, page
 import pyc_mlir
 from pyc_mlir import Tensor
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.numerics.rounding import Uncertain
-from pyc_mlir.dialects.numerics.rules import RULES
+from pyc_mlir.dialects.numerics.rounding import RULES, Uncertain
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.measure.records import Report
 from pyc_mlir.runtime.device import Device

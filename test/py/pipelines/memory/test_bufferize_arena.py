@@ -19,10 +19,9 @@ from pyc_mlir.dialects.types import DTYPES, tensor
 from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.memory.on_pyc import bufferize_arena
-from pyc_mlir.pipelines.memory.on_pyc.bufferize_arena import BufferizeArena
-from pyc_mlir.pipelines.memory.on_pyc.execute import execute
-from pyc_mlir.pipelines.memory.on_pyc.memref_problem import read_allocations
+from pyc_mlir.pipelines.memory import bufferize_arena
+from pyc_mlir.pipelines.memory.bufferize_arena import BufferizeArena, read_allocations
+from pyc_mlir.pipelines.memory.execute import execute
 from pyc_mlir.pipelines.memory.planner.planner import plan
 
 LOWER = "convert-pyc-to-linalg,pyc-bufferize-arena"

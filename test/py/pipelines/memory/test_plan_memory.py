@@ -21,12 +21,17 @@ from pyc_mlir.dialects.types import DTYPES, tensor
 from pyc_mlir.pipelines.choices.choices import Choices, Recipe
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.memory.on_pyc.plan_memory import AS_WRITTEN, PLANNED, PlanMemory
-from pyc_mlir.pipelines.memory.on_pyc.problem import read_function
-from pyc_mlir.pipelines.memory.on_pyc.remat import DEFAULT_SLOWDOWN, Remat
-from pyc_mlir.pipelines.memory.planner.expansion import Expansion
+from pyc_mlir.pipelines.memory.plan_memory import (
+    AS_WRITTEN,
+    DEFAULT_SLOWDOWN,
+    PLANNED,
+    PlanMemory,
+    Remat,
+)
 from pyc_mlir.pipelines.memory.planner.planner import MODES
+from pyc_mlir.pipelines.memory.planner.problem import Expansion
 from pyc_mlir.pipelines.memory.planner.remat import peak_of
+from pyc_mlir.pipelines.memory.pyc_problem import read_function
 
 CHEAP = PROGRAMS["cheap again"]
 

@@ -33,8 +33,8 @@ from pyc_mlir.pipelines.memory.planner.problem import (
     SchedulePlan,
     TaskStep,
 )
-from pyc_mlir.pipelines.memory.planner.reuse import choose
 from pyc_mlir.pipelines.memory.planner.validate import validate
+from pyc_mlir.pipelines.memory.planner.waves import choose_reuse
 
 ANY_PROBLEM = st.one_of(problems(max_tasks=10), problems(max_tasks=10, concurrency=3))
 
@@ -100,7 +100,7 @@ def test_frontiers_trade_bytes_for_seconds(problem) -> None:
 def test_reuse_is_of_dying_operands(problem, sparing) -> None:
     waves = [[t] for t in range(len(problem.tasks))]
     above = max(naive_profile(problem, waves)) if sparing else None
-    pairs = choose(problem, waves, above=above)
+    pairs = choose_reuse(problem, waves, above=above)
     allowed = {pair for task in problem.tasks for pair in task.in_place}
     assert set(pairs.items()) <= allowed
     assert len(set(pairs.values())) == len(pairs)

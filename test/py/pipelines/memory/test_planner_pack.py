@@ -21,18 +21,18 @@ from suites.pack_orders import METRIC
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Report
-from pyc_mlir.pipelines.memory.packing.fit import Fit, luby
-from pyc_mlir.pipelines.memory.packing.greedy import (
+from pyc_mlir.pipelines.memory.planner.greedy import (
     ANYWHERE,
     MANY,
     NATIVE,
+    _engine,
     orders,
     place,
     place_in_python,
+    place_natively,
 )
-from pyc_mlir.pipelines.memory.packing.intervals import Intervals
-from pyc_mlir.pipelines.memory.packing.native import _engine, place_natively
-from pyc_mlir.pipelines.memory.packing.pack import pack
+from pyc_mlir.pipelines.memory.planner.intervals import Intervals
+from pyc_mlir.pipelines.memory.planner.pack import Fit, luby, pack
 from pyc_mlir.pipelines.memory.planner.validate import colliding
 from pyc_mlir.tools import pyc_bench
 

@@ -13,8 +13,13 @@ from planner_problems import (
     skips,
 )
 
-from pyc_mlir.pipelines.memory.planner.expansion import Expansion
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem, TaskStep
+from pyc_mlir.pipelines.memory.planner.problem import (
+    Buffer,
+    Expansion,
+    PlannedTask,
+    PlanningProblem,
+    TaskStep,
+)
 from pyc_mlir.pipelines.memory.planner.remat import peak_of, rematerialize, sweep, taken_back
 from pyc_mlir.pipelines.memory.planner.schedule import schedule
 

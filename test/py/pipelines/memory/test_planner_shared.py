@@ -15,10 +15,16 @@ from pyc_mlir.api import compile
 from pyc_mlir.compilation.assign_memory import pack_slices
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, held_bytes
-from pyc_mlir.pipelines.memory.planner import shared
-from pyc_mlir.pipelines.memory.planner.planner import MODES, BudgetRefused, plan, plan_in_waves
+from pyc_mlir.pipelines.memory.planner import planner
+from pyc_mlir.pipelines.memory.planner.planner import (
+    MODES,
+    BudgetRefused,
+    ReducedProblem,
+    SharedPlans,
+    plan,
+    plan_in_waves,
+)
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
-from pyc_mlir.pipelines.memory.planner.shared import ReducedProblem, SharedPlans
 from pyc_mlir.pipelines.memory.planner.storage import storages
 from pyc_mlir.pipelines.memory.planner.validate import validate, violations
 from pyc_mlir.pipelines.target.target import Target
@@ -105,8 +111,8 @@ def test_a_reader_of_what_is_updated_outside_runs_once() -> None:
 @pytest.mark.full
 def test_each_problem_is_planned_once(monkeypatch) -> None:
     calls = []
-    real = shared.plan
-    monkeypatch.setattr(shared, "plan", lambda p, **k: calls.append(k) or real(p, **k))
+    real = planner.plan
+    monkeypatch.setattr(planner, "plan", lambda p, **k: calls.append(k) or real(p, **k))
     problem, plans = layered(40, 1), SharedPlans()
     twin = in_buffers_of_the_caller(problem)
     assert plans.plan(problem).arena_bytes == plans.plan(twin).arena_bytes
@@ -131,8 +137,8 @@ PROGRAMS |= {f"layered {s}": layered_program(s) for s in range(20 if FULL else 2
 
 def test_a_program_with_two_entries_is_planned_once(monkeypatch) -> None:
     problems_: list[PlanningProblem] = []
-    real = shared.plan
-    monkeypatch.setattr(shared, "plan", lambda p, **k: problems_.append(p) or real(p, **k))
+    real = planner.plan
+    monkeypatch.setattr(planner, "plan", lambda p, **k: problems_.append(p) or real(p, **k))
     program = compile(PROGRAMS["wide"].code.decode(), device=Device("local-sync"))
     assert program.modes["balanced"]
     (problem,) = problems_

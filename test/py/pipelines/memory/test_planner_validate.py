@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from planner_problems import problems
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.on_pyc import plan_memory
-from pyc_mlir.pipelines.memory.planner import planner, shared
-from pyc_mlir.pipelines.memory.planner.planner import plan, plan_in_waves
+from pyc_mlir.pipelines.memory import plan_memory
+from pyc_mlir.pipelines.memory.planner import planner
+from pyc_mlir.pipelines.memory.planner.planner import SharedPlans, plan, plan_in_waves
 from pyc_mlir.pipelines.memory.planner.problem import (
     Buffer,
     Instance,
@@ -20,7 +20,6 @@ from pyc_mlir.pipelines.memory.planner.problem import (
     SchedulePlan,
     TaskStep,
 )
-from pyc_mlir.pipelines.memory.planner.shared import SharedPlans
 from pyc_mlir.pipelines.memory.planner.validate import SHOWN, validate, violations
 
 A, B, C, D = (TaskStep(t) for t in range(4))
@@ -349,6 +348,6 @@ def test_a_plan_is_validated_whoever_found_it(monkeypatch) -> None:
 
 
 def test_a_plan_is_validated_again_where_it_is_carried_over(monkeypatch) -> None:
-    spoiled(monkeypatch, shared.ReducedProblem, "carried")
+    spoiled(monkeypatch, planner.ReducedProblem, "carried")
     refused(lambda: SharedPlans().plan(PROBLEM))
     refused(lambda: SharedPlans().in_waves(PROBLEM, [(t,) for t in range(4)]))

@@ -14,11 +14,11 @@ from pyc_mlir.pipelines.memory.selection.problem import (
     FORBIDDEN,
     Edge,
     SelectionProblem,
+    Usage,
     from_contest,
+    reduce,
 )
-from pyc_mlir.pipelines.memory.selection.reduction import reduce
 from pyc_mlir.pipelines.memory.selection.select import Messages, select
-from pyc_mlir.pipelines.memory.selection.usage import Usage
 
 CONTEST = Path(__file__).parents[4].parent / "shared/data/evidence/iopddl"
 WORK = 2_000_000

@@ -16,8 +16,8 @@ from pyc_mlir.compilation.options import NO_KERNELS, make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, regions_of
-from pyc_mlir.pipelines.memory.on_stream.alias import POINTS, ROWS, Bodies
 from pyc_mlir.pipelines.memory.planner.planner import plan
+from pyc_mlir.pipelines.memory.stream_alias import POINTS, ROWS, Bodies
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable, ResultType

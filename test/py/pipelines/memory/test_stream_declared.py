@@ -15,11 +15,17 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.memory.versions import TO_ASYNC
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
-from pyc_mlir.pipelines.memory.on_stream.alias import POINTS, ROWS, Bodies, Pairs
-from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
-from pyc_mlir.pipelines.streams.declared import FLOPS as FLOPS_NAME
-from pyc_mlir.pipelines.streams.declared import declared_flops, declared_in_place
-from pyc_mlir.pipelines.streams.ir import DISPATCH, find, ir, symbol_of
+from pyc_mlir.pipelines.memory.stream_alias import POINTS, ROWS, Bodies, Pairs
+from pyc_mlir.pipelines.memory.stream_problem import DispatchCosts
+from pyc_mlir.pipelines.streams.ir import (
+    DISPATCH,
+    declared_flops,
+    declared_in_place,
+    find,
+    ir,
+    symbol_of,
+)
+from pyc_mlir.pipelines.streams.ir import FLOPS as FLOPS_NAME
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device

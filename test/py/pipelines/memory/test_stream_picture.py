@@ -6,8 +6,8 @@ import pytest
 from stream_programs import Program, branches, chain, layered
 
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.pipelines.memory.layout import ArenaLayout
-from pyc_mlir.pipelines.memory.on_stream.layout import watch
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
+from pyc_mlir.pipelines.memory.stream_apply import watch
 from pyc_mlir.pipelines.streams.ir import constant_of, find, maker
 from pyc_mlir.pipelines.target.target import Target
 

@@ -7,8 +7,8 @@ from stream_programs import branches, layered
 
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.memory.versions import TO_ASYNC
-from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
-from pyc_mlir.pipelines.memory.on_stream.problem import read_regions
+from pyc_mlir.pipelines.memory.stream_alias import Bodies
+from pyc_mlir.pipelines.memory.stream_problem import read_regions
 from pyc_mlir.pipelines.streams.ir import CONCURRENT, DISPATCH, EXECUTE, UPDATES, find, ties
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from pyc_mlir.pipelines.streams.ranges import _RULES, Interval
+from pyc_mlir.pipelines.streams.sizes import _RULES, Interval
 
 OPS: dict[str, Callable[[int, int], int]] = {
     "addi": lambda x, y: x + y,

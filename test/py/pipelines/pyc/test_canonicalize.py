@@ -22,11 +22,10 @@ from rewrite_examples import (
     x_row,
 )
 
-from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.opdef import OPS, FoldWork
 from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.canonicalize.canonicalize import Canonicalize

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.shapes.choose import Chosen, choose_plans
-from pyc_mlir.pipelines.shapes.demand import MOST_ROWS, Demand
+from pyc_mlir.pipelines.shapes.choose import MOST_ROWS, Chosen, Demand, choose_plans
 from pyc_mlir.pipelines.shapes.plan import ShapePlan, parse_plans, plans_text
 
 LINE = {"n": (1, 64)}

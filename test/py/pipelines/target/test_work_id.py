@@ -8,8 +8,7 @@ import pytest
 import pyc_mlir.dialects.ops  # noqa: F401
 from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.types import tensor
-from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
-from pyc_mlir.pipelines.target.work_id import PREFIX, work_id, work_text
+from pyc_mlir.pipelines.target.work import PREFIX, Input, Work, WorkOp, work_id, work_text
 
 X, W, B = tensor("f32", 8, 16), tensor("f32", 16, 4), tensor("f32", 4)
 OUT = tensor("f32", 8, 4)

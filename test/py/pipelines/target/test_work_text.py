@@ -7,9 +7,7 @@ from kernel_works import lone
 import pyc_mlir.dialects.ops  # noqa: F401
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, parse_type, tensor
-from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
-from pyc_mlir.pipelines.target.work_id import work_id, work_text
-from pyc_mlir.pipelines.target.work_text import parse_work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp, parse_work, work_id, work_text
 
 X, W = tensor("f32", 8, 16), tensor("f32", 16, 4)
 OUT = tensor("f32", 8, 4)

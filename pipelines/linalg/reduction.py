@@ -1,0 +1,198 @@
+"""Reductions and argmax as linalg.generic over the reduced loops."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.ops.reduction import COMBINATIONS, Reduction
+from pyc_mlir.dialects.types import BOOL, I64, accumulator, is_float, is_unsigned, lowest
+from pyc_mlir.pipelines.linalg import scalar
+from pyc_mlir.pipelines.linalg.functions import Number, read, select
+from pyc_mlir.pipelines.linalg.lowering import (
+    LoweredDim,
+    LoweredTensor,
+    Lowering,
+    lowers,
+)
+from pyc_mlir.pipelines.linalg.products import rounded
+from pyc_mlir.pipelines.linalg.structured import (
+    PARALLEL,
+    REDUCTION,
+    fill,
+    generic,
+    pointwise,
+    reshape,
+)
+
+# By reduction that has no decomposition: what it combines by.
+_COMBINED = {
+    name: COMBINATIONS[op.combination]
+    for name, op in OPS.items()
+    if issubclass(op, Reduction) and op.combination
+}
+
+
+def _layout(x: LoweredTensor, axes: Sequence[int]) -> tuple[list[int], list[str]]:
+    """Return the loops of the result and the kind of each loop."""
+    kept = [i for i in range(x.rank) if i not in axes]
+    return kept, [REDUCTION if i in axes else PARALLEL for i in range(x.rank)]
+
+
+def _keep(
+    lowering: Lowering, out: LoweredTensor, x: LoweredTensor, axes: Sequence[int]
+) -> LoweredTensor:
+    """Give the reduced axes back with size 1."""
+    dims = [LoweredDim(1) if i in axes else d for i, d in enumerate(x.dims)]
+    return reshape(lowering, out, dims)
+
+
+@lowers(*_COMBINED)
+def reduce(
+    lowering: Lowering, x: LoweredTensor, *, axes: tuple[int, ...], keepdims: bool, name: str
+) -> LoweredTensor:
+    """Reduce from the identity of the operation, in the accumulator's type."""
+    axes = tuple(a % x.rank for a in axes)
+    combination = _COMBINED[name]
+    wide = accumulator(x.dtype)
+    kept, iterators = _layout(x, axes)
+    dims = [x.dims[i] for i in kept]
+    start = fill(lowering, dims, wide, combination.identity(wide))
+    combine = scalar.combine(combination.op, wide)
+
+    def body(value: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
+        return [combine(acc, scalar.widen(value, x.dtype))]
+
+    loops = list(range(x.rank))
+    (out,) = generic(lowering, [x], [start], [loops, kept], iterators, body)
+    out = rounded(lowering, out, x.dtype)
+    return _keep(lowering, out, x, axes) if keepdims else out
+
+
+@lowers("cumulative")
+def cumulative(lowering: Lowering, x: LoweredTensor, *, axis: int, reduction: str) -> LoweredTensor:
+    """Accumulate in steps of 1, 2, 4, ... (Hillis and Steele, 1986); dynamic sizes over pairs."""
+    axis %= x.rank
+    wide = accumulator(x.dtype)
+    combine = scalar.combine(COMBINATIONS[reduction].op, wide)
+    size = x.dims[axis].static
+    if LoweredDim(0) in x.dims:
+        return x
+    if size is None:
+        start = COMBINATIONS[reduction].identity(wide)
+        return rounded(lowering, _of_pairs(lowering, x, axis, combine, start), x.dtype)
+    return rounded(lowering, scan(lowering, widened(lowering, x), axis, size, combine), x.dtype)
+
+
+def widened(lowering: Lowering, x: LoweredTensor) -> LoweredTensor:
+    """Return x in the type that its sums are kept in."""
+    wide, loops = accumulator(x.dtype), range(x.rank)
+    if wide == x.dtype:
+        return x
+    return pointwise(lowering, [(x, loops)], x.dims, wide, lambda v, _: scalar.widen(v, x.dtype))
+
+
+def scan(
+    lowering: Lowering,
+    x: LoweredTensor,
+    axis: int,
+    size: int,
+    combine: Callable[[ir.Value, ir.Value], ir.Value],
+    keys: LoweredTensor | None = None,
+) -> LoweredTensor:
+    """Combine each element along an axis with all before it, in steps of 1, 2, 4, ...
+
+    keys: i64 [size]; those of other keys are left out. Hillis and Steele, "Data parallel
+    algorithms", 1986.
+    """
+    step = 1
+    while step < size:
+        x = _with_earlier(lowering, x, axis, step, combine, keys)
+        step *= 2
+    return x
+
+
+def _with_earlier(
+    lowering: Lowering,
+    x: LoweredTensor,
+    axis: int,
+    step: int,
+    combine: Callable[[ir.Value, ir.Value], ir.Value],
+    keys: LoweredTensor | None,
+) -> LoweredTensor:
+    """out[i] = x[i - step] combined with x[i], where there is one, of the same key."""
+    source = lowering.value(x)
+    key_of = None if keys is None else lowering.value(keys)
+
+    def body(mine: ir.Value, *others: ir.Value) -> ir.Value:
+        before = lowering.loop(axis) - step
+        takes = before.compare("ge", 0)
+        before = before.at_least(0)
+        at = [before if i == axis else lowering.loop(i) for i in range(x.rank)]
+        other = read(source, *at).value
+        if key_of is not None:
+            takes = takes & Number(others[0]).compare("eq", read(key_of, before))
+        return select(takes.value, combine(other, mine), mine)
+
+    inputs = [(x, range(x.rank)), *([] if keys is None else [(keys, (axis,))])]
+    return pointwise(lowering, inputs, x.dims, x.dtype, body)
+
+
+def _of_pairs(
+    lowering: Lowering,
+    x: LoweredTensor,
+    axis: int,
+    combine: Callable[[ir.Value, ir.Value], ir.Value],
+    identity: Any,
+) -> LoweredTensor:
+    """Return a reduction over all elements of the axis, of which the later ones change nothing."""
+    rank = x.rank
+    start = fill(lowering, x.dims, accumulator(x.dtype), identity)
+
+    def body(value: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
+        counts = lowering.loop(rank).compare("le", lowering.loop(axis)).value
+        return [select(counts, combine(acc, scalar.widen(value, x.dtype)), acc)]
+
+    maps = [[rank if i == axis else i for i in range(rank)], list(range(rank))]
+    (out,) = generic(lowering, [x], [start], maps, [PARALLEL] * rank + [REDUCTION], body)
+    return out
+
+
+@lowers("argmax")
+def argmax(lowering: Lowering, x: LoweredTensor, *, axis: int, keepdims: bool) -> LoweredTensor:
+    """Reduce pairs (best value, its index); the order of visits does not matter."""
+    axis %= x.rank
+    if x.dims[axis].static is None:
+        lowering.check("gt", lowering.count(x.dims[axis]), 0, f"argmax: size of axis {axis}")
+    kept, iterators = _layout(x, (axis,))
+    dims = [x.dims[i] for i in kept]
+    wide = accumulator(x.dtype)
+    best = fill(lowering, dims, wide, lowest(wide))
+    where = fill(lowering, dims, I64, np.iinfo(np.int64).max)
+
+    def body(value: ir.Value, top: ir.Value, position: ir.Value) -> Sequence[ir.Value]:
+        value = scalar.widen(value, x.dtype)
+        here = lowering.loop(axis).word().value
+        better = _precedes(value, here, top, position, x.dtype)
+        return [select(better, value, top), select(better, here, position)]
+
+    loops = list(range(x.rank))
+    _, out = generic(lowering, [x], [best, where], [loops, kept, kept], iterators, body)
+    return _keep(lowering, out, x, (axis,)) if keepdims else out
+
+
+def _precedes(
+    value: ir.Value, here: ir.Value, top: ir.Value, position: ir.Value, dtype: np.dtype
+) -> ir.Value:
+    """value beats top, or equals it at a smaller index; a NaN equals NaNs and beats the rest."""
+    new, old = Number(value), Number(top)
+    beats = new.compare("gt", old, signed=not is_unsigned(dtype))
+    ties = new.compare("eq", old)
+    if is_float(dtype):
+        nan, top_nan = (v.compare("unordered", v) for v in (new, old))
+        beats = beats | (nan & Number(scalar.apply("not", [top_nan.value], BOOL)))
+        ties = ties | (nan & top_nan)
+    earlier = Number(here).compare("lt", Number(position), signed=True)
+    return (beats | (ties & earlier)).value

@@ -1,1 +1,0 @@
-"""Scalar bodies of elementwise ops, and f64 functions that IREE's CPU code generation lacks."""

@@ -1,1 +1,0 @@
-"""Memory planning on pyc IR and on bufferized linalg, for reading, tests and `pyc-opt`."""

@@ -1,1 +1,0 @@
-"""Memory planning on IREE's stream IR, where sizes and lifetimes are final."""

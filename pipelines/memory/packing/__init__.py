@@ -1,1 +1,0 @@
-"""Offsets for live intervals: lower bounds, greedy orders, exact search."""
