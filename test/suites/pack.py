@@ -19,11 +19,9 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals
 from pyc_mlir.pipelines.memory.packing.pack import pack
 from pyc_mlir.pipelines.memory.planner.validate import colliding
-from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.cli.common import Parser
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 from suites.pack_instances import INSTANCES, read_csv
 
-SUITE = "pack"
 SECONDS = 10.0
 MADE = (10_000, 50_000)
 QUICK_MADE = (200,)
@@ -31,30 +29,23 @@ QUICK_MADE = (200,)
 CUT_SHARE = 100
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite(
+    "pack",
+    1,
+    option("files", nargs="*", type=Path, metavar="FILE.csv"),
+    option("--capacity", type=int, help="stop once the arena has this many bytes"),
+    option("--time-limit", type=float, default=SECONDS, metavar="S",
+           help=f"seconds for each instance; default: {SECONDS:g}"),
+    option("--seed", type=int, default=0, help="the seed of the search and of generated instances"),
+)  # fmt: skip
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Measure arena bytes and seconds of the packer on CSV files or instances of 10,000, 50,000."""
-    parser = Parser(SUITE)
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE.csv")
-    parser.add_argument("--capacity", type=int, help="stop once the arena has this many bytes")
-    parser.add_argument(
-        "--time-limit",
-        type=float,
-        default=SECONDS,
-        metavar="S",
-        help=f"seconds for each instance; default: {SECONDS:g}",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="the seed of the search and of generated instances"
-    )
-    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    known = bench.options
+    limits = {"capacity": known.capacity, "time_limit": known.time_limit, "seed": known.seed}
+    bench.settings |= limits
     sizes = QUICK_MADE if bench.quick else MADE
-    named = _read(known.files) if known.files else _made(sizes, known.seed)
-    records = [
-        pack_record(name, intervals, known.capacity, known.time_limit, known.seed)
-        for name, intervals in named
-    ]
-    bench.store(records, capacity=known.capacity, time_limit=known.time_limit, seed=known.seed)
-    return 0
+    for name, intervals in _read(known.files) if known.files else _made(sizes, known.seed):
+        yield pack_record(name, intervals, *limits.values())
 
 
 def _read(files: Sequence[Path]) -> list[tuple[str, Intervals]]:

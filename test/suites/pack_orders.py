@@ -19,45 +19,36 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.memory.packing.greedy import NATIVE, orders, place
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals
-from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.cli.common import Parser
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 from suites.pack import pack_record
 from suites.pack_instances import FAMILIES
 
-SUITE = "pack-orders"
 SIZES = (500, 2000, 10_000, 50_000)
 LIMITS = (1.0, 10.0, 30.0)
 QUICK_SIZES, QUICK_LIMITS = (500,), (0.1,)
 METRIC, TIME = "above the bound", "processor time"
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite(
+    "pack-orders",
+    1,
+    option("--sizes", type=int, nargs="+", metavar="N",
+           help=f"numbers of buffers; default: {SIZES}"),
+    option("--time-limits", type=float, nargs="+", metavar="S",
+           help=f"seconds; default: {LIMITS}"),
+    option("--seed", type=int, default=0, help="the seed of the search and of the instances"),
+)  # fmt: skip
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Compare the packer with each of its greedy orders on made families, under time limits."""
-    parser = Parser(SUITE)
-    parser.add_argument(
-        "--sizes", type=int, nargs="+", metavar="N", help=f"numbers of buffers; default: {SIZES}"
-    )
-    parser.add_argument(
-        "--time-limits", type=float, nargs="+", metavar="S", help=f"seconds; default: {LIMITS}"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="the seed of the search and of the instances"
-    )
-    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
-    sizes = known.sizes or (QUICK_SIZES if bench.quick else SIZES)
+    known = bench.options
     limits = known.time_limits or (QUICK_LIMITS if bench.quick else LIMITS)
-    before = os.getloadavg()[0]
+    bench.settings |= {"seed": known.seed, "load_before": os.getloadavg()[0]}
     place_natively_once()
-    records = [
-        row
-        for count in sizes
-        for name, make in FAMILIES.items()
-        for row in compared(
-            f"{name}, {count} buffers", make(count, np.random.default_rng(known.seed)), limits
-        )
-    ]
-    bench.store(records, seed=known.seed, load_before=before, load_after=os.getloadavg()[0])
-    return 0
+    for count in known.sizes or (QUICK_SIZES if bench.quick else SIZES):
+        for name, make in FAMILIES.items():
+            intervals = make(count, np.random.default_rng(known.seed))
+            yield from compared(f"{name}, {count} buffers", intervals, limits)
+    bench.settings["load_after"] = os.getloadavg()[0]
 
 
 def compared(name: str, intervals: Intervals, limits: Sequence[float]) -> Iterator[Record]:

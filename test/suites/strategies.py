@@ -21,10 +21,8 @@ from pyc_mlir.lab.tune.strategies import Learned, Local, Portfolio, Random, Stra
 from pyc_mlir.lab.tune.verdict import student
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.space import Config, KnobSpace
-from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.cli.common import Parser
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 
-SUITE = "strategies"
 SEEDS = 6
 # Evaluations after which shares are taken: of measurements, and of a simulator's answers.
 MEASURED, SIMULATED = (64, 128), 1024
@@ -81,22 +79,19 @@ class Published:
         return all(settings[axis.name] in axis.values for axis in self.space.axes)
 
 
-def run_suite(arguments: Sequence[str]) -> int:
+@suite("strategies", SEEDS, option("--spaces", metavar="FOLDER", type=Path, required=True))
+def run_suite(bench: SuiteRun) -> Iterator[Record]:
     """Share of the optimum that each strategy finds in brute-forced spaces of kernels."""
-    parser = Parser(SUITE, "")
-    parser.add_argument("--spaces", metavar="FOLDER", type=Path, required=True)
-    requested, known = parse(SUITE, run_suite.__doc__ or "", SEEDS, arguments, parser)
-    files = sorted(known.spaces.glob("*.npz"))
+    files = sorted(bench.options.spaces.glob("*.npz"))
     if not files:
         raise PycError(
-            ReasonCode.FILE_ACCESS, f"{known.spaces}: expected .npz files of spaces, got none"
+            ReasonCode.FILE_ACCESS,
+            f"{bench.options.spaces}: expected .npz files of spaces, got none",
         )
+    bench.settings["seeds"] = bench.rounds
     spaces = [Published.load(path) for path in files]
-    made = [
-        r for space in spaces for r in _records(space, spaces, requested.rounds, requested.quick)
-    ]
-    requested.store([*made, *_means(made)], seeds=requested.rounds)
-    return 0
+    made = [r for space in spaces for r in _records(space, spaces, bench.rounds, bench.quick)]
+    yield from (*made, *_means(made))
 
 
 def _records(

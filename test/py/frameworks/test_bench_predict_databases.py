@@ -14,17 +14,18 @@ from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.lab.sessions.session import SessionPlan
 from pyc_mlir.lab.sessions.simulated import Simulated
-from pyc_mlir.tools.bench.predict.gather import observe
-from pyc_mlir.tools.bench.predict.observed import HERE, Observed, ObservedChoice, ObservedRecipe
-from pyc_mlir.tools.bench.predict.policies import compared
-from pyc_mlir.tools.bench.predict.programs import nothing, programs
-from pyc_mlir.tools.bench.predict.score import (
+from pyc_mlir.tools.bench.suites.estimates import (
+    HERE,
     ROWS_KNOWN,
     ROWS_UNKNOWN,
+    Observed,
+    ObservedChoice,
+    ObservedRecipe,
     Scores,
     all_residuals,
     scores,
 )
+from pyc_mlir.tools.bench.suites.predict import compared, nothing, observe, programs
 
 CALL = 4e-6
 

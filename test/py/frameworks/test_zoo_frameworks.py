@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.tools.bench.zoo import export
-from pyc_mlir.tools.bench.zoo.networks import NETWORKS, Network
+from pyc_mlir.tools.bench.workloads.networks import (
+    NETWORKS,
+    OPSET,
+    Network,
+    answers,
+    export,
+    inputs,
+    make,
+)
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -18,8 +25,6 @@ def small() -> Network:
 
 
 def test_weights_are_seeded_and_activations_sane():
-    from pyc_mlir.tools.bench.zoo.networks import inputs, make
-
     network = small()
     with torch.no_grad():
         first, again = make(network)(*inputs(network, 2)), make(network)(*inputs(network, 2))
@@ -30,14 +35,14 @@ def test_weights_are_seeded_and_activations_sane():
 def test_an_export_holds_inputs_and_answers(tmp_path):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    path = export.export(small(), 1, export.OPSET, tmp_path)
+    path = export(small(), 1, OPSET, tmp_path)
     with np.load(path.with_suffix(".npz")) as stored:
         assert stored["float64_0"].dtype == np.float64
         session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
         (got,) = session.run(None, {session.get_inputs()[0].name: stored["input_0"]})
         np.testing.assert_allclose(got, stored["float32_0"], atol=1e-4)
     before = path.stat().st_mtime_ns
-    assert export.export(small(), 1, export.OPSET, tmp_path) == path
+    assert export(small(), 1, OPSET, tmp_path) == path
     assert path.stat().st_mtime_ns == before
 
 
@@ -49,4 +54,4 @@ def test_results_that_say_nothing_are_refused(value):
             return torch.full_like(x, value)
 
     with pytest.raises(PycError, match="expected results that differ"):
-        export._answers(Constant(), [torch.zeros(4)])
+        answers(Constant(), [torch.zeros(4)])

@@ -19,7 +19,7 @@ from pyc_mlir.pipelines.target.target import TARGETS
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.tools.bench.latency.overhead import measure_call_overhead
+from pyc_mlir.tools.bench.suites.calls import measure_call_overhead
 
 DYNAMIC = ("n", 8)
 
