@@ -29,7 +29,7 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.runtime.executable import Executable, ResultType
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, spread_record, suite
 
 SIZES, QUICK_SIZES = (256, 512, 1024, 2048), (64,)
 CALLS, QUICK_CALLS = 100_000, 60
@@ -138,8 +138,7 @@ def speed(target: Target, size: int, rounds: int, min_seconds: float) -> list[Re
     records = timing_records(title, timings)
     for way in ways:
         gain = ratio(timings, of="f32", to=way)
-        spread = {"p10": gain.p10, "p90": gain.p90, "min": gain.min, "n": gain.n}
-        records.append(record(title, way, "f32 / way", "times", gain.median, **spread))
+        records.append(spread_record(title, way, "f32 / way", "times", gain))
         of, without = (ratio(timings, of=n, to="f32").median for n in (way, f"{way} unchecked"))
         checks = 100 * (of - without)
         records.append(record(title, way, "checks / f32", "%", checks))

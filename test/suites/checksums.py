@@ -26,7 +26,7 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable, ResultType
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, spread_record, suite
 
 SIZES, QUICK_SIZES = (256, 512, 1024, 2048), (64,)
 FLIPS, QUICK_FLIPS = 4000, 20
@@ -126,9 +126,8 @@ def cost(target: Target, size: int, rounds: int) -> list[Record]:
     timings = interleave(calls, rounds=rounds, min_seconds=0.05)
     name, of = f"product {size}x{size}x{size}", ratio(timings, of="checked", to="plain")
     note(f"{name}: {of.median:.3f} of the time without checks")
-    spread = {"p10": of.p10, "p90": of.p90, "min": of.min, "n": of.n}
     times = timing_records(name, timings)
-    return [*times, record(name, "checked", "checked / plain", "times", of.median, **spread)]
+    return [*times, spread_record(name, "checked", "checked / plain", "times", of)]
 
 
 def distributions(values: np.random.Generator) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

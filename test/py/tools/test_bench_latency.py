@@ -24,7 +24,6 @@ from pyc_mlir.tools.bench.peers.systems import PEERS, SystemTask
 from pyc_mlir.tools.bench.peers.translators import onnx_model
 from pyc_mlir.tools.bench.report.page import page
 from pyc_mlir.tools.bench.report.show import groups, latency, markdown, means
-from pyc_mlir.tools.bench.report.suite import SuiteRun
 from pyc_mlir.tools.bench.report.tables import PYC, WorkloadFacts, mean, results
 from pyc_mlir.tools.bench.suites import latency as cpu_suite
 from pyc_mlir.tools.bench.workloads import systems
@@ -92,7 +91,7 @@ def test_a_system_prepares_and_reports(tmp_path):
     store(make(MLP, tiny=True), tmp_path)
     task = SystemTask(MLP, tmp_path, 1, True)
     for name in ("iree" if ALL_CASES else PYC, *QUICK_PEERS[:1]):
-        call, ready = worker.prepare(SYSTEMS[name], task, 1, 0.0)
+        call, ready = worker.prepare(SYSTEMS[name], task)
         call()
         assert 0 <= ready.max_error < 1e-5 and ready.calls == 1
         assert ready.setting in (*ready.tried, "default") and ready.cold_start_seconds > 0
@@ -105,9 +104,9 @@ def test_thread_counts_are_set_before_libraries_load():
 
 
 def test_a_process_that_dies_has_failed(tmp_path, capfd):
-    bench = SuiteRun("latency", 1, True, tmp_path)
-    with PeerProcess(bench, systems.__name__, "no such system", MLP, tmp_path, 1) as process:
-        assert process.answer() == {"failed": "ended with status 2"}
+    task = SystemTask(MLP, tmp_path, 1, module=systems.__name__, suite="latency", system="none")
+    with PeerProcess(task) as process:
+        assert process.answer() == {"failed": "ended with status 1"}
         with pytest.raises(PycError, match="expected an answer") as caught:
             process.ask(1)
     assert caught.value.code is ReasonCode.RUNTIME_FAILED

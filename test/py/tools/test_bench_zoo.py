@@ -18,14 +18,8 @@ from pyc_mlir.tools.bench.report import suite as report_suite
 from pyc_mlir.tools.bench.report.show import markdown, short
 from pyc_mlir.tools.bench.suites import zoo
 from pyc_mlir.tools.bench.suites.zoo import SYSTEMS, Models, ZooRow
-from pyc_mlir.tools.bench.workloads import quantized
-from pyc_mlir.tools.bench.workloads.networks import (
-    CONVOLUTIONAL,
-    NETWORKS,
-    OPSET,
-    TRANSFORMER,
-    stem,
-)
+from pyc_mlir.tools.bench.workloads.export import MODELS, stem
+from pyc_mlir.tools.bench.workloads.networks import CONVOLUTIONAL, NETWORKS, OPSET, TRANSFORMER
 
 
 def made(row: ZooRow, system: str, seconds: float = 0.01, **fields: object) -> Record:
@@ -35,7 +29,7 @@ def made(row: ZooRow, system: str, seconds: float = 0.01, **fields: object) -> R
     return kept | {
         "system": system,
         "threads": threads,
-        "class": NETWORKS[row.network].kind,
+        "class": MODELS[row.network].kind,
         "network": row.network,
         "batch": row.batch,
         "median_seconds": seconds,
@@ -146,6 +140,16 @@ def test_rows_are_stored_as_they_come_and_a_run_goes_on(rows, tmp_path, capsys):
     assert "unet, batch 8" in capsys.readouterr().out
 
 
+def test_quantized_models_are_a_word_and_not_torchs(rows, tmp_path):
+    path = tmp_path / "quantized.json"
+    parts = ["--models=quantized", "--systems=pyc,torch", "--threads=1", "--batch=1"]
+    assert zoo.run([*parts, f"--folder={tmp_path}", f"--json={path}"]) == 0
+    ran = {r["network"] for r in Report.load(path).records}
+    assert {"bert2-int8", "feed-forward-4bit-64", "resnet18", "bert2"} < ran
+    assert zoo.able("bert2-int8", ("pyc", "torch", "torch-compile")) == ["pyc"]
+    assert zoo.able("bert2", ("pyc", "torch")) == ["pyc", "torch"]
+
+
 def test_another_environment_measures_all_again(rows, monkeypatch, tmp_path, capsys):
     path = tmp_path / "zoo.json"
     with pytest.raises(Interrupted):
@@ -253,26 +257,5 @@ def test_a_system_without_a_setting_that_compiles_has_failed(tmp_path):
     task = SystemTask("unet", tmp_path, 1, True)
     system = replace(SYSTEMS["torch"], settings=lambda task, inputs: iter(()))
     with pytest.raises(PycError, match="expected a setting that compiles, got none") as caught:
-        prepare(system, task, 1, 0.0)
+        prepare(system, task)
     assert caught.value.code is ReasonCode.TARGET_COMPILE_FAILED
-
-
-def test_a_failed_run_of_a_quantized_model_is_told_with_its_output(tmp_path):
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"no model")
-    with pytest.raises(
-        PycError, match=r"model.onnx: expected a measurement, got status 1:\n.*BAD_MODEL"
-    ):
-        quantized.measured([path], 1)
-
-
-def test_a_model_in_halves_has_no_other_floats():
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-    g = quantized.Graph()
-    model = g.model((2, 8), g.linear("x", 8, 4))
-    for dtype, element in (("f16", onnx.TensorProto.FLOAT16), ("bf16", onnx.TensorProto.BFLOAT16)):
-        half = quantized.in_halves(model, dtype)
-        values = (*half.graph.input, *half.graph.output, *half.graph.value_info)
-        assert {v.type.tensor_type.elem_type for v in values} == {element}
-        assert {w.data_type for w in half.graph.initializer} == {element}
-    assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT

@@ -9,17 +9,6 @@ same for every system. Each system runs in a process of its own; all of them are
 timed, in interleaved rounds, one call at a time. Every system computes in f32 with its own quickest
 setting of those that are tried; PyC has its default alone. The model is compiled for the sizes that
 are measured.
-
-latency      median seconds of a call, with the 10th to the 90th percentile over the rounds
-/ pyc        the system's median over PyC's: above 1, PyC is quicker
-per second   calls by that median, one at a time; with a batch, rows
-call         memory of a call beside inputs and weights, results included, by the system's own
-             account; in brackets, for systems without one, by how much the first call raised the
-             resident memory
-resident     what loading and the first call added to the resident memory, weights included. PyC
-             compiles in another process, as for a deployment; plain IREE compiles in this one
-error        max |got - expected| / max |expected|, the largest over results and settings
-compile      from the model to what can be called
 """
 
 import argparse
@@ -29,6 +18,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
@@ -70,6 +60,18 @@ SUITE = "model"
 ROUNDS = 15
 # Another order of the same arithmetic stays below it; quantized models and half types may not.
 USUAL_ERROR = 1e-3
+COLUMNS = {
+    "latency": "median of a call, with the 10th to the 90th percentile over interleaved rounds",
+    "/ pyc": "the system's median over PyC's: above 1, PyC is quicker",
+    "per second": "calls, or with a batch rows, by the median, one call at a time",
+    "call": "memory of a call beside inputs and weights, results included, by the system's own "
+    "account; in brackets, for systems without one, the growth of resident memory in the first "
+    "call",
+    "resident": "what loading and the first call added to the resident memory of the process, "
+    "weights included; PyC compiles in another process, as for a deployment, plain IREE in it",
+    "error": "the largest difference from the reference, relative to the largest result",
+    "compile": "seconds from the model to what can be called",
+}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -110,8 +112,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description, _, columns = (__doc__ or "").partition("\nlatency  ")
-    parser = Parser("pyc-bench model", description, f"columns:\n\nlatency  {columns}")
+    columns = "\n".join(
+        fill(f"{n:11}{t}", 100, subsequent_indent=" " * 11) for n, t in COLUMNS.items()
+    )
+    parser = Parser("pyc-bench model", __doc__ or "", f"columns:\n\n{columns}")
     parser.usage = "pyc-bench [model] MODEL [--against NAME,...] [--dim NAME=N,...] [options]"
     parser.add_argument("model", metavar="MODEL", help="the model; see above")
     parser.add_argument("--against", type=some_of(NEEDS), metavar="NAME,...",
@@ -207,20 +211,6 @@ def _measured(
     )
 
 
-_COLUMNS = {
-    "latency": "median of a call, with the 10th to the 90th percentile over interleaved rounds",
-    "/ pyc": "the system's median over PyC's: above 1, PyC is quicker",
-    "per second": "calls, or with a batch rows, by the median, one call at a time",
-    "call": "memory of a call beside inputs and weights, results included, by the system's own "
-    "account; in brackets, for systems without one, the growth of resident memory in the first "
-    "call",
-    "resident": "what loading and the first call added to the resident memory of the process, "
-    "weights included (plain IREE's holds its compiler's leavings too)",
-    "error": "the largest difference from the reference, relative to the largest result",
-    "compile": "seconds from the model to what can be called",
-}
-
-
 def text(report: Report) -> str:
     """Return the tables for a terminal. Ends in a newline."""
     settings = report.settings
@@ -230,7 +220,7 @@ def text(report: Report) -> str:
         f"errors are against {settings['reference']}",
     ]
     for result in results(report.records):
-        rows = [("system", *_COLUMNS), *((s, *_cells(result, s)) for s in _ordered(result))]
+        rows = [("system", *COLUMNS), *((s, *_cells(result, s)) for s in _ordered(result))]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         parts += ["", _title(result)]
         for name, *cells in rows:
@@ -255,7 +245,7 @@ def page(report: Report) -> str:
         section("Time over that of the quickest peer", *bars(titled, systems_of(found))),
         *map(_section, found),
         *(tag("p", line) for line in _absent(report)),
-        section("Columns", facts(list(_COLUMNS.items()))),
+        section("Columns", facts(list(COLUMNS.items()))),
     )
 
 
@@ -266,7 +256,7 @@ def _section(result: WorkloadFacts) -> Html:
     ]
     return section(
         _title(result),
-        wide(table(("system", *_COLUMNS, "setting"), rows)),
+        wide(table(("system", *COLUMNS, "setting"), rows)),
         *(tag("p", line) for line in _lines(result)),
     )
 

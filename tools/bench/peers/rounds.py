@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,15 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.interleave import Timing
 from pyc_mlir.measure.processes import environment
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.tools.bench.peers import systems as peer_systems
 from pyc_mlir.tools.bench.peers import worker
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS
+from pyc_mlir.tools.bench.peers.systems import SystemTask
 from pyc_mlir.tools.bench.peers.translators import onnx_model
 from pyc_mlir.tools.bench.peers.worker import FAILED, MISSING, Ready
 from pyc_mlir.tools.bench.peers.workload import Workload
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, threads_of
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, spread_record, threads_of
 from pyc_mlir.tools.bench.report.tables import FAILURE, LEFT_OUT
 from pyc_mlir.util.children import Child
 
@@ -100,7 +100,7 @@ def compared(
     systems: Sequence[str],
     write: Callable[[Path], tuple[LeastWork, Mapping[str, str]]],
     *,
-    module: str = peer_systems.__name__,
+    module: str = SystemTask.module,
     key: str = "",
     peaks: Peaks | None = None,
     tolerance: float = float("inf"),
@@ -117,7 +117,9 @@ def compared(
     with tempfile.TemporaryDirectory(prefix="pyc-bench-") as folder:
         work, unread = write(Path(folder))
         able = [system for system in systems if system not in unread]
-        found = measure(bench, module, key or name, Path(folder), threads, able, tolerance)
+        how = (bench.quick, bench.rounds, bench.min_seconds, module, bench.suite)
+        task = SystemTask(key or name, Path(folder), threads, *how)
+        found = measure(task, able, tolerance)
         found.failed.update(unread)
     after = peaks or fma_and_copies(threads, bench)
     best = Peaks(max(before.flops, after.flops), max(before.bandwidth, after.bandwidth))
@@ -144,16 +146,8 @@ def fma_and_copies(threads: int, bench: SuiteRun) -> Peaks:
     return found
 
 
-def measure(
-    bench: SuiteRun,
-    module: str,
-    key: str,
-    folder: Path,
-    threads: int,
-    systems: Sequence[str],
-    tolerance: float,
-) -> SystemRounds:
-    """Prepare the systems one after another on what lies in `folder`, then time them in rounds.
+def measure(task: SystemTask, systems: Sequence[str], tolerance: float) -> SystemRounds:
+    """Prepare the systems one after another on what lies in the folder, then time them in rounds.
 
     Raises PycError where one dies later.
     """
@@ -161,7 +155,7 @@ def measure(
     with ExitStack() as stack:
         started: dict[str, PeerProcess] = {}
         for system in systems:
-            process = stack.enter_context(PeerProcess(bench, module, system, key, folder, threads))
+            process = stack.enter_context(PeerProcess(replace(task, system=system)))
             answer = process.answer()
             if MISSING in answer:
                 found.missing[system] = f"the package `{answer[MISSING]}` is not installed"
@@ -176,18 +170,18 @@ def measure(
                 continue
             process.close()
             why = found.missing.get(system) or found.failed[system]
-            note(f"{key}: left out: {system}: {why}")
-        found.timings.update(_rounds(started, bench))
+            note(f"{task.name}: left out: {system}: {why}")
+        found.timings.update(_rounds(started, task))
     return found
 
 
-def _rounds(processes: Mapping[str, "PeerProcess"], bench: SuiteRun) -> dict[str, Timing]:
+def _rounds(processes: Mapping[str, "PeerProcess"], task: SystemTask) -> dict[str, Timing]:
     samples: dict[str, list[float]] = {name: [] for name in processes}
     order, draw = list(processes), random.Random(0)
-    for _ in range(bench.rounds):
+    for _ in range(task.rounds):
         draw.shuffle(order)
         for name in order:
-            if bench.min_seconds:
+            if task.min_seconds:
                 time.sleep(REST_SECONDS)  # workers of the one before may still spin
             process = processes[name]
             process.ask(1)
@@ -198,14 +192,11 @@ def _rounds(processes: Mapping[str, "PeerProcess"], bench: SuiteRun) -> dict[str
 class PeerProcess:
     """A process of `worker`. As a context it ends with it."""
 
-    def __init__(
-        self, bench: SuiteRun, module: str, system: str, key: str, folder: Path, threads: int
-    ) -> None:
-        command = [sys.executable, "-m", worker.__name__, module, bench.suite, system, key]
-        command += [f"--threads={threads}", f"--folder={folder}", f"--rounds={bench.rounds}"]
-        command += [f"--min-seconds={bench.min_seconds}", *(["--tiny"] if bench.quick else [])]
+    def __init__(self, task: SystemTask) -> None:
+        told = json.dumps({**asdict(task), "folder": str(task.folder)})
         self.ready: Ready | None = None
-        environ = environment(threads, dict(os.environ))
+        environ = environment(task.threads, dict(os.environ))
+        command = [sys.executable, "-m", worker.__name__, told]
         self._child = Child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ)
         self._process = self._child.process
 
@@ -257,9 +248,9 @@ def _records(
     for system, timing in found.timings.items():
         spread, ready = timing.spread, found.ready[system]
         note(f"{name}; {threads}: {system} {spread.median * _MICRO:.1f} us ({ready.setting})")
-        row = record(name, system, f"latency, {threads_of(threads)}", "s", spread.median,
-                     p10=spread.p10, p90=spread.p90, min=spread.min, n=spread.n,
-                     calls=timing.calls, samples=timing.rounded)  # fmt: skip
+        metric = f"latency, {threads_of(threads)}"
+        more = {"calls": timing.calls, "samples": timing.rounded}
+        row = spread_record(name, system, metric, "s", spread, **more)
         yield row | {
             "system": system,
             "threads": threads,

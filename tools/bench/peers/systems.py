@@ -46,19 +46,31 @@ _PROGRAM, _SPENT, _REFUSED = "model.vmfb", "compiled.json", "refused.txt"
 def read_arrays(path: Path) -> list[np.ndarray]:
     """Read the arrays of a file that `np.savez` wrote, in order."""
     with np.load(path, allow_pickle=False) as stored:
-        arrays = [stored[f"arr_{i}"] for i in range(len(stored.files))]
-    # numpy stores bf16 as two bytes of no type.
-    return [a.view(DTYPES["bf16"]) if a.dtype == np.dtype("V2") else a for a in arrays]
+        return [with_halves(stored[f"arr_{i}"]) for i in range(len(stored.files))]
+
+
+def with_halves(array: np.ndarray) -> np.ndarray:
+    """Return a stored array as it was: numpy stores bf16 as two bytes of no type."""
+    return array.view(DTYPES["bf16"]) if array.dtype == np.dtype("V2") else array
 
 
 @dataclass(frozen=True)
 class SystemTask:
-    """The task of a system's process: the program's folder, and the number of threads."""
+    """The task of a system's process: a program by name, its folder, and the number of threads.
+
+    The system is that of a suite in the table `SUITES` of a module. `rounds` and `min_seconds` are
+    those of the rounds that the process will be asked in.
+    """
 
     name: str
     folder: Path
     threads: int
-    tiny: bool
+    tiny: bool = False
+    rounds: int = 1
+    min_seconds: float = 0.0
+    module: str = __name__
+    suite: str = ""
+    system: str = ""
 
     @property
     def model(self) -> Path:

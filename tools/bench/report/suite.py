@@ -26,6 +26,7 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable
 from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.interleave import Spread
 from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.pipelines.target.target import available_cores
 from pyc_mlir.tools.bench.report.compare import compare, lines, load_baseline
@@ -246,6 +247,14 @@ def failure(workload: str, error: PycError | str, candidate: str = PYC) -> Recor
     reason = error if isinstance(error, str) else f"{error.code.name}: {error.message}"
     reason = reason[:_REASON_CHARACTERS]
     return record(workload, candidate, FAILURE, "failures", 1, reason=reason)
+
+
+def spread_record(
+    workload: str, candidate: str, metric: str, unit: str, found: Spread, **details: Any
+) -> Record:
+    """Record a median with its spread."""
+    spread = {"p10": found.p10, "p90": found.p90, "min": found.min, "n": found.n}
+    return record(workload, candidate, metric, unit, found.median, **spread, **details)
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:

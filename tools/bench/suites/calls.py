@@ -15,9 +15,8 @@ Files are in the system's memory, as those are that were used before. Every answ
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -46,37 +45,15 @@ from pyc_mlir.tools.bench.workloads.parts import BASE, TINY, encoder_model
 _ELEMENTS = 4
 
 
-@dataclass(frozen=True)
-class CallOverhead:
-    """One call, interleaved: through the program, and bare."""
-
-    timings: Mapping[str, Timing]
-
-    @property
-    def program_seconds(self) -> float:
-        """The median of a call through the program."""
-        return self.timings["pyc"].median
-
-    @property
-    def bare_seconds(self) -> float:
-        """The median of IREE's invoke with a prebuilt argument list."""
-        return self.timings["iree"].median
-
-    @property
-    def overhead_seconds(self) -> float:
-        """The cost of guards, statistics and arrays."""
-        return self.program_seconds - self.bare_seconds
-
-
-def measure_call_overhead(
+def time_calls(
     program: Program, *args: Array, rounds: int = 31, min_seconds: float = 0.005
-) -> CallOverhead:
+) -> dict[str, Timing]:
     """Interleave `program(*args)` with a bare ``VmContext.invoke`` of a prebuilt argument list.
 
     `args` are arrays on the program's device; a sample lasts at least `min_seconds`.
     """
     calls = {"pyc": lambda: program(*args), "iree": serving(program).bare_call(*args)}
-    return CallOverhead(interleave(calls, rounds=rounds, min_seconds=min_seconds))
+    return interleave(calls, rounds=rounds, min_seconds=min_seconds)
 
 
 @suite("overhead", 51)
@@ -87,13 +64,13 @@ def overhead(bench: SuiteRun) -> Iterator[Record]:
     numbers = np.arange(_ELEMENTS, dtype=np.float32)
     program = pyc_mlir.compile(lambda a, b: a + b, [numbers, numbers], device=device)
     a, b = to_device(numbers, device), to_device(numbers, device)
-    found = measure_call_overhead(
-        program, a, b, rounds=bench.rounds, min_seconds=bench.min_seconds / 10
-    )
-    title = f"add of {_ELEMENTS} elements"
-    note(f"{title}: {found.overhead_seconds * 1e6:.2f} us above {found.bare_seconds * 1e6:.2f} us")
-    yield from timing_records(title, found.timings)
-    yield record(title, "pyc", "above bare invoke", "s", found.overhead_seconds)
+    timings = time_calls(program, a, b, rounds=bench.rounds, min_seconds=bench.min_seconds / 10)
+    title, bare = f"add of {_ELEMENTS} elements", timings["iree"].median
+    # The cost of guards, statistics and arrays.
+    above = timings["pyc"].median - bare
+    note(f"{title}: {above * 1e6:.2f} us above {bare * 1e6:.2f} us")
+    yield from timing_records(title, timings)
+    yield record(title, "pyc", "above bare invoke", "s", above)
 
 
 ARTIFACT, CACHE, IREE = "saved artifact", "cache hit", "iree"

@@ -36,13 +36,13 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.iree.compiler import DEFAULT_FLAGS
 from pyc_mlir.iree.plain import compile_plain
-from pyc_mlir.measure.interleave import Spread, Timing, interleave, ratio, timing_records
+from pyc_mlir.measure.interleave import Timing, interleave, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.workload import Workload
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, spread_record, suite
 from pyc_mlir.tools.bench.report.tables import geometric_mean
 from pyc_mlir.tools.bench.workloads.cpu import ENCODER, MODELS, make
 from pyc_mlir.tools.bench.workloads.parts import made
@@ -79,11 +79,6 @@ def _timed(name: str, timings: Mapping[str, Timing], metric: str, **details: Any
     return [row | {"metric": metric} for row in timing_records(name, timings, **details)]
 
 
-def _ratio(name: str, candidate: str, metric: str, of: Spread) -> Record:
-    spread = {"p10": of.p10, "p90": of.p90, "min": of.min, "n": of.n}
-    return record(name, candidate, metric, "times", of.median, **spread)
-
-
 @suite("compile", 9)
 def compile_time(bench: SuiteRun) -> Iterator[Record]:
     """Compile time of an encoder block and the demo models against plain IREE."""
@@ -96,7 +91,9 @@ def compile_time(bench: SuiteRun) -> Iterator[Record]:
             note(f"{name}: " + ", ".join(f"{n} {t.median:.2f} s" for n, t in timings.items()))
             yield from _timed(name, timings, "compile", flags=list(flags))
             for other in (TEXT, BYTECODE, COMMAND):
-                yield _ratio(name, other, "pyc / this", ratio(timings, of="pyc", to=other))
+                yield spread_record(
+                    name, other, "pyc / this", "times", ratio(timings, of="pyc", to=other)
+                )
 
 
 def iree_flags(workload: Workload) -> tuple[str, ...]:
@@ -171,7 +168,7 @@ def _checked(name: str, source: Any, specs: Sequence[Any] | None, rounds: int) -
     details = {"outcome": check.outcome, "reason": check.reason, "work": check.work}
     return [
         *_timed(name, timings, "compile, CPU seconds"),
-        _ratio(name, CHECKED, "checked / unchecked", of),
+        spread_record(name, CHECKED, "checked / unchecked", "times", of),
         record(name, CHECKED, "compared", "samples", check.done, **details),
     ]
 

@@ -25,7 +25,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +66,7 @@ from pyc_mlir.tools.bench.suites.estimates import (
     scores,
 )
 from pyc_mlir.tools.bench.workloads.cpu import ROWS, make
-from pyc_mlir.tools.bench.workloads.parts import SeededWeights, case
+from pyc_mlir.tools.bench.workloads.parts import Block, SeededWeights, case
 from pyc_mlir.tools.cli.common import Parser, default_url
 from pyc_mlir.tools.tune import profile
 
@@ -76,50 +76,50 @@ MOST_FLIPS = 3
 _PROCESSES, _ESTIMATES = 1, 2000
 
 
-def _norm_mlp(rows: int, width: int) -> Workload:
-    """layernorm, two products with a residual: as half a transformer block."""
+def _programs() -> Iterator[tuple[str, Sequence[tuple[int, int]], Callable[[int], Block], int]]:
+    """Yield names, rows and widths, functions of matrices of a width, and how many they take."""
     draw = SeededWeights(3)
-    a, b = draw.matrix(width, 2 * width), draw.matrix(2 * width, width)
-    scale, bias = np.ones(width, np.float32), np.zeros(width, np.float32)
-    block = lambda x: nn.gelu(nn.layernorm(x, scale, bias) @ a) @ b + x  # noqa: E731
-    return case(block, (rows, width), name=f"norm and mlp {rows}x{width}")
+
+    def norm_mlp(width: int) -> Block:
+        a, b = draw.matrix(width, 2 * width), draw.matrix(2 * width, width)
+        return lambda x: nn.gelu(nn.layernorm(x, *_unit(width)) @ a) @ b + x
+
+    def softmax_mlp(width: int) -> Block:
+        weight = draw.matrix(width, width)
+        return lambda x: nn.softmax(nn.relu(x @ weight)) @ weight
+
+    def attention(width: int) -> Block:
+        return lambda q, k, v: nn.softmax(q @ k.transpose(1, 0)) @ v
+
+    def sums(width: int) -> Block:
+        return lambda x: np.sum(nn.relu(x), axis=1) + np.sum(nn.softmax(x), axis=1)
+
+    def norm_softmax(width: int) -> Block:
+        return lambda x: nn.softmax(nn.layernorm(x, *_unit(width)) * 2.0)
+
+    yield "norm and mlp", ((32, 128), (128, 256)), norm_mlp, 1
+    yield "product and softmax", ((64, 128), (256, 256)), softmax_mlp, 1
+    yield "attention without heads", ((128, 64), (256, 128)), attention, 3
+    yield "sums", ((512, 256),), sums, 1
+    yield "softmax of layernorm", ((256, 512), (1024, 128)), norm_softmax, 1
 
 
-def _softmax_mlp(rows: int, width: int) -> Workload:
-    weight = SeededWeights(4).matrix(width, width)
-    block = lambda x: nn.softmax(nn.relu(x @ weight)) @ weight  # noqa: E731
-    return case(block, (rows, width), name=f"product and softmax {rows}x{width}")
+def _unit(width: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.ones(width, np.float32), np.zeros(width, np.float32)
 
 
-def _attention(rows: int, width: int) -> Workload:
-    block = lambda q, k, v: nn.softmax(q @ k.transpose(1, 0)) @ v  # noqa: E731
-    return case(block, *[(rows, width)] * 3, name=f"attention without heads {rows}x{width}")
-
-
-def _sums(rows: int, columns: int) -> Workload:
-    block = lambda x: np.sum(nn.relu(x), axis=1) + np.sum(nn.softmax(x), axis=1)  # noqa: E731
-    return case(block, (rows, columns), name=f"sums {rows}x{columns}")
-
-
-def _rows(rows: int, columns: int) -> Workload:
-    scale, bias = np.ones(columns, np.float32), np.zeros(columns, np.float32)
-    block = lambda x: nn.softmax(nn.layernorm(x, scale, bias) * 2.0)  # noqa: E731
-    return case(block, (rows, columns), name=f"softmax of layernorm {rows}x{columns}")
+_STORED = ("mlp 784-512-512-10, batch 64", "mlp 784-512-512-10, batch 1", "digits mlp, batch 64")
 
 
 def programs(quick: bool = False) -> list[Workload]:
     """Return programs of 20 us to 2 ms, each with kernels to choose; quick: two small ones."""
-    if quick:
-        return [_softmax_mlp(16, 32), _rows(16, 32)]
-    stored = ("mlp 784-512-512-10, batch 64", "mlp 784-512-512-10, batch 1", "digits mlp, batch 64")
-    return [
-        *(_norm_mlp(*sizes) for sizes in ((32, 128), (128, 256))),
-        *(_softmax_mlp(*sizes) for sizes in ((64, 128), (256, 256))),
-        *(_attention(*sizes) for sizes in ((128, 64), (256, 128))),
-        _sums(512, 256),
-        *(_rows(*sizes) for sizes in ((256, 512), (1024, 128))),
-        *(make(name) for name in stored),
+    wanted = [p for p in _programs() if not quick or "softmax" in p[0]]
+    own = [
+        case(block(width), *[(rows, width)] * count, name=f"{name} {rows}x{width}")
+        for name, sizes, block, count in wanted
+        for rows, width in ([(16, 32)] if quick else sizes)
     ]
+    return own + [make(name) for name in _STORED if not quick]
 
 
 def nothing() -> Workload:

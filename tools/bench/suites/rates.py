@@ -31,7 +31,14 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.device import default_device
 from pyc_mlir.tools.bench.peers.candidates import pyc
 from pyc_mlir.tools.bench.peers.workload import Workload
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, on_cores, suite, threads_of
+from pyc_mlir.tools.bench.report.suite import (
+    SuiteRun,
+    note,
+    on_cores,
+    spread_record,
+    suite,
+    threads_of,
+)
 from pyc_mlir.tools.bench.workloads.cpu import gemm_gelu
 from pyc_mlir.tools.bench.workloads.parts import SeededWeights, case
 
@@ -84,9 +91,8 @@ def measured(
     note(f"{name}: {Spread.of(rates['pyc']).median:.1f} {rate.unit}, {share:.0f} % of {rate.of}")
     more = {"threads": threads}
     for who, spread in ((w, Spread.of(r)) for w, r in rates.items()):
-        yield record(name, who, rate.metric, rate.unit, spread.median, p10=spread.p10,
-                     p90=spread.p90, min=spread.min, n=spread.n, calls=timings[who].calls,
-                     **more)  # fmt: skip
+        calls = timings[who].calls
+        yield spread_record(name, who, rate.metric, rate.unit, spread, calls=calls, **more)
     shown = "the peak" if rate.metric == "sustained" else rate.of
     yield record(name, "pyc", f"of {shown}", "%", share, **more)
     if rate.metric == "sustained":

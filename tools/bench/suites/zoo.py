@@ -2,12 +2,14 @@
 
     pyc-bench zoo --threads 1,2 --batch 1,8
     pyc-bench zoo --models resnet18 --systems pyc,onnxruntime --threads 1 --batch 1 --rounds 5
+    pyc-bench zoo --models quantized --threads 1 --batch 1 --json docs/results/quantized.json
 
-Networks are those of `workloads/networks.py`; models that are not in the folder yet are made there
-by its `export`, which needs torch and the packages of `pip install '.[zoo]'`. A row is one network
-with one batch size and one number of threads: all systems are prepared in processes of their own
-and then timed in interleaved rounds. It gives a record for each system, with the fields of the
-suite `latency`, and
+Networks are those of `workloads/networks.py`, or by name of `workloads/quantized.py`, which torch
+does not run, and whose errors end nothing. Models that are not in the folder yet are made there by
+`workloads/export.py`, which needs torch and the packages of `pip install '.[zoo]'`. A row is one
+network with one batch size and one number of threads: all systems are prepared in processes of
+their own and then timed in interleaved rounds. It gives a record for each system, with the fields
+of the suite `latency`, and
 
     network, batch          what ran; `workload` has both
     call_peak_bytes         as there: by IREE's allocator for `pyc` and `iree`; for `onnxruntime`
@@ -35,6 +37,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.measure.records import Record
 from pyc_mlir.tools.bench.peers.graph import LeastWork, read_graph
 from pyc_mlir.tools.bench.peers.rounds import absence, compared, store_arrays, store_linalg
+from pyc_mlir.tools.bench.peers.systems import with_halves
 from pyc_mlir.tools.bench.report.show import short
 from pyc_mlir.tools.bench.report.suite import (
     FRESH,
@@ -48,9 +51,11 @@ from pyc_mlir.tools.bench.report.suite import (
     threads_of,
 )
 from pyc_mlir.tools.bench.report.tables import IREE
-from pyc_mlir.tools.bench.workloads import networks
+from pyc_mlir.tools.bench.workloads import export
 from pyc_mlir.tools.bench.workloads import systems as systems_here
-from pyc_mlir.tools.bench.workloads.networks import NETWORKS, OPSET, stem
+from pyc_mlir.tools.bench.workloads.export import MODELS, stem
+from pyc_mlir.tools.bench.workloads.networks import NETWORKS, OPSET
+from pyc_mlir.tools.bench.workloads.quantized import QUANTIZED
 from pyc_mlir.util.children import run as run_child
 
 SUITE = "zoo"
@@ -61,6 +66,8 @@ QUICK = ("mobilenet_v3_small",)
 VARIABLE = "PYC_ZOO"
 # Random weights leave little to cancel; Winograd's algorithms are within.
 TOLERANCE = 1e-3
+# A word for all quantized models and the networks that they are made of.
+_QUANTIZED = "quantized"
 
 
 def folder_of(known: argparse.Namespace) -> Path:
@@ -83,8 +90,8 @@ def part(bench: SuiteRun) -> Path | None:
 @suite(
     SUITE,
     11,
-    option("--models", type=some_of(NETWORKS), metavar="NAME,...",
-           help=f"some of {', '.join(NETWORKS)}; default: all"),
+    option("--models", type=some_of((*MODELS, _QUANTIZED)), metavar="NAME,...",
+           help=f"some of {', '.join(MODELS)}, or {_QUANTIZED}; default: the networks of the zoo"),
     option("--systems", type=some_of(SYSTEMS), metavar="NAME,...", default=tuple(SYSTEMS),
            help=f"some of {', '.join(SYSTEMS)}; default: all"),
     option("--threads", type=counts, default=THREADS, metavar="N,..."),
@@ -100,6 +107,9 @@ def run(bench: SuiteRun) -> Iterator[Record]:
     """Measure real networks with random weights: PyC, plain IREE, onnxruntime, OpenVINO, torch."""
     known = bench.options
     names = known.models or (QUICK if bench.quick else tuple(NETWORKS))
+    if _QUANTIZED in names:
+        twins = (model.network.name for model in QUANTIZED.values())
+        names = tuple(dict.fromkeys((*QUANTIZED, *twins)))
     batches = known.batch[:1] if bench.quick else known.batch
     threads, models = on_cores(known.threads), Models(folder_of(known), known.opset)
     bench.settings |= {"models": list(names), "systems": list(known.systems), "threads": threads}
@@ -107,7 +117,7 @@ def run(bench: SuiteRun) -> Iterator[Record]:
     rows = [ZooRow(n, b, t) for n in names for b in batches for t in threads]
     yield from bench.resumed(
         {str(row): partial(measured, row, known.systems, bench, models) for row in rows},
-        lambda records: {r["system"] for r in records} >= set(known.systems),
+        lambda rs: {r["system"] for r in rs} >= set(able(rs[0]["network"], known.systems)),
         lambda r: str(ZooRow(r["network"], r["batch"], r["threads"])),
     )
 
@@ -133,13 +143,14 @@ def measured(
     row: ZooRow, systems: Sequence[str], bench: SuiteRun, models: "Models"
 ) -> list[Record]:
     """Measure the records of one row; if that is impossible, the failure of each system."""
-    kind = NETWORKS[row.network].kind
+    kind, systems = MODELS[row.network].kind, able(row.network, systems)
+    tolerance = float("inf") if row.network in QUANTIZED else TOLERANCE
     try:
         model = models.path(row.network, row.batch)
         records = compared(
             bench, row.workload, kind, row.threads, systems,
             partial(store, model, IREE in systems), module=systems_here.__name__,
-            key=row.network, tolerance=TOLERANCE,
+            key=row.network, tolerance=tolerance,
         )  # fmt: skip
     except PycError as error:
         reason = f"{error.code.name}: {error.message}"
@@ -147,6 +158,11 @@ def measured(
         failures = (absence(row.workload, system, row.threads, reason) for system in systems)
         records = [record | {"class": kind} for record in failures]
     return [record | {"network": row.network, "batch": row.batch} for record in records]
+
+
+def able(network: str, systems: Sequence[str]) -> list[str]:
+    """Return the systems that run a network: quantized ones have no module of torch."""
+    return [s for s in systems if network not in QUANTIZED or not s.startswith("torch")]
 
 
 @dataclass(frozen=True)
@@ -165,7 +181,7 @@ class Models:
         if path.is_file() and path.with_suffix(".npz").is_file():
             return path
         note(f"{network}, batch {batch}: exporting")
-        command = [sys.executable, "-m", networks.__name__, f"--models={network}"]
+        command = [sys.executable, "-m", export.__name__, f"--models={network}"]
         command += [f"--batch={batch}", f"--opset={self.opset}", f"--folder={self.folder}"]
         done = run_child(command, stdout=None, stderr=None)
         if done.returncode != 0:
@@ -184,7 +200,7 @@ def store(model: Path, lowered: bool, folder: Path) -> tuple[LeastWork, Mapping[
     refused.
     """
     with np.load(model.with_suffix(".npz"), allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
+        arrays = {name: with_halves(stored[name]) for name in stored.files}
     inputs = [a for name, a in arrays.items() if name.startswith("input_")]
     store_arrays(folder, inputs, [a for n, a in arrays.items() if n.startswith("float64_")])
     (folder / "model.onnx").symlink_to(model.resolve())

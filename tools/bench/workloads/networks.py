@@ -2,36 +2,18 @@
 
 `NETWORKS` maps a name to its definition. torchvision, timm and transformers give the published
 architectures; the U-Net is defined here. Building one needs those packages (`pip install
-pyc-mlir[zoo]`); naming one needs nothing, so that tables and options work without them. Written as
-ONNX models with their inputs and answers they are by
-
-    python -m pyc_mlir.tools.bench.workloads.networks --folder DIR [--models a,b] [--batch 1,8]
-
-One network and batch size makes ``NAME.onnx`` (``NAME.b8.onnx`` for batch 8; ``.opset23`` before
-the ending for another opset than 20) and an ``.npz`` of the same stem: ``input_0`` ..., torch's
-answers ``float32_0`` ... and the same module's answers computed in float64 ``float64_0`` .... What
-is there already is kept. Weights lie inside the model.
+pyc-mlir[zoo]`); naming one needs nothing, so that tables and options work without them.
 """
 
-import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from pyc_mlir.dialects.errors import PycError, ReasonCode
-
 CONVOLUTIONAL = "convolutional"
 TRANSFORMER = "transformer"
 OPSET = 20
-# Between torch's float32 and float64 answers, relative to the largest: the weights are sane.
-_MAX_ERROR = 1e-4
-# Standard deviation of the results, relative to the largest.
-_MIN_SPREAD = 1e-3
 _SEED = 2026
 _CALIBRATION_IMAGES = 4
 # ConvNeXt's residual branches are scaled by 1e-6 at first: their numbers would not be seen in the
@@ -48,8 +30,8 @@ _TOKENS = 128
 class Network:
     """One architecture: `kind`, what it is, its input without the batch, and its builder.
 
-    `shape` is (channels, height, width) of float32 images, or (tokens,) of int64 ids below
-    `_VOCABULARY`. `build` gives the torch module with default initial weights.
+    `shape` is that of float32 numbers, such as (channels, height, width), or (tokens,) of int64 ids
+    below `_VOCABULARY`. `build` gives the torch module with default initial weights.
     """
 
     name: str
@@ -90,7 +72,7 @@ def inputs(network: Network, batch: int, seed: int = _SEED) -> tuple[Any, ...]:
 
     generator = torch.Generator().manual_seed(seed)
     shape = (batch, *network.shape)
-    if network.kind == CONVOLUTIONAL or len(network.shape) == 3:
+    if len(network.shape) > 1:
         return (torch.randn(shape, generator=generator),)
     return (torch.randint(0, _VOCABULARY, shape, generator=generator),)
 
@@ -198,6 +180,16 @@ def _unet(widths: Sequence[int], classes: int) -> Callable[[], Any]:
     return build
 
 
+def _encoder() -> Any:
+    """Make two layers of BERT's encoder. Devlin et al., 2019."""
+    from torch import nn  # pyright: ignore[reportMissingImports]
+
+    sizes: dict[str, Any] = {"activation": "gelu", "batch_first": True}
+    return nn.Sequential(
+        *(nn.TransformerEncoderLayer(768, 12, 3072, **sizes) for _ in range(_LAYERS))
+    )
+
+
 _IMAGE = (3, 224, 224)
 _PUBLISHED = {
     "resnet18": "ResNet-18",
@@ -242,70 +234,17 @@ _ALL = (
 NETWORKS = {network.name: network for network in _ALL}
 
 
-def stem(name: str, batch: int = 1, opset: int = OPSET) -> str:
-    """Return the name of a model's files without their endings."""
-    return name + (f".b{batch}" if batch != 1 else "") + (f".opset{opset}" * (opset != OPSET))
+# Two layers as they are, on numbers in place of words: what quantized models are made of.
+_BERT2 = Network("bert2", TRANSFORMER, "two layers of BERT's encoder", (_TOKENS, 768), _encoder)
+BY_NAME = {**NETWORKS, _BERT2.name: _BERT2}
 
 
-def export(network: Network, batch: int, opset: int, folder: Path) -> Path:
-    """Write one model and its numbers; the model's path. Raises what torch raises."""
+def write(module: Any, arguments: tuple[Any, ...], opset: int, path: Path) -> None:
+    """Write a module as an ONNX model. Raises what torch raises."""
     import torch  # pyright: ignore[reportMissingImports]
 
-    path = folder / f"{stem(network.name, batch, opset)}.onnx"
-    numbers = path.with_suffix(".npz")
-    if path.exists() and numbers.exists():
-        return path
-    module, arguments = make(network), inputs(network, batch)
-    partial = path.with_suffix(".partial")
     with torch.no_grad():
         torch.onnx.export(
-            module, arguments, partial, dynamo=True, opset_version=opset, external_data=False,
+            module, arguments, path, dynamo=True, opset_version=opset, external_data=False,
             verbose=False,
         )  # fmt: skip
-        stored = answers(module, arguments)
-    np.savez(numbers, allow_pickle=False, **stored)
-    partial.replace(path)
-    return path
-
-
-def answers(module: Any, arguments: Sequence[Any]) -> dict[str, np.ndarray]:
-    """Return inputs and answers by name. Raises PycError (WRONG_RESULT) for unusable answers."""
-    single = module(*arguments).numpy()
-    wide = [a.double() if a.is_floating_point() else a for a in arguments]
-    double = module.double()(*wide).numpy()
-    largest, spread = float(np.abs(double).max()), float(double.std())
-    error = float(np.abs(single - double).max()) / (largest or 1.0)
-    if not (spread > _MIN_SPREAD * largest and error < _MAX_ERROR):
-        raise PycError(
-            ReasonCode.WRONG_RESULT,
-            f"weights: expected results that differ and whose float32 is within {_MAX_ERROR:g} of "
-            f"float64, got a deviation of {spread:g}, the largest {largest:g}, an error of "
-            f"{error:g}; give the network other weights in networks.py",
-        )
-    stored = {f"input_{i}": a.numpy() for i, a in enumerate(arguments)}
-    return stored | {"float32_0": single, "float64_0": double}
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Write the models asked for; 1 where one failed, whose reason goes to stderr."""
-    parser = argparse.ArgumentParser(__name__, description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--models", default=",".join(NETWORKS))
-    parser.add_argument("--batch", default="1")
-    parser.add_argument("--opset", type=int, default=OPSET)
-    known = parser.parse_args(arguments)
-    known.folder.mkdir(parents=True, exist_ok=True)
-    failed = False
-    for batch in map(int, known.batch.split(",")):
-        for name in known.models.split(","):
-            try:
-                path = export(NETWORKS[name], batch, known.opset, known.folder)
-                print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
-            except Exception as error:  # noqa: BLE001  (one network's reason; the rest go on)
-                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-                failed = True
-    return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -42,9 +42,9 @@ def _pyc_model(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
 
 
 def _network(task: SystemTask, inputs: Sequence[np.ndarray], inductor: bool = False) -> Named:
-    from pyc_mlir.tools.bench.workloads.networks import NETWORKS, make
+    from pyc_mlir.tools.bench.workloads.networks import BY_NAME, make
 
-    module = make(NETWORKS[task.name])
+    module = make(BY_NAME[task.name])
     return torch_settings(task, inputs, inductor, lambda: module)
 
 
