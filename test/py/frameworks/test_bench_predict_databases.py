@@ -7,14 +7,7 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 
-from wisdoms import KERNELS, reversed_wisdom
-
-from pyc_mlir.compilation.job import Job
-from pyc_mlir.compilation.lower import lower
-from pyc_mlir.compilation.options import make_options
-from pyc_mlir.lab.sessions.session import SessionPlan
-from pyc_mlir.lab.sessions.simulated import Simulated
-from pyc_mlir.tools.bench.suites.estimates import (
+from suites.estimates import (
     HERE,
     ROWS_KNOWN,
     ROWS_UNKNOWN,
@@ -25,7 +18,14 @@ from pyc_mlir.tools.bench.suites.estimates import (
     all_residuals,
     scores,
 )
-from pyc_mlir.tools.bench.suites.predict import compared, nothing, observe, programs
+from suites.predict import compared, nothing, observe, programs
+from wisdoms import KERNELS, reversed_wisdom
+
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.lab.sessions.session import SessionPlan
+from pyc_mlir.lab.sessions.simulated import Simulated
 
 CALL = 4e-6
 

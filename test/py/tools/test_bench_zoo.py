@@ -245,7 +245,8 @@ def test_a_row_says_what_was_promised(stored):
         assert row["class"] == CONVOLUTIONAL and row["n"] == 2 and row["max_error"] < 1e-5
         assert 0 < row["p10_seconds"] <= row["median_seconds"] <= row["p90_seconds"]
         assert row["flops"] == 2 * 27 * 4 * 64 and row["peak_flops"] > 0
-        assert row["call_peak_bytes"] >= 4 * 4 * 64
+        assert row["call_peak_bytes"] >= 4 * 4 * 64 and row["rows"] == 1
+        assert (row["account"] is not None) == (row["system"] == "pyc")
         assert row["compile_seconds"] > 0 and row["compile_cpu_seconds"] > 0
         assert row["resident_bytes"] > row["resident_before_bytes"] > 0
         assert row["first_call_bytes"] is None or row["first_call_bytes"] >= 0

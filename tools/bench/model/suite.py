@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -27,7 +28,7 @@ from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.tools.bench.model.case import AUTO, REFERENCES, ModelCase, read_signature, store
-from pyc_mlir.tools.bench.peers.rounds import compared
+from pyc_mlir.tools.bench.peers.rounds import account_of, compared
 from pyc_mlir.tools.bench.peers.systems import NEEDS
 from pyc_mlir.tools.bench.report.page import bars
 from pyc_mlir.tools.bench.report.suite import (
@@ -203,11 +204,7 @@ def _measured(
         systems,
         lambda folder: store(case, expected, folder, systems),
         key=case.model,
-        details=lambda ready: {
-            "rows": case.rows,
-            "account": ready.account,
-            "prediction": ready.prediction,
-        },
+        details=partial(account_of, case.rows),
     )
 
 

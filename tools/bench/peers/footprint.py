@@ -13,6 +13,7 @@ import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.signature import flat
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable
@@ -74,4 +75,6 @@ def prepared_program(program: Program, inputs: Sequence[np.ndarray]) -> Prepared
         partial(program, *arrays),
         lambda: [r.numpy() for r in flat(program(*arrays))],
         lambda: footprint(program.artifact, inputs).peak_bytes,
+        account=to_data(program.artifact.account),
+        prediction=str(program.artifact.prediction or ""),
     )

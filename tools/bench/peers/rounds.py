@@ -132,6 +132,11 @@ def compared(
     return [row | {"class": kind} for row in rows]
 
 
+def account_of(rows: int, ready: Ready) -> dict[str, Any]:
+    """Return the details of a program that says what it needs; `rows` are those of a batch."""
+    return {"rows": rows, "account": ready.account, "prediction": ready.prediction}
+
+
 def absence(name: str, system: str, threads: int, reason: str, metric: str = FAILURE) -> Record:
     """Record why a system has no latency."""
     row = record(name, system, metric, "systems", 1, reason=reason)

@@ -110,7 +110,6 @@ def _pyc_deployed(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     So the process that runs the program holds what a deployment holds, the runtime and no compiler.
     """
     from pyc_mlir.artifact.artifact import read
-    from pyc_mlir.dialects.util.codec import to_data
     from pyc_mlir.runtime.device import default_device
     from pyc_mlir.runtime.program import Program
     from pyc_mlir.tools.bench.peers.footprint import prepared_program
@@ -126,12 +125,8 @@ def _pyc_deployed(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
             )
         artifact = read(task.folder / _PROGRAM)
         program = Program(artifact, default_device(task.threads, artifact.manifest.seconds))
-        return replace(
-            prepared_program(program, inputs),
-            compiled=Spent(**json.loads((task.folder / _SPENT).read_text())),
-            account=to_data(artifact.account),
-            prediction=str(artifact.prediction or ""),
-        )
+        compiled = Spent(**json.loads((task.folder / _SPENT).read_text()))
+        return replace(prepared_program(program, inputs), compiled=compiled)
 
     return prepared_later("default", prepare)
 

@@ -11,6 +11,7 @@ import operator
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,8 +81,9 @@ _NODES = {
     "relu": "Relu", "select": "Where", "matmul": "MatMul", "floor": "Floor", "ceil": "Ceil",
 }  # fmt: skip
 _NODE_REDUCTIONS = {"reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin"}
-_NODE_COMPARISONS = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater",
-                     "ge": "GreaterOrEqual"}  # fmt: skip
+_NODES_ALONG = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
+_NODE_COMPARISONS = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual",
+                     "gt": "Greater", "ge": "GreaterOrEqual"}  # fmt: skip
 _MASKED = np.finfo(np.float32).min
 
 
@@ -125,9 +127,31 @@ class OnnxTranslator(Translator):
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.weights: list[Any] = []
-        named = {op: plain(self._named(node)) for op, node in _NODES.items()}
-        reductions = {op: self._reduction(node) for op, node in _NODE_REDUCTIONS.items()}
-        self.rules = {**named, **reductions, **self._others()}
+        node = self.node
+        self.rules = {
+            **{op: plain(partial(node, name)) for op, name in _NODES.items()},
+            **{op: self._reduction(name) for op, name in _NODE_REDUCTIONS.items()},
+            **{op: self._along(name) for op, name in _NODES_ALONG.items()},
+            "compare": self._compare,
+            "rsqrt": lambda out, x: node("Reciprocal", node("Sqrt", x.handle)),
+            "cast": lambda out, x, *, dtype: node("Cast", x.handle, to=_element(dtype)),
+            "gelu": lambda out, x, **params: node("Gelu", x.handle, **params),
+            "layernorm": lambda out, *xs, **params: node(
+                "LayerNormalization", *(x.handle for x in xs), **params
+            ),
+            "attention": self._attention,
+            "transpose": lambda out, x, *, permutation: node(
+                "Transpose", x.handle, perm=list(permutation)
+            ),
+            "reshape": lambda out, x, *, shape: node("Reshape", x.handle, _sizes(out)),
+            "broadcast_to": lambda out, x, *_, shape: node("Expand", x.handle, _sizes(out)),
+            "concat": lambda out, x, y, *, axis: node("Concat", x.handle, y.handle, axis=axis),
+            "iota": lambda out, *_, axis, **params: self.stored(_iota(out, axis)),
+            "conv2d": self._convolution,
+            "max_pool2d": lambda out, x, *, kernel, layout, **params: self._channels_first(
+                "MaxPool", layout, x.handle, kernel_shape=list(kernel), **params
+            ),
+        }
 
     def node(self, op: str, *operands: Any, **attributes: Any) -> str:
         """Add one node, with its name the name of its result; arrays among operands are stored."""
@@ -146,8 +170,8 @@ class OnnxTranslator(Translator):
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 
-    def _named(self, op: str) -> Callable[..., str]:
-        return lambda *operands: self.node(op, *operands)
+    def _along(self, op: str) -> Rule:
+        return lambda out, x, *, axis: self.node(op, x.handle, axis=axis)
 
     def _reduction(self, op: str) -> Rule:
         # ReduceMax and ReduceMin take their axes as an input since opset 18 as well.
@@ -155,40 +179,9 @@ class OnnxTranslator(Translator):
             op, x.handle, np.array(axes, np.int64), keepdims=int(keepdims)
         )
 
-    def _others(self) -> dict[str, Rule]:
-        def compare(out: TensorType, x: Value, y: Value, *, predicate: str) -> str:
-            if predicate == "ne":
-                return self.node("Not", self.node("Equal", x.handle, y.handle))
-            return self.node(_NODE_COMPARISONS[predicate], x.handle, y.handle)
-
-        def along(op: str) -> Rule:
-            return lambda out, x, *, axis: self.node(op, x.handle, axis=axis)
-
-        return {
-            "compare": compare,
-            "rsqrt": lambda out, x: self.node("Reciprocal", self.node("Sqrt", x.handle)),
-            "cast": lambda out, x, *, dtype: self.node("Cast", x.handle, to=_element(dtype)),
-            "gelu": lambda out, x, *, approximate: self.node(
-                "Gelu", x.handle, approximate=approximate
-            ),
-            "softmax": along("Softmax"),
-            "log_softmax": along("LogSoftmax"),
-            "layernorm": lambda out, x, w, b, **params: self.node(
-                "LayerNormalization", x.handle, w.handle, b.handle, **params
-            ),
-            "attention": self._attention,
-            "transpose": lambda out, x, *, permutation: self.node(
-                "Transpose", x.handle, perm=list(permutation)
-            ),
-            "reshape": lambda out, x, *, shape: self.node("Reshape", x.handle, _sizes(out)),
-            "broadcast_to": lambda out, x, *_, shape: self.node("Expand", x.handle, _sizes(out)),
-            "concat": lambda out, x, y, *, axis: self.node("Concat", x.handle, y.handle, axis=axis),
-            "iota": lambda out, *_, axis, **params: self.stored(_iota(out, axis)),
-            "conv2d": self._convolution,
-            "max_pool2d": lambda out, x, *, kernel, layout, **params: self._channels_first(
-                "MaxPool", layout, x.handle, kernel_shape=list(kernel), **params
-            ),
-        }
+    def _compare(self, out: TensorType, x: Value, y: Value, *, predicate: str) -> str:
+        made = self.node(_NODE_COMPARISONS[predicate], x.handle, y.handle)
+        return self.node("Not", made) if predicate == "ne" else made
 
     def _attention(self, out: TensorType, *operands: Value, scale: float, is_causal: bool) -> str:
         q, k, v, *mask = operands
@@ -243,15 +236,21 @@ _OPERATORS = {
     "pow": operator.pow, "neg": operator.neg, "abs": operator.abs, "matmul": operator.matmul,
     "and": operator.and_, "or": operator.or_, "xor": operator.xor, "not": operator.invert,
 }  # fmt: skip
-_ALIKE = {
-    **{n: n for n in ("maximum", "minimum", "exp", "log", "sin", "cos", "sqrt", "tanh")},
-    **{n: n for n in ("floor", "ceil", "round")},
-    "select": "where",
-}  # fmt: skip
+_ALIKE = ("maximum", "minimum", "exp", "log", "sin", "cos", "sqrt", "tanh", "floor", "ceil")
 
 
-def _array_rules(library: Any, cast: Callable[[Any, np.dtype], Any], dtype_of: Any) -> dict:
-    """Return the rules that torch and `jax.numpy` share; `cast` and `dtype_of` are their own."""
+def _array_rules(
+    library: Any,
+    cast: Callable[[Any, np.dtype], Any],
+    dtype_of: Callable[[np.dtype], Any],
+    **reductions: str,
+) -> dict[str, Rule]:
+    """Return the rules that torch and `jax.numpy` share; what is spelled otherwise is given."""
+
+    def reduction(name: str) -> Rule:
+        return lambda out, x, *, axes, keepdims: getattr(library, name)(
+            x.handle, axis=tuple(axes), keepdims=keepdims
+        )
 
     def iota(out: TensorType, *_: Value, axis: int, dtype: np.dtype, **params: Any) -> Any:
         sizes = [1] * out.rank
@@ -260,11 +259,14 @@ def _array_rules(library: Any, cast: Callable[[Any, np.dtype], Any], dtype_of: A
         return library.broadcast_to(counted, tuple(d or 1 for d in out.shape))
 
     rules = {op: plain(function) for op, function in _OPERATORS.items()}
-    rules |= {op: plain(getattr(library, name)) for op, name in _ALIKE.items()}
+    rules |= {op: plain(getattr(library, op)) for op in (*_ALIKE, "round")}
+    rules |= {f"reduce_{op}": reduction(name) for op, name in reductions.items()}
     return rules | {
+        "select": plain(library.where),
         "compare": lambda out, x, y, *, predicate: getattr(operator, predicate)(x.handle, y.handle),
         "cast": lambda out, x, *, dtype: cast(x.handle, dtype),
         "reshape": lambda out, x, *, shape: x.handle.reshape(_open(out)),
+        "broadcast_to": lambda out, x, *_, shape: library.broadcast_to(x.handle, _open(out)),
         "concat": lambda out, x, y, *, axis: library.concatenate((x.handle, y.handle), axis),
         "iota": iota,
     }
@@ -301,13 +303,14 @@ class TorchTranslator(Translator):
         self.graph = torch.fx.Graph()
         self.tracer = torch.fx.proxy.GraphAppendingTracer(self.graph)
         functional = torch.nn.functional
-        own = ("rsqrt", "erf", "sigmoid", "relu")
+        own = ("rsqrt", "erf", "sigmoid", "relu", "matmul")
         self.rules = {
-            **_array_rules(torch, lambda x, dtype: x.to(self._dtype(dtype)), self._dtype),
+            **_array_rules(
+                torch, lambda x, dtype: x.to(self._dtype(dtype)), self._dtype,
+                sum="sum", max="amax", min="amin",
+            ),
             **{op: plain(getattr(torch, op)) for op in own},
             "add": self._add,
-            "matmul": plain(torch.matmul),
-            **{f"reduce_{op}": self._reduction(name) for op, name in _TORCH_REDUCTIONS.items()},
             "softmax": lambda out, x, *, axis: torch.softmax(x.handle, axis),
             "log_softmax": lambda out, x, *, axis: torch.log_softmax(x.handle, axis),
             "gelu": lambda out, x, **params: functional.gelu(x.handle, **params),
@@ -317,7 +320,6 @@ class TorchTranslator(Translator):
             ),
             "attention": self._attention,
             "transpose": lambda out, x, *, permutation: x.handle.permute(*permutation),
-            "broadcast_to": lambda out, x, *_, shape: x.handle.expand(_open(out)),
             "conv2d": self._convolution,
             "max_pool2d": lambda out, x, *, kernel, **params: self._channels_first(
                 x.handle, float("-inf"), params,
@@ -350,11 +352,6 @@ class TorchTranslator(Translator):
         if node.target is self.torch.matmul and (x.type.rank, y.type.rank) == (2, 1):
             return self.torch.addmm(y.handle, *map(self.proxy, node.args))
         return self.torch.add(x.handle, y.handle)
-
-    def _reduction(self, name: str) -> Rule:
-        return lambda out, x, *, axes, keepdims: getattr(self.torch, name)(
-            x.handle, dim=tuple(axes), keepdim=keepdims
-        )
 
     def _attention(self, out: TensorType, *operands: Value, scale: float, is_causal: bool) -> Any:
         # The fused kernels of torch take [batch, heads, length, depth].
@@ -393,9 +390,6 @@ class TorchTranslator(Translator):
         return made.permute(0, 2, 3, 1) if last else made
 
 
-_TORCH_REDUCTIONS = {"sum": "sum", "max": "amax", "min": "amin"}
-
-
 def jax_function(
     graph: PeerGraph, least_bytes: int = 0
 ) -> tuple[Callable[[Sequence[Any], Sequence[Any]], list[Any]], list[np.ndarray]]:
@@ -429,14 +423,15 @@ class JaxTranslator(Translator):
 
         self.jnp, self.lax = jnp, lax = jax.numpy, jax.lax
         self.rules = {
-            **_array_rules(jnp, lambda x, dtype: x.astype(dtype), jax.dtypes.canonicalize_dtype),
+            **_array_rules(
+                jnp, lambda x, dtype: x.astype(dtype), jax.dtypes.canonicalize_dtype,
+                sum="sum", max="max", min="min", prod="prod",
+            ),
             **{op: plain(getattr(lax, op)) for op in ("rsqrt", "erf")},
-            **{f"reduce_{op}": self._reduction(getattr(jnp, op)) for op in _JAX_REDUCTIONS},
             "transpose": lambda out, x, *, permutation: jnp.transpose(x.handle, permutation),
-            "broadcast_to": lambda out, x, *_, shape: jnp.broadcast_to(x.handle, out.shape),
             "conv2d": self._convolution,
             "max_pool2d": self._max_pool,
-        }
+        }  # fmt: skip
 
     def stored(self, array: np.ndarray) -> Any:
         """Return an array of jax."""
@@ -445,9 +440,6 @@ class JaxTranslator(Translator):
     def type_of(self, value: Value) -> TensorType:
         """Return the type that the array has: jax may take fewer bits than were asked for."""
         return TensorType(tuple(value.handle.shape), np.dtype(value.handle.dtype))
-
-    def _reduction(self, function: Callable[..., Any]) -> Rule:
-        return lambda out, x, *, axes, keepdims: function(x.handle, axis=axes, keepdims=keepdims)
 
     def _convolution(
         self, out: TensorType, x: Value, w: Value, *, groups: int, layout: str, **params: Any
@@ -470,6 +462,3 @@ class JaxTranslator(Translator):
             x.handle, -np.inf, self.lax.max, *sizes[:2],
             spread(((top, bottom), (left, right)), (0, 0)), window_dilation=sizes[2],
         )  # fmt: skip
-
-
-_JAX_REDUCTIONS = ("sum", "max", "min", "prod")

@@ -1,4 +1,4 @@
-"""What all suites share: command line, progress on stderr, runs that go on, stored results.
+"""The parts that all suites share: command line, progress, runs that go on, stored results.
 
     pyc-bench NAME [--json OUT] [--rounds N] [--quick] [--compare BASELINE]
 

@@ -17,8 +17,9 @@ window over that of the first.
 import gzip
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir import TensorSpec, compile, nn
+from pyc_mlir.measure.interleave import interleave
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -37,7 +39,7 @@ from pyc_mlir.service.targets import quantile
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 
 _SIZES, _PLANS = 40, 4
-_TINY, _CALLS, _BATCHES = 4, 2000, 15
+_TINY, _BATCHES, _BATCH_SECONDS = 4, 15, 0.02
 _ONE, _SEVERAL = "one plan", "plans"
 
 
@@ -115,20 +117,6 @@ def scaled(sizes: np.ndarray, case: Case) -> list[int]:
     return [max(case.low, round(float(s) * case.high)) for s in share]
 
 
-def _in_turn(
-    programs: Mapping[str, Program], x: Any, rounds: int, calls: int = 1
-) -> dict[str, list[float]]:
-    """Call the programs in turn; return seconds of the thread a call, by round."""
-    found: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(rounds):
-        for name, program in programs.items():
-            began = thread_time()
-            for _ in range(calls):
-                program(x)
-            found[name].append((thread_time() - began) / calls)
-    return found
-
-
 def _planned(case: Case, sizes: np.ndarray, rounds: int, folder: Path) -> Iterator[Record]:
     device, calls = Device("local-sync"), scaled(sizes, case)
     trace = folder / "trace.csv"
@@ -143,10 +131,10 @@ def _planned(case: Case, sizes: np.ndarray, rounds: int, folder: Path) -> Iterat
     for size in np.random.default_rng(1).choice(calls, _SIZES):
         shape = [d if isinstance(d, int) else int(size) for d in case.spec.dims]
         x = to_device(np.random.default_rng(0).normal(size=shape).astype(np.float32), device)
-        for program in programs.values():
-            program(x)
-        for name, found in _in_turn(programs, x, rounds).items():
-            times[name].append(median(found))
+        calls_of = {name: partial(program, x) for name, program in programs.items()}
+        found = interleave(calls_of, rounds, warmup=1, clock=thread_time)
+        for name, timing in found.items():
+            times[name].append(timing.median)
     p95 = {name: quantile(sorted(of), 0.95) for name, of in times.items()}
     each = [a / b for a, b in zip(*times.values(), strict=True)]
     kept = programs[_SEVERAL].shape_plans
@@ -167,12 +155,15 @@ def _choice(rounds: int) -> Iterator[Record]:
     spec, programs = [TensorSpec("f32", "n")], {}
     for name, plans in ((_ONE, ""), (_SEVERAL, "n=64;n=65:128;n=256;n=512")):
         programs[name] = compile(lambda a: a + 1, spec, plans=plans, device=device, cache=False)
-    found = {n: median(times) for n, times in _in_turn(programs, x, rounds, _CALLS).items()}
+    timings = interleave(
+        {name: partial(program, x) for name, program in programs.items()},
+        rounds, min_seconds=_BATCH_SECONDS, clock=thread_time,
+    )  # fmt: skip
+    found = {name: timing.median for name, timing in timings.items()}
     mode = programs[_SEVERAL]._plans.current
-    began = thread_time()
-    for _ in range(_CALLS):
-        mode.serving((x,))
-    guard = (thread_time() - began) / _CALLS
+    guard = interleave(
+        {"": partial(mode.serving, (x,))}, rounds, min_seconds=_BATCH_SECONDS, clock=thread_time
+    )[""].median
     gap = found[_SEVERAL] - found[_ONE]
     note(f"choice: {gap * 1e6:.3f} us for shapes that were seen, {guard * 1e6:.3f} us for new ones")
     title = f"add of {_TINY} elements"

@@ -61,7 +61,7 @@ CONV, DEPTHWISE, POOL = "conv", "depthwise", "max pool"
 
 @dataclass(frozen=True)
 class Rate:
-    """What is measured: of a unit so much a call, as a share of `of`; the metric of its records.
+    """A rate: of a unit so much a call, as a share of `of`; the metric of its records.
 
     `copied`: bytes that copies beside it move; 0 for FMAs, in loops of so many `iterations`.
     """
@@ -169,7 +169,7 @@ class Layer:
 
     @property
     def rate(self) -> Rate:
-        """What is measured of the layer."""
+        """The rate that is measured of the layer."""
         if self.kind == CONV:
             return Rate(self.flops)
         return Rate(self.traffic_bytes, "GB/s", of="copies", copied=self.traffic_bytes)

@@ -36,7 +36,13 @@ from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.measure.records import Record
 from pyc_mlir.tools.bench.peers.graph import LeastWork, read_graph
-from pyc_mlir.tools.bench.peers.rounds import absence, compared, store_arrays, store_linalg
+from pyc_mlir.tools.bench.peers.rounds import (
+    absence,
+    account_of,
+    compared,
+    store_arrays,
+    store_linalg,
+)
 from pyc_mlir.tools.bench.peers.systems import with_halves
 from pyc_mlir.tools.bench.report.show import short
 from pyc_mlir.tools.bench.report.suite import (
@@ -148,10 +154,17 @@ def measured(
     try:
         model = models.path(row.network, row.batch)
         records = compared(
-            bench, row.workload, kind, row.threads, systems,
-            partial(store, model, IREE in systems), module=systems_here.__name__,
-            key=row.network, tolerance=tolerance,
-        )  # fmt: skip
+            bench,
+            row.workload,
+            kind,
+            row.threads,
+            systems,
+            partial(store, model, IREE in systems),
+            module=systems_here.__name__,
+            key=row.network,
+            tolerance=tolerance,
+            details=partial(account_of, row.batch),
+        )
     except PycError as error:
         reason = f"{error.code.name}: {error.message}"
         note(f"{row.workload}: {reason}")

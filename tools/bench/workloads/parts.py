@@ -1,4 +1,4 @@
-"""What workloads are made of: seeded arrays, catalogues, and blocks of networks in numpy style.
+"""The parts of workloads: seeded arrays, catalogues, and blocks of networks in numpy style.
 
 A block is a function of arrays whose weights are f32 constants; on float64 arrays the same function
 is the reference. The encoder block (Vaswani et al., 2017; normalization first) is

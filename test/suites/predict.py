@@ -54,7 +54,11 @@ from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.tools.bench.peers.workload import Workload
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
-from pyc_mlir.tools.bench.suites.estimates import (
+from pyc_mlir.tools.bench.workloads.cpu import ROWS, make
+from pyc_mlir.tools.bench.workloads.parts import Block, SeededWeights, case
+from pyc_mlir.tools.cli.common import Parser, default_url
+from pyc_mlir.tools.tune import profile
+from suites.estimates import (
     HERE,
     NOTHING,
     ROWS_KNOWN,
@@ -65,10 +69,6 @@ from pyc_mlir.tools.bench.suites.estimates import (
     all_residuals,
     scores,
 )
-from pyc_mlir.tools.bench.workloads.cpu import ROWS, make
-from pyc_mlir.tools.bench.workloads.parts import Block, SeededWeights, case
-from pyc_mlir.tools.cli.common import Parser, default_url
-from pyc_mlir.tools.tune import profile
 
 PREDICT = "predict"
 IREE = "iree"
