@@ -9,8 +9,7 @@ the rounded weights are flipped.
     pyc-bench approximate --calls 100000
 """
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
 
@@ -31,10 +30,8 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.runtime.executable import Executable, ResultType
-from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, spread_record, suite
 
-SUITE = "approximate"
-ROUNDS = 11
 SIZES, QUICK_SIZES = (256, 512, 1024, 2048), (64,)
 CALLS, QUICK_CALLS = 100_000, 60
 FLIPS, QUICK_FLIPS = 2000, 20
@@ -106,22 +103,22 @@ def ways_of(target: Target, product: Gemm, allowed: float) -> dict[str, Approxim
     return {way: knobs for way, knobs in found.items() if first[knobs.form] == way}
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite(
+    "approximate",
+    11,
+    option("--calls", type=int, default=CALLS, help="products of the soak"),
+)
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Time of approximate products and of their checks, and wrong answers among many calls."""
-    parser = argparse.ArgumentParser(add_help=True)
-    parser.add_argument("--calls", type=int, default=CALLS, help="products of the soak")
-    bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
+    bench.settings["threads"] = [1]
     host, cpu = make_options().target, host_cpu()
     targets = [host]
     if cpu is not None and host.vector_bytes > 32:
         targets.append(Target.named("cpu-avx2").on(cpu))
-    records = []
     for target, size in combinations(targets, QUICK_SIZES if bench.quick else SIZES):
-        records += speed(target, size, bench.rounds, bench.min_seconds)
-    records += soak(host, QUICK_CALLS if bench.quick else known.calls)
-    records += damage(host, QUICK_FLIPS if bench.quick else FLIPS)
-    bench.store(records, threads=[1])
-    return 0
+        yield from speed(target, size, bench.rounds, bench.min_seconds)
+    yield from soak(host, QUICK_CALLS if bench.quick else bench.options.calls)
+    yield from damage(host, QUICK_FLIPS if bench.quick else FLIPS)
 
 
 def speed(target: Target, size: int, rounds: int, min_seconds: float) -> list[Record]:
@@ -144,8 +141,7 @@ def speed(target: Target, size: int, rounds: int, min_seconds: float) -> list[Re
     records = timing_records(title, timings)
     for way in ways:
         gain = ratio(timings, of="f32", to=way)
-        spread = {"p10": gain.p10, "p90": gain.p90, "min": gain.min, "n": gain.n}
-        records.append(record(title, way, "f32 / way", "times", gain.median, **spread))
+        records.append(spread_record(title, way, "f32 / way", "times", gain))
         of, without = (ratio(timings, of=n, to="f32").median for n in (way, f"{way} unchecked"))
         checks = 100 * (of - without)
         records.append(record(title, way, "checks / f32", "%", checks))

@@ -9,7 +9,6 @@ sizes without any fault, of which none may be reported as wrong.
     pyc-bench checksums --alarms 1000000
 """
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,10 +26,8 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable, ResultType
-from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, spread_record, suite
 
-SUITE = "checksums"
-ROUNDS = 15
 SIZES, QUICK_SIZES = (256, 512, 1024, 2048), (64,)
 FLIPS, QUICK_FLIPS = 4000, 20
 ALARMS, QUICK_ALARMS = 100_000, 200
@@ -98,20 +95,21 @@ def _types(kernel: Kernel) -> list[ResultType]:
     return [ResultType(_F32, None) for _ in kernel.results]
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite(
+    "checksums",
+    15,
+    option("--alarms", type=int, default=ALARMS, help="products without a fault"),
+)
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Cost of checksums in products, the share of flipped bits that they find, false alarms."""
-    parser = argparse.ArgumentParser(add_help=True)
-    parser.add_argument("--alarms", type=int, default=ALARMS, help="products without a fault")
-    bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
+    bench.settings["threads"] = [1]
     target = make_options().target
-    records = []
     for size in QUICK_SIZES if bench.quick else SIZES:
-        records += cost(target, size, bench.rounds)
+        yield from cost(target, size, bench.rounds)
     flips = QUICK_FLIPS if bench.quick else FLIPS
-    records += [*faults(target, flips), between(target, flips // 5)]
-    records += alarms(target, QUICK_ALARMS if bench.quick else known.alarms)
-    bench.store(records, threads=[1])
-    return 0
+    yield from faults(target, flips)
+    yield between(target, flips // 5)
+    yield from alarms(target, QUICK_ALARMS if bench.quick else bench.options.alarms)
 
 
 def cost(target: Target, size: int, rounds: int) -> list[Record]:
@@ -128,9 +126,8 @@ def cost(target: Target, size: int, rounds: int) -> list[Record]:
     timings = interleave(calls, rounds=rounds, min_seconds=0.05)
     name, of = f"product {size}x{size}x{size}", ratio(timings, of="checked", to="plain")
     note(f"{name}: {of.median:.3f} of the time without checks")
-    spread = {"p10": of.p10, "p90": of.p90, "min": of.min, "n": of.n}
     times = timing_records(name, timings)
-    return [*times, record(name, "checked", "checked / plain", "times", of.median, **spread)]
+    return [*times, spread_record(name, "checked", "checked / plain", "times", of)]
 
 
 def distributions(values: np.random.Generator) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

@@ -7,26 +7,23 @@
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from pyc_mlir.tools.bench.report.suite import parse
-from pyc_mlir.tools.cli.common import Parser
-
-SUITE = "evidence"
+from pyc_mlir.measure.records import Record
+from pyc_mlir.tools.bench.report.suite import SuiteRun, option, suite
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite(
+    "evidence",
+    1,
+    option("--db", metavar="URL", help="an empty database; default: a SQLite file"),
+)
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Measure the database: rows lost to SIGKILL, claims a second, look-ups in a million rows."""
-    parser = Parser(SUITE, "")
-    parser.add_argument("--db", metavar="URL", help="an empty database; default: a SQLite file")
-    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
     # The database's package is optional, and the list of suites is shown without it.
     from suites import evidence_database as database
 
-    share = 100 if bench.quick else 1
     with tempfile.TemporaryDirectory() as folder:
-        url = known.db or f"sqlite:///{Path(folder, 'evidence.db')}"
-        records = database.measure(url, share)
-    bench.store(records)
-    return 0
+        url = bench.options.db or f"sqlite:///{Path(folder, 'evidence.db')}"
+        yield from database.measure(url, 100 if bench.quick else 1)

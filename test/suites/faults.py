@@ -29,11 +29,9 @@ from pyc_mlir.artifact.signature import flat
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.program import serving
 from pyc_mlir.serve.batching import Batcher, Waiting
-from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, suite
 from pyc_mlir.util.children import run as run_child
 
-SUITE = "faults"
-ROUNDS = 5
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 _SPEC = TensorSpec("f32", 2, 3)
 
@@ -86,21 +84,19 @@ class Programs:
         return pyc_mlir.compile(lambda x: x + n, [_SPEC], also_modes=["memory_first"]).artifact
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite("faults", 5)
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Inject faults around programs in service; tell the code of each, and wrong answers."""
-    bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
-    records, missed = [], []
-    programs = Programs()
+    missed, programs = [], Programs()
     for fault in FAULTS:
         times = [_injected(fault, programs) for _ in range(bench.rounds)]
-        records += list(_records(fault, times))
+        yield from _records(fault, times)
         met = [t for t in times if is_met(fault, t)]
         missed += [fault.name] * (len(met) < len(times))
         note(f"{fault.name}: {fault.code or 'unseen'} in {len(met)} of {len(times)}: {times[-1]}")
-    bench.store(records)
     if missed:
         note(f"not answered as they must be: {', '.join(missed)}")
-    return int(bool(missed))
+    bench.failed = bool(missed)
 
 
 def is_met(fault: Fault, seen: Seen) -> bool:
@@ -273,7 +269,7 @@ def _poisoned_wisdom(programs: Programs, folder: Path) -> Seen:
 
 def _killed_server(programs: Programs, folder: Path) -> Seen:
     """Kill a server: the next one on the same file answers, and the numbers are whole lines."""
-    from pyc_mlir.tools.bench.service.suite import served
+    from pyc_mlir.tools.bench.suites.serve import served
 
     seen, path, lines = Seen(), folder / "p.vmfb", folder / "numbers.jsonl"
     Program(programs.one).save(path)

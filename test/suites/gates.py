@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.tools.bench.report.suite import RESULTS
-from pyc_mlir.tools.bench.service.suite import PEER
+from pyc_mlir.tools.bench.suites.serve import PEER
 from pyc_mlir.tools.cli.common import Parser
 
 GO, NO_GO, MISSED = "go", "NO-GO", "missed"

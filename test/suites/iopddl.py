@@ -13,7 +13,7 @@ Source: the ASPLOS / EuroSys 2025 contest on intra-operator parallelism (google/
 import csv
 import gzip
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +22,8 @@ from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.memory.selection.problem import from_contest
 from pyc_mlir.pipelines.memory.selection.select import select
-from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.cli.common import Parser
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 
-SUITE = "iopddl"
 COST, POINTS, CPU, INFEASIBLE = "cost", "points", "CPU time", "infeasible"
 _TIMEOUT, _SHARE, _QUICK = 60.0, 0.25, 1e-3
 _MICRO = 1e6
@@ -39,24 +37,21 @@ class KnownBest:
     best: float | None = None
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite(
+    "iopddl",
+    1,
+    option("path", type=Path, metavar="PATH", help="a folder of instances, or one"),
+    option("--share", type=float, default=_SHARE,
+           help=f"the share of the timeout to use; default: {_SHARE}"),
+)  # fmt: skip
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Measure cost and points of selections under a memory limit, on a public contest."""
-    parser = Parser(SUITE)
-    parser.add_argument("path", type=Path, metavar="PATH", help="a folder of instances, or one")
-    parser.add_argument(
-        "--share",
-        type=float,
-        default=_SHARE,
-        help=f"the share of the timeout to use; default: {_SHARE}",
-    )
-    requested, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
-    share = known.share * (_QUICK if requested.quick else 1.0)
-    records: list[Record] = []
-    for path in instances(known.path):
+    bench.settings["share"] = share = bench.options.share
+    for path in instances(bench.options.path):
         published = best_known(path.parent).get(name_of(path), KnownBest())
-        records += measured(path, published, share)
-    requested.store(records, share=known.share)
-    return int(any(r["metric"] == INFEASIBLE for r in records))
+        for row in measured(path, published, share * (_QUICK if bench.quick else 1.0)):
+            bench.failed |= row["metric"] == INFEASIBLE
+            yield row
 
 
 def instances(path: Path) -> list[Path]:

@@ -7,36 +7,31 @@ the program. What is counted are replays whose bytes are the same.
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.log import decisions_of, read_log
-from pyc_mlir.tools.bench.compile.compile_time import command
-from pyc_mlir.tools.bench.compile.tooling import layers
-from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, suite
+from pyc_mlir.tools.bench.suites.compile import command, layers
 from pyc_mlir.tools.bench.workloads.cpu import digits
-from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_model
+from pyc_mlir.tools.bench.workloads.parts import TINY, encoder_model
 from pyc_mlir.util.children import run as run_child
 
-SUITE = "replay"
-ROUNDS = 100
 _OPS = 100
 # The program's bytes are compared with those of the first compile.
 _FIRST, _LOG, _AGAIN = "first.vmfb", "first.jsonl", "again.vmfb"
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite("replay", 100)
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Count replays in fresh processes whose bytes are those of the first compile."""
-    bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     with tempfile.TemporaryDirectory() as folder:
         models = models_in(Path(folder))
-        names = list(models)[:1] if bench.quick else list(models)
-        records = [counted(n, models[n], bench.rounds, Path(folder)) for n in names]
-    bench.store(records)
-    return 0
+        for name in list(models)[:1] if bench.quick else models:
+            yield counted(name, models[name], bench.rounds, Path(folder))
 
 
 def models_in(folder: Path) -> Mapping[str, Sequence[str]]:

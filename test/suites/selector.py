@@ -11,6 +11,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import thread_time
@@ -26,11 +27,8 @@ from pyc_mlir.runtime.program import Program
 from pyc_mlir.runtime.selection.engine import Policy, Trial
 from pyc_mlir.runtime.selection.policies import Paired, Thompson, Ucb
 from pyc_mlir.runtime.selection.selector import MOST_ROWS, Selector, replay
-from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.cli.common import Parser
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 
-SUITE = "selector"
-ROUNDS = 60
 CALLS, SOON, FIRST = 4000, 600, 200
 _ARMS, _TIMED = 5, 200_000
 POLICIES: tuple[Policy, ...] = (Paired(), Thompson(), Ucb())
@@ -194,12 +192,15 @@ def _resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite(
+    "selector",
+    60,
+    option("--data", type=Path, required=True, help="the folder with noise/, plans/"),
+    option("--calls", type=int, default=1_000_000, help="calls of the soak"),
+)
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Compare the selector's policies on public plans and measured noise."""
-    parser = Parser(SUITE)
-    parser.add_argument("--data", type=Path, required=True, help="the folder with noise/, plans/")
-    parser.add_argument("--calls", type=int, default=1_000_000, help="calls of the soak")
-    bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
+    known, bench.settings["arms"], bench.settings["calls"] = bench.options, _ARMS, CALLS
     try:
         noises = {
             "quiet": quiet,
@@ -218,10 +219,7 @@ def run(arguments: Sequence[str]) -> int:
             expected="noise/pyc_gemm_loaded.npz, plans/job.npz and autotuning/pyc_knobs.json.gz",
             got=str(error),
         ) from None
-    found = []
-    for (space, problems), (name, noise) in (
-        (s, n) for s in spaces.items() for n in noises.items()
-    ):
+    for (space, problems), (name, noise) in product(spaces.items(), noises.items()):
         for policy in POLICIES:
             draws = np.random.default_rng(3)
             scores = [
@@ -229,13 +227,11 @@ def run(arguments: Sequence[str]) -> int:
                 for seed, (arms, expected) in enumerate(problems)
             ]
             for metric in scores[0]:
-                values = [s[metric] for s in scores]
-                mean = float(np.mean(values))
+                mean = float(np.mean([s[metric] for s in scores]))
                 unit = "%" if metric.startswith(("within", "calls")) else "x"
                 value = 100 * mean if unit == "%" else mean
-                found.append(record(f"{space}, {name}", policy.name, metric, unit, value))
+                yield record(f"{space}, {name}", policy.name, metric, unit, value)
         note(f"{space}, {name}")
     with TemporaryDirectory() as folder:
-        found += _soak(10_000 if bench.quick else known.calls, Path(folder))
-    bench.store([*found, _overhead()], arms=_ARMS, calls=CALLS)
-    return 0
+        yield from _soak(10_000 if bench.quick else known.calls, Path(folder))
+    yield _overhead()

@@ -6,7 +6,6 @@ the first one for the same input, bit by bit. Random calls with sizes, layouts a
 kind follow (`stress.py`).
 """
 
-import argparse
 import json
 import resource
 from collections.abc import Iterator, Sequence
@@ -22,13 +21,12 @@ import numpy as np
 import pyc_mlir
 from pyc_mlir import Service, Targets
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.bench.service.load import Load, under_load
-from pyc_mlir.tools.bench.service.suite import Served, models, served
-from pyc_mlir.tools.cli.common import Parser, positive
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
+from pyc_mlir.tools.bench.suites.load import Load, under_load
+from pyc_mlir.tools.bench.suites.serve import Served, models, served
+from pyc_mlir.tools.cli.common import positive
 from suites.stress import program_of_rows, stress
 
-SUITE = "soak"
 CALLS, REQUESTS, STRESSED, QUICK = 1_000_000, 100_000, 100_000, 2_000
 # Samples of a run; the first ones are its warm-up.
 _SAMPLES, _WARM = 20, 4
@@ -55,37 +53,36 @@ class Sample:
         return Sample(pages * resource.getpagesize(), handles, threads, arenas, seconds)
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite(
+    "soak",
+    1,
+    option("--calls", type=positive, metavar="N", help=f"in process; default: {CALLS}"),
+    option("--requests", type=positive, metavar="N", help=f"of the server; default: {REQUESTS}"),
+)
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Call a program very often, in process and through the server; tell what grew."""
-    parser = Parser(SUITE)
-    parser.add_argument("--calls", type=positive, metavar="N", help=f"in process; default: {CALLS}")
-    parser.add_argument(
-        "--requests", type=positive, metavar="N", help=f"of the server; default: {REQUESTS}"
-    )
-    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
-    calls = known.calls or (QUICK if bench.quick else CALLS)
-    requests = known.requests or (QUICK if bench.quick else REQUESTS)
-    named, random = f"{calls} calls in process", min(calls, STRESSED)
+    calls = bench.options.calls or (QUICK if bench.quick else CALLS)
+    requests = bench.options.requests or (QUICK if bench.quick else REQUESTS)
     with TemporaryDirectory() as folder:
-        model = next(models(Path(folder), argparse.Namespace(model=[]), bench.quick))
+        model = next(models(Path(folder), (), bench.quick))
         samples, other = in_process(model, calls)
-        records = list(_grown(named, samples))
-        records.append(record(named, "pyc", "answers with other bits", "answers", other))
-        records.append(record(named, "pyc", "calls made", "calls", calls))
+        named = f"{calls} calls in process"
+        yield from _grown(named, samples)
+        yield record(named, "pyc", "answers with other bits", "answers", other)
+        yield record(named, "pyc", "calls made", "calls", calls)
         samples, done, failed = through_server(model, requests)
         named = f"{done} requests of the server"
-        records += _grown(named, samples)
-        records.append(record(named, "pyc", "failed", "requests", failed))
-        records.append(record(named, "pyc", "requests made", "requests", done))
-    found = stress(program_of_rows(), random)
-    named = f"{random} random calls"
+        yield from _grown(named, samples)
+        yield record(named, "pyc", "failed", "requests", failed)
+        yield record(named, "pyc", "requests made", "requests", done)
+    random = min(calls, STRESSED)
+    found, named = stress(program_of_rows(), random), f"{random} random calls"
     missed = found.silent_mismatches
-    records.append(record(named, "pyc", "silent_mismatch_count", "answers", missed))
-    records.append(record(named, "pyc", "right answers", "answers", found.right))
+    yield record(named, "pyc", "silent_mismatch_count", "answers", missed)
+    yield record(named, "pyc", "right answers", "answers", found.right)
     for code, number in sorted(found.refused.items()):
-        records.append(record(named, "pyc", f"refused: {code}", "calls", number))
-    bench.store(records)
-    return int(bool(other or failed or missed))
+        yield record(named, "pyc", f"refused: {code}", "calls", number)
+    bench.failed = bool(other or failed or missed)
 
 
 def in_process(model: Served, calls: int) -> tuple[list[Sample], int]:

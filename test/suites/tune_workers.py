@@ -5,13 +5,11 @@ leases, rows, wake-ups. `load` beside each number says how busy the machine was.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.cli.common import Parser
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 
-SUITE = "tune-workers"
 WORKERS = (1, 2, 4, 8)
 # What a real session takes on an idle machine.
 SECONDS = 3.0
@@ -19,24 +17,20 @@ _QUICK_SECONDS = 0.02
 _PROCESSES = "processes"
 
 
-def run(arguments: Sequence[str]) -> int:
+@suite(
+    "tune-workers",
+    1,
+    option("--executor", default=_PROCESSES, metavar="WHERE", help="as for `pyc-tune`"),
+)
+def run(bench: SuiteRun) -> Iterator[Record]:
     """Measure trials a second of studies on simulated measurements, with 1 to 8 workers."""
-    parser = Parser(SUITE, "")
-    parser.add_argument("--executor", default=_PROCESSES, metavar="WHERE", help="as for `pyc-tune`")
-    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
-    seconds = _QUICK_SECONDS if bench.quick else SECONDS
-    counts = WORKERS[:2] if bench.quick else WORKERS
-    where = "Dask" if known.executor != _PROCESSES else _PROCESSES
-    bench.store(list(_records(known.executor, where, counts, seconds)), seconds=seconds)
-    return 0
-
-
-def _records(executor: str, where: str, counts: Sequence[int], seconds: float) -> Iterator[Record]:
     # Needs the extra `tune`, which --help does not.
     from suites.tune_studies import trials_per_second
 
-    alone = 0.0
-    for workers in counts:
+    bench.settings["seconds"] = seconds = _QUICK_SECONDS if bench.quick else SECONDS
+    executor, alone = bench.options.executor, 0.0
+    where = "Dask" if executor != _PROCESSES else _PROCESSES
+    for workers in WORKERS[:2] if bench.quick else WORKERS:
         rate = trials_per_second(executor, workers, seconds)
         alone = alone or rate
         load = round(os.getloadavg()[0], 1)

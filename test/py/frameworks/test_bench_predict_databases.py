@@ -7,6 +7,18 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 
+from suites.estimates import (
+    HERE,
+    ROWS_KNOWN,
+    ROWS_UNKNOWN,
+    Observed,
+    ObservedChoice,
+    ObservedRecipe,
+    Scores,
+    all_residuals,
+    scores,
+)
+from suites.predict import compared, nothing, observe, programs
 from suites.simulated import Simulated
 from wisdoms import KERNELS, reversed_wisdom
 
@@ -14,17 +26,6 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.lab.sessions.session import SessionPlan
-from pyc_mlir.tools.bench.predict.gather import observe
-from pyc_mlir.tools.bench.predict.observed import HERE, Observed, ObservedChoice, ObservedRecipe
-from pyc_mlir.tools.bench.predict.policies import compared
-from pyc_mlir.tools.bench.predict.programs import nothing, programs
-from pyc_mlir.tools.bench.predict.score import (
-    ROWS_KNOWN,
-    ROWS_UNKNOWN,
-    Scores,
-    all_residuals,
-    scores,
-)
 
 CALL = 4e-6
 

@@ -29,7 +29,7 @@ CALLS = 7
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     """The address of a server that has answered `CALLS` calls and refused one."""
-    from pyc_mlir.tools.bench.service.suite import served
+    from pyc_mlir.tools.bench.suites.serve import served
 
     folder = tmp_path_factory.mktemp("model")
     spec = TensorSpec("f32", "n", 3)

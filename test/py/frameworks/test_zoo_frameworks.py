@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.tools.bench.zoo import export
-from pyc_mlir.tools.bench.zoo.networks import NETWORKS, Network
+from pyc_mlir.tools.bench.workloads.export import answers, export
+from pyc_mlir.tools.bench.workloads.networks import (
+    NETWORKS,
+    OPSET,
+    TRANSFORMER,
+    Network,
+    inputs,
+    make,
+)
+from pyc_mlir.tools.bench.workloads.quantized import Quantized
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -18,8 +26,6 @@ def small() -> Network:
 
 
 def test_weights_are_seeded_and_activations_sane():
-    from pyc_mlir.tools.bench.zoo.networks import inputs, make
-
     network = small()
     with torch.no_grad():
         first, again = make(network)(*inputs(network, 2)), make(network)(*inputs(network, 2))
@@ -30,14 +36,14 @@ def test_weights_are_seeded_and_activations_sane():
 def test_an_export_holds_inputs_and_answers(tmp_path):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    path = export.export(small(), 1, export.OPSET, tmp_path)
+    path = export("unet", small(), 1, OPSET, tmp_path)
     with np.load(path.with_suffix(".npz")) as stored:
         assert stored["float64_0"].dtype == np.float64
         session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
         (got,) = session.run(None, {session.get_inputs()[0].name: stored["input_0"]})
         np.testing.assert_allclose(got, stored["float32_0"], atol=1e-4)
     before = path.stat().st_mtime_ns
-    assert export.export(small(), 1, export.OPSET, tmp_path) == path
+    assert export("unet", small(), 1, OPSET, tmp_path) == path
     assert path.stat().st_mtime_ns == before
 
 
@@ -49,4 +55,26 @@ def test_results_that_say_nothing_are_refused(value):
             return torch.full_like(x, value)
 
     with pytest.raises(PycError, match="expected results that differ"):
-        export._answers(Constant(), [torch.zeros(4)])
+        answers(Constant(), [torch.zeros(4)])
+
+
+@pytest.mark.parametrize(
+    ("how", "element"), [("half", 10), ("bfloat16", 16), ("static", 1), ("dynamic", 1)]
+)
+def test_models_are_made_of_a_network(how, element, tmp_path):
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    for package in ("onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    network = Network("linear", TRANSFORMER, "", (4, 8), lambda: torch.nn.Linear(8, 6))
+    path = export("made", Quantized(network, how), 1, OPSET, tmp_path)
+    graph = onnx.load(path).graph
+    (entry,) = graph.input
+    assert entry.type.tensor_type.elem_type == element
+    if how in ("half", "bfloat16"):
+        assert {w.data_type for w in graph.initializer if w.data_type in (1, 10, 16)} == {element}
+    else:
+        expected = {"static": "QuantizeLinear", "dynamic": "DynamicQuantizeLinear"}[how]
+        assert expected in {node.op_type for node in graph.node}
+    with np.load(path.with_suffix(".npz")) as made, np.load(tmp_path / "linear.npz") as plain:
+        error = np.abs(made["float64_0"] - plain["float64_0"]).max()
+        assert error == 0 if how in ("half", "bfloat16") else 0 < error < 0.1

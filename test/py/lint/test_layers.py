@@ -55,8 +55,7 @@ FOLDERS = (
     *under("pyc_mlir/lab", "tune", "lanes", ""),
     *under("tools", "cli", "page", "doctor", "explain", "tune"),
     # The first three are installed; suites are of a checkout.
-    *under("tools/bench", "report", "peers", "model", "workloads", "memory", "latency"),
-    *under("tools/bench", "zoo", "compile", "predict", "service", "adaptation", ""),
+    *under("tools/bench", "report", "peers", "model", "workloads", "suites", ""),
     *under("tools", "demo", "docs", ""),
 )
 # What no compile runs. Only tools import it; the package itself knows it by name, in strings.

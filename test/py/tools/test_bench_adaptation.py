@@ -9,7 +9,7 @@ from suites import selector
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Report
-from pyc_mlir.tools.bench.adaptation import dynamic, tail
+from pyc_mlir.tools.bench.suites import adaptation
 
 
 @pytest.fixture
@@ -41,17 +41,17 @@ def test_policies_are_compared_on_public_spaces(data, tmp_path, monkeypatch):
 def test_traces_are_scaled_to_the_ranges_of_programs(tmp_path):
     trace = tmp_path / "trace.csv.gz"
     trace.write_bytes(gzip.compress(b"time,ContextTokens\n1,100\n2,50\n3,1\n"))
-    sizes = dynamic.sizes_of(trace, "ContextTokens")
+    sizes = adaptation.sizes_of(trace, "ContextTokens")
     assert list(sizes) == [100, 50, 1]
-    assert (dynamic.sizes_of(None, "") == dynamic.sizes_of(None, "")).all()
-    for case in dynamic.cases():
-        assert all(case.low <= s <= case.high for s in dynamic._scaled(sizes, case))
+    assert (adaptation.sizes_of(None, "") == adaptation.sizes_of(None, "")).all()
+    for case in adaptation.cases():
+        assert all(case.low <= s <= case.high for s in adaptation.scaled(sizes, case))
 
 
 def test_a_script_changes_the_load(tmp_path, monkeypatch):
-    monkeypatch.setattr(tail, "SCRIPT", ((0, False), (1, True)))
+    monkeypatch.setattr(adaptation, "SCRIPT", ((0, False), (1, True)))
     out = tmp_path / "tail.json"
-    assert tail.run(["--quick", "--json", str(out)]) == 0
+    assert adaptation.tail(["--quick", "--json", str(out)]) == 0
     records = Report.load(out).records
-    assert {r["candidate"] for r in records} == {tail.PLAIN, tail.ADAPTED}
+    assert {r["candidate"] for r in records} == {adaptation.PLAIN, adaptation.ADAPTED}
     assert all(r["value"] > 0 for r in records) and len(records) == 6

@@ -16,7 +16,7 @@ from pyc_mlir.measure.hardware import parse_cpuinfo
 from pyc_mlir.measure.interleave import Spread, Timing, interleave, ratio, timing_records
 from pyc_mlir.measure.records import Report, check_record, compare, record
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.report.table import markdown
+from pyc_mlir.tools.bench.report.tables import markdown
 from pyc_mlir.util.units import quantity
 
 HERE = Environment(

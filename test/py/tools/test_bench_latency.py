@@ -16,18 +16,17 @@ from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.processes import environment
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.latency import suite as cpu_suite
-from pyc_mlir.tools.bench.latency.systems import SYSTEMS
-from pyc_mlir.tools.bench.peers import rounds as cpu_rounds
-from pyc_mlir.tools.bench.peers import worker as peers_worker
-from pyc_mlir.tools.bench.peers.graph import LeastWork, count_work
-from pyc_mlir.tools.bench.peers.rounds import RoundSettings, specialized
-from pyc_mlir.tools.bench.peers.systems import PEERS, PYC, SystemTask
-from pyc_mlir.tools.bench.peers.workload import BenchWorkload, relative_error
-from pyc_mlir.tools.bench.report import latency_html as cpu_html
-from pyc_mlir.tools.bench.report import latency_table as cpu_table
-from pyc_mlir.tools.bench.report.latency_facts import WorkloadFacts, groups, mean, means, results
-from pyc_mlir.tools.bench.report.show import markdown
+from pyc_mlir.tools.bench.peers import worker
+from pyc_mlir.tools.bench.peers.graph import LeastWork, read_graph
+from pyc_mlir.tools.bench.peers.prepared import relative_error
+from pyc_mlir.tools.bench.peers.rounds import PeerProcess, store
+from pyc_mlir.tools.bench.peers.systems import PEERS, SystemTask
+from pyc_mlir.tools.bench.peers.translators import onnx_model
+from pyc_mlir.tools.bench.report.page import page
+from pyc_mlir.tools.bench.report.show import groups, latency, markdown, means
+from pyc_mlir.tools.bench.report.tables import PYC, WorkloadFacts, mean, results
+from pyc_mlir.tools.bench.suites import latency as cpu_suite
+from pyc_mlir.tools.bench.workloads import systems
 from pyc_mlir.tools.bench.workloads.cpu import CALL, CLASSES, GOAL_CLASSES, ROWS, make
 
 # The namespace of SVG is a name, not an address that is fetched.
@@ -37,10 +36,7 @@ DYNAMIC = "mlp 1024-4096-1024, dynamic batch, at 1"
 # OpenVINO ends with a segmentation fault on some of the tiny blocks; torch-compile takes long.
 QUICK_PEERS = [name for name in ("onnxruntime", "jax", "torch") if find_spec(name) is not None]
 ALL = sorted(ROWS)
-
-
-def close(workload: BenchWorkload, got: list[np.ndarray]) -> bool:
-    return relative_error(got, workload.expected) < 1e-5
+SYSTEMS = systems.SUITES["latency"]
 
 
 def test_the_table_has_25_workloads_and_the_blocks():
@@ -53,28 +49,23 @@ def test_the_table_has_25_workloads_and_the_blocks():
 @pytest.mark.parametrize("name", ALL)
 def test_a_graph_computes_the_workload(name):
     workload = make(name, tiny=True)
-    assert all(a.dtype == np.float32 for a in workload.inputs)
-    graph = specialized(workload)
+    assert all(a.dtype == np.float32 for a in workload.arrays)
     with np.errstate(all="ignore"):
-        assert close(workload, graph.build(NumpyBuilder(), workload.inputs))
+        got = workload.graph().build(NumpyBuilder(), workload.arrays)
+    assert relative_error(got, workload.expected) < 1e-5
 
 
 def test_dynamic_sizes_stay_dynamic_for_the_peers():
     onnx = pytest.importorskip("onnx")
-    from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
-
-    graph = specialized(make(DYNAMIC, tiny=True))
+    graph = make(DYNAMIC, tiny=True).graph()
     assert graph.arguments[0].shape[0] is None
     dims = onnx.load_from_string(onnx_model(graph)).graph.input[0].type.tensor_type.shape.dim
     assert (dims[0].dim_param, dims[1].dim_value) == ("d0", 12)
-    assert None not in specialized(make(MLP, tiny=True)).arguments[0].shape
+    assert None not in make(MLP, tiny=True).graph().arguments[0].shape
 
 
 def test_an_op_without_a_rule_is_refused():
     pytest.importorskip("onnx")
-    from pyc_mlir.tools.bench.peers.graph import read_graph
-    from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
-
     with pytest.raises(
         PycError, match=r"expected an op with a rule, got pyc\.reduce_prod"
     ) as caught:
@@ -85,7 +76,7 @@ def test_an_op_without_a_rule_is_refused():
 def test_work_is_counted_by_the_ops():
     workload = make("gemm 512", tiny=True)
     (m, k, n) = ROWS["gemm 512"].tiny
-    found = count_work(specialized(workload), workload.inputs)
+    found = workload.graph().least_work(workload.arrays)
     assert found == LeastWork(2 * m * n * k, 4 * (m * k + k * n + m * n))
     assert LeastWork(10, 5).seconds(peak_flops=10, bandwidth=1) == 5
     assert LeastWork(100, 5).seconds(peak_flops=10, bandwidth=1) == 10
@@ -97,11 +88,10 @@ def test_the_fma_program_runs():
 
 
 def test_a_system_prepares_and_reports(tmp_path):
-    workload = make(MLP, tiny=True)
-    cpu_rounds.store(workload, tmp_path)
+    store(make(MLP, tiny=True), tmp_path)
     task = SystemTask(MLP, tmp_path, 1, True)
     for name in ("iree" if ALL_CASES else PYC, *QUICK_PEERS[:1]):
-        call, ready = peers_worker.prepare(SYSTEMS[name], task, 1, 0.0)
+        call, ready = worker.prepare(SYSTEMS[name], task)
         call()
         assert 0 <= ready.max_error < 1e-5 and ready.calls == 1
         assert ready.setting in (*ready.tried, "default") and ready.cold_start_seconds > 0
@@ -113,21 +103,12 @@ def test_thread_counts_are_set_before_libraries_load():
     assert found["HOME"] == "x" and found["OMP_NUM_THREADS"] == found["NPROC"] == "2"
 
 
-class Broken(cpu_rounds.PeerProcess):
-    """A process in whose place another one runs."""
-
-    code = ""
-
-    def __init__(self, system: str, key: str, folder: object, how: RoundSettings) -> None:
-        super().__init__("no such system", key, folder, how)  # type: ignore[arg-type]
-
-
 def test_a_process_that_dies_has_failed(tmp_path, capfd):
-    how = RoundSettings(1, 0.0, 1, True, dict(os.environ), cpu_suite._SYSTEMS)
-    with Broken("x", MLP, tmp_path, how) as worker:
-        assert worker.answer() == {"failed": "ended with status 2"}
+    task = SystemTask(MLP, tmp_path, 1, module=systems.__name__, suite="latency", system="none")
+    with PeerProcess(task) as process:
+        assert process.answer() == {"failed": "ended with status 1"}
         with pytest.raises(PycError, match="expected an answer") as caught:
-            worker.ask(1)
+            process.ask(1)
     assert caught.value.code is ReasonCode.RUNTIME_FAILED
 
 
@@ -169,16 +150,16 @@ def test_records_say_what_was_promised(stored):
 def test_table_and_page_are_whole(stored):
     report = Report.load(stored["json"])
     text = markdown(report)
-    assert text == cpu_table.markdown(report)
+    assert text == latency(report)
     assert text.count(MLP) >= 3
     # Ratios need somebody to compare with; peers are no part of the default install.
     peers = {r["candidate"] for r in report.records} - {"pyc"}
     assert ("classes of the goal" in text) == bool(peers)
-    page = stored["html"].read_text("utf-8")
-    assert page.count("times of the systems") == bool(peers)
-    assert page.count("operations a second over") == 1
-    assert "<script" not in page and set(re.findall(r"\w+://[^\s\"]*", page)) == {SVG}
-    assert MLP in page and page == cpu_html.page(report)
+    shown = stored["html"].read_text("utf-8")
+    assert shown.count("times of the systems") == bool(peers)
+    assert shown.count("operations a second over") == 1
+    assert "<script" not in shown and set(re.findall(r"\w+://[^\s\"]*", shown)) == {SVG}
+    assert MLP in shown and shown == page(report)
 
 
 def test_a_run_goes_on_where_it_was(monkeypatch, tmp_path, stored):
@@ -193,11 +174,11 @@ def test_a_run_goes_on_where_it_was(monkeypatch, tmp_path, stored):
     )
     requested: list[str] = []
 
-    def refuse(workload, name, systems, how):
+    def refuse(bench, name, *more, **details):
         requested.append(name)
         raise PycError(ReasonCode.RUNTIME_FAILED, "refused")
 
-    monkeypatch.setattr(cpu_suite, "measure", refuse)
+    monkeypatch.setattr(cpu_suite, "compared", refuse)
     command = ["--quick", "--threads=1", f"--peers={','.join(QUICK_PEERS[:1])}"]
     assert cpu_suite.run([*command, "--json", str(path), "--only", MLP, CALL]) == 1
     assert requested == [CALL]
@@ -210,10 +191,10 @@ def test_a_run_goes_on_where_it_was(monkeypatch, tmp_path, stored):
 
 
 def test_a_run_has_the_workloads_that_were_asked_for():
-    assert cpu_suite._names("cpu", None)[0] == CALL
-    assert sorted(cpu_suite._names("cpu", None)) == ALL
-    assert cpu_suite._names("cpu", [MLP]) == [MLP]
-    assert {ROWS[n].kind for n in cpu_suite._names("demo", None)} == {"call", "demo"}
+    assert cpu_suite.names_of("cpu", None)[0] == CALL
+    assert sorted(cpu_suite.names_of("cpu", None)) == ALL
+    assert cpu_suite.names_of("cpu", [MLP]) == [MLP]
+    assert {ROWS[n].kind for n in cpu_suite.names_of("demo", None)} == {"call", "demo"}
     assert set(cpu_suite.QUICK) <= set(ROWS)
 
 

@@ -1,13 +1,11 @@
 """The memory suite: its workloads compute what they say, its records and tables hold together."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pyc_mlir.api import build
-from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.memory import MemoryReport, RegionReport, to_bytes
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
@@ -15,24 +13,23 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.python.specs import leaves, map_leaves
+from pyc_mlir.frontends.python.specs import map_leaves
 from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.measure.records import Report
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.memory import measure as memory_measure
-from pyc_mlir.tools.bench.memory import suite as memory
-from pyc_mlir.tools.bench.memory.measure import compile_iree, error_against, same_bits
 from pyc_mlir.tools.bench.peers import footprint as peers_footprint
-from pyc_mlir.tools.bench.peers.candidates import plain_options
+from pyc_mlir.tools.bench.peers.candidates import plain_artifact, plain_options
 from pyc_mlir.tools.bench.peers.footprint import footprint
-from pyc_mlir.tools.bench.peers.workload import relative_error
-from pyc_mlir.tools.bench.report import memory_table, show
-from pyc_mlir.tools.bench.report.suite import SuiteRun
-from pyc_mlir.tools.bench.workloads.case import CLASSES, SeededWeights, SuiteCase
-from pyc_mlir.tools.bench.workloads.inference import decoder, encoder
-from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
-from pyc_mlir.tools.bench.workloads.random_graphs import Layered, layered
+from pyc_mlir.tools.bench.peers.prepared import relative_error
+from pyc_mlir.tools.bench.peers.workload import Workload
+from pyc_mlir.tools.bench.report import show
+from pyc_mlir.tools.bench.report.suite import SuiteRun, failure
+from pyc_mlir.tools.bench.suites import memory
+from pyc_mlir.tools.bench.suites.account import ALONE, FREE, RATIO, TOGETHER
+from pyc_mlir.tools.bench.suites.memory import compile_iree, error_against, same_bits
+from pyc_mlir.tools.bench.workloads.memory import CLASSES, PRESSED, WORKLOADS, layered, make
+from pyc_mlir.tools.bench.workloads.parts import SeededWeights, case, made
 from pyc_mlir.tools.cli.common import INTERRUPTED
 
 FUNCTIONS = [name for name in WORKLOADS if callable(make(name, quick=True).source)]
@@ -47,14 +44,16 @@ def test_every_class_has_workloads_of_its_own_name():
     assert set(WORKLOADS) - set(FUNCTIONS) == {"digits mlp", "digits cnn"}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_workloads_mean_what_numpy_computes(name):
-    case = make(name, quick=True)
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [*((name, WORKLOADS) for name in FUNCTIONS), *((name, PRESSED) for name in PRESSED)],
+)
+def test_workloads_mean_what_numpy_computes(name, rows):
+    case = made(rows, name, tiny=True)
     with new_context() as context, ir.Location.unknown():
         results = interpret(trace(case.source, *case.specs, context=context), case.arrays)
-    expected = case.reference()
-    assert all(r.dtype == np.float32 for r in results) and expected[0].dtype == np.float64
-    assert relative_error(results, expected) < 1e-5
+    assert all(r.dtype == np.float32 for r in results) and case.expected[0].dtype == np.float64
+    assert relative_error(results, case.expected) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["mlp, gradients", "encoder layer, gradients"])
@@ -88,11 +87,9 @@ def test_all_weights_but_the_keys_bias_have_a_gradient():
 
 
 def test_graphs_are_drawn_alike_every_time():
-    shape = Layered(ops=30, width=5, rows=4, columns=(4, 8))
-    first, again = layered(shape), layered(shape)
-    assert same_bits(first.reference(), again.reference())
-    other = layered(replace(shape, seed=1))
-    assert [r.shape for r in other.reference()] != [r.shape for r in first.reference()]
+    first, again, other = (layered(30, 5, 4, (4, 8), seed=seed) for seed in (0, 0, 1))
+    assert same_bits(first.expected, again.expected)
+    assert [r.shape for r in other.expected] != [r.shape for r in first.expected]
 
 
 def test_a_decoder_does_not_look_ahead():
@@ -102,13 +99,12 @@ def test_a_decoder_does_not_look_ahead():
     changed[-1] += 1
     before, after = case.source(x), case.source(changed)
     assert np.array_equal(before[:-1], after[:-1]) and not np.array_equal(before[-1], after[-1])
-    assert decoder.__module__ == encoder.__module__
 
 
-def product(shape: tuple[int, ...] = (64, 64)) -> SuiteCase:
+def product() -> Workload:
     """One product: a result and no transients."""
     w = SeededWeights(0).matrix(64, 64)
-    return SuiteCase("product", "chain", lambda x: x @ w, (SeededWeights(1).activations(*shape),))
+    return case(lambda x: x @ w, (64, 64), name="product")
 
 
 @pytest.mark.full
@@ -117,7 +113,7 @@ def test_a_footprint_is_transients_and_results():
     artifact = build(case.source, case.specs, make_options())
     found = footprint(artifact, case.arrays)
     assert (found.peak_bytes, found.output_bytes, found.transient_bytes) == (16384, 16384, 0)
-    assert error_against(found.results, case.reference()) < 1e-5
+    assert error_against(found.results, case.expected) < 1e-5
 
 
 def test_a_peak_of_loading_does_not_hide_the_calls(monkeypatch):
@@ -142,11 +138,10 @@ def test_iree_alone_in_its_partitioning_modes():
     """The default lets branches overlap, each with memory of its own; `debug` is a sequence."""
     case, options = make(SMALLEST, quick=True), plain_options()
     lowered = lower(Job.of(case.source, case.specs, options))
-    manifest = make_manifest(options.target, lowered.signature, "", entry=lowered.entry)
     peaks = []
     for name in ("min-peak-memory", "debug"):
         vmfb = compile_iree(lowered, options.target, "aggressive", name)
-        peaks.append(footprint(Artifact(vmfb, manifest), case.arrays).peak_bytes)
+        peaks.append(footprint(plain_artifact(lowered, vmfb), case.arrays).peak_bytes)
     assert peaks[0] > peaks[1]
 
 
@@ -170,7 +165,7 @@ def test_the_largest_task_is_a_bound():
     problem = PlanningProblem(
         (PlannedTask("first", reads=(0,), writes=(1,)), reading, over), buffers
     )
-    assert [memory_measure._needed(problem, task) for task in problem.tasks] == [8, 24, 24]
+    assert [memory._needed(problem, task) for task in problem.tasks] == [8, 24, 24]
 
 
 def test_bits_and_errors():
@@ -193,7 +188,7 @@ def quick(tmp_path_factory):
 
 @pytest.mark.full
 def test_records_have_all_fields(quick):
-    assert [r["mode"] for r in quick.records] == list(memory_measure.MODES)
+    assert [r["mode"] for r in quick.records] == list(memory.MODES)
     for row in quick.records:
         assert (row["workload"], row["class"], row["equal"]) == (SMALLEST, "wide", True)
         assert row["value"] == row["peak_bytes"] == row["transient_bytes"] + row["output_bytes"]
@@ -221,9 +216,8 @@ def changed(row: dict, name: str, kind: str, share: float, equal: bool = True) -
 def test_tables_have_means_and_exceptions(quick):
     rows = [changed(r, "a", "wide", 0.5) for r in quick.records]
     rows += [changed(r, "b", "chain", 2.0, equal=False) for r in quick.records]
-    rows.append(memory._failure("c", "it broke"))
+    rows.append(failure("c", "it broke"))
     text = show.markdown(replace(quick, records=rows))
-    assert text == memory_table.markdown(replace(quick, records=rows))
     means = [line for line in text.splitlines() if line.startswith(("| wide | 1", "| all | 2"))]
     assert [line.split(" | ")[2] for line in means] == ["0.5x", "1x"]
     assert "- Above plain IREE: b (latency_first), b (balanced), b (memory_first)." in text
@@ -235,7 +229,7 @@ def test_tables_have_means_and_exceptions(quick):
 @pytest.mark.full
 def test_tables_do_without_xla(quick):
     rows = [{**r, "xla_temp_bytes": None, "xla_no_library_temp_bytes": None} for r in quick.records]
-    text = memory_table.markdown(replace(quick, records=rows))
+    text = show.markdown(replace(quick, records=rows))
     assert "- Transients above XLA's: none." in text and "- Failed: none." in text
 
 
@@ -244,15 +238,15 @@ def faked(monkeypatch, quick):
     """The suite with a measuring process that answers at once; the names that were measured."""
     requested: list[str] = []
 
-    def answer(name: str, run: SuiteRun, threads: list[int]) -> list[dict]:
+    def answer(name: str, bench: SuiteRun) -> list[dict]:
         requested.append(name)
         if name == "u-net":
             raise KeyboardInterrupt
         if name == "digits mlp":
-            return [memory._failure(name, "it broke")]
+            return [failure(name, "it broke")]
         return [{**row, "workload": name} for row in quick.records]
 
-    monkeypatch.setattr(memory, "in_own_process", answer)
+    monkeypatch.setattr(memory, "apart", answer)
     return requested
 
 
@@ -295,16 +289,34 @@ def test_failures_are_records_and_tried_again(tmp_path, faked, capsys):
 
 
 def test_a_measuring_process_that_dies_is_a_failure(tmp_path):
-    requested = SuiteRun("memory", 1, True, tmp_path / "x.json")
-    (row,) = memory.in_own_process("no such workload", requested, [1])
-    assert row["metric"] == "failure" and "ended with status 2" in row["reason"]
+    bench = SuiteRun("memory", 1, True, tmp_path / "x.json", settings={"threads": [1]})
+    (row,) = memory.apart("no such workload", bench)
+    assert row["metric"] == "failure" and "ended with status 1" in row["reason"]
 
 
 @pytest.mark.full
 def test_arguments_are_flat_for_the_program_and_trees_for_the_function():
     case = make("mlp, gradients", quick=True)
-    paths = [path for path, _ in leaves(case.inputs)]
-    assert paths == ["0", "1", "2.w0", "2.w1", "2.b0", "2.b1"]
-    assert len(case.arrays) == 6 and case.specs == case.inputs
-    assert case.input_bytes == sum(a.nbytes for a in case.arrays)
-    assert json.dumps(case.input_bytes)
+    x, target, weights = case.inputs
+    flat = [x, target, *(weights[name] for name in ("w0", "w1", "b0", "b1"))]
+    assert all(a is b for a, b in zip(case.arrays, flat, strict=True))
+    assert case.specs == case.inputs and case.input_bytes == sum(a.nbytes for a in flat)
+
+
+@pytest.mark.full
+def test_both_programs_keep_the_budget(tmp_path):
+    path = tmp_path / "co-selection.json"
+    arguments = ["co-selection", "--quick", "--shares", "0.8", "--json", str(path)]
+    assert pyc_bench.main(arguments) == 0
+    report = Report.load(path)
+    name = f"{next(iter(PRESSED))}, budget at 0.8"
+    assert {r["workload"] for r in report.records} == {name}
+    totals = {r["candidate"]: r for r in report.records if r["metric"] == "total"}
+    for candidate in (ALONE, TOGETHER):
+        assert totals[candidate]["value"] <= totals[candidate]["budget"] < totals[FREE]["value"]
+    assert totals[TOGETHER]["way"] == "co-selected" != totals[ALONE]["way"]
+    ratios = [r for r in report.records if r["metric"] == RATIO]
+    assert [r["run"] for r in ratios] == [1] and ratios[0]["error"] < 1e-4
+    timed = {r["candidate"] for r in report.records if r["metric"] == "latency"}
+    assert timed == {ALONE, TOGETHER, FREE}
+    assert name in show.markdown(report)

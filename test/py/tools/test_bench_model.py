@@ -13,7 +13,7 @@ from pyc_mlir.frontends.sources import Source
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.model import report, suite
+from pyc_mlir.tools.bench.model import suite
 from pyc_mlir.tools.bench.model.case import ModelCase, read_signature
 from pyc_mlir.tools.bench.peers.graph import read_graph
 
@@ -111,14 +111,14 @@ def test_the_report_is_a_table_and_a_page():
                 "missing": {"jax": "no package `jax`"}}  # fmt: skip
     records = [made("pyc", 2e-3), made("torch", 4e-3, 0.5), made("iree", 3e-3)]
     written = Report("model", probe(), settings, records)
-    text = report.text(written)
+    text = suite.text(written)
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
     assert list(rows)[5:8] == ["pyc", "iree", "torch"]  # PyC first, then by time
     assert rows["pyc"][8:] == ["1x", "4,000", "768", "B", "2", "MiB", "1e-07", "2", "s"]
     assert rows["iree"][8:13] == ["1.5x", "2,667", "[2", "KiB]", "2"]
     assert "transients 512 B, outputs 256 B = 2 KiB" in text
     assert "error above 0.001 by torch" in text and "left out: jax: no package" in text
-    page = report.page(written)
+    page = suite.page(written)
     assert page.count("<tr>") == 4 and "a&lt;b&gt;.onnx" in page and "2 KiB" in page
 
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import ALL_CASES
+from suites import gpu
+from suites.gpu import OPS, op_workload
 
 from pyc_mlir.api import compile
 from pyc_mlir.compilation.options import make_options
@@ -18,16 +20,15 @@ from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program, serving
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.compile import tooling
-from pyc_mlir.tools.bench.compile.compile_time import command, run_command
-from pyc_mlir.tools.bench.latency import gpu, layers
-from pyc_mlir.tools.bench.peers.prepared import PreparedWorkload, choose
-from pyc_mlir.tools.bench.peers.workload import evaluate_wide, relative_error
+from pyc_mlir.tools.bench.peers.prepared import PreparedWorkload, choose, relative_error
+from pyc_mlir.tools.bench.peers.workload import evaluate_wide
 from pyc_mlir.tools.bench.report.suite import SuiteRun, parse
-from pyc_mlir.tools.bench.report.table import markdown
+from pyc_mlir.tools.bench.report.tables import markdown
+from pyc_mlir.tools.bench.suites import rates
+from pyc_mlir.tools.bench.suites.compile import OPS as TOOLING_OPS
+from pyc_mlir.tools.bench.suites.compile import QUICK_OPS, command, layers, run_command
 from pyc_mlir.tools.bench.workloads.cpu import ENCODER, MODELS, ROWS, make
-from pyc_mlir.tools.bench.workloads.encoder import EncoderShape, encoder_model
-from pyc_mlir.tools.bench.workloads.ops import OPS, op_workload
+from pyc_mlir.tools.bench.workloads.parts import EncoderShape, encoder_model
 
 # Each takes 10 to 15 s of CPU time.
 only_full = pytest.mark.skipif(not ALL_CASES, reason="part of `make test-full`")
@@ -79,14 +80,14 @@ def test_tooling(quick):
     rows = {r["workload"]: r for r in report.records}
     assert_timed(rows)
     assert {"small file: pyc-opt, to linalg", "small file: python"} <= set(rows)
-    ops = f"{tooling.QUICK_OPS} ops: "
+    ops = f"{QUICK_OPS} ops: "
     passes = [name.removeprefix(ops).split("{")[0] for name in rows if name.startswith(ops)]
     assert passes[:3] == ["parse and all passes", "parse", "1 pyc-canonicalize"]
     assert passes[-3:] == ["12 convert-pyc-to-linalg", "13 canonicalize", "14 cse"]
 
 
 def test_the_large_module_has_as_many_ops_as_it_says():
-    assert tooling.layers(tooling.OPS).count('"pyc.') == tooling.OPS
+    assert layers(TOOLING_OPS).count('"pyc.') == TOOLING_OPS
 
 
 @pytest.mark.full
@@ -132,12 +133,12 @@ def test_layers(quick):
 
 
 def test_layers_are_distinct():
-    for layers_of in layers.LAYERS.values():
+    for layers_of in rates.LAYERS.values():
         assert len({layer.name for layer in layers_of}) == len(layers_of)
-    first, second = layers.RESNET50[:2]
+    first, second = rates.RESNET50[:2]
     assert (first.outputs, first.flops) == (112, 2 * 112 * 112 * 64 * 3 * 49)
     assert second.traffic_bytes == 4 * 64 * (112**2 + 56**2)
-    point = Counter(layer.kind for layer in layers.MOBILENET_V2)
+    point = Counter(layer.kind for layer in rates.MOBILENET_V2)
     assert point == {"conv": 20, "depthwise": 10}
 
 
@@ -200,7 +201,7 @@ def test_op_cases_describe_what_numpy_computes(name):
 def test_the_onnx_encoder_is_the_same_program():
     workload = make(ENCODER, tiny=True)
     shape = EncoderShape(*ROWS[ENCODER].tiny)
-    results = evaluate_wide(encoder_model(shape), {"x0": workload.inputs[0]})
+    results = evaluate_wide(encoder_model(shape), workload.arrays)
     # The graph's own scale is f32.
     assert relative_error(results, workload.expected) < 1e-7
 

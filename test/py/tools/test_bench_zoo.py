@@ -1,5 +1,6 @@
 """The suite `zoo`: options, resumed rows, tables; a whole row of a small network without peers."""
 
+from argparse import Namespace
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,12 +15,11 @@ from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.peers.systems import SystemTask
 from pyc_mlir.tools.bench.peers.worker import prepare
 from pyc_mlir.tools.bench.report import suite as report_suite
-from pyc_mlir.tools.bench.report import zoo_table
-from pyc_mlir.tools.bench.report.show import markdown
-from pyc_mlir.tools.bench.zoo import export, quantized, suite
-from pyc_mlir.tools.bench.zoo.networks import CONVOLUTIONAL, NETWORKS, TRANSFORMER
-from pyc_mlir.tools.bench.zoo.suite import Models, ZooRow
-from pyc_mlir.tools.bench.zoo.systems import SYSTEMS
+from pyc_mlir.tools.bench.report.show import markdown, short
+from pyc_mlir.tools.bench.suites import zoo
+from pyc_mlir.tools.bench.suites.zoo import SYSTEMS, Models, ZooRow
+from pyc_mlir.tools.bench.workloads.export import MODELS, stem
+from pyc_mlir.tools.bench.workloads.networks import CONVOLUTIONAL, NETWORKS, OPSET, TRANSFORMER
 
 
 def made(row: ZooRow, system: str, seconds: float = 0.01, **fields: object) -> Record:
@@ -29,7 +29,7 @@ def made(row: ZooRow, system: str, seconds: float = 0.01, **fields: object) -> R
     return kept | {
         "system": system,
         "threads": threads,
-        "class": NETWORKS[row.network].kind,
+        "class": MODELS[row.network].kind,
         "network": row.network,
         "batch": row.batch,
         "median_seconds": seconds,
@@ -55,54 +55,51 @@ def test_the_zoo_has_the_networks():
 
 
 def test_files_are_named_by_batch_and_opset():
-    assert export.stem("unet") == "unet"
-    assert export.stem("unet", 8) == "unet.b8"
-    assert export.stem("bert", 1, 23) == "bert.opset23"
+    assert stem("unet") == "unet"
+    assert stem("unet", 8) == "unet.b8"
+    assert stem("bert", 1, 23) == "bert.opset23"
 
 
 @pytest.mark.parametrize("bad", ["--models=resnet1", "--systems=tvm", "--models=", "--batch=0"])
-def test_wrong_words_are_refused(bad, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        suite.run([bad, "--json", str(tmp_path / "x.json")])
-    assert "expected" in capsys.readouterr().err
-
-
-def known(*arguments: str):
-    parser = suite._parser()
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--quick", action="store_true")
-    return parser.parse_args(arguments)
+def test_wrong_words_are_refused(bad, tmp_path):
+    with pytest.raises(PycError, match="expected"):
+        zoo.run([bad, "--json", str(tmp_path / "x.json")])
 
 
 @pytest.mark.parametrize(
     "option", ["--models=unet", "--systems=pyc", "--threads=1", "--batch=1", "--rounds=5",
                "--quick", "--opset=23"],
 )  # fmt: skip
-def test_a_part_is_not_the_published_report(option, tmp_path):
-    folder = f"--folder={tmp_path}"
-    assert suite._part(known(folder, option)) == tmp_path / "zoo-part.json"
-    assert suite._part(known(folder)) is None
+def test_a_part_is_not_the_published_report(option, tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo, "measured", lambda row, *_: [made(row, "pyc")])
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert zoo.run([f"--folder={tmp_path}", option]) == 0
+    assert (tmp_path / "zoo-part.json").exists() and not Path("docs/results/zoo.json").exists()
+    assert zoo.run([f"--folder={tmp_path}"]) == 0
+    assert Path("docs/results/zoo.json").exists()
 
 
 def test_the_models_folder_is_an_option_or_a_variable_or_the_cache(monkeypatch, tmp_path):
+    def folder(named: Path | None = None) -> Path:
+        return zoo.folder_of(Namespace(folder=named))
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(suite.VARIABLE, raising=False)
-    assert suite._folder(known()) == tmp_path / "cache" / "pyc-mlir" / "zoo"
-    monkeypatch.setenv(suite.VARIABLE, str(tmp_path / "named"))
-    assert suite._folder(known()) == tmp_path / "named"
-    assert suite._folder(known(f"--folder={tmp_path}")) == tmp_path
+    monkeypatch.delenv(zoo.VARIABLE, raising=False)
+    assert folder() == tmp_path / "cache" / "pyc-mlir" / "zoo"
+    monkeypatch.setenv(zoo.VARIABLE, str(tmp_path / "named"))
+    assert folder() == tmp_path / "named"
+    assert folder(tmp_path) == tmp_path
 
 
-def test_rows_are_complete_when_every_system_has_a_record():
-    one, two = ZooRow("unet", 1, 1), ZooRow("unet", 1, 2)
-    found = {
-        one.workload: [
-            *(made(one, system) for system in ("pyc", "torch")),
-            made(two, "pyc"),
-        ]
-    }
-    assert list(suite.complete(found, ("pyc", "torch"))) == [one]
-    assert list(suite.complete(found, ("pyc",))) == [one, two]
+def test_rows_are_complete_when_every_system_has_a_record(rows, tmp_path, monkeypatch):
+    path, one = tmp_path / "zoo.json", ZooRow("unet", 1, 1)
+    with pytest.raises(Interrupted):
+        zoo.run(command(path))
+    partial = Report.load(f"{path}.partial")
+    replace(partial, records=partial.records[:1]).save(f"{path}.partial")
+    assert zoo.run(command(path)) == 0
+    assert rows.count(one) == 2
 
 
 class Interrupted(Exception):
@@ -120,7 +117,7 @@ def rows(monkeypatch) -> list[ZooRow]:
             raise Interrupted
         return [made(row, system) for system in systems]
 
-    monkeypatch.setattr(suite, "measured", measured)
+    monkeypatch.setattr(zoo, "measured", measured)
     return requested
 
 
@@ -132,10 +129,10 @@ def command(path: Path) -> list[str]:
 def test_rows_are_stored_as_they_come_and_a_run_goes_on(rows, tmp_path, capsys):
     path = tmp_path / "zoo.json"
     with pytest.raises(Interrupted):
-        suite.run(command(path))
+        zoo.run(command(path))
     partial = Report.load(f"{path}.partial")
     assert {r["workload"] for r in partial.records} == {"unet, batch 1"}
-    assert suite.run(command(path)) == 0
+    assert zoo.run(command(path)) == 0
     assert rows == [ZooRow("unet", 1, 1), ZooRow("unet", 8, 1), ZooRow("unet", 8, 1)]
     report = Report.load(path)
     assert len(report.records) == 4 and not Path(f"{path}.partial").exists()
@@ -143,13 +140,23 @@ def test_rows_are_stored_as_they_come_and_a_run_goes_on(rows, tmp_path, capsys):
     assert "unet, batch 8" in capsys.readouterr().out
 
 
+def test_quantized_models_are_a_word_and_not_torchs(rows, tmp_path):
+    path = tmp_path / "quantized.json"
+    parts = ["--models=quantized", "--systems=pyc,torch", "--threads=1", "--batch=1"]
+    assert zoo.run([*parts, f"--folder={tmp_path}", f"--json={path}"]) == 0
+    ran = {r["network"] for r in Report.load(path).records}
+    assert {"bert2-int8", "feed-forward-4bit-64", "resnet18", "bert2"} < ran
+    assert zoo.able("bert2-int8", ("pyc", "torch", "torch-compile")) == ["pyc"]
+    assert zoo.able("bert2", ("pyc", "torch")) == ["pyc", "torch"]
+
+
 def test_another_environment_measures_all_again(rows, monkeypatch, tmp_path, capsys):
     path = tmp_path / "zoo.json"
     with pytest.raises(Interrupted):
-        suite.run(command(path))
+        zoo.run(command(path))
     other = replace(probe(), cpu="another processor")
     monkeypatch.setattr(report_suite, "probe", lambda: other)
-    assert suite.run(command(path)) == 0
+    assert zoo.run(command(path)) == 0
     assert rows.count(ZooRow("unet", 1, 1)) == 2
     assert "another environment" in capsys.readouterr().err
 
@@ -160,7 +167,7 @@ def test_a_row_that_cannot_be_measured_is_a_failure_of_each_system(monkeypatch, 
 
     monkeypatch.setattr(Models, "path", refuse)
     path = tmp_path / "zoo.json"
-    assert suite.run(command(path)) == 1
+    assert zoo.run(command(path)) == 1
     report = Report.load(path)
     assert len(report.records) == 4
     assert {r["reason"] for r in report.records} == {"MISSING_DEPENDENCY: no model"}
@@ -196,9 +203,9 @@ def test_tables_hold_the_figures_and_what_is_missing():
     assert "| 2 s, 6 s CPU | 2 s, 4 s CPU |" in text and "| 1.5x |" in text
     assert "| transformer | 8 | 2 | 1 | 0.5x | 0.5x (bert, batch 8) |" in text
     assert "left out: openvino: not installed" in text
-    short = zoo_table.short(report)
-    assert "| resnet50, batch 1 | 1 | 20 ms | 80 ms | 10 ms | 40 ms | onnxruntime | 2x |" in short
-    assert zoo_table.markdown(Report("zoo", probe(), {}, ())).startswith("zoo: ")
+    brief = short(report)
+    assert "| resnet50, batch 1 | 1 | 20 ms | 80 ms | 10 ms | 40 ms | onnxruntime | 2x |" in brief
+    assert markdown(Report("zoo", probe(), {}, ())).startswith("zoo: ")
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +224,7 @@ def stored(tmp_path_factory) -> Path:
         [onnx.helper.make_tensor_value_info("y", 1, (1, 4, 8, 8))],
         [onnx.numpy_helper.from_array(weight, "w")],
     )
-    opset = onnx.helper.make_opsetid("", export.OPSET)
+    opset = onnx.helper.make_opsetid("", OPSET)
     model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9)
     onnx.save(model, folder / "unet.onnx")
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
@@ -238,7 +245,8 @@ def test_a_row_says_what_was_promised(stored):
         assert row["class"] == CONVOLUTIONAL and row["n"] == 2 and row["max_error"] < 1e-5
         assert 0 < row["p10_seconds"] <= row["median_seconds"] <= row["p90_seconds"]
         assert row["flops"] == 2 * 27 * 4 * 64 and row["peak_flops"] > 0
-        assert row["call_peak_bytes"] >= 4 * 4 * 64
+        assert row["call_peak_bytes"] >= 4 * 4 * 64 and row["rows"] == 1
+        assert (row["account"] is not None) == (row["system"] == "pyc")
         assert row["compile_seconds"] > 0 and row["compile_cpu_seconds"] > 0
         assert row["resident_bytes"] > row["resident_before_bytes"] > 0
         assert row["first_call_bytes"] is None or row["first_call_bytes"] >= 0
@@ -250,26 +258,5 @@ def test_a_system_without_a_setting_that_compiles_has_failed(tmp_path):
     task = SystemTask("unet", tmp_path, 1, True)
     system = replace(SYSTEMS["torch"], settings=lambda task, inputs: iter(()))
     with pytest.raises(PycError, match="expected a setting that compiles, got none") as caught:
-        prepare(system, task, 1, 0.0)
+        prepare(system, task)
     assert caught.value.code is ReasonCode.TARGET_COMPILE_FAILED
-
-
-def test_a_failed_run_of_a_quantized_model_is_told_with_its_output(tmp_path):
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"no model")
-    with pytest.raises(
-        PycError, match=r"model.onnx: expected a measurement, got status 1:\n.*BAD_MODEL"
-    ):
-        quantized.measured([path], 1)
-
-
-def test_a_model_in_halves_has_no_other_floats():
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-    g = quantized.Graph()
-    model = g.model((2, 8), g.linear("x", 8, 4))
-    for dtype, element in (("f16", onnx.TensorProto.FLOAT16), ("bf16", onnx.TensorProto.BFLOAT16)):
-        half = quantized.in_halves(model, dtype)
-        values = (*half.graph.input, *half.graph.output, *half.graph.value_info)
-        assert {v.type.tensor_type.elem_type for v in values} == {element}
-        assert {w.data_type for w in half.graph.initializer} == {element}
-    assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT

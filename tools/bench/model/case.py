@@ -2,9 +2,14 @@
 
 In: the MODEL argument of `pyc-bench model` and sizes of its dynamic dimensions. Out: a `ModelCase`,
 and by `store` the folder that the processes of the systems work from.
+
+What a model should answer is computed in float64 where that can be, else by onnxruntime: `onnx` is
+ONNX's own reference evaluator on the model with its weights in float64, `numpy` are the references
+of PyC's ops in float64, `onnxruntime` its CPU provider in the model's own types without
+optimizations. `auto` is the first of them that answers; none of the first two is what is measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,16 +22,22 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.dialects.opdef import evaluate
+from pyc_mlir.dialects.types import TensorType, is_float
 from pyc_mlir.frontends.signatures import signature_of
 from pyc_mlir.frontends.sources import OnnxFile, Source
-from pyc_mlir.tools.bench.model.reference import Reference, reference
-from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph, count_work, read_graph
-from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
-from pyc_mlir.tools.bench.peers.rounds import store_graph, store_linalg
-from pyc_mlir.tools.bench.peers.systems import IREE
+from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph, read_graph
+from pyc_mlir.tools.bench.peers.onnxruntime_session import run_unoptimized
+from pyc_mlir.tools.bench.peers.rounds import store_arrays, store_graph, store_linalg
+from pyc_mlir.tools.bench.peers.translators import onnx_model
+from pyc_mlir.tools.bench.peers.workload import evaluate_wide
+from pyc_mlir.tools.bench.report.suite import note
+from pyc_mlir.tools.bench.report.tables import IREE
 from pyc_mlir.tools.cli.run_inputs import read_inputs, seeded_inputs
 
+AUTO = "auto"
+REFERENCES = (AUTO, "onnx", "numpy", "onnxruntime")
+_REASON_CHARACTERS = 200
 # What the systems read, beside the arrays.
 _READS_ONNX = ("onnxruntime", "openvino")
 _READS_GRAPH = ("torch", "torch-compile", "jax")
@@ -46,6 +57,14 @@ def read_signature(source: Any, specs: Sequence[Any] | None) -> Signature:
                 remedy="time it with `pyc-compile` and `pyc-run --repeat`",
             )
         return signature_of(entry_function(loaded.module))
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """The expected results, and how they were computed."""
+
+    how: str
+    results: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,36 +120,76 @@ class ModelCase:
         types = tuple(TensorType(a.shape, a.dtype) for a in self.inputs)
         return replace(graph, arguments=types)
 
-    @cached_property
-    def work(self) -> LeastWork:
-        """The operations and bytes of a call."""
-        return count_work(self.graph, self.inputs)
-
     def reference(self, kind: str) -> Reference:
-        """Return what the model should answer; `kind` is one of `reference.KINDS`."""
-        return reference(kind, self.path, self.graph, self.signature, self.inputs)
+        """Compute what the model should answer; `kind` is one of `REFERENCES`.
+
+        Raises PycError (RUNTIME_FAILED) where nothing answers, with each reason.
+        """
+        ways: dict[str, tuple[str, Callable[[], Sequence[np.ndarray]]]] = {
+            "numpy": ("the numpy references of PyC's ops in float64", self._widely)
+        }
+        if (path := self.path) is not None:
+            by_onnx = lambda: evaluate_wide(path, self.inputs)  # noqa: E731
+            plainly = lambda: run_unoptimized(path, self.inputs)  # noqa: E731
+            ways = {"onnx": ("ONNX's reference evaluator in float64", by_onnx), **ways}
+            ways["onnxruntime"] = ("onnxruntime, not optimized", plainly)
+        failed = {}
+        for name in ways if kind == AUTO else (kind,):
+            if name not in ways:
+                failed[name] = "it reads ONNX models only"
+                continue
+            how, compute = ways[name]
+            try:
+                return Reference(how, tuple(np.asarray(r) for r in compute()))
+            except Exception as error:  # noqa: BLE001  (other packages' own; the reason is kept)
+                failed[name] = f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS]
+                note(f"no reference by {how}: {failed[name]}")
+        raise PycError(
+            ReasonCode.RUNTIME_FAILED,
+            "reference: expected one way to compute what the model should answer, got none ("
+            + "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+            + ")",
+        )
+
+    def _widely(self) -> list[np.ndarray]:
+        """Evaluate the ops' numpy references with every float in float64."""
+
+        def wide(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return value.astype(np.float64) if is_float(value.dtype) else value
+            return (
+                np.dtype(np.float64) if isinstance(value, np.dtype) and is_float(value) else value
+            )
+
+        graph = self.graph
+        arrays = (*enumerate(self.inputs), *graph.constants.items())
+        values = {number: wide(array) for number, array in arrays}
+        for step in graph.steps:
+            params = {name: wide(value) for name, value in step.params.items()}
+            operands = [values[n] for n in step.operands]
+            values[step.result] = evaluate(step.definition, operands, **params)
+        return [values[n] for n in graph.results]
 
 
 def store(
     case: ModelCase, expected: Sequence[np.ndarray], folder: Path, systems: Sequence[str]
-) -> dict[str, str]:
-    """Write what the processes are given; return the systems that cannot read it, with reasons."""
-    np.savez(folder / "inputs.npz", *case.inputs)
-    np.savez(folder / "expected.npz", *expected)
+) -> tuple[LeastWork, Mapping[str, str]]:
+    """Write what the processes are given; what the model does at least, who cannot read it."""
+    store_arrays(folder, case.inputs, expected)
     if IREE in systems:
         store_linalg(case.source, case.inputs, folder)
     if set(systems) & set(_READS_GRAPH):
         store_graph(case.graph, folder)
-    if not set(systems) & set(_READS_ONNX):
-        return {}
+    reading = set(systems) & set(_READS_ONNX)
+    unread: dict[str, str] = {}
     try:
-        if case.path is None:
+        if reading and case.path is None:
             (folder / "model.onnx").write_bytes(onnx_model(case.graph))
-        else:
+        elif reading and case.path is not None:
             _write_sized(case.path, case, folder / "model.onnx")
     except PycError as error:
-        return dict.fromkeys(_READS_ONNX, f"{error.code.name}: {error.message}")
-    return {}
+        unread = dict.fromkeys(reading, f"{error.code.name}: {error.message}")
+    return case.graph.least_work(case.inputs), unread
 
 
 def _write_sized(path: Path, case: ModelCase, target: Path) -> None:

@@ -9,56 +9,70 @@ same for every system. Each system runs in a process of its own; all of them are
 timed, in interleaved rounds, one call at a time. Every system computes in f32 with its own quickest
 setting of those that are tried; PyC has its default alone. The model is compiled for the sizes that
 are measured.
-
-latency      median seconds of a call, with the 10th to the 90th percentile over the rounds
-/ pyc        the system's median over PyC's: above 1, PyC is quicker
-per second   calls by that median; with a batch, rows
-call         memory of a call beside inputs and weights, results included, by the system's own
-             account; in brackets, for systems without one, by how much the first call raised the
-             resident memory
-resident     what loading and the first call added to the resident memory, weights included. PyC
-             compiles in another process, as for a deployment; plain IREE compiles in this one
-error        max |got - expected| / max |expected|, the largest over results and settings
-compile      from the model to what can be called
 """
 
 import argparse
-import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from textwrap import fill
 
-from pyc_mlir.calibrate import Peaks
+import numpy as np
+
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report
-from pyc_mlir.pipelines.target.target import available_cores
-from pyc_mlir.tools.bench.model import reference
-from pyc_mlir.tools.bench.model.case import ModelCase, read_signature, store
-from pyc_mlir.tools.bench.model.report import page, text
-from pyc_mlir.tools.bench.model.systems import NEEDS
-from pyc_mlir.tools.bench.peers.rounds import (
-    FAILURE,
-    RoundSettings,
-    SystemRounds,
-    compare,
+from pyc_mlir.tools.bench.model.case import AUTO, REFERENCES, ModelCase, read_signature, store
+from pyc_mlir.tools.bench.peers.rounds import account_of, compared
+from pyc_mlir.tools.bench.peers.systems import NEEDS
+from pyc_mlir.tools.bench.report.page import bars
+from pyc_mlir.tools.bench.report.suite import (
+    QUICK_ROUNDS,
+    SuiteRun,
     counts,
-    fma_and_copies,
-    records_of,
+    note,
+    on_cores,
+    some_of,
+    threads_of,
 )
-from pyc_mlir.tools.bench.peers.systems import PYC
-from pyc_mlir.tools.bench.report.suite import QUICK_ROUNDS, SuiteRun, note
+from pyc_mlir.tools.bench.report.tables import (
+    FAILURE,
+    PYC,
+    WorkloadFacts,
+    environment_line,
+    exceptions,
+    results,
+    seconds_cell,
+    systems_of,
+    times,
+)
 from pyc_mlir.tools.cli.common import Parser
 from pyc_mlir.tools.cli.model_source import read_model, with_shapes
+from pyc_mlir.tools.page.document import document, facts, section, wide
+from pyc_mlir.util.html import Html, table, tag
+from pyc_mlir.util.units import quantity
 
 SUITE = "model"
 ROUNDS = 15
-_SYSTEMS = "pyc_mlir.tools.bench.model.systems"
-_ANY_ERROR = float("inf")
+# Another order of the same arithmetic stays below it; quantized models and half types may not.
+USUAL_ERROR = 1e-3
+COLUMNS = {
+    "latency": "median of a call, with the 10th to the 90th percentile over interleaved rounds",
+    "/ pyc": "the system's median over PyC's: above 1, PyC is quicker",
+    "per second": "calls, or with a batch rows, by the median, one call at a time",
+    "call": "memory of a call beside inputs and weights, results included, by the system's own "
+    "account; in brackets, for systems without one, the growth of resident memory in the first "
+    "call",
+    "resident": "what loading and the first call added to the resident memory of the process, "
+    "weights included; PyC compiles in another process, as for a deployment, plain IREE in it",
+    "error": "the largest difference from the reference, relative to the largest result",
+    "compile": "seconds from the model to what can be called",
+}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -68,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
         if path is not None:
             require_writable(path)
     rounds = known.rounds or (QUICK_ROUNDS if known.quick else ROUNDS)
-    bench = SuiteRun(SUITE, rounds, known.quick, known.json or Path())
+    bench = SuiteRun(SUITE, rounds, known.quick, known.json or Path(), options=known)
     systems, missing = chosen(known.against)
     source, specs = with_shapes(read_model(known.model, sys.stdin.buffer), ())
     signature = read_signature(source, specs)
@@ -77,9 +91,9 @@ def run(arguments: Sequence[str]) -> int:
         case = ModelCase.of(known.model, source, signature, sizes, known.input, known.seed)
         expected = case.reference(known.reference)
         references.append(expected.how)
-        for threads in _threads(known.threads):
+        for threads in on_cores(known.threads):
             note(f"{case.workload}, {threads} threads")
-            records += _measured(case, expected, threads, (PYC, *systems), bench)
+            records += _measured(case, expected.results, threads, (PYC, *systems), bench)
     settings = {
         "model": known.model,
         "inputs": [f"{a.name}: {a}" for a in signature.inputs],
@@ -95,15 +109,17 @@ def run(arguments: Sequence[str]) -> int:
     if known.html is not None:
         write_file(known.html, page(report).encode())
     print(text(report), end="")
-    return 1 if any(r["metric"] == FAILURE and r["system"] == PYC for r in records) else 0
+    return int(any((r["metric"], r["system"]) == (FAILURE, PYC) for r in records))
 
 
 def _parser() -> argparse.ArgumentParser:
-    description, _, columns = (__doc__ or "").partition("\nlatency  ")
-    parser = Parser("pyc-bench model", description, f"columns:\n\nlatency  {columns}")
+    columns = "\n".join(
+        fill(f"{n:11}{t}", 100, subsequent_indent=" " * 11) for n, t in COLUMNS.items()
+    )
+    parser = Parser("pyc-bench model", __doc__ or "", f"columns:\n\n{columns}")
     parser.usage = "pyc-bench [model] MODEL [--against NAME,...] [--dim NAME=N,...] [options]"
     parser.add_argument("model", metavar="MODEL", help="the model; see above")
-    parser.add_argument("--against", type=_names, metavar="NAME,...",
+    parser.add_argument("--against", type=some_of(NEEDS), metavar="NAME,...",
                         help=f"some of {', '.join(NEEDS)}; default: those installed")  # fmt: skip
     parser.add_argument("--dim", action="append", default=[], type=_dim, metavar="NAME=N,...",
                         help="sizes of a dynamic dimension, such as batch=1,8; each is measured; "
@@ -113,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--input", action="append", default=[], metavar="[NAME=]VALUE",
                         help="an array, as `pyc-run --input` takes it")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of random inputs; default: 0")
-    parser.add_argument("--reference", choices=reference.KINDS, default=reference.AUTO,
+    parser.add_argument("--reference", choices=REFERENCES, default=AUTO,
                         help="what errors are against; default: onnx for .onnx files, else numpy, "
                         "both in float64; onnxruntime computes in the model's types")  # fmt: skip
     parser.add_argument("--rounds", type=int, help=f"rounds of timing; default: {ROUNDS}")
@@ -122,14 +138,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="OUT", help="store the records in this file")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the report as a page")
     return parser
-
-
-def _names(text: str) -> tuple[str, ...]:
-    named = tuple(dict.fromkeys(part for part in text.split(",") if part))
-    unknown = [name for name in named if name not in NEEDS]
-    if unknown or not named:
-        raise argparse.ArgumentTypeError(f"expected some of {', '.join(NEEDS)}, got {text!r}")
-    return named
 
 
 def _dim(text: str) -> tuple[str, tuple[int, ...]]:
@@ -180,44 +188,121 @@ def _sizes(dims: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[Mapping[str,
         yield dict(zip(named, sizes, strict=True))
 
 
-def _threads(wanted: Sequence[int]) -> list[int]:
-    cores = available_cores()
-    for threads in wanted:
-        if threads > cores:
-            note(f"left out: {threads} threads on {cores} cores")
-    return [threads for threads in wanted if threads <= cores]
-
-
 def _measured(
     case: ModelCase,
-    expected: reference.Reference,
+    expected: Sequence[np.ndarray],
     threads: int,
     systems: Sequence[str],
     bench: SuiteRun,
 ) -> list[Record]:
     """Return the records of one set of sizes on so many threads."""
-    how = RoundSettings(
-        bench.rounds,
-        bench.min_seconds,
+    return compared(
+        bench,
+        case.workload,
+        SUITE,
         threads,
-        bench.quick,
-        dict(os.environ),
-        systems=_SYSTEMS,
+        systems,
+        lambda folder: store(case, expected, folder, systems),
+        key=case.model,
+        details=partial(account_of, case.rows),
     )
-    before = fma_and_copies(threads, bench)
-    with tempfile.TemporaryDirectory(prefix="pyc-bench-") as name:
-        folder = Path(name)
-        unread = store(case, expected.results, folder, systems)
-        able = [system for system in systems if system not in unread]
-        found = compare(case.model, folder, able, how, _ANY_ERROR)
-    failed = {**found.failed, **{s: reason for s, reason in unread.items() if s in systems}}
-    found = SystemRounds(found.ready, found.timings, found.missing, failed)
-    after = fma_and_copies(threads, bench)
-    peaks = Peaks(max(before.flops, after.flops), max(before.bandwidth, after.bandwidth))
-    records = records_of(case.workload, SUITE, threads, case.work, found, peaks)
-    return [
-        {**row, "rows": case.rows, "account": ready.account, "prediction": ready.prediction}
-        if (ready := found.ready.get(row["system"])) is not None
-        else row
-        for row in records
+
+
+def text(report: Report) -> str:
+    """Return the tables for a terminal. Ends in a newline."""
+    settings = report.settings
+    parts = [
+        f"{settings['model']} ({'; '.join(settings['inputs']) or 'no inputs'})",
+        environment_line(report),
+        f"errors are against {settings['reference']}",
     ]
+    for result in results(report.records):
+        rows = [("system", *COLUMNS), *((s, *_cells(result, s)) for s in _ordered(result))]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        parts += ["", _title(result)]
+        for name, *cells in rows:
+            padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+            parts.append("  ".join((name.ljust(widths[0]), *padded)))
+        parts += _lines(result)
+    left = list(_absent(report))
+    return "\n".join([*parts, *([""] if left else []), *left]) + "\n"
+
+
+def page(report: Report) -> str:
+    """Write the same as a page with a chart. Ends in a newline."""
+    found, settings = results(report.records), report.settings
+    titled = [replace(r, workload=_title(r)) for r in found]
+    title = f"{Path(settings['model']).name}: PyC and its peers"
+    inputs = "; ".join(settings["inputs"]) or "none"
+    return document(
+        title,
+        tag("h1", title),
+        tag("p", environment_line(report), class_="note"),
+        tag("p", f"Inputs: {inputs}. Errors are against {settings['reference']}."),
+        section("Time over that of the quickest peer", *bars(titled, systems_of(found))),
+        *map(_section, found),
+        *(tag("p", line) for line in _absent(report)),
+        section("Columns", facts(list(COLUMNS.items()))),
+    )
+
+
+def _section(result: WorkloadFacts) -> Html:
+    rows = [
+        (system, *_cells(result, system), result.systems[system]["setting"])
+        for system in _ordered(result)
+    ]
+    return section(
+        _title(result),
+        wide(table(("system", *COLUMNS, "setting"), rows)),
+        *(tag("p", line) for line in _lines(result)),
+    )
+
+
+def _absent(report: Report) -> Iterator[str]:
+    """Yield a line for each system that failed or is not installed."""
+    yield from (line.removeprefix("- ") for line in exceptions(report.records))
+    yield from (f"left out: {name}: {why}" for name, why in report.settings["missing"].items())
+
+
+def _title(result: WorkloadFacts) -> str:
+    return f"{result.workload}, {threads_of(result.threads)}"
+
+
+def _ordered(result: WorkloadFacts) -> list[str]:
+    """Order PyC first, then its peers from the quickest on."""
+    seconds = {name: row["median_seconds"] for name, row in result.systems.items()}
+    return sorted(seconds, key=lambda name: (name != PYC, seconds[name]))
+
+
+def _cells(result: WorkloadFacts, system: str) -> tuple[str, ...]:
+    row = result.systems[system]
+    grown, account = row["first_call_bytes"], row["call_peak_bytes"]
+    called = "" if grown is None else f"[{quantity(grown, 'B')}]"
+    rate = row["rows"] / row["median_seconds"]
+    return (
+        seconds_cell(row),
+        times(result.ratio(system, PYC)),
+        f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
+        called if account is None else quantity(account, "B"),
+        quantity(max(row["resident_bytes"] - row["resident_before_bytes"], 0), "B"),
+        f"{row['max_error']:.2g}",
+        quantity(row["compile_seconds"], "s"),
+    )
+
+
+def _lines(result: WorkloadFacts) -> Iterator[str]:
+    """Yield what the table lacks: PyC's account and prediction, and errors above rounding."""
+    mine = result.systems.get(PYC)
+    if mine is not None and mine["account"]:
+        known = {name: n for name, n in mine["account"].items() if n is not None}
+        parts = ", ".join(f"{name} {quantity(n, 'B')}" for name, n in known.items())
+        total = f" = {quantity(sum(known.values()), 'B')}" * (len(known) == len(mine["account"]))
+        yield f"PyC's account: {parts}{total}"
+    if mine is not None and mine["prediction"]:
+        yield f"PyC's prediction: {mine['prediction']}"
+    wrong = [name for name, row in result.systems.items() if not row["max_error"] <= USUAL_ERROR]
+    if wrong:
+        yield (
+            f"error above {USUAL_ERROR:g} by {', '.join(wrong)}: not the reference's results, "
+            "unless the model is quantized or in half precision"
+        )

@@ -9,18 +9,15 @@ list, onnxruntime by `run` or with bound inputs and outputs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import numpy as np
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
-from pyc_mlir.artifact.signature import flat
-from pyc_mlir.compilation.assign_memory import UNPLANNED
+from pyc_mlir.artifact.memory import UNPLANNED
 from pyc_mlir.compilation.build import SETTINGS as FUSION
-from pyc_mlir.compilation.job import Job
-from pyc_mlir.compilation.lower import Lowered, lower
+from pyc_mlir.compilation.lower import Lowered
 from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.plain import compile_plain, plain_flags
@@ -28,9 +25,9 @@ from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.tools.bench.peers.footprint import footprint
-from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload, Settings, Spent
-from pyc_mlir.tools.bench.peers.workload import BenchWorkload
+from pyc_mlir.tools.bench.peers.footprint import footprint, prepared_program
+from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload, Spent
+from pyc_mlir.tools.bench.peers.workload import Workload
 from pyc_mlir.tools.bench.report.suite import note
 
 # What IREE can be told; all with the target CPU set to the host, which it needs most.
@@ -51,40 +48,17 @@ IREE_MORE: Mapping[str, tuple[str, ...]] = {
 ALLOCATORS = {"": None, ", caching allocator": "caching"}
 
 
-def pyc(workload: BenchWorkload, options: Options, device: Device) -> PreparedWorkload:
+def pyc(workload: Workload, options: Options, device: Device) -> PreparedWorkload:
     """Prepare PyC's program with arrays on the device."""
-    return _prepared(Program(build(workload.source, workload.specs, options), device), workload)
+    program = Program(build(workload.source, workload.specs, options), device)
+    return prepared_program(program, workload.arrays)
 
 
-def pyc_by_default(workload: BenchWorkload, threads: int) -> PreparedWorkload:
+def pyc_by_default(workload: Workload, threads: int) -> PreparedWorkload:
     """Prepare PyC's program as users get it, on a machine of so many cores."""
     artifact = build(workload.source, workload.specs, make_options())
-    device = default_device(threads, artifact.manifest.seconds)
-    return _prepared(Program(artifact, device), workload)
-
-
-def _prepared(program: Program, workload: BenchWorkload) -> PreparedWorkload:
-    device, artifact = program.device, program.artifact
-    arrays = [to_device(a, device) for a in workload.inputs]
-
-    def results() -> list[np.ndarray]:
-        return [r.numpy() for r in flat(program(*arrays))]
-
-    peak = partial(_peak, artifact, workload.inputs)
-    return PreparedWorkload(lambda: program(*arrays), results, peak)
-
-
-def _peak(artifact: Artifact, inputs: Sequence[np.ndarray]) -> int:
-    return footprint(artifact, inputs).peak_bytes
-
-
-def plain_iree(workload: BenchWorkload, threads: int) -> Settings:
-    """Compile and call the linalg that PyC emits by IREE alone, under all settings.
-
-    A setting under which IREE fails is left out and noted.
-    """
-    lowered = lower(Job.of(workload.source, workload.specs, plain_options()))
-    return dict(plain_settings(workload.name, lowered, workload.inputs, threads))
+    program = Program(artifact, default_device(threads, artifact.manifest.seconds))
+    return prepared_program(program, workload.arrays)
 
 
 def plain_options() -> Options:
@@ -121,15 +95,18 @@ def plain_settings(
 
 def devices_for(threads: int) -> dict[str, Device]:
     """Return every kind of device with every allocator; first the kind for so many threads."""
+    kinds = ("local-sync", "local-task") if threads == 1 else ("local-task", "local-sync")
     return {
         f"{kind}{suffix}": Device(kind, threads if kind == "local-task" else None, allocator)
-        for kind, (suffix, allocator) in product(_kinds(threads), ALLOCATORS.items())
+        for kind, (suffix, allocator) in product(kinds, ALLOCATORS.items())
     }
 
 
-def _kinds(threads: int) -> tuple[str, str]:
-    """Return the kinds of devices, the one for that many threads first."""
-    return ("local-sync", "local-task") if threads == 1 else ("local-task", "local-sync")
+def plain_artifact(lowered: Lowered, vmfb: bytes) -> Artifact:
+    """Return plain IREE's code as an artifact, without PyC's other entries."""
+    target = make_options().target
+    manifest = make_manifest(target, lowered.signature, lowered.graph_id, entry=lowered.entry)
+    return Artifact(vmfb, manifest)
 
 
 def _plain_program(
@@ -138,9 +115,9 @@ def _plain_program(
     types = [ResultType(o.dtype, o.static_shape) for o in lowered.signature.outputs]
     entry = Executable(vmfb, device).entry(lowered.entry, types)
     arrays = [to_device(a, device) for a in inputs]
-    target = make_options().target
-    manifest = make_manifest(target, lowered.signature, lowered.graph_id, entry=lowered.entry)
-    peak = partial(_peak, Artifact(vmfb, manifest), inputs)
+    artifact = plain_artifact(lowered, vmfb)
     return PreparedWorkload(
-        entry.bare_call(arrays), lambda: [r.numpy() for r in entry(arrays)], peak
+        entry.bare_call(arrays),
+        lambda: [r.numpy() for r in entry(arrays)],
+        lambda: footprint(artifact, inputs).peak_bytes,
     )

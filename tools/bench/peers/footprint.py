@@ -1,4 +1,4 @@
-"""Device memory of one call of an artifact, measured on a fresh device.
+"""Programs of PyC's ready to be called, and device memory of one call, on a fresh device.
 
 Comes in: an artifact of PyC's or of plain IREE's, and its arguments. Goes out: the `Footprint`.
 Peaks are read from the allocator of `local-sync`, where IREE's statistics count everything, and
@@ -7,15 +7,18 @@ less what inputs and constants take: what is left is the arena and the fresh res
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.signature import flat
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable
 from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools.bench.peers.prepared import PreparedWorkload
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,15 @@ def _constant_bytes(artifact: Artifact) -> int:
     live = device.memory().live_bytes
     del module
     return live
+
+
+def prepared_program(program: Program, inputs: Sequence[np.ndarray]) -> PreparedWorkload:
+    """Prepare a program of PyC's with arrays on its device."""
+    arrays = [to_device(a, program.device) for a in inputs]
+    return PreparedWorkload(
+        partial(program, *arrays),
+        lambda: [r.numpy() for r in flat(program(*arrays))],
+        lambda: footprint(program.artifact, inputs).peak_bytes,
+        account=to_data(program.artifact.account),
+        prediction=str(program.artifact.prediction or ""),
+    )

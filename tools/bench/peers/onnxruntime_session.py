@@ -8,8 +8,7 @@ twice what tensors need.
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from functools import partial
 from pathlib import Path
@@ -26,51 +25,59 @@ _SPINNING = {
     "spinning in calls": {"session.force_spinning_stop": "1"},
     "no spinning": {"session.intra_op.allow_spinning": "0"},
 }
+# One thread has no worker that could spin.
+_ALONE = {"one thread": {}}
 
 
 def settings(model: bytes, inputs: Sequence[np.ndarray], threads: int) -> Named:
-    """Return sessions with and without spinning workers. Raises ModuleNotFoundError.
+    """Yield sessions with and without spinning workers, each called in both ways of its API.
 
-    One thread has no worker that could spin.
+    Raises ModuleNotFoundError.
     """
+    for name, entries in (_SPINNING if threads > 1 else _ALONE).items():
+        session, feeds = open_session(model, inputs, threads, entries)
+        run = partial(session.run, None, feeds)
+        yield f"run, {name}", PreparedWorkload(run, run)
+        binding = session.io_binding()
+        for entry, array in feeds.items():
+            binding.bind_cpu_input(entry, array)
+        for output in session.get_outputs():
+            binding.bind_output(output.name)
+        bound = partial(session.run_with_iobinding, binding)
+        yield f"io binding, {name}", PreparedWorkload(bound, partial(_copied, bound, binding))
+
+
+def _copied(run: Any, binding: Any) -> list[np.ndarray]:
+    run()
+    return binding.copy_outputs_to_cpu()
+
+
+def open_session(
+    model: bytes | Path,
+    inputs: Sequence[Any],
+    threads: int = 0,
+    entries: Mapping[str, str] | None = None,
+    optimized: bool = True,
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """Return a session, and the arrays by its inputs' names. Raises ModuleNotFoundError."""
     import onnxruntime as ort  # pyright: ignore[reportMissingImports]
 
-    spinning = _SPINNING if threads > 1 else {"one thread": {}}
-    for name, entries in spinning.items():
-        for how, prepared in _sessions(ort, model, inputs, threads, entries):
-            yield f"{how}, {name}", prepared
-
-
-def _sessions(
-    ort: Any,
-    model: bytes,
-    inputs: Sequence[np.ndarray],
-    threads: int,
-    entries: Mapping[str, str],
-) -> Iterator[tuple[str, PreparedWorkload]]:
-    """Yield one session, called in both ways that its API has."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    for key, value in entries.items():
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for key, value in (entries or {}).items():
         options.add_session_config_entry(key, value)
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
-    yield (
-        "run",
-        PreparedWorkload(partial(session.run, None, feeds), partial(session.run, None, feeds)),
-    )
-    binding = session.io_binding()
-    for name, array in feeds.items():
-        binding.bind_cpu_input(name, array)
-    for output in session.get_outputs():
-        binding.bind_output(output.name)
+    names = [i.name for i in session.get_inputs()]
+    return session, dict(zip(names, inputs, strict=True))
 
-    def results() -> list[np.ndarray]:
-        session.run_with_iobinding(binding)
-        return binding.copy_outputs_to_cpu()
 
-    yield "io binding", PreparedWorkload(partial(session.run_with_iobinding, binding), results)
+def run_unoptimized(model: Path, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run a model in its own types, without optimizations."""
+    session, feeds = open_session(model, inputs, optimized=False)
+    return session.run(None, feeds)
 
 
 # The first version whose table has all that is used here.
@@ -78,9 +85,7 @@ _VERSION = 23
 _POSITIONS = {
     "GetErrorMessage": 2, "CreateEnv": 3, "CreateSession": 7, "Run": 9, "CreateSessionOptions": 10,
     "SetIntraOpNumThreads": 24, "CreateTensorWithDataAsOrtValue": 49, "CreateCpuMemoryInfo": 69,
-    "ReleaseEnv": 92, "ReleaseMemoryInfo": 94, "ReleaseSession": 95, "ReleaseValue": 96,
-    "ReleaseSessionOptions": 100, "CreateAllocator": 131, "ReleaseAllocator": 132,
-    "GetKeyValue": 297, "ReleaseKeyValuePairs": 300, "AllocatorGetStats": 319,
+    "ReleaseValue": 96, "CreateAllocator": 131, "GetKeyValue": 297, "AllocatorGetStats": 319,
 }  # fmt: skip
 _WARNINGS, _DEVICE_ALLOCATOR, _DEFAULT_MEMORY = 2, 0, 0
 # The first run allocates buffer by buffer, later ones a block of the size that it saw.
@@ -88,7 +93,10 @@ _RUNS = 2
 
 
 class _Interface:
-    """The table of functions of one library."""
+    """The table of functions of one library.
+
+    Only results are released: what else is made lasts as long as the process, which is a peer's.
+    """
 
     def __init__(self, library: Path) -> None:
         base = ctypes.CDLL(str(library)).OrtGetApiBase
@@ -98,8 +106,7 @@ class _Interface:
 
     def function(self, name: str, result: Any) -> Any:
         """Return the function of that name; arguments are converted as ctypes does."""
-        address = self._table[_POSITIONS[name]]
-        return ctypes.CFUNCTYPE(result)(address or 0)
+        return ctypes.CFUNCTYPE(result)(self._table[_POSITIONS[name]] or 0)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function that answers with a status. Raises PycError (RUNTIME_FAILED)."""
@@ -116,12 +123,6 @@ class _Interface:
         self.call(name, *arguments, byref(pointer))
         return pointer
 
-    def kept(self, stack: ExitStack, kind: str, name: str, *arguments: Any) -> c_void_p:
-        """Return the same value; it is released at the end of `stack`."""
-        pointer = self.made(name, *arguments)
-        stack.callback(self.function(f"Release{kind}", None), pointer)
-        return pointer
-
 
 def peak_bytes(model: Path, inputs: Sequence[np.ndarray], threads: int) -> int:
     """Return the most bytes that two runs had in use above the session's before them.
@@ -130,73 +131,42 @@ def peak_bytes(model: Path, inputs: Sequence[np.ndarray], threads: int) -> int:
     onnxruntime, and PycError (RUNTIME_FAILED) for a model that it refuses.
     """
     import onnxruntime  # pyright: ignore[reportMissingImports]
-
-    feeds, results = _names(onnxruntime, model, inputs)
-    folder = Path(str(onnxruntime.__file__)).parent / "capi"
-    (library,) = folder.glob("libonnxruntime.so*")
-    api = _Interface(library)
-    with ExitStack() as kept:
-        environment = api.kept(kept, "Env", "CreateEnv", c_int(_WARNINGS), b"pyc-bench")
-        options = api.kept(kept, "SessionOptions", "CreateSessionOptions")
-        api.call("SetIntraOpNumThreads", options, c_int(threads))
-        named = str(model).encode()
-        session = api.kept(kept, "Session", "CreateSession", environment, named, options)
-        place = c_int(_DEVICE_ALLOCATOR), c_int(_DEFAULT_MEMORY)
-        info = api.kept(kept, "MemoryInfo", "CreateCpuMemoryInfo", *place)
-        arena = api.kept(kept, "Allocator", "CreateAllocator", session, info)
-        before = _statistic(api, arena, "InUse")
-        for _ in range(_RUNS):
-            _run(api, session, info, feeds, results)
-        return _statistic(api, arena, "MaxInUse") - before
-
-
-def _names(
-    ort: Any, model: Path, inputs: Sequence[np.ndarray]
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the arrays by the inputs' names, and the results' names."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
-    return feeds, [o.name for o in session.get_outputs()]
-
-
-def _run(
-    api: _Interface,
-    session: c_void_p,
-    info: c_void_p,
-    feeds: Mapping[str, np.ndarray],
-    results: Sequence[str],
-) -> None:
-    with ExitStack() as kept:
-        values = [_value(api, kept, info, array).value for array in feeds.values()]
-        given = (c_void_p * len(values))(*values), c_size_t(len(values))
-        made = (c_void_p * len(results))()
-        bench = _texts(results), c_size_t(len(results))
-        api.call("Run", session, c_void_p(), _texts(tuple(feeds)), *given, *bench, made)
-        release = api.function("ReleaseValue", None)
-        for pointer in made:
-            release(c_void_p(pointer))
-
-
-def _value(api: _Interface, kept: ExitStack, info: c_void_p, array: np.ndarray) -> c_void_p:
-    """Return the array as onnxruntime's value, without a copy."""
     from onnx.helper import np_dtype_to_tensor_dtype
 
-    shape = (c_int64 * array.ndim)(*array.shape)
-    # onnxruntime numbers element types as ONNX does.
-    size, element = c_size_t(array.nbytes), c_int(np_dtype_to_tensor_dtype(array.dtype))
-    data = c_void_p(array.ctypes.data)
-    rank = c_size_t(array.ndim)
-    create = "CreateTensorWithDataAsOrtValue"
-    return api.kept(kept, "Value", create, info, data, size, shape, rank, element)
+    known, feeds = open_session(model, inputs, optimized=False)
+    (library,) = (Path(str(onnxruntime.__file__)).parent / "capi").glob("libonnxruntime.so*")
+    api = _Interface(library)
+    environment = api.made("CreateEnv", c_int(_WARNINGS), b"pyc-bench")
+    options = api.made("CreateSessionOptions")
+    api.call("SetIntraOpNumThreads", options, c_int(threads))
+    session = api.made("CreateSession", environment, str(model).encode(), options)
+    place = c_int(_DEVICE_ALLOCATOR), c_int(_DEFAULT_MEMORY)
+    info = api.made("CreateCpuMemoryInfo", *place)
+    arena = api.made("CreateAllocator", session, info)
+
+    def in_use(key: str) -> int:
+        pairs = api.made("AllocatorGetStats", arena)
+        return int(api.function("GetKeyValue", c_char_p)(pairs, key.encode()) or 0)
+
+    def value(array: np.ndarray) -> int | None:
+        """Return the array as onnxruntime's value, without a copy."""
+        shape = (c_int64 * array.ndim)(*array.shape)
+        # onnxruntime numbers element types as ONNX does.
+        element = c_int(np_dtype_to_tensor_dtype(array.dtype))
+        data = c_void_p(array.ctypes.data), c_size_t(array.nbytes), shape, c_size_t(array.ndim)
+        return api.made("CreateTensorWithDataAsOrtValue", info, *data, element).value
+
+    results = [output.name for output in known.get_outputs()]
+    given = (c_void_p * len(feeds))(*map(value, feeds.values())), c_size_t(len(feeds))
+    before = in_use("InUse")
+    for _ in range(_RUNS):
+        made = (c_void_p * len(results))()
+        wanted = _texts(results), c_size_t(len(results))
+        api.call("Run", session, c_void_p(), _texts(list(feeds)), *given, *wanted, made)
+        for pointer in made:
+            api.function("ReleaseValue", None)(c_void_p(pointer))
+    return in_use("MaxInUse") - before
 
 
 def _texts(names: Sequence[str]) -> Any:
     return (c_char_p * len(names))(*(name.encode() for name in names))
-
-
-def _statistic(api: _Interface, arena: c_void_p, key: str) -> int:
-    with ExitStack() as kept:
-        pairs = api.kept(kept, "KeyValuePairs", "AllocatorGetStats", arena)
-        return int(api.function("GetKeyValue", c_char_p)(pairs, key.encode()) or 0)

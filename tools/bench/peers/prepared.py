@@ -76,3 +76,18 @@ def choose(settings: Settings, rounds: int, min_seconds: float, rest: float) -> 
     tried = {name: timing.median for name, timing in timings.items()}
     best = min(tried, key=tried.__getitem__)
     return Choice(best, settings[best], tried)
+
+
+def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """max |got - expected| / max |expected|, the largest over all results; inf where shapes differ.
+
+    Relative to the largest element: where elements cancel to nearly 0, a ratio says nothing.
+    """
+    if [r.shape for r in results] != [e.shape for e in expected]:
+        return float("inf")
+    errors = [0.0]
+    for got, wanted in zip(results, expected, strict=True):
+        if wanted.size:
+            scale = float(np.max(np.abs(wanted))) or 1.0
+            errors.append(float(np.max(np.abs(got.astype(np.float64) - wanted))) / scale)
+    return float("nan") if np.isnan(errors).any() else max(errors)

@@ -1,20 +1,19 @@
 """One system on one workload with one number of threads, in a process of its own.
 
-    python -m pyc_mlir.tools.bench.peers.worker MODULE SYSTEM WORKLOAD --threads N --folder DIR ...
+    python -m pyc_mlir.tools.bench.peers.worker '{"name": ..., "folder": ..., ...}'
 
-MODULE has the table `SYSTEMS`.
-It prepares the system, says on stdout what that took (one line of JSON), and then, for each line
-``N`` on stdin, times N calls in a loop and prints their seconds. The end of stdin ends it. So that
-many systems stay warm side by side while one of them is asked. What libraries print goes to stderr.
+The argument is a `SystemTask` as JSON. The process prepares the system, says on stdout what that
+took (one line of JSON), and then, for each line ``N`` on stdin, times N calls in a loop and prints
+their seconds. The end of stdin ends it. So that many systems stay warm side by side while one of
+them is asked. What libraries print goes to stderr.
 """
 
-import argparse
 import ctypes
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -26,7 +25,13 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.processes import hold_to
-from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload, Spent, choose
+from pyc_mlir.tools.bench.peers.prepared import (
+    Named,
+    PreparedWorkload,
+    Spent,
+    choose,
+    relative_error,
+)
 from pyc_mlir.tools.bench.peers.systems import System, SystemTask, read_arrays
 
 MISSING = "missing"
@@ -66,65 +71,45 @@ class Ready:
     prediction: str = ""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(task: SystemTask) -> None:
     """Prepare, report, and answer until stdin ends."""
-    parser = argparse.ArgumentParser(__name__)
-    parser.add_argument("module")
-    parser.add_argument("system")
-    parser.add_argument("workload")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--min-seconds", type=float, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--tiny", action="store_true")
-    known = parser.parse_args(arguments)
-    task = SystemTask(known.workload, known.folder, known.threads, known.tiny)
-    hold_to(known.threads)
+    hold_to(task.threads)
     answers = _own_stdout()
-    systems: Mapping[str, System] = import_module(known.module).SYSTEMS
-    if known.system not in systems:
-        parser.error(f"SYSTEM: expected one of {', '.join(systems)}, got {known.system!r}")
-    system = systems[known.system]
+    system: System = import_module(task.module).SUITES[task.suite][task.system]
     try:
-        system.load(known.threads)
+        for module in system.imports:
+            import_module(module)
     except ModuleNotFoundError as error:
-        _say(answers, {MISSING: str(error.name)})
-        return 0
+        return _say(answers, {MISSING: str(error.name)})
     try:
-        call, ready = prepare(system, task, known.rounds, known.min_seconds)
+        call, ready = prepare(system, task)
     except Exception as error:  # noqa: BLE001  (the boundary of a process: the reason is kept)
-        text = f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS]
-        _say(answers, {FAILED: text})
-        return 0
+        return _say(answers, {FAILED: f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS]})
     _say(answers, asdict(ready))
     for line in sys.stdin:
         _say(answers, _seconds(call, int(line)))
-    return 0
 
 
-def prepare(
-    system: System, task: SystemTask, rounds: int, min_seconds: float
-) -> tuple[Callable[[], object], Ready]:
+def prepare(system: System, task: SystemTask) -> tuple[Callable[[], object], Ready]:
     """Measure the cold start and every setting's error; return the quickest. Errors propagate."""
     inputs = task.inputs()
     left = system.settings(task, inputs)
     name, first, start = _cold_start(left)
     settings = {name: first, **dict(left)}
-    error = max(check(p, task.folder) for p in settings.values())
-    rest = system.rest if min_seconds and task.threads > 1 else 0.0
-    chosen = choose(settings, min(rounds, _TRIAL_ROUNDS), min_seconds * _TRIAL_SHARE, rest)
-    call = chosen.prepared.call
-    calls = _calls(call, min_seconds)
-    tried = dict(chosen.tried)
-    account = chosen.prepared.peak_bytes
-    return call, Ready(
+    expected = read_arrays(task.folder / "expected.npz")
+    errors = [relative_error([*map(np.asarray, p.results())], expected) for p in settings.values()]
+    rest = system.rest if task.min_seconds and task.threads > 1 else 0.0
+    trial = min(task.rounds, _TRIAL_ROUNDS), task.min_seconds * _TRIAL_SHARE
+    chosen = choose(settings, *trial, rest)
+    prepared = chosen.prepared
+    return prepared.call, Ready(
         setting=chosen.setting,
-        tried=tried,
-        max_error=error,
-        calls=calls,
-        call_peak_bytes=None if account is None else account(),
-        account=None if chosen.prepared.account is None else dict(chosen.prepared.account),
-        prediction=chosen.prepared.prediction,
+        tried=dict(chosen.tried),
+        max_error=max(errors),
+        calls=_calls(prepared.call, task.min_seconds),
+        call_peak_bytes=None if prepared.peak_bytes is None else prepared.peak_bytes(),
+        account=None if prepared.account is None else dict(prepared.account),
+        prediction=prepared.prediction,
         **start,
     )
 
@@ -179,14 +164,6 @@ def _give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def check(prepared: PreparedWorkload, folder: Path) -> float:
-    """Return the largest error against the float64 results in `folder`."""
-    from pyc_mlir.tools.bench.peers.workload import relative_error
-
-    expected = read_arrays(folder / "expected.npz")
-    return relative_error([np.asarray(r) for r in prepared.results()], expected)
-
-
 def _calls(call: Callable[[], object], min_seconds: float) -> int:
     """Double the number of calls until they last `min_seconds`."""
     calls = 1
@@ -204,14 +181,8 @@ def _seconds(call: Callable[[], object], calls: int) -> float:
 
 def _resident_bytes(field: str) -> int:
     """Return a field of this process's memory: ``VmRSS`` (now) or ``VmHWM`` (its peak)."""
-    return next(kib * 1024 for name, kib in _memory() if name == field)
-
-
-def _memory() -> Iterator[tuple[str, int]]:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.startswith("Vm"):
-            yield name, int(value.split()[0])
+    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    return next(int(line[1]) * 1024 for line in lines if line[0] == f"{field}:")
 
 
 def _own_stdout() -> IO[str]:
@@ -226,4 +197,5 @@ def _say(answers: IO[str], what: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    told = json.loads(sys.argv[1])
+    main(SystemTask(**{**told, "folder": Path(told["folder"])}))

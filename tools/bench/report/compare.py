@@ -49,9 +49,7 @@ class CompareRow:
             return f"{name}: {self.why}"
         found = self.interval
         ratio_text = f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f}) of the time before"
-        return f"{name}: {ratio_text}, against {self.reference}" + (
-            f"; {self.why}" if self.why else ""
-        )
+        return f"{name}: {ratio_text}, against {self.reference}{'; ' * bool(self.why)}{self.why}"
 
 
 def compare(
@@ -70,15 +68,8 @@ def compare(
             ReasonCode.BAD_ARGUMENT,
             f"compare: expected a report on both sides, got {len(before)} and {len(after)}",
         )
-    _require_alike([*before, *after])
-    sides = [[_by_key(report) for report in side] for side in (before, after)]
-    shared = [key for key in sides[1][-1] if all(key in s for side in sides for s in side)]
-    return [_row(key, shared, sides, alpha, reference) for key in shared]
-
-
-def _require_alike(reports: Sequence[Report]) -> None:
-    first = reports[0]
-    for report in reports[1:]:
+    first = before[0]
+    for report in (*before[1:], *after):
         if report.suite != first.suite:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
@@ -90,6 +81,9 @@ def _require_alike(reports: Sequence[Report]) -> None:
                 f"compare {first.suite!r}: the environments differ in {'; '.join(differences)}; "
                 "measure the baseline again here",
             )
+    sides = [[_by_key(report) for report in side] for side in (before, after)]
+    shared = [key for key in sides[1][-1] if all(key in s for side in sides for s in side)]
+    return [_row(key, shared, sides, alpha, reference) for key in shared]
 
 
 def _by_key(report: Report) -> dict[Key, Record]:
@@ -117,8 +111,7 @@ def _row(
     base = (workload, found, metric)
     logs = [[_log_ratio(session[key], session[base]) for session in side] for side in sides]
     interval, assumed = _interval(logs, alpha)
-    counts = [len(side) for side in sides]
-    more = MIN_SESSIONS - min(counts)
+    more = MIN_SESSIONS - min(map(len, sides))
     unsure = assumed and interval.answer is VerdictKind.UNCLEAR
     why = f"{more} more sessions on each side would narrow it" if unsure else ""
     return CompareRow(*key, interval.answer, interval, found, why)

@@ -1,43 +1,39 @@
-"""Class `training`: forward plus backward, the gradients written out by hand.
+"""Forward plus backward, the gradients written out by hand: a loss and one gradient per weight.
 
-Weights are arguments; results are the loss and one gradient per weight. The encoder layer is that
-of `encoder` under the loss sum((y - target)^2) / 2. Tests compare the gradients with finite
-differences in float64.
+Weights are arguments. The encoder layer is that of `parts` under the loss sum((y - target)^2) / 2.
+Tests compare the gradients with finite differences in float64.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir import nn
-from pyc_mlir.tools.bench.workloads.case import SeededWeights, SuiteCase
-from pyc_mlir.tools.bench.workloads.encoder import EPSILON, EncoderShape, encoder_weights
+from pyc_mlir.tools.bench.peers.workload import Workload
+from pyc_mlir.tools.bench.workloads.parts import (
+    EPSILON,
+    EncoderShape,
+    SeededWeights,
+    encoder_weights,
+    linear,
+)
 
 Named = Mapping[str, Any]
-LAYER = EncoderShape(seq=256, width=512, heads=8, hidden=2048)
 
 
-@dataclass(frozen=True)
-class Perceptron:
-    """A batch [rows, widths[0]], classified into widths[-1] classes."""
+def mlp_step(rows: int, widths: Sequence[int]) -> Workload:
+    """Make the mean cross entropy of an MLP with relu, and its gradients.
 
-    rows: int = 512
-    widths: tuple[int, ...] = (784, 1024, 1024, 1024, 16)
-
-
-def mlp_step(shape: Perceptron) -> SuiteCase:
-    """Make the mean cross entropy of an MLP with relu, and its gradients."""
+    A batch [rows, widths[0]] is classified into widths[-1] classes.
+    """
     draw = SeededWeights(1)
-    pairs = list(zip(shape.widths[:-1], shape.widths[1:], strict=True))
-    weights = {f"w{i}": draw.matrix(a, b, gain=1.4) for i, (a, b) in enumerate(pairs)}
-    weights |= {f"b{i}": draw.vector(b) for i, (_, b) in enumerate(pairs)}
-    x = draw.activations(shape.rows, shape.widths[0])
-    labels = np.arange(shape.rows) % shape.widths[-1]
-    target = np.eye(shape.widths[-1], dtype=np.float32)[labels]
-    return SuiteCase("mlp, gradients", "training", mlp_gradients, (x, target, weights))
+    weights = {f"w{i}": draw.matrix(*pair, gain=1.4) for i, pair in enumerate(pairwise(widths))}
+    weights |= {f"b{i}": draw.vector(size) for i, size in enumerate(widths[1:])}
+    target = np.eye(widths[-1], dtype=np.float32)[np.arange(rows) % widths[-1]]
+    return Workload("", mlp_gradients, (draw.activations(rows, widths[0]), target, weights))
 
 
 def mlp_gradients(x: Any, target: Any, w: Named) -> dict[str, Any]:
@@ -60,16 +56,15 @@ def mlp_gradients(x: Any, target: Any, w: Named) -> dict[str, Any]:
     return results
 
 
-def encoder_step(shape: EncoderShape) -> SuiteCase:
+def encoder_step(shape: EncoderShape) -> Workload:
     """Make one encoder layer forward and backward."""
     draw = SeededWeights(2)
     x, target = (draw.activations(shape.seq, shape.width) for _ in range(2))
-    weights = dict(encoder_weights(shape))
 
     def step(x: Any, target: Any, w: Named) -> dict[str, Any]:
         return encoder_gradients(shape, x, target, w)
 
-    return SuiteCase("encoder layer, gradients", "training", step, (x, target, weights))
+    return Workload("", step, (x, target, dict(encoder_weights(shape))))
 
 
 def encoder_gradients(shape: EncoderShape, x: Any, target: Any, w: Named) -> dict[str, Any]:
@@ -80,43 +75,34 @@ def encoder_gradients(shape: EncoderShape, x: Any, target: Any, w: Named) -> dic
     found: dict[str, Any] = {}
     scale = 1 / math.sqrt(shape.depth)
 
-    def linear(x: Any, name: str) -> Any:
-        return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
-
     def linear_back(x: Any, g: Any, name: str) -> Any:
         found[f"{name}.weight"] = x.T @ g
         if name != "key":
             found[f"{name}.bias"] = np.sum(g, axis=0)
         return g @ w[f"{name}.weight"].T
 
-    def heads(x: Any) -> Any:
-        return x.reshape(shape.seq, shape.heads, shape.depth).transpose(1, 0, 2)
-
-    def joined(x: Any) -> Any:
-        return x.transpose(1, 0, 2).reshape(shape.seq, shape.width)
-
     hat1, deviation1 = _standardized(x)
     normed1 = hat1 * w["norm1.scale"] + w["norm1.bias"]
-    query, key, value = (heads(linear(normed1, n)) for n in ("query", "key", "value"))
+    query, key, value = (shape.split(linear(w, n, normed1)) for n in ("query", "key", "value"))
     weight = nn.softmax(query @ key.transpose(0, 2, 1) * scale)
-    mixed = joined(weight @ value)
-    middle = x + linear(mixed, "out")
+    mixed = shape.joined(weight @ value)
+    middle = x + linear(w, "out", mixed)
     hat2, deviation2 = _standardized(middle)
     normed2 = hat2 * w["norm2.scale"] + w["norm2.bias"]
-    hidden = linear(normed2, "up")
+    hidden = linear(w, "up", normed2)
     active = nn.gelu(hidden)
-    difference = middle + linear(active, "down") - target
+    difference = middle + linear(w, "down", active) - target
     loss = np.sum(difference * difference) / 2
 
     g = linear_back(active, difference, "down") * _gelu_slope(hidden)
     g = linear_back(normed2, g, "up")
     g_middle = difference + _norm_back(g, hat2, deviation2, w["norm2.scale"], "norm2", found)
-    g_mixed = heads(linear_back(mixed, g_middle, "out"))
+    g_mixed = shape.split(linear_back(mixed, g_middle, "out"))
     g_weight = g_mixed @ value.transpose(0, 2, 1)
     g_scores = weight * (g_weight - np.sum(g_weight * weight, axis=-1, keepdims=True)) * scale
-    g = linear_back(normed1, joined(weight.transpose(0, 2, 1) @ g_mixed), "value")
-    g = g + linear_back(normed1, joined(g_scores @ key), "query")
-    g = g + linear_back(normed1, joined(g_scores.transpose(0, 2, 1) @ query), "key")
+    g = linear_back(normed1, shape.joined(weight.transpose(0, 2, 1) @ g_mixed), "value")
+    g = g + linear_back(normed1, shape.joined(g_scores @ key), "query")
+    g = g + linear_back(normed1, shape.joined(g_scores.transpose(0, 2, 1) @ query), "key")
     g_x = g_middle + _norm_back(g, hat1, deviation1, w["norm1.scale"], "norm1", found)
     return {"loss": loss, "x": g_x, **found}
 

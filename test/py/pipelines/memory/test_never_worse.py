@@ -22,7 +22,7 @@ from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_block, encoder_weights
+from pyc_mlir.tools.bench.workloads.parts import TINY, encoder_block, encoder_weights
 from pyc_mlir.tools.demo.digits import MODELS, load_digits
 
 OPS = 24

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suites.pack import METRIC
 from suites.pack_instances import (
     FAMILIES,
     INSTANCES,
@@ -17,7 +18,6 @@ from suites.pack_instances import (
     read_csv,
     staggered,
 )
-from suites.pack_orders import METRIC
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Report

@@ -34,7 +34,7 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable, ResultType
-from pyc_mlir.tools.bench.workloads.encoder import EncoderShape, encoder_block, encoder_weights
+from pyc_mlir.tools.bench.workloads.parts import EncoderShape, encoder_block, encoder_weights
 
 CPU = Target.named("cpu")
 

@@ -1,1 +1,0 @@
-"""Suites on the compiler itself: compile time, replay, tools."""

@@ -1,1 +1,0 @@
-"""Suites that measure time on programs: latency, gemm, call overhead, start, GPU."""

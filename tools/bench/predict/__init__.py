@@ -1,1 +1,0 @@
-"""The suite `predict`: estimates of programs against what was measured."""

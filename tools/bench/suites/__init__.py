@@ -1,0 +1,1 @@
+"""The suites: what is measured of compiles, calls, memory, servers and estimates."""

@@ -1,0 +1,106 @@
+"""Write the zoo's models as ONNX files with their inputs and answers.
+
+    python -m pyc_mlir.tools.bench.workloads.export --folder DIR [--models a,b] [--batch 1,8]
+
+One network and batch size makes ``NAME.onnx`` (``NAME.b8.onnx`` for batch 8; ``.opset23`` before
+the ending for another opset than 20) and an ``.npz`` of the same stem: ``input_0`` ..., torch's
+answers ``float32_0`` ... and the same module's answers computed in float64 ``float64_0`` .... A
+quantized model or one in a half type (`quantized.py`) is of batch 1. What is there already is kept.
+Weights lie inside the model.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.tools.bench.workloads.networks import (
+    BY_NAME,
+    NETWORKS,
+    OPSET,
+    Network,
+    inputs,
+    make,
+    write,
+)
+from pyc_mlir.tools.bench.workloads.quantized import QUANTIZED, Quantized, derive
+
+MODELS: dict[str, Network | Quantized] = {**BY_NAME, **QUANTIZED}
+# Between torch's float32 and float64 answers, relative to the largest: the weights are sane.
+_MAX_ERROR = 1e-4
+# Standard deviation of the results, relative to the largest.
+_MIN_SPREAD = 1e-3
+
+
+def stem(name: str, batch: int = 1, opset: int = OPSET) -> str:
+    """Return the name of a model's files without their endings."""
+    return name + (f".b{batch}" if batch != 1 else "") + (f".opset{opset}" * (opset != OPSET))
+
+
+def export(name: str, model: Network | Quantized, batch: int, opset: int, folder: Path) -> Path:
+    """Write one model and its numbers; the model's path. Raises what torch raises."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    path = folder / f"{stem(name, batch, opset)}.onnx"
+    numbers = path.with_suffix(".npz")
+    if path.exists() and numbers.exists():
+        return path
+    partial = path.with_suffix(".partial")
+    if isinstance(model, Quantized):
+        source = export(model.network.name, model.network, 1, OPSET, folder)
+        stored = derive(model, source, partial)
+    else:
+        module, arguments = make(model), inputs(model, batch)
+        write(module, arguments, opset, partial)
+        with torch.no_grad():
+            stored = answers(module, arguments)
+    np.savez(numbers, allow_pickle=False, **stored)
+    partial.replace(path)
+    return path
+
+
+def answers(module: Any, arguments: Sequence[Any]) -> dict[str, np.ndarray]:
+    """Return inputs and answers by name. Raises PycError (WRONG_RESULT) for unusable answers."""
+    single = module(*arguments).numpy()
+    wide = [a.double() if a.is_floating_point() else a for a in arguments]
+    double = module.double()(*wide).numpy()
+    largest, spread = float(np.abs(double).max()), float(double.std())
+    error = float(np.abs(single - double).max()) / (largest or 1.0)
+    if not (spread > _MIN_SPREAD * largest and error < _MAX_ERROR):
+        raise PycError(
+            ReasonCode.WRONG_RESULT,
+            f"weights: expected results that differ and whose float32 is within {_MAX_ERROR:g} of "
+            f"float64, got a deviation of {spread:g}, the largest {largest:g}, an error of "
+            f"{error:g}; give the network other weights in networks.py",
+        )
+    stored = {f"input_{i}": a.numpy() for i, a in enumerate(arguments)}
+    return stored | {"float32_0": single, "float64_0": double}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the models asked for; 1 where one failed, whose reason goes to stderr."""
+    parser = argparse.ArgumentParser(__name__, description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--models", default=",".join(NETWORKS))
+    parser.add_argument("--batch", default="1")
+    parser.add_argument("--opset", type=int, default=OPSET)
+    known = parser.parse_args(arguments)
+    known.folder.mkdir(parents=True, exist_ok=True)
+    failed = False
+    for batch in map(int, known.batch.split(",")):
+        for name in known.models.split(","):
+            try:
+                path = export(name, MODELS[name], batch, known.opset, known.folder)
+                print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
+            except Exception as error:  # noqa: BLE001  (one network's reason; the rest go on)
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                failed = True
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

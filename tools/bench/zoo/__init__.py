@@ -1,1 +1,0 @@
-"""Real networks with random weights, under PyC and its peers."""
