@@ -23,8 +23,7 @@ from pyc_mlir.lab.tune.search import Learned, Local, Portfolio, Search, Strategy
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.space import Config, KnobSpace
 from pyc_mlir.runtime.selection.verdict import student
-from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.cli.common import Parser
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 
 SUITE = "strategies"
 SEEDS = 6
@@ -62,7 +61,7 @@ class Library:
 
     def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
         """Yield what the sampler names; a random one where it names nothing new."""
-        import optuna
+        import optuna  # pyright: ignore[reportMissingImports]
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         study = optuna.create_study(sampler=self.sampler(int(rng.integers(1 << 31))))
@@ -95,7 +94,7 @@ class Library:
 
 
 def _tell(study: Any, trial: Any, cost: float) -> None:
-    from optuna.trial import TrialState
+    from optuna.trial import TrialState  # pyright: ignore[reportMissingImports]
 
     if cost < math.inf:
         study.tell(trial, cost)
@@ -109,7 +108,7 @@ def library() -> list[Library]:
     Raises PycError (MISSING_DEPENDENCY).
     """
     try:
-        from optuna import samplers
+        from optuna import samplers  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,
@@ -173,26 +172,29 @@ class Published:
         return all(settings[axis.name] in axis.values for axis in self.space.axes)
 
 
-def run_suite(arguments: Sequence[str]) -> int:
+@suite(
+    "strategies",
+    SEEDS,
+    option("--spaces", metavar="FOLDER", type=Path, required=True),
+    option("--library", action="store_true", help="compare with optuna's samplers"),
+)
+def run_suite(bench: SuiteRun) -> Iterator[Record]:
     """Share of the optimum that each strategy finds in brute-forced spaces of kernels."""
-    parser = Parser(SUITE, "")
-    parser.add_argument("--spaces", metavar="FOLDER", type=Path, required=True)
-    parser.add_argument("--library", action="store_true", help="compare with optuna's samplers")
-    requested, known = parse(SUITE, run_suite.__doc__ or "", SEEDS, arguments, parser)
-    files = sorted(known.spaces.glob("*.npz"))
+    files = sorted(bench.options.spaces.glob("*.npz"))
     if not files:
         raise PycError(
-            ReasonCode.FILE_ACCESS, f"{known.spaces}: expected .npz files of spaces, got none"
+            ReasonCode.FILE_ACCESS,
+            f"{bench.options.spaces}: expected .npz files of spaces, got none",
         )
-    spaces, more = [Published.load(path) for path in files], library() if known.library else []
-    made = []
+    bench.settings["seeds"] = bench.rounds
+    spaces = [Published.load(path) for path in files]
+    more, made = library() if bench.options.library else [], list[Record]()
     for space in spaces:
-        strategies: list[Strategy] = [Random(), Local(), *([] if requested.quick else [Learned()])]
+        strategies: list[Strategy] = [Random(), Local(), *([] if bench.quick else [Learned()])]
         if sisters := space.known(spaces):
-            strategies.append(Portfolio(sisters, Local() if requested.quick else Learned()))
-        made += [r for s in [*strategies, *more] for r in _records(space, s, requested.rounds)]
-    requested.store([*made, *_means(made)], seeds=requested.rounds)
-    return 0
+            strategies.append(Portfolio(sisters, Local() if bench.quick else Learned()))
+        made += [r for s in [*strategies, *more] for r in _records(space, s, bench.rounds)]
+    yield from (*made, *_means(made))
 
 
 def _records(space: Published, strategy: Strategy, seeds: int) -> Iterator[Record]:

@@ -26,7 +26,7 @@ from typing import Any
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.compilation.assign_memory import SITE
+from pyc_mlir.compilation.build import FUSION_SITE as SITE
 from pyc_mlir.compilation.build import SETTINGS
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import TO_LINALG, emit, lower

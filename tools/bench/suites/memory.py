@@ -38,9 +38,8 @@ import numpy as np
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory import from_bytes
-from pyc_mlir.compilation.assign_memory import SITE as FUSION_SITE
 from pyc_mlir.compilation.attempts import finish
-from pyc_mlir.compilation.build import SETTINGS
+from pyc_mlir.compilation.build import FUSION_SITE, SETTINGS
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import make_options
