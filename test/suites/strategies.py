@@ -25,7 +25,6 @@ from pyc_mlir.pipelines.choices.space import Config, KnobSpace
 from pyc_mlir.runtime.selection.verdict import student
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 
-SUITE = "strategies"
 SEEDS = 6
 # Evaluations after which shares are taken.
 COUNTS = (64, 128)
