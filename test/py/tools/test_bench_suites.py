@@ -2,14 +2,17 @@
 
 import ctypes
 import gc
+import gzip
+import json
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from conftest import ALL_CASES
-from suites import gpu
+from suites import gpu, selector
 from suites.gpu import OPS, op_workload
+from suites.iopddl import best_known, instances, name_of
 
 from pyc_mlir.api import compile
 from pyc_mlir.compilation.options import make_options
@@ -24,7 +27,7 @@ from pyc_mlir.tools.bench.peers.prepared import PreparedWorkload, choose, relati
 from pyc_mlir.tools.bench.peers.workload import evaluate_wide
 from pyc_mlir.tools.bench.report.suite import SuiteRun, parse
 from pyc_mlir.tools.bench.report.tables import markdown
-from pyc_mlir.tools.bench.suites import rates
+from pyc_mlir.tools.bench.suites import adaptation, rates
 from pyc_mlir.tools.bench.suites.compile import OPS as TOOLING_OPS
 from pyc_mlir.tools.bench.suites.compile import QUICK_OPS, command, layers, run_command
 from pyc_mlir.tools.bench.workloads.cpu import ENCODER, MODELS, ROWS, make
@@ -267,3 +270,91 @@ def test_a_bare_call_outlives_its_program():
 
 def programs_alive() -> int:
     return sum(isinstance(thing, Program) for thing in gc.get_objects())
+
+
+@pytest.fixture
+def spaces(tmp_path):
+    draws = np.random.default_rng(0)
+    for name in ("noise", "plans", "autotuning"):
+        (tmp_path / name).mkdir()
+    np.savez(tmp_path / "noise/pyc_gemm_loaded.npz", A=1 + draws.random((3, 20, 3)))
+    np.savez(tmp_path / "plans/job.npz", seconds=1 + draws.random((6, 9)))
+    knobs = [{"samples": (1 + draws.random((7, 5))).tolist()} for _ in range(3)]
+    (tmp_path / "autotuning/pyc_knobs.json.gz").write_bytes(
+        gzip.compress(json.dumps(knobs).encode())
+    )
+    return tmp_path
+
+
+def test_policies_are_compared_on_public_spaces(spaces, tmp_path, monkeypatch):
+    monkeypatch.setattr(selector, "_soak", lambda calls, folder: [])
+    out = tmp_path / "selector.json"
+    assert selector.run(["--data", str(spaces), "--quick", "--json", str(out)]) == 0
+    records = Report.load(out).records
+    assert {r["candidate"] for r in records} == {"paired", "thompson", "ucb"}
+    assert len(records) == 3 * 3 * 3 * 5 + 1
+    with pytest.raises(PycError) as caught:
+        selector.run(["--data", str(tmp_path / "none"), "--quick", "--json", str(out)])
+    assert caught.value.code is ReasonCode.FILE_ACCESS
+
+
+def test_traces_are_scaled_to_the_ranges_of_programs(tmp_path):
+    trace = tmp_path / "trace.csv.gz"
+    trace.write_bytes(gzip.compress(b"time,ContextTokens\n1,100\n2,50\n3,1\n"))
+    sizes = adaptation.sizes_of(trace, "ContextTokens")
+    assert list(sizes) == [100, 50, 1]
+    assert (adaptation.sizes_of(None, "") == adaptation.sizes_of(None, "")).all()
+    for case in adaptation.cases():
+        assert all(case.low <= s <= case.high for s in adaptation.scaled(sizes, case))
+
+
+def test_a_script_changes_the_load(tmp_path, monkeypatch):
+    monkeypatch.setattr(adaptation, "SCRIPT", ((0, False), (1, True)))
+    out = tmp_path / "tail.json"
+    assert adaptation.tail(["--quick", "--json", str(out)]) == 0
+    records = Report.load(out).records
+    assert {r["candidate"] for r in records} == {adaptation.PLAIN, adaptation.ADAPTED}
+    assert all(r["value"] > 0 for r in records) and len(records) == 6
+
+
+def instance(limit: int) -> bytes:
+    """Two nodes, alive together; the second way is dear and small."""
+    nodes = {
+        "intervals": [[0, 4], [2, 6]],
+        "costs": [[1, 10], [2, 20]],
+        "usages": [[8, 1], [8, 1]],
+    }
+    edges = {"nodes": [[0, 1]], "costs": [[0, 3, 3, 10**18]]}
+    return json.dumps({"problem": {"nodes": nodes, "edges": edges, "usage_limit": limit}}).encode()
+
+
+def test_costs_and_points(tmp_path):
+    (tmp_path / "contest-A.json.gz").write_bytes(gzip.compress(instance(9)))
+    (tmp_path / "contest-C.json").write_bytes(instance(16))
+    (tmp_path / "best_known.csv").write_text(
+        "instance,timeout_seconds,best_contest\nA,2,14\nC,2,\n"
+    )
+    out = str(tmp_path / "out" / "r.json")
+    (tmp_path / "out").mkdir()
+    assert pyc_bench.main(["iopddl", str(tmp_path), "--share", "0.01", "--json", out]) == 0
+    found = {(r["workload"], r["metric"]): r for r in Report.load(out).records}
+    # 10 + 2 + 3 or 1 + 20 + 3 below the limit, 1 + 2 where there is room.
+    assert found["A", "cost"]["value"] == 15 and found["C", "cost"]["value"] == 3
+    assert found["A", "points"]["value"] == 0.93333 and ("C", "points") not in found
+    assert found["A", "cost"]["nodes"] == 2 and found["A", "cost"]["work"] > 0
+
+
+def test_what_cannot_be_chosen(tmp_path):
+    (tmp_path / "contest-A.json").write_bytes(instance(5))
+    out = str(tmp_path / "r.out")
+    path = str(tmp_path / "contest-A.json")
+    assert pyc_bench.main(["iopddl", path, "--quick", "--json", out]) == 1
+    assert [r["metric"] for r in Report.load(out).records] == ["infeasible"]
+    assert pyc_bench.main(["iopddl", str(tmp_path / "gone"), "--json", out]) == 1
+
+
+@pytest.mark.full
+def test_names(tmp_path):
+    path = tmp_path / "asplos-2025-iopddl-B.json.gz"
+    path.write_bytes(b"")
+    assert name_of(path) == "B" and instances(tmp_path) == [path] and best_known(tmp_path) == {}

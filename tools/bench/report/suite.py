@@ -41,7 +41,7 @@ _REASON_CHARACTERS = 300
 
 @dataclass
 class SuiteRun:
-    """A request of a suite: rounds, amount, the report's file, the report to compare with.
+    """A request of a suite: rounds, amount, the report's file, the reports to compare with.
 
     `options` are those of the suite's own; `settings` are stored beside the records, with the
     rounds; `failed` makes the exit status 1, as a failure of PyC does.
@@ -51,7 +51,7 @@ class SuiteRun:
     rounds: int
     quick: bool
     path: Path
-    baseline: str = ""
+    baseline: Sequence[Report] = ()
     options: argparse.Namespace = field(default_factory=argparse.Namespace)
     settings: dict[str, Any] = field(default_factory=dict)
     failed: bool = False
@@ -71,14 +71,13 @@ class SuiteRun:
 
         Raises PycError as `compare`.
         """
-        # A report may take the place of the one that it is compared with.
-        before = load_baseline(self.baseline) if self.baseline else []
         report = self.report(records)
         report.save(self.path)
         self._partial.unlink(missing_ok=True)
         note(f"{len(records)} records stored in {self.path}")
-        if before:
-            print("".join(lines(compare(before, [report]), self.baseline)), end="")
+        if self.baseline:
+            rows = compare(self.baseline, [report])
+            print("".join(lines(rows, self.options.compare)), end="")
 
     def resumed(
         self,
@@ -197,11 +196,11 @@ def parse(
     parser.add_argument("--compare", metavar="BASELINE", default="",
                         help="a stored report, or NAME[@N] of `pyc-tune baseline`")  # fmt: skip
     known = parser.parse_args(arguments)
-    if known.compare:
-        # What cannot be compared with is found before minutes of measuring.
-        load_baseline(known.compare)
+    # What cannot be compared with is found before minutes of measuring; and the report may take the
+    # place of the one that it is compared with.
+    before = load_baseline(known.compare) if known.compare else ()
     wanted = known.rounds or (QUICK_ROUNDS if known.quick else rounds)
-    bench = SuiteRun(name, wanted, known.quick, out, known.compare, known)
+    bench = SuiteRun(name, wanted, known.quick, out, before, known)
     bench.path = known.json or elsewhere(bench) or out
     require_writable(bench.path, "a file for the report (`--json`; docs/results/ of the project)")
     return bench

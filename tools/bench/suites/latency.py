@@ -63,6 +63,11 @@ SUITES: Mapping[str, tuple[str, ...]] = {
 QUICK = (CALL, "mlp 784-512-512-10, batch 64")
 
 
+def _peers(text: str) -> tuple[str, ...]:
+    """Read names of peers, or none of them."""
+    return some_of(PEERS)(text) if text else ()
+
+
 def _page(bench: SuiteRun, stored: Report) -> None:
     if bench.options.html is not None:
         write_file(bench.options.html, page(stored).encode())
@@ -74,7 +79,7 @@ def _page(bench: SuiteRun, stored: Report) -> None:
     21,
     option("--suite", choices=SUITES, default="cpu", help="the workloads; default: cpu"),
     option("--threads", type=counts, default=(1, 2), metavar="N,...", help="numbers of threads"),
-    option("--peers", type=some_of(PEERS), default=PEERS, metavar="NAME,...",
+    option("--peers", type=_peers, default=PEERS, metavar="NAME,...",
            help=f"some of {', '.join(PEERS)}; default: all"),
     option("--only", nargs="+", choices=ROWS, metavar="NAME", help="only these workloads"),
     FRESH,
