@@ -114,13 +114,10 @@ def is_splat(array: np.ndarray) -> bool:
     if not any(array.strides):
         return True
     first = array.reshape(-1)[0]
-    return bool(first == first and (array == first).all() and not _zero_signs_differ(array, first))
-
-
-def _zero_signs_differ(array: np.ndarray, first: Any) -> bool:
-    if first != 0 or array.dtype.kind in "biu":
+    if not (first == first and (array == first).all()):
         return False
-    return bool((np.signbit(array) != np.signbit(first)).any())
+    signed = first == 0 and array.dtype.kind not in "biu"
+    return not (signed and (np.signbit(array) != np.signbit(first)).any())
 
 
 def splat(array: np.ndarray) -> np.ndarray:

@@ -116,13 +116,16 @@ def convolution(b: Any, x: Any, weight: Any, c: Convolution, dtype: np.dtype) ->
     groups = c.groups
     if c.batch_groups > 1:
         x, groups = _batch_groups_as_features(b, x, c, 1 if first else rank + 1)
-    x = _spread(b, x, c, start)
+    for i, dilation in enumerate(c.image_dilation):
+        x = pad_edges(b, x, start + i, 0, 0, 0.0, dilation - 1)
     pads = c.pads
     if rank == 1:
         x, weight = b.expand_dims(x, start), b.expand_dims(weight, 2 if first else 0)
         pads = ((0, 0), *pads)
     strides, dilations = (1, *c.strides)[-2:], (1, *c.weight_dilation)[-2:]
-    x, pads = _cut(b, x, pads, start)
+    for i, (low, high) in enumerate(pads):
+        x = pad_edges(b, x, start + i, min(low, 0), min(high, 0), 0.0, 0)
+    pads = [(max(low, 0), max(high, 0)) for low, high in pads]
     out = b.conv2d(
         x,
         weight,
@@ -134,22 +137,6 @@ def convolution(b: Any, x: Any, weight: Any, c: Convolution, dtype: np.dtype) ->
     )
     out = b.convert(b.squeeze(out, start) if rank == 1 else out, dtype)
     return transposed(b, out, tuple(np.argsort(c.out.order(orders[0])).tolist()))
-
-
-def _spread(b: Any, x: Any, c: Convolution, start: int) -> Any:
-    """x with zeros between the elements of its spatial dimensions."""
-    for i, dilation in enumerate(c.image_dilation):
-        x = pad_edges(b, x, start + i, 0, 0, 0.0, dilation - 1)
-    return x
-
-
-def _cut(
-    b: Any, x: Any, pads: Sequence[tuple[int, int]], start: int
-) -> tuple[Any, tuple[tuple[int, int], ...]]:
-    """x without what negative pads take away, and the other pads."""
-    for i, (low, high) in enumerate(pads):
-        x = pad_edges(b, x, start + i, min(low, 0), min(high, 0), 0.0, 0)
-    return x, tuple((max(low, 0), max(high, 0)) for low, high in pads)
 
 
 def _batch_groups_as_features(b: Any, x: Any, c: Convolution, feature: int) -> tuple[Any, int]:

@@ -1,6 +1,7 @@
 """XLA's elementwise operations, by the names that jaxprs give them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -122,22 +123,14 @@ def clamp(b: Any, low: Any, x: Any, high: Any) -> Any:
     return b.clip(x, low, high)
 
 
-def _predicate(name: str) -> Pointwise:
-    return lambda b, x, y: compare(b, x, y, name)
-
-
-def _total(name: str) -> Pointwise:
-    return lambda b, x, y: compare_total(b, x, y, name)
-
-
 _SAME = (
     "sub", "pow", "neg", "abs", "floor", "ceil", "exp", "log", "sin", "cos", "sqrt", "rsqrt",
     "tanh", "erf", "erfc", "rem", "and", "or", "xor", "not", "shift_left",
 )  # fmt: skip
 POINTWISE: dict[str, Pointwise] = {
     **{name: _direct(name) for name in _SAME},
-    **{name: _predicate(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    **{f"{name}_to": _total(name) for name in ("eq", "lt", "le")},
+    **{name: partial(compare, predicate=name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{f"{name}_to": partial(compare_total, predicate=name) for name in ("eq", "lt", "le")},
     **{name: getattr(functions, name) for name in ("tan", "sinh", "cosh", "asinh", "acosh")},
     **{name: getattr(functions, name) for name in ("atanh", "log1p", "expm1", "exp2")},
     "nextafter": functions.nextafter,

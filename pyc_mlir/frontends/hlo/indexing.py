@@ -56,7 +56,11 @@ def gather(
     )
     out = _taken(b, x, clamped, d, sizes)
     if out is None:
-        out = _by_linear_index(b, x, clamped, d, sizes)
+        # Elements of x in row-major order, at start + offset of each dimension.
+        if any(isinstance(v, SymbolicSize) for v in b.dims(x)):
+            raise unsupported("a gather of several dimensions from a dynamic shape")
+        linear = _linear(b, clamped, d, b.dims(x), sizes)
+        out = b.gather(reshape_to(b, x, (-1,)), linear, axis=0)
     if mode != FILL:
         return out
     inside = b.compare(indices, clamped, predicate="eq")
@@ -133,15 +137,6 @@ def _taken(b: Any, x: Any, indices: Any, d: SliceDims, sizes: Sequence[int]) -> 
     return transposed(b, out, order)
 
 
-def _by_linear_index(b: Any, x: Any, indices: Any, d: SliceDims, sizes: Sequence[int]) -> Any:
-    """Gather elements of x in row-major order at start + offset of each dimension."""
-    dims = b.dims(x)
-    if any(isinstance(v, SymbolicSize) for v in dims):
-        raise unsupported("a gather of several dimensions from a dynamic shape")
-    linear = _linear(b, indices, d, dims, sizes)
-    return b.gather(reshape_to(b, x, (-1,)), linear, axis=0)
-
-
 def _linear(b: Any, indices: Any, d: SliceDims, dims: Sequence[int], sizes: Sequence[int]) -> Any:
     """Return the row-major place in `dims` of each element of each slice, in the result's shape."""
     batch = b.dims(indices)[:-1]
@@ -162,15 +157,9 @@ def _linear(b: Any, indices: Any, d: SliceDims, dims: Sequence[int], sizes: Sequ
     for axis, place in zip(kept, d.offset, strict=True):
         ramp = np.arange(sizes[axis]) * strides[axis]
         total = b.add(total, ramp.reshape([-1 if a == place else 1 for a in range(rank)]))
-    return expand_to(b, total, _result_dims(batch, d, [sizes[a] for a in kept], batch_axes))
-
-
-def _result_dims(
-    batch: Sequence[Extent], d: SliceDims, slices: Sequence[int], batch_axes: Sequence[int]
-) -> tuple[Extent, ...]:
-    out: dict[int, Extent] = dict(zip(batch_axes, batch, strict=True))
-    out.update(zip(d.offset, slices, strict=True))
-    return tuple(out[a] for a in range(len(out)))
+    made: dict[int, Extent] = dict(zip(batch_axes, batch, strict=True))
+    made.update(zip(d.offset, [sizes[a] for a in kept], strict=True))
+    return expand_to(b, total, tuple(made[a] for a in range(rank)))
 
 
 def scatter(call: Call, d: SliceDims, op: str, clip: bool = False) -> Any:

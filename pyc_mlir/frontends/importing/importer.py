@@ -206,7 +206,12 @@ class Importer:
             if isinstance(value, SymbolicSizes):
                 made = self.b.materialize(value)
             else:
-                _require_dtype(value)
+                if dtype_name(value.dtype) not in DTYPES:
+                    raise unsupported(
+                        f"constant of element type {value.dtype}: expected one of "
+                        f"{', '.join(DTYPES)}",
+                        ReasonCode.UNSUPPORTED_DTYPE,
+                    )
                 made = self.b.unplaced(value)
             # The array is kept, so that its id stays its own.
             self._constants[id(value)] = value, made
@@ -271,11 +276,3 @@ def _reading_all(apply: Apply, stated: Stated) -> Apply:
         return out
 
     return run
-
-
-def _require_dtype(array: np.ndarray) -> None:
-    if dtype_name(array.dtype) not in DTYPES:
-        raise unsupported(
-            f"constant of element type {array.dtype}: expected one of {', '.join(DTYPES)}",
-            ReasonCode.UNSUPPORTED_DTYPE,
-        )

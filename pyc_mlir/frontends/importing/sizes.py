@@ -162,26 +162,14 @@ def _compare(lhs: np.ndarray, rhs: np.ndarray, *, predicate: str) -> np.ndarray:
     return _pairwise(lambda a, b: tests[predicate](_ordering(a, b)), lhs, rhs)
 
 
-def _divide(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    return _pairwise(quotient, lhs, rhs)
-
-
 def _pairwise(function: Callable[[Any, Any], Any], lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     return np.asarray(np.frompyfunc(function, 2, 1)(lhs.astype(object), rhs.astype(object)))
-
-
-def _select(condition: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
-    return np.where(condition.astype(bool), yes, no)
 
 
 def _gather(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
     if has_sizes(indices):
         raise Untracked("gather at a dynamic size")
     return OPS["gather"].reference(x, indices.astype(np.int64), axis=axis)
-
-
-def _product(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
-    return np.prod(x, axis=axes, keepdims=keepdims)
 
 
 # Elements of a tensor of sizes that are followed; a shape has one for each dimension.
@@ -195,11 +183,11 @@ _RULES: dict[str, Callable[..., Any]] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "neg": np.negative,
-    "div": _divide,
+    "div": lambda lhs, rhs: _pairwise(quotient, lhs, rhs),
     "compare": _compare,
-    "select": _select,
+    "select": lambda condition, yes, no: np.where(condition.astype(bool), yes, no),
     "gather": _gather,
-    "reduce_prod": _product,
+    "reduce_prod": lambda x, axes, keepdims: np.prod(x, axis=axes, keepdims=keepdims),
     "cast": lambda x, dtype: x,
 }
 

@@ -17,10 +17,6 @@ _SHOWN = 80
 Ignored = Mapping[str, str]
 
 
-def _never(name: str, value: Any) -> bool:
-    return False
-
-
 class Stated(Mapping[str, Any]):
     """The entries of one node by name; looking one up counts as reading it.
 
@@ -30,7 +26,7 @@ class Stated(Mapping[str, Any]):
 
     def __init__(
         self, entries: Mapping[str, Any], kind: str, ignored: Ignored,
-        has_no_effect: Callable[[str, Any], bool] = _never,
+        has_no_effect: Callable[[str, Any], bool] = lambda name, value: False,
     ) -> None:  # fmt: skip
         self._entries = dict(entries)
         self._kind = kind

@@ -16,20 +16,6 @@ from pyc_mlir.frontends.importing.shaping import product, reshape_to, spaced, ta
 from pyc_mlir.frontends.importing.sizes import SymbolicSize
 
 
-def _places(size: int, window: int, stride: int, dilation: int) -> np.ndarray:
-    """i64 [out, window]: the depths that each window holds."""
-    reach = dilation * (window - 1) + 1
-    starts = np.arange(0, max(size - reach + 1, 0), stride)
-    return (starts[:, None] + dilation * np.arange(window)[None, :]).astype(np.int64)
-
-
-def _static_depth(b: Any, x: Any) -> int:
-    depth = b.dims(x)[2]
-    if isinstance(depth, SymbolicSize):
-        raise unsupported("a dynamic depth of a window over volumes: expected a static one")
-    return depth
-
-
 def conv3d(
     b: Any, x: Any, weight: Any, strides: Sequence[int], low: Sequence[int], high: Sequence[int],
     dilations: Sequence[int], groups: int,
@@ -37,8 +23,12 @@ def conv3d(
     """Build the convolution of x with weight [f, c / groups, kd, kh, kw]; one pyc.conv2d."""
     filters, inner, kd, kh, kw = b.type_of(weight).shape
     x = b.pad(x, low=(0, 0, low[0], 0, 0), high=(0, 0, high[0], 0, 0))
-    places = _places(_static_depth(b, x), kd, strides[0], dilations[0])
-    n, c, _, h, w = b.dims(x)
+    n, c, depth, h, w = b.dims(x)
+    if isinstance(depth, SymbolicSize):
+        raise unsupported("a dynamic depth of a window over volumes: expected a static one")
+    # i64 [out, window]: the depths that each window holds.
+    starts = np.arange(0, max(depth - dilations[0] * (kd - 1), 0), strides[0])
+    places = (starts[:, None] + dilations[0] * np.arange(kd)[None, :]).astype(np.int64)
     unfolded = b.transpose(
         b.gather(x, b.constant(places), axis=2), permutation=(0, 2, 1, 3, 4, 5)
     )  # [n, out, c, kd, h, w]

@@ -100,12 +100,8 @@ def kept_arguments(closed: Any) -> list[int]:
     return [
         i
         for i, var in enumerate(jaxpr.invars)
-        if var in read or dtype_name(_numpy(_dtype_of(var))) in DTYPES
+        if var in read or dtype_name(_numpy(physical(var.aval).dtype)) in DTYPES
     ]
-
-
-def _dtype_of(var: Any) -> Any:
-    return physical(var.aval).dtype
 
 
 class _JaxprImporter(HloImporter):
@@ -164,7 +160,7 @@ class _JaxprImporter(HloImporter):
 
         def read(var: Any) -> Any:
             if isinstance(var, core.Literal):
-                return _literal(var)
+                return np.asarray(var.val, var.aval.dtype)
             return values[var]
 
         for equation in inner.eqns:
@@ -189,7 +185,8 @@ class _JaxprImporter(HloImporter):
         handler = PRIMITIVES.get(name)
         if handler is None:
             return self.unknown(site, "primitive")
-        parameters = Stated(self._parameters(p), "parameter", IGNORED)
+        resolved = {key: self._resolved(value) for key, value in p.items()}
+        parameters = Stated(resolved, "parameter", IGNORED)
         outputs = self.importer.node(
             site, operands, lambda b, lift: handler(Call(b, operands, lift), parameters), parameters
         )
@@ -239,11 +236,8 @@ class _JaxprImporter(HloImporter):
         line = f"{frame.file_name}:{frame.start_line}"
         return SourceNode(name, equation.primitive.name, frame.start_line, where, line)
 
-    def _parameters(self, p: Mapping[str, Any]) -> dict[str, Any]:
-        """Return parameters with symbolic dimensions as sizes."""
-        return {key: self._resolved(value) for key, value in p.items()}
-
     def _resolved(self, value: Any) -> Any:
+        """Return a parameter with symbolic dimensions as sizes."""
         if type(value) is tuple:
             return tuple(self._resolved(v) for v in value)
         return self.extent(value) if _is_symbolic(value) else value
@@ -369,10 +363,6 @@ _STRUCTURED: dict[str, Callable[..., Sequence[Any]]] = {
     "composite": _JaxprImporter._composite,
     "dim_as_value": _JaxprImporter._dim_as_value,
 }
-
-
-def _literal(var: Any) -> np.ndarray:
-    return np.asarray(var.val, var.aval.dtype)
 
 
 def _is_symbolic(value: Any) -> bool:

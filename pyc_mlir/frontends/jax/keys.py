@@ -78,35 +78,20 @@ def _require_threefry(kind: Any) -> None:
         )
 
 
-def _same(kind: Any, rank: int, words: Any, **params: Any) -> Any:
-    return words
-
-
-def _seeded(kind: Any, rank: int, seeds: Any, **params: Any) -> Any:
-    return prng.random_seed_impl_base(seeds, impl=kind)
-
-
-def _split(kind: Any, rank: int, words: Any, *, shape: Any) -> Any:
-    return prng.random_split_impl_base(kind, words, rank, shape=shape)
-
-
-def _folded(kind: Any, rank: int, words: Any, data: Any) -> Any:
-    return prng.random_fold_in_impl_base(kind, words, data, words.shape[:rank])
-
-
-def _bits(kind: Any, rank: int, words: Any, *, bit_width: int, shape: Any) -> Any:
-    return prng.random_bits_impl_base(kind, words, rank, bit_width=bit_width, shape=shape)
-
-
 # What JAX computes for the words of keys. `kind` is JAX's record of their generator, `rank` that of
 # operand 0.
 _COMPUTED: dict[str, Callable[..., Any]] = {
-    "random_seed": _seeded,
-    "random_split": _split,
-    "random_fold_in": _folded,
-    "random_bits": _bits,
-    "random_wrap": _same,
-    "random_unwrap": _same,
+    "random_seed": lambda kind, rank, seeds, **p: prng.random_seed_impl_base(seeds, impl=kind),
+    "random_split": lambda kind, rank, words, *, shape: prng.random_split_impl_base(
+        kind, words, rank, shape=shape
+    ),
+    "random_fold_in": lambda kind, rank, words, data: prng.random_fold_in_impl_base(
+        kind, words, data, words.shape[:rank]
+    ),
+    "random_bits": lambda kind, rank, words, *, bit_width, shape: prng.random_bits_impl_base(
+        kind, words, rank, bit_width=bit_width, shape=shape
+    ),
+    **dict.fromkeys(("random_wrap", "random_unwrap"), lambda kind, rank, words, **p: words),
 }
 
 

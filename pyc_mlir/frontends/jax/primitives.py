@@ -5,6 +5,7 @@
 """
 
 import math
+from functools import partial
 from typing import Any
 
 from pyc_mlir.dialects.functions import integer_power
@@ -59,10 +60,6 @@ def _iota_2x32_shape(call: Call, p: Parameters) -> Any:
     return high, low
 
 
-def _integer_pow(call: Call, p: Parameters) -> Any:
-    return call.pointwise(lambda b, x: integer_power(b, x, p["y"]))
-
-
 def _round(call: Call, p: Parameters) -> Any:
     even = p["rounding_method"].name == "TO_NEAREST_EVEN"
     return call.pointwise(POINTWISE["round_even" if even else "round_away"])
@@ -105,22 +102,18 @@ def _slice(call: Call, p: Parameters) -> Any:
     return movement.slice_(call.b, call.x(), starts, stops, p["strides"] or (1,) * len(dims))
 
 
-def _scatter(op: str) -> Operation:
-    """Return the handler that combines the updates with x at computed places."""
-
-    def handler(call: Call, p: Parameters) -> Any:
-        _require_combiner(op, p["update_jaxpr"], p["update_consts"])
-        d = p["dimension_numbers"]
-        dims = SliceDims(
-            d.update_window_dims,
-            d.inserted_window_dims,
-            d.scatter_dims_to_operand_dims,
-            d.operand_batching_dims,
-            d.scatter_indices_batching_dims,
-        )
-        return scatter(call, dims, op, clip=p["mode"].name == "CLIP")
-
-    return handler
+def _scatter(call: Call, p: Parameters, op: str) -> Any:
+    """Combine the updates with x at computed places."""
+    _require_combiner(op, p["update_jaxpr"], p["update_consts"])
+    d = p["dimension_numbers"]
+    dims = SliceDims(
+        d.update_window_dims,
+        d.inserted_window_dims,
+        d.scatter_dims_to_operand_dims,
+        d.operand_batching_dims,
+        d.scatter_indices_batching_dims,
+    )
+    return scatter(call, dims, op, clip=p["mode"].name == "CLIP")
 
 
 def _require_combiner(op: str, combiner: Any, consts: Any) -> None:
@@ -138,31 +131,22 @@ def _require_combiner(op: str, combiner: Any, consts: Any) -> None:
         )
 
 
-def _reduction(op: str) -> Operation:
-    return lambda call, p: reduction.reduce(call.b, call.x(), op, ints(p["axes"]))
+def _reduce(call: Call, p: Parameters, op: str) -> Any:
+    return reduction.reduce(call.b, call.x(), op, ints(p["axes"]))
 
 
-def _running(op: str) -> Operation:
-    return lambda call, p: reduction.cumulative(call.b, call.x(), op, p["axis"], p["reverse"])
+def _running(call: Call, p: Parameters, op: str) -> Any:
+    return reduction.cumulative(call.b, call.x(), op, p["axis"], p["reverse"])
 
 
-def _windowed(op: str) -> Operation:
-    return lambda call, p: reduction.reduce_window(call.b, call.x(), op, window_of(p))
+def _window(call: Call, p: Parameters, op: str) -> Any:
+    return reduction.reduce_window(call.b, call.x(), op, window_of(p))
 
 
-def _select_and_scatter_add(call: Call, p: Parameters) -> Any:
-    """Build the gradient of pooling."""
-    largest = p["select_prim"].name == "ge"
-    return reduction.select_and_scatter_add(call.b, call.x(0), call.x(1), window_of(p), largest)
-
-
-def _arg_extreme(largest: bool) -> Operation:
-    def handler(call: Call, p: Parameters) -> Any:
-        (axis,) = p["axes"]
-        dtype = known_dtype(p["index_dtype"])
-        return reduction.arg_extreme(call.b, call.x(), axis, largest, dtype)
-
-    return handler
+def _arg_extreme(call: Call, p: Parameters, largest: bool) -> Any:
+    (axis,) = p["axes"]
+    dtype = known_dtype(p["index_dtype"])
+    return reduction.arg_extreme(call.b, call.x(), axis, largest, dtype)
 
 
 def _sort(call: Call, p: Parameters) -> Any:
@@ -188,18 +172,18 @@ _SCATTERS = {"scatter": "set"} | {
 PRIMITIVES: dict[str, Operation] = {
     **OPERATIONS,
     **dict.fromkeys(("stop_gradient", "copy", "copy_p", "sharding_constraint"), identity),
-    **{name: _scatter(op) for name, op in _SCATTERS.items()},
-    **{f"reduce_{name}": _reduction(op) for name, op in _OPS.items()},
-    **{f"reduce_window_{name}": _windowed(op) for name, op in _ARITHMETIC.items()},
-    **{f"cum{name}": _running(op) for name, op in _ARITHMETIC.items()},
+    **{name: partial(_scatter, op=op) for name, op in _SCATTERS.items()},
+    **{f"reduce_{name}": partial(_reduce, op=op) for name, op in _OPS.items()},
+    **{f"reduce_window_{name}": partial(_window, op=op) for name, op in _ARITHMETIC.items()},
+    **{f"cum{name}": partial(_running, op=op) for name, op in _ARITHMETIC.items()},
     "cumlogsumexp": lambda call, p: reduction.cumulative_logsumexp(
         call.b, call.x(), p["axis"], p["reverse"]
     ),
-    "argmax": _arg_extreme(True),
-    "argmin": _arg_extreme(False),
+    "argmax": partial(_arg_extreme, largest=True),
+    "argmin": partial(_arg_extreme, largest=False),
     "threefry2x32": _threefry2x32,
     "iota_2x32_shape": _iota_2x32_shape,
-    "integer_pow": _integer_pow,
+    "integer_pow": lambda call, p: call.pointwise(lambda b, x: integer_power(b, x, p["y"])),
     "round": _round,
     "select_n": lambda call, p: movement.select_n(call),
     "squeeze": _squeeze,
@@ -207,7 +191,10 @@ PRIMITIVES: dict[str, Operation] = {
     "stack": _stack,
     "split": _split,
     "slice": _slice,
-    "select_and_scatter_add": _select_and_scatter_add,
+    # The gradient of pooling.
+    "select_and_scatter_add": lambda call, p: reduction.select_and_scatter_add(
+        call.b, call.x(0), call.x(1), window_of(p), largest=p["select_prim"].name == "ge"
+    ),
     "sort": _sort,
     "top_k": _top_k,
 }

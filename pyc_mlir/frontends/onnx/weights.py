@@ -81,7 +81,8 @@ def check_parts(parts: Sequence[FileRange]) -> None:
     No more is read of the files than their sizes. Raises OSError.
     """
     total = stored = 0
-    for path, group in groupby(sorted(parts, key=_place), key=lambda part: part.path):
+    ordered = sorted(parts, key=lambda part: (part.path, part.offset, part.length))
+    for path, group in groupby(ordered, key=lambda part: part.path):
         within = list(group)
         size = os.stat(path, follow_symlinks=False).st_size
         _check_file(within, size)
@@ -91,10 +92,6 @@ def check_parts(parts: Sequence[FileRange]) -> None:
             f"expected weights of at most {MAX_USES} times the {stored} bytes in the model's "
             f"files, got {total} bytes"
         )
-
-
-def _place(part: FileRange) -> tuple[Path, int, int]:
-    return part.path, part.offset, part.length
 
 
 def _check_file(parts: Iterable[FileRange], size: int) -> None:
@@ -201,7 +198,9 @@ def split_weights(
         elif tensor.ByteSize() <= _SHAPE_BYTES:
             small.append(tensor)
         else:
-            _require_stored(tensor, nbytes)
+            # Raw data of another size; typed data is checked when it is read.
+            if tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
+                raise _wrong(tensor, f"{nbytes} bytes", str(len(tensor.raw_data)))
             inner[tensor.name] = tensor
     if len(small) + len(inner) + len(outer) > len({t.name for t in model.graph.initializer}):
         raise ValueError("expected initializers of different names, got one twice")
@@ -275,12 +274,6 @@ def _nbytes(tensor: onnx.TensorProto) -> int:
     if not legal or prod(d or 1 for d in tensor.dims) * bits > 8 * MAX_BYTES:
         raise _wrong(tensor, "sizes that a memory holds", str(list(tensor.dims))[:200])
     return (prod(tensor.dims) * bits + 7) // 8
-
-
-def _require_stored(tensor: onnx.TensorProto, nbytes: int) -> None:
-    """Raise ValueError for raw data of another size; typed data is checked when it is read."""
-    if tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
-        raise _wrong(tensor, f"{nbytes} bytes", str(len(tensor.raw_data)))
 
 
 def _part(tensor: onnx.TensorProto, nbytes: int, folder: Path | None) -> FileRange:

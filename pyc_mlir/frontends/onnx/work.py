@@ -17,6 +17,7 @@ from pyc_mlir.artifact.import_report import NODES, GraphBreak, ImportReport
 from pyc_mlir.frontends.onnx.reading import DEFAULT_DOMAINS, opset_of, schema_of
 
 Shapes = Mapping[str, tuple[int, ...]]
+Rule = Callable[[onnx.NodeProto, Shapes], int]
 _MOVING = frozenset({"tensor", "sequence", "optional", "generator", "text"})
 _UNKNOWN = "unknown"
 _RANKS = 64
@@ -32,8 +33,12 @@ def refused(
     no node, as weights are none, counts as one more.
     """
     nodes, opset = model.graph.node, opset_of(model) or onnx.defs.onnx_opset_version()
-    with_family = tuple(_with_family(b, nodes, opset) for b in breaks)
-    work = _works(model, opset)
+    with_family = tuple(
+        b if b.place is None else replace(b, family=family(nodes[b.place - 1], opset))
+        for b in breaks
+    )
+    shapes = _inferred(model)
+    work = [_work(node, shapes, opset) for node in nodes]
     lost = {b.place - 1 for b in breaks if b.place is not None}
     flops, left = _total(work), set(untried) - lost
     lost_flops = None if flops is None else _total([work[i] for i in sorted(lost | left)])
@@ -43,23 +48,12 @@ def refused(
     )
 
 
-def _works(model: onnx.ModelProto, opset: int) -> list[int | None]:
-    shapes = _inferred(model)
-    return [_work(node, shapes, opset) for node in model.graph.node]
-
-
 def family(node: onnx.NodeProto, opset: int) -> str:
     """Return the folder of ONNX's definition of the op; for other domains' ops the domain."""
     if node.domain not in DEFAULT_DOMAINS:
         return node.domain
     schema = schema_of(node, opset)
     return PurePosixPath(schema.file.replace("\\", "/")).parent.name if schema else _UNKNOWN
-
-
-def _with_family(found: GraphBreak, nodes: Sequence[onnx.NodeProto], opset: int) -> GraphBreak:
-    if found.place is None:
-        return found
-    return replace(found, family=family(nodes[found.place - 1], opset))
 
 
 def _total(work: Sequence[int | None]) -> int | None:
@@ -78,12 +72,12 @@ def _inferred(model: onnx.ModelProto) -> Shapes:
         tensor = info.type.tensor_type
         if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
             found[info.name] = tuple(d.dim_value for d in tensor.shape.dim)
-    return {name: shape for name, shape in found.items() if _is_sane(shape)}
-
-
-def _is_sane(shape: Sequence[int]) -> bool:
-    """Return whether a tensor of this shape could fit in memory: the model is not checked yet."""
-    return len(shape) <= _RANKS and min(shape, default=0) >= 0 and prod(shape) < 1 << 62
+    # The model is not checked yet: shapes that no memory could hold are left out.
+    return {
+        name: shape
+        for name, shape in found.items()
+        if len(shape) <= _RANKS and min(shape, default=0) >= 0 and prod(shape) < 1 << 62
+    }
 
 
 def _work(node: onnx.NodeProto, shapes: Shapes, opset: int) -> int | None:
@@ -106,7 +100,7 @@ def _work(node: onnx.NodeProto, shapes: Shapes, opset: int) -> int | None:
     return max((prod(s) for s in (*known[:1], *known[len(given) :])), default=0)
 
 
-def _product(a: int, b: int) -> Callable[[onnx.NodeProto, Shapes], int]:
+def _product(a: int, b: int) -> Rule:
     """2 M N K of the matrices at inputs a and b, batched."""
 
     def work(node: onnx.NodeProto, shapes: Shapes) -> int:
@@ -118,20 +112,9 @@ def _product(a: int, b: int) -> Callable[[onnx.NodeProto, Shapes], int]:
     return work
 
 
-def _convolution(weight: int) -> Callable[[onnx.NodeProto, Shapes], int]:
+def _convolution(weight: int) -> Rule:
     """2 multiplications for each output and weight of its filter [filters, channels, ...]."""
-
-    def work(node: onnx.NodeProto, shapes: Shapes) -> int:
-        kernel = shapes[node.input[weight]]
-        return 2 * prod(shapes[node.output[0]]) * prod(kernel[1:])
-
-    return work
-
-
-def _transposed(node: onnx.NodeProto, shapes: Shapes) -> int:
-    """2 multiplications for each input and weight of its filter [channels, filters, ...]."""
-    kernel = shapes[node.input[1]]
-    return 2 * prod(shapes[node.input[0]]) * prod(kernel[1:])
+    return lambda n, shapes: 2 * prod(shapes[n.output[0]]) * prod(shapes[n.input[weight]][1:])
 
 
 def _recurrent(node: onnx.NodeProto, shapes: Shapes) -> int:
@@ -144,7 +127,7 @@ def _recurrent(node: onnx.NodeProto, shapes: Shapes) -> int:
     return 2 * length * batch * directions * rows * (depth + rows // _GATES[node.op_type])
 
 
-_RULES: Mapping[str, Callable[[onnx.NodeProto, Shapes], int]] = {
+_RULES: Mapping[str, Rule] = {
     "MatMul": _product(0, 1),
     "MatMulInteger": _product(0, 1),
     "QLinearMatMul": _product(0, 3),
@@ -153,6 +136,7 @@ _RULES: Mapping[str, Callable[[onnx.NodeProto, Shapes], int]] = {
     "ConvInteger": _convolution(1),
     "QLinearConv": _convolution(3),
     "DeformConv": _convolution(1),
-    "ConvTranspose": _transposed,
+    # Of each input and weight of its filter [channels, filters, ...].
+    "ConvTranspose": lambda n, shapes: 2 * prod(shapes[n.input[0]]) * prod(shapes[n.input[1]][1:]),
     **dict.fromkeys(_GATES, _recurrent),
 }

@@ -7,7 +7,7 @@ that are not known all are computed and one is selected. A composite whose name 
 its op, others are imported by their decomposition. Locations are those of the source.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,7 +108,7 @@ class StableHloImporter(HloImporter):
     def _operation(
         self, operation: ir.Operation, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
-        op = StablehloOp(operation)
+        op = StablehloOp(operation, operands, values)
         if op.name == "constant":
             return (self._constant(operation.attributes["value"]),)
         site = self.site(op)
@@ -120,7 +120,7 @@ class StableHloImporter(HloImporter):
                 if any(o is MISSING for o in operands):
                     self.importer.untried.append(site.place)
                     return ()
-                out = structured(self, op, operands, values)
+                out = structured(self, op)
                 op.attributes.require_all_read()
                 return out
         except PycError as error:
@@ -144,7 +144,7 @@ class StableHloImporter(HloImporter):
             self._constants[attribute] = np.asarray(array_of(attribute))
         return self._constants[attribute]
 
-    def region(self, region: Any, operands: Sequence[Any], outer: dict[Any, Any]) -> list[Any]:
+    def region(self, region: Any, operands: Sequence[Any], outer: Mapping[Any, Any]) -> list[Any]:
         """Return the results of a region of one block for its arguments."""
         block = region.blocks[0]
         return self.block(block, {**outer, **dict(zip(block.arguments, operands, strict=True))})
@@ -158,60 +158,50 @@ class StableHloImporter(HloImporter):
         finally:
             self.depth -= 1
 
-    def _composite(
-        self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
-    ) -> Sequence[Any]:
+    def _composite(self, op: StablehloOp) -> Sequence[Any]:
         """Build the op of that name, or the decomposition."""
         name, decomposition = op["name"], str(op.attributes["decomposition"]).strip('@"')
         given = op.attributes.get("composite_attributes", ())
         attributes = {a.name: python(a.attr) for a in given and ir.DictAttr(given)}
-        out = self.composite(self.site(op), operands, name, attributes)
-        return out or self._call(decomposition, operands)
+        out = self.composite(self.site(op), op.operands, name, attributes)
+        return out or self._call(decomposition, op.operands)
 
-    def _custom_call(
-        self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
-    ) -> Sequence[Any]:
+    def _custom_call(self, op: StablehloOp) -> Sequence[Any]:
         target = op["call_target_name"]
         if target in _CHECKS or target in _IDENTITIES:
             # What else a call states is for its target: it changes no result of these.
             dict(op.attributes)
-            return () if target in _CHECKS else operands
+            return () if target in _CHECKS else op.operands
         raise unsupported(f"a call of `{target}`: expected StableHLO's own operations")
 
-    def _size(
-        self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
-    ) -> Sequence[Any]:
+    def _size(self, op: StablehloOp) -> Sequence[Any]:
         """Return the size of a dimension, followed as a `SymbolicSize` if it is dynamic."""
-        value, axis = operands[0], op["dimension"]
+        value, axis = op.operands[0], op["dimension"]
         dims = value.shape if isinstance(value, np.ndarray) else self.importer.b.dims(value)
         return (self.size(self.site(op), dims[axis]),)
 
-    def _while(
-        self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
-    ) -> Sequence[Any]:
+    def _while(self, op: StablehloOp) -> Sequence[Any]:
         """Repeat the body as long as the condition, which must be known at import, holds."""
         condition, body = op.regions()
-        state = list(operands)
+        state = list(op.operands)
         while True:
-            (goes_on,) = self.region(condition, state, values)
+            (goes_on,) = self.region(condition, state, op.values)
             if not self.loops.goes_on(goes_on):
                 return state
             self.loops.step(len(body.blocks[0].operations))
-            state = self.region(body, state, values)
+            state = self.region(body, state, op.values)
 
-    def _branch(
-        self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
-    ) -> Sequence[Any]:
+    def _branch(self, op: StablehloOp) -> Sequence[Any]:
         """Return the known branch's results of an `if` or `case`, or select among all branches'."""
-        which, regions = operands[0], op.regions()
+        which, regions = op.operands[0], op.regions()
         if op.name == "if":
             # An `if` names the true branch first.
             regions.reverse()
         if isinstance(which, np.ndarray):
             index = int(which)
             inside = 0 <= index < len(regions)
-            return self.region(regions[index if inside else -1], [], values)
-        made = [self.region(r, [], values) for r in regions]
+            return self.region(regions[index if inside else -1], [], op.values)
+        made = [self.region(r, [], op.values) for r in regions]
         site = self.site(op)
         which = self.one(site, [which], lambda b, lift: b.convert(lift(0), np.dtype(np.int32)))
         return self.selected(site, which, made)

@@ -1,6 +1,6 @@
 """One StableHLO operation: its attributes as Python data, by the names that jaxprs give them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,16 @@ class StablehloOp(Mapping[str, Any]):
 
     attributes: with the regions, whose names are `region 0`, `region 1`; looking one up counts as
         reading it.
+    operands: and of what regions around it define `values`, where it is imported.
     """
 
-    def __init__(self, operation: ir.Operation) -> None:
+    def __init__(
+        self, operation: ir.Operation, operands: Sequence[Any] = (),
+        values: Mapping[Any, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.operation = operation
+        self.operands = operands
+        self.values = values or {}
         entries: dict[str, Any] = {n: operation.attributes[n] for n in operation.attributes}
         entries |= {f"region {i}": r for i, r in enumerate(operation.regions)}
         self.attributes = Stated(entries, "attribute", IGNORED, _is_annotation)

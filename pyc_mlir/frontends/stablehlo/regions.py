@@ -53,22 +53,20 @@ def _known_combiner(op: StablehloOp) -> str:
     return found
 
 
-def reduce(
-    state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
-) -> Sequence[Any]:
+def reduce(state: Any, op: StablehloOp) -> Sequence[Any]:
     """Reduce whole dimensions; a pair of operands becomes argmax or argmin."""
-    axes, half = op["dimensions"], len(operands) // 2
+    axes, half = op["dimensions"], len(op.operands) // 2
     if half == 2:
-        return _arg_extreme(state, op, operands, axes)
+        return _arg_extreme(state, op, axes)
     if half != 1:
         raise unsupported(f"a reduction of {half} operands at once: expected one")
     name = _known_combiner(op)
 
     def apply(b: Any, lift: Any) -> Any:
         out = reduction.reduce(b, lift(0), name, axes)
-        return _with_start(b, out, name, operands[1], lift)
+        return _with_start(b, out, name, op.operands[1], lift)
 
-    return (state.one(state.site(op), operands, apply),)
+    return (state.one(state.site(op), op.operands, apply),)
 
 
 def _with_start(b: Any, out: Any, name: str, start: Any, lift: Any) -> Any:
@@ -79,9 +77,7 @@ def _with_start(b: Any, out: Any, name: str, start: Any, lift: Any) -> Any:
     return POINTWISE[name](b, out, lift(1))
 
 
-def _arg_extreme(
-    state: Any, op: StablehloOp, operands: Sequence[Any], axes: Sequence[int]
-) -> Sequence[Any]:
+def _arg_extreme(state: Any, op: StablehloOp, axes: Sequence[int]) -> Sequence[Any]:
     """(extreme, its first index): operand 1 counts along the axis, the region keeps the better."""
     largest = _keeps(state, op)
     if largest is None or len(axes) != 1:
@@ -98,8 +94,8 @@ def _arg_extreme(
         return reduction.arg_extreme(b, lift(0), axis, largest, index_type)
 
     return [
-        state.one(state.site(op), operands[:1], value),
-        state.one(state.site(op), operands[:1], index),
+        state.one(state.site(op), op.operands[:1], value),
+        state.one(state.site(op), op.operands[:1], index),
     ]
 
 
@@ -131,30 +127,26 @@ def _keeps(state: Any, op: StablehloOp) -> bool | None:
     return False if (one, two) == ((0, 0), (0, 1)) else None
 
 
-def reduce_window(
-    state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
-) -> Sequence[Any]:
+def reduce_window(state: Any, op: StablehloOp) -> Sequence[Any]:
     """Reduce windows."""
-    if len(operands) != 2:
+    if len(op.operands) != 2:
         raise unsupported("windows over several operands at once: expected one")
     name = _known_combiner(op)
     window = window_of(op)
 
     def apply(b: Any, lift: Any) -> Any:
         out = reduction.reduce_window(b, lift(0), name, window)
-        return _with_start(b, out, name, operands[1], lift)
+        return _with_start(b, out, name, op.operands[1], lift)
 
-    return (state.one(state.site(op), operands, apply),)
+    return (state.one(state.site(op), op.operands, apply),)
 
 
-def select_and_scatter(
-    state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
-) -> Sequence[Any]:
+def select_and_scatter(state: Any, op: StablehloOp) -> Sequence[Any]:
     """Build the gradient of pooling from x, the gradient, and 0."""
     select, combine = op.regions()
     larger = state.probe(select, [np.array(v, op.type().dtype) for v in (2, 1)])
     tie = state.probe(select, [np.array(1, op.type().dtype)] * 2)
-    start = operands[2]
+    start = op.operands[2]
     if combiner(combine) != "add" or not (isinstance(start, np.ndarray) and start == 0):
         raise unsupported("select_and_scatter: expected a sum that begins with 0")
     if not all(isinstance(v[0], np.ndarray) for v in (larger, tie)) or not tie[0]:
@@ -165,14 +157,12 @@ def select_and_scatter(
             b, lift(1), lift(0), window_of(op), largest=bool(larger[0])
         )
 
-    return (state.one(state.site(op), operands, apply),)
+    return (state.one(state.site(op), op.operands, apply),)
 
 
-def scatter_(
-    state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
-) -> Sequence[Any]:
+def scatter_(state: Any, op: StablehloOp) -> Sequence[Any]:
     """Combine the updates with x at computed places; updates outside are dropped."""
-    if len(operands) != 3:
+    if len(op.operands) != 3:
         raise unsupported("a scatter of several operands at once: expected one")
     name = combiner(op.region(0))
     if name is None:
@@ -188,24 +178,22 @@ def scatter_(
 
     def apply(b: Any, lift: Any) -> Any:
         indices = with_vector_last(b, lift(1), d.index_vector_dim)
-        given = [operands[0], indices, operands[2]]
+        given = [op.operands[0], indices, op.operands[2]]
         return scatter(Call(b, given, lambda i: indices if i == 1 else lift(i)), dims, name)
 
-    return (state.one(state.site(op), operands, apply),)
+    return (state.one(state.site(op), op.operands, apply),)
 
 
-def sort_(
-    state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
-) -> Sequence[Any]:
+def sort_(state: Any, op: StablehloOp) -> Sequence[Any]:
     """Sort the operands by the first one: the region compares its first two arguments."""
     descending, total = _direction(state, op)
     axis = op.get("dimension", -1) % op.type().rank
 
     def apply(b: Any, lift: Any) -> Any:
-        given = [lift(i) for i in range(len(operands))]
+        given = [lift(i) for i in range(len(op.operands))]
         return sort(b, given, axis, descending=descending, total=total)
 
-    return state.importer.node(state.site(op), operands, apply)
+    return state.importer.node(state.site(op), op.operands, apply)
 
 
 def _direction(state: Any, op: StablehloOp) -> tuple[bool, bool]:

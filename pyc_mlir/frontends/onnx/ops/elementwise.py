@@ -89,10 +89,6 @@ def _hard_sigmoid(b: Any, x: Any, alpha: float, beta: float) -> Any:
     return b.clip(line, b.scalar(0, x), b.scalar(1, x))
 
 
-def _swish(b: Any, x: Any, alpha: float) -> Any:
-    return b.silu(x) if alpha == 1.0 else b.mul(x, b.sigmoid(b.mul(x, b.scalar(alpha, x))))
-
-
 _COMPOSED = {name: getattr(functions, name.lower()) for name in _FUNCTIONS}
 _ANGLES = {name: getattr(angles, name.lower()) for name in ("Atan", "Asin", "Acos")}
 formulas({
@@ -109,7 +105,8 @@ formulas({
                  (b.shift_left if direction == "LEFT" else b.shift_right)(x, y)),
     "Gelu": ("pyc.gelu, exact or with tanh.",
              lambda b, x, *, approximate="none": b.gelu(x, approximate=approximate)),
-    "Swish": ("out = x * sigmoid(alpha x).", lambda b, x, *, alpha=1.0: _swish(b, x, alpha)),
+    "Swish": ("out = x * sigmoid(alpha x).", lambda b, x, *, alpha=1.0: b.silu(x)
+              if alpha == 1.0 else b.mul(x, b.sigmoid(b.mul(x, b.scalar(alpha, x))))),
     "LeakyRelu": ("out = alpha * x where x < 0, else x.",
                   lambda b, x, *, alpha=0.01: leaky(b, x, alpha)),
     "PRelu": ("out = slope * x where x < 0, else x.",
