@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from pyc_mlir.artifact.account import Account
-from pyc_mlir.lab.simulation.estimate import Here
+from pyc_mlir.lab.simulation.estimate import ExecutionContext
 from pyc_mlir.lab.simulation.program import PricedProgram, PricedSite
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.choices import Site
@@ -23,7 +23,7 @@ WORK, CALL = "kernel", "call"
 # What a call takes that computes next to nothing: its workload.
 NOTHING = "call of nothing"
 # Rows of one machine and toolchain: which ones, the report's environment says.
-HERE = Here("here", "here")
+HERE = ExecutionContext("here", "here")
 
 
 @dataclass(frozen=True)
