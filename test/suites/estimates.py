@@ -32,7 +32,7 @@ from pyc_mlir.pipelines.target.target import Target
 WORK, CALLED = "kernel", "call"
 NOTHING = "call of nothing"
 # Rows of one machine and toolchain: which ones, the report's environment says.
-HERE = Here("here", "here")
+HERE = ExecutionContext("here", "here")
 ROWS_KNOWN, ROWS_UNKNOWN = "its rows known", "no row of its works known"
 # Pairs closer than that are no question of which is quicker.
 APART = 0.05

@@ -34,7 +34,13 @@ from pyc_mlir.lab.evidence.rows import (
     Verdict,
 )
 from pyc_mlir.lab.lanes.baselines import freeze, rows_of, versions
-from pyc_mlir.lab.lanes.promotion import Standing, Wanted, promote, standing, state_of
+from pyc_mlir.lab.lanes.promotion import (
+    PromotionStatus,
+    Wanted,
+    promote,
+    promotion_status,
+    state_of,
+)
 from pyc_mlir.lab.lanes.rule import NEW_DEFAULT, SWAP, RecipeLimits
 from pyc_mlir.measure.environment import Environments, current_place
 from pyc_mlir.measure.records import Report
@@ -143,7 +149,7 @@ def _print_outlook(
 ) -> None:
     """Print the obstacles between a recipe and the end of a lane."""
     try:
-        now = standing(store, candidate, where, Wanted(lane))
+        now = promotion_status(store, candidate, where, Wanted(lane))
     except PycError as error:
         print(f"  {lane}: {error.message}")
         return
@@ -157,7 +163,7 @@ def _print_outlook(
         print(f"  {line}")
 
 
-def _conditions(now: Standing) -> Iterator[str]:
+def _conditions(now: PromotionStatus) -> Iterator[str]:
     """Yield each step of a lane with its conditions, one a line."""
     for assessment in now.assessments:
         yield f"  {assessment.state}: {'met' if assessment.met else 'not met'}"

@@ -38,7 +38,7 @@ def run_tune(url: str, flags: argparse.Namespace) -> int:
     """Tune a model and report the gain."""
     ranges = dict(read_range(text) for text in flags.dim)
     options = CompileOptions(target=flags.target, dims=ranges or None)
-    return _told(
+    return _print_result(
         tune(
             read_model(flags.model, sys.stdin.buffer),
             budget=flags.budget,
@@ -79,7 +79,7 @@ def run_resume(url: str, flags: argparse.Namespace) -> int:
     )
     if result.study_id != study.id:
         print(f"the model, the toolchain or the machine changed: a new study, not {study.id[:16]}")
-    return _told(result, flags.db)
+    return _print_result(result, flags.db)
 
 
 def run_worker(url: str, flags: argparse.Namespace) -> int:
@@ -127,7 +127,7 @@ def _workers(count: int) -> int:
     return count
 
 
-def _told(result: StudyResult, db: str | None) -> int:
+def _print_result(result: StudyResult, db: str | None) -> int:
     print("".join(result_lines(result, f" --db {db}" if db else "")), end="")
     return cli.INTERRUPTED if result.left == "interrupted" else cli.OK
 

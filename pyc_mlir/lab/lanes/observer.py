@@ -124,7 +124,7 @@ class ServiceLanes:
         self._work.put(lambda: self._fault(route, arm, why))
 
     def changed(self, event: SelectorEvent) -> None:
-        """Keep what was learned; the baseline of an arm that goes on though slower begins anew."""
+        """Keep what was learned; an arm that became slower and goes on gets a new baseline."""
         if event.kind in (REBASED, DRIFTED):
             key = event.before, f"{event.route}, {event.context}"
             self._open.pop(key, None)

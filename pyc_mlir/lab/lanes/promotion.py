@@ -1,6 +1,6 @@
 """Take a recipe through the states of a lane as far as its measurements allow, and back.
 
-    promote(store, candidate, place, Wanted("stable"), by)  # a Standing, or PycError (NOT_PROMOTED)
+    promote(store, candidate, place, Wanted("stable"), by)   # or PycError (NOT_PROMOTED)
     store.rollback(candidate.id, scope, lane)
 
 `case_of` reads a candidate and its incumbent from the database. Times of two implementations are
@@ -234,7 +234,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Standing:
+class PromotionStatus:
     """The state of a recipe in a lane, and the conditions of each step."""
 
     case: PromotionCase
@@ -244,13 +244,13 @@ class Standing:
     judged: Mapping[str, Judgement]
 
 
-def standing(
+def promotion_status(
     store: EvidenceStore,
     candidate: Implementation,
     place: Environments,
     wanted: Wanted,
     look: bool = False,
-) -> Standing:
+) -> PromotionStatus:
     """Return what stands between a recipe and the end of a lane.
 
     look: make the verdict, which spends error, if there are enough measurements; else only one
@@ -265,7 +265,7 @@ def standing(
     case = case_of(store, candidate, against, scope)
     judged = verdicts(case) if measured_enough(case) and (look or case.looked) else {}
     steps = tuple(assess(case, wanted.lane, judged, wanted.least, wanted.limits))
-    return Standing(
+    return PromotionStatus(
         case, wanted.lane, state_of(store, candidate.id, scope, wanted.lane), steps, judged
     )
 
@@ -329,14 +329,14 @@ def suspend_others(store: EvidenceStore, place: Environments, by: str) -> list[R
 
 def promote(
     store: EvidenceStore, candidate: Implementation, place: Environments, wanted: Wanted, by: str
-) -> Standing:
+) -> PromotionStatus:
     """Take a recipe as far as its measurements allow.
 
     Raises PycError: NOT_PROMOTED with the conditions that fail where that is not the end of the
-    lane (the steps before it are kept), BAD_ARGUMENT as `standing`.
+    lane (the steps before it are kept), BAD_ARGUMENT as `promotion_status`.
     """
     suspend_others(store, place, by)
-    now = standing(store, candidate, place, wanted, look=True)
+    now = promotion_status(store, candidate, place, wanted, look=True)
     scope = now.case.scope
     if now.case.faults and now.state != QUARANTINED:
         quarantine(store, candidate.id, scope.toolchain, now.case.faults[-1], by)
@@ -352,7 +352,7 @@ def promote(
     failing = missing(now.assessments)
     if failing:
         raise _refused(candidate, wanted, [str(f) for f in failing])
-    return standing(store, candidate, place, wanted)
+    return promotion_status(store, candidate, place, wanted)
 
 
 def quarantine(store: EvidenceStore, impl_id: str, toolchain: str, reason: str, by: str) -> None:
@@ -365,7 +365,7 @@ def quarantine(store: EvidenceStore, impl_id: str, toolchain: str, reason: str, 
         store.transition(impl_id, scope, lane, QUARANTINED, by, reason)
 
 
-def _steps(now: Standing, wanted: Wanted) -> list[StateStep]:
+def _steps(now: PromotionStatus, wanted: Wanted) -> list[StateStep]:
     """Return the steps from the present state whose conditions, and those of all before, hold."""
     done = {NEW: 0, RETIRED: 0, SUSPENDED: STEPS.index(MEASURED)}
     start = done.get(now.state, STEPS.index(now.state) + 1 if now.state in STEPS else 0)

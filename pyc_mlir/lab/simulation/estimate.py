@@ -15,7 +15,7 @@ MEASURED, PREDICTED = "measured", "predicted"
 
 
 @dataclass(frozen=True)
-class Here:
+class ExecutionContext:
     """Whose rows are answers: hashes of hardware and toolchain, and the threads of a call."""
 
     hardware: str = ""

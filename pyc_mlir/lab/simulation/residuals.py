@@ -100,7 +100,7 @@ class Residuals:
         return Residuals(tuple(sorted(set(rows))))
 
     def without(self, subjects: Iterable[str]) -> "Residuals":
-        """Return those of other subjects: what is known when these are left out."""
+        """Return the residuals of all other subjects, to leave these out of a test."""
         left_out = set(subjects)
         return Residuals(tuple(r for r in self.rows if r.subject not in left_out))
 

@@ -36,7 +36,7 @@ from pyc_mlir.lab.simulation.estimate import (
     MEASURED,
     PREDICTED,
     Estimate,
-    Here,
+    ExecutionContext,
     Overheads,
     Price,
     SiteEstimate,
@@ -72,7 +72,7 @@ class Simulator:
 
     program: PricedProgram
     wisdom: Wisdom = field(default_factory=Wisdom)
-    here: Here = field(default_factory=Here)
+    here: ExecutionContext = field(default_factory=ExecutionContext)
     residuals: Residuals = field(default_factory=Residuals)
     overheads: Overheads = field(default_factory=Overheads)
     coverage: float = COVERAGE
@@ -87,7 +87,7 @@ class Simulator:
         """Return a simulator for this machine and toolchain. Raises as `priced`."""
         place = current_place()
         numbers = program if isinstance(program, PricedProgram) else priced(program)
-        here = Here(place.hardware, place.toolchain, threads)
+        here = ExecutionContext(place.hardware, place.toolchain, threads)
         residuals = residuals or Residuals()
         overheads = Overheads(
             residuals.call_seconds(here.environment),

@@ -5,7 +5,7 @@
 In each session fresh processes call a matrix product and a softmax, compiled by PyC, in interleaved
 rounds: A and again A (which differ in nothing), B with 5 % and C with 10 % more calls in a sample.
 Verdicts on A against A show how often noise is called a difference, those on B and C how often
-differences of this size are found (`pyc_mlir/lab/tune/verdict.py`).
+differences of this size are found (`pyc_mlir/runtime/selection/verdict.py`).
 """
 
 import tempfile

@@ -84,7 +84,7 @@ def work_once(job: TrialJob) -> bool:
     Raises PycError (BAD_ARGUMENT) on a machine that is not like the study's.
     """
     if isinstance(job.measurer, LocalMeasurer):
-        require_alike(job.place, here())
+        require_same_environment(job.place, here())
     store = _opened(job.url, os.getpid())
     # A name that no other worker has.
     owner = f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"
@@ -100,7 +100,7 @@ def here() -> Environments:
     return current_place("local-sync", 1, ALLOCATOR)
 
 
-def require_alike(study: Environments, own: Environments) -> None:
+def require_same_environment(study: Environments, own: Environments) -> None:
     """Raise PycError (BAD_ARGUMENT) unless numbers of one place decide at the other."""
     for part in ("hardware", "toolchain", "context"):
         theirs, ours = getattr(study, part), getattr(own, part)

@@ -73,58 +73,67 @@ class ChoiceSpace(KnobSpace):
     their defaults. A step changes one knob of the alternative, or takes another one's default.
     """
 
-    ways: tuple[SiteAlternative, ...] = ()
+    alternatives: tuple[SiteAlternative, ...] = ()
 
     @staticmethod
-    def of(ways: Sequence[SiteAlternative]) -> "ChoiceSpace":
+    def of(alternatives: Sequence[SiteAlternative]) -> "ChoiceSpace":
         """Return the space of these alternatives, the first one's default being the incumbent."""
-        axes = [Knob(ALTERNATIVE, tuple(way.name for way in ways))]
-        for way in ways:
-            axes += (Knob(f"{way.name}.{a.name}", a.values) for a in _axes(way))
-        made = ChoiceSpace(tuple(axes), ways=tuple(ways))
+        axes = [Knob(ALTERNATIVE, tuple(alternative.name for alternative in alternatives))]
+        for alternative in alternatives:
+            axes += (Knob(f"{alternative.name}.{a.name}", a.values) for a in _axes(alternative))
+        made = ChoiceSpace(tuple(axes), alternatives=tuple(alternatives))
         object.__setattr__(made, "is_legal", made._holds)
         return made
 
     def place(self, config: Config) -> tuple[SiteAlternative, Config]:
         """Return the alternative of a configuration, and that of its own knobs."""
-        return self.ways[config[0]], config[self._slices[config[0]]]
+        return self.alternatives[config[0]], config[self._slices[config[0]]]
 
-    def at(self, way: int, knobs: Config) -> Config:
+    def at(self, alternative: int, knobs: Config) -> Config:
         """Return the configuration of an alternative with these knobs."""
-        parts = [w.default if n != way else knobs for n, w in enumerate(self.ways)]
-        return (way, *(index for part in parts for index in part))
+        parts = [w.default if n != alternative else knobs for n, w in enumerate(self.alternatives)]
+        return (alternative, *(index for part in parts for index in part))
 
     @property
     def defaults(self) -> tuple[Config, ...]:
         """Each alternative with the knobs that its name means, in order."""
-        return tuple(self.at(n, way.default) for n, way in enumerate(self.ways))
+        return tuple(
+            self.at(n, alternative.default) for n, alternative in enumerate(self.alternatives)
+        )
 
     @cached_property
     def size(self) -> int:
         """An upper bound on the number of choices: the product of knobs, over alternatives."""
-        return sum(1 if way.space is None else way.space.combinations for way in self.ways)
+        return sum(
+            1 if alternative.space is None else alternative.space.combinations
+            for alternative in self.alternatives
+        )
 
     def sample(self, rng: np.random.Generator) -> Config:
         """Draw a random choice: of few any one, of many an alternative first and then its knobs."""
         if self._listed is not None:
             return self._listed[int(rng.integers(len(self._listed)))]
         number = int(np.searchsorted(self._shares, rng.random()))
-        space = self.ways[number].space
+        space = self.alternatives[number].space
         return self.at(number, () if space is None else space.sample(rng))
 
     def neighbours(self, config: Config) -> Iterator[Config]:
         """Yield the choices with one knob changed, or another alternative at its default."""
-        way, knobs = self.place(config)
+        alternative, knobs = self.place(config)
         yield from (c for n, c in enumerate(self.defaults) if n != config[0])
-        if way.space is not None:
-            yield from (self.at(config[0], other) for other in way.space.neighbours(knobs))
+        if alternative.space is not None:
+            yield from (self.at(config[0], other) for other in alternative.space.neighbours(knobs))
 
     def every(self) -> Iterator[Config]:
         """Yield all legal choices, an alternative after the other, its default first."""
-        for number, way in enumerate(self.ways):
-            yield self.at(number, way.default)
-            for knobs in product(*(range(len(axis.values)) for axis in _axes(way))):
-                if knobs != way.default and way.space is not None and way.space.is_legal(knobs):
+        for number, alternative in enumerate(self.alternatives):
+            yield self.at(number, alternative.default)
+            for knobs in product(*(range(len(axis.values)) for axis in _axes(alternative))):
+                if (
+                    knobs != alternative.default
+                    and alternative.space is not None
+                    and alternative.space.is_legal(knobs)
+                ):
                     yield self.at(number, knobs)
 
     @cached_property
@@ -137,23 +146,23 @@ class ChoiceSpace(KnobSpace):
 
         By the logarithms of their sizes: beside one of millions a small one would not be drawn.
         """
-        sizes = [1 if w.space is None else w.space.combinations for w in self.ways]
+        sizes = [1 if w.space is None else w.space.combinations for w in self.alternatives]
         ends = np.cumsum([1 + log2(size) for size in sizes])
         return ends / ends[-1]
 
     @cached_property
     def _slices(self) -> list[slice]:
-        ends = np.cumsum([1, *(len(_axes(way)) for way in self.ways)])
+        ends = np.cumsum([1, *(len(_axes(alternative)) for alternative in self.alternatives)])
         return [slice(int(a), int(b)) for a, b in pairwise(ends)]
 
     def _holds(self, config: Config) -> bool:
-        way, knobs = self.place(config)
-        legal = way.space is None or way.space.is_legal(knobs)
+        alternative, knobs = self.place(config)
+        legal = alternative.space is None or alternative.space.is_legal(knobs)
         return legal and self.at(config[0], knobs) == config
 
 
-def _axes(way: SiteAlternative) -> tuple[Knob, ...]:
-    return () if way.space is None else way.space.axes
+def _axes(alternative: SiteAlternative) -> tuple[Knob, ...]:
+    return () if alternative.space is None else alternative.space.axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,15 +186,15 @@ class TunedWork:
 
     def choice(self, config: Config) -> str:
         """Return the name of a configuration, as recipes and wisdom have it."""
-        way, knobs = self.space.place(config)
-        return way.choice(knobs)
+        alternative, knobs = self.space.place(config)
+        return alternative.choice(knobs)
 
     def config(self, choice: str) -> Config | None:
         """Return the configuration that a choice names; None if this space lacks it."""
         name, label = split_variant(choice)
-        for number, way in enumerate(self.space.ways):
-            if way.name == name:
-                knobs = way.knobs(label)
+        for number, alternative in enumerate(self.space.alternatives):
+            if alternative.name == name:
+                knobs = alternative.knobs(label)
                 return None if knobs is None else self.space.at(number, knobs)
         return None
 
@@ -211,7 +220,7 @@ class TunedWork:
     @property
     def names(self) -> tuple[str, ...]:
         """The alternatives, each with the knobs that its name means."""
-        return tuple(way.name for way in self.space.ways)
+        return tuple(alternative.name for alternative in self.space.alternatives)
 
     @property
     def ops(self) -> str:

@@ -353,14 +353,16 @@ class Selector:
         for c in changes:
             route.left = 0
             arms = route.arms[c.before], route.arms[c.after]
-            self._told(SelectorEvent(route.name, context, c.kind, *arms, c.why, dict(c.numbers)))
+            self._record_event(
+                SelectorEvent(route.name, context, c.kind, *arms, c.why, dict(c.numbers))
+            )
         if changes and self._path is not None:
             self.save(self._path)
 
     def _ignored(self, route: str, why: str) -> None:
-        self._told(SelectorEvent(route, QUIET, "ignored", "", "", f"{self._path}{why}", {}))
+        self._record_event(SelectorEvent(route, QUIET, "ignored", "", "", f"{self._path}{why}", {}))
 
-    def _told(self, event: SelectorEvent) -> None:
+    def _record_event(self, event: SelectorEvent) -> None:
         self._events.append(event)
         if self._report is not None:
             self._report(event)

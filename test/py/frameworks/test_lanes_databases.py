@@ -25,7 +25,7 @@ from pyc_mlir.lab.evidence.rows import (
     Verdict,
 )
 from pyc_mlir.lab.lanes.baselines import freeze, reports_of, rows_of
-from pyc_mlir.lab.lanes.promotion import Wanted, promote, quarantined, standing, state_of
+from pyc_mlir.lab.lanes.promotion import Wanted, promote, promotion_status, quarantined, state_of
 from pyc_mlir.lab.lanes.rule import RecipeLimits
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
@@ -186,10 +186,10 @@ def test_looks_spend_the_error_and_equal_looks_are_one(store, bench):
     bench.session(1.0)
     refused(store)
     assert {v.alpha for v in store.find(Verdict)} == {ALPHA / 2, ALPHA / 6}
-    assert standing(store, BETTER, HERE, Wanted()).case.looked
+    assert promotion_status(store, BETTER, HERE, Wanted()).case.looked
     # More processes of the same sessions are another look.
     bench.session(1.0)
-    assert not standing(store, BETTER, HERE, Wanted()).case.looked
+    assert not promotion_status(store, BETTER, HERE, Wanted()).case.looked
 
 
 def test_one_promotion_a_day(store, bench, clock):
@@ -277,7 +277,9 @@ def test_a_lane_exports_what_is_in_use_and_what_it_was_compared_with(store, benc
     promote(store, BETTER, HERE, Wanted(), "test")
     assert export_wisdom(store, lane=STABLE) == everything
     assert {r.choice for r in everything.rows} >= {NO_RECIPE}
-    store.rollback(BETTER.id, standing(store, BETTER, HERE, Wanted()).case.scope, STABLE, "test")
+    store.rollback(
+        BETTER.id, promotion_status(store, BETTER, HERE, Wanted()).case.scope, STABLE, "test"
+    )
     path = tmp_path / "wisdom.json"
     assert pyc_tune.main(["--db", store.url, "export", str(path), "--lane", STABLE]) == 0
     assert not Wisdom.load(path).rows

@@ -28,7 +28,7 @@ from pyc_mlir.lab.evidence.database.upkeep import problems
 from pyc_mlir.lab.evidence.rows import MEASURED, QUARANTINED, Study, Trace, Verdict
 from pyc_mlir.lab.tune.study import StudyBudget, TrialStage, asked_of
 from pyc_mlir.lab.tune.tuner import run_study
-from pyc_mlir.lab.tune.workers import require_alike, work_once
+from pyc_mlir.lab.tune.workers import require_same_environment, work_once
 from pyc_mlir.measure.environment import Environments
 
 WORKS = tuple(map(work, range(3)))
@@ -178,8 +178,8 @@ def test_a_machine_that_is_not_alike_measures_nothing():
         other = replace(place, **{part: {"other": 1}})
         name = part.removesuffix("_facts")
         with pytest.raises(PycError, match=f"expected a machine with the study's {name}"):
-            require_alike(place, other)
-    require_alike(place, replace(place, machine="another of the kind"))
+            require_same_environment(place, other)
+    require_same_environment(place, replace(place, machine="another of the kind"))
 
 
 def test_a_time_limit_leaves_half_for_ranking_again(url):

@@ -79,7 +79,7 @@ def test_the_works_of_a_program(program):
     assert len(program.works) == 2
     for work in program.works:
         assert work.incumbent.startswith("gemm:matmul")
-        assert [w.name for w in work.space.ways] == [work.incumbent, "iree"]
+        assert [w.name for w in work.space.alternatives] == [work.incumbent, "iree"]
         assert work.space.size > 100 and work.seconds > 0
         assert all(site.startswith("pyc-select-kernels:") for site in work.sites)
         assert work.choice(work.first[0]) == work.incumbent
