@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from pyc_mlir.api import build
-from pyc_mlir.compilation.build import FUSION_SITE as SITE
-from pyc_mlir.compilation.build import SETTINGS
+from pyc_mlir.compilation.build import FUSION_SITE, SETTINGS
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
@@ -55,7 +54,7 @@ def iree_flags(workload: BenchWorkload) -> tuple[str, ...]:
     """Return IREE's flags of a PyC compile, with the fusion setting that the workload ends with."""
     options = make_options()
     decisions = build(workload.source, workload.inputs, options).decisions
-    fusion = next((SETTINGS[d.chosen] for d in decisions if d.site.pass_name == SITE), ())
+    fusion = next((SETTINGS[d.chosen] for d in decisions if d.site.pass_name == FUSION_SITE), ())
     return (*DEFAULT_FLAGS, *options.target.flags, *fusion)
 
 
