@@ -181,7 +181,8 @@ class Policy:
 
     planner_modes: the memory planner's modes whose plans it wants to be offered. co_selects: under
     a budget that its choices miss, kernels and parts are chosen together. prepares: it looks at
-    the whole program before that is compiled. wisdom: the rows that it goes by, if any.
+    the whole program before that is compiled: it has a `prepare` of its own. wisdom: the rows that
+    it goes by, if any.
     """
 
     name: str
@@ -189,6 +190,9 @@ class Policy:
     co_selects: bool = False
     prepares: bool = False
     wisdom: Measurements | None = None
+
+    def __init_subclass__(cls) -> None:
+        cls.prepares = cls.prepare is not Policy.prepare
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
         """Return the name of one alternative: the first, since passes list the best one first."""

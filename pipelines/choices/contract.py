@@ -251,14 +251,10 @@ def conflict(first: str, second: str, why: str) -> PycError:
     )
 
 
-# The report of a contract: the status of each clause, with a code and the evidence.
+# The report of a contract; what was measured stands apart, so that the rest is deterministic:
 #
 #     memory_budget_bytes   proven    1048576: needs 401408 bytes
 #     max_error             sampled 2 of 2   0.001: greatest error 0.03 of what is allowed
-#
-# Comes in: clauses as the compile and the runs judge them; goes out: plain data for the manifest,
-# `Program.stats()` and the tools. What was measured stands apart, so that the rest is
-# deterministic.
 
 
 class Status(Enum):

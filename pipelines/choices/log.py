@@ -173,10 +173,6 @@ def load_recipe(path: str | Path) -> Recipe:
 #      "by": "explore", "grounds": {"pyc-fuse:...": [{"kind": "estimated-seconds", ...}]},
 #      "estimate": {"seconds": 8.9e-06, "lo": ..., "hi": ..., "bytes": 65536, "exact": true},
 #      "evidence": "wisdom@4f1c..."}
-#
-# Comes in: what a search found. Goes out: canonical JSON: reading and writing it again gives the
-# same bytes. `compile(recipe="recipe.json")` takes it like a log. The layout is `RecipeFile`'s
-# fields.
 
 _BEGINNING = b'"kind": "pyc-recipe"'
 

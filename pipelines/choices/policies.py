@@ -45,19 +45,6 @@ class Preset(Policy):
     planner_modes: tuple[str, ...]
 
 
-# The policy `fastest`: measured seconds where wisdom has them, else predicted ones.
-#
-# Passes list alternatives by predicted seconds, best first. Where wisdom has rows of this hardware
-# and this toolchain, the quickest measured alternative takes the first one's place, if it is
-# measured to be quicker beyond both intervals, in `MIN_SESSIONS` sessions and `MIN_PROCESSES`
-# processes at least: five values of one kind all lie below five others of that kind in 1 of 252
-# orders. A wrong or noisy number alone thus never changes a program. Rows of other hardware or
-# toolchains are candidates to measure, never results. Every decision records which of these cases
-# applied, with the wisdom's hash.
-#
-# Where a program as a whole was measured to be faster by some recipe than by none, by the same
-# rules, that recipe answers its sites, and rows of single choices answer the others.
-
 MIN_SESSIONS, MIN_PROCESSES = 2, 5
 
 
@@ -71,7 +58,14 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Fastest(Policy):
-    """Prefers what is measured to be fastest on this hardware by this toolchain.
+    """Prefers what is measured to be fastest on this hardware by this toolchain, else predicted.
+
+    The quickest measured alternative takes the first one's place if it is quicker beyond both
+    intervals, in `MIN_SESSIONS` sessions and `MIN_PROCESSES` processes at least: five values of one
+    kind all lie below five others of that kind in 1 of 252 orders. A wrong or noisy number alone
+    thus never changes a program. Rows of other hardware or toolchains are candidates to measure,
+    never results. A recipe by which the program as a whole was measured to be faster than by none,
+    by the same rules, answers its sites.
 
     hardware, toolchain: the hashes of here. require_evidence: a kernel that nothing was measured
     for is refused. whole: the name of the recipe that the program goes by, if any.

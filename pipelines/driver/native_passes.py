@@ -1,7 +1,6 @@
 """Facts about the wheel's native passes: anchors, options, defaults, reasons for a refusal.
 
-Nothing is written down here: parsing a pass and printing it back spells its options out. Only
-the names, and the options that the printed form omits, are tables of `registry`.
+Parsing a pass and printing it back spells its options out; what that omits is in `registry`.
 """
 
 import re

@@ -263,11 +263,8 @@ def _words(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         yield word, end
 
 
-# Reproducers: a module and the pipeline that failed on it, in one file that can be rerun.
-#
-# The form is mlir-opt's: the pipeline is a string under ``{-# external_resources: {
-# mlir_reproducer: ... } #-}``, which ``pyc-opt --run-reproducer`` (and mlir-opt, when no PyC pass
-# is in it) reads back.
+# A reproducer is a module and the pipeline that failed on it, in mlir-opt's form: ``pyc-opt
+# --run-reproducer`` reads it back, and mlir-opt where no PyC pass is in it.
 
 _RESOURCES = re.compile(r"^[ \t]*\{-#.*?#-\}", re.S | re.M)
 _PIPELINE = re.compile(r'mlir_reproducer\s*:\s*\{[^{}]*?pipeline\s*:\s*"((?:[^"\\]|\\.)*)"', re.S)

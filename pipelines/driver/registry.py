@@ -117,10 +117,8 @@ def _require_pass(given: Any, where: str) -> None:
 PASSES = PassRegistry()
 
 
-# The names of the pinned wheel's passes, which its bindings can run but not list.
-#
-# Found by offering the wheel every string of its library; a test repeats that and compares.
-
+# The names of the pinned wheel's passes, which its bindings can run but not list: found by offering
+# it every string of its library, which a test repeats.
 NATIVE_PASSES = frozenset(
     """
 acc-bind-routine acc-cg-to-gpu acc-compute-lowering acc-declare-gpu-module-insertion

@@ -340,16 +340,11 @@ class _Lookup:
         )
 
 
-# Verification records of comparisons, kept beside the programs that they are of.
-#
-# A program of the cache that was compared with its samples here before need not be compared again.
-# Here means under the same runtime, on the same kind of device and CPU: the side file is named
-# after that, and the verification record in it says so once more, with the hash of program and
-# samples (verification.py). Whatever cannot be read is no verification record: the samples are
-# computed then.
-#
-# The outcome of a compile's check of itself stands there too. It holds for the entry, whose key
-# names the CPU and whether the check was on, so that a program from the cache is not checked again.
+# A program of the cache that was compared with its samples here need not be compared again. Here
+# means under the same runtime, on the same kind of device and CPU: the side file is named after
+# that, and the record in it says so once more, with the hash of program and samples. Whatever
+# cannot be read is no record. The outcome of a compile's check of itself stands there too: it holds
+# for the entry, whose key names the CPU and whether the check was on.
 
 KIND, CHECK_KIND = "verification", "self-check"
 # The entry's key says all that the outcome of a check depends on.

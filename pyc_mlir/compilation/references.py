@@ -391,17 +391,13 @@ def check_plans(
     return done
 
 
-# Compare a traced program with the function that it was made of, run by numpy.
-#
-# The numpy references judge a program from the pyc module on: a front end that records something
-# else than the function computes is right by them. So a compile gives the inputs of its samples to
-# the function itself too, and its answers are compared with those of the references, within the
-# tolerances of dialects/numerics/rounding.py; integers and booleans must be equal. What follows
-# from floats that an integer type does not hold is left out: numpy leaves it to the machine.
-#
-# The function runs once for each sample, and a second time where it disagrees: one that does not
-# repeat itself is no reference. Under `max_error`, what it does besides happens as often; a
-# self-check leaves out a function with such effects.
+# The references judge a program from the pyc module on: a front end that records something else
+# than the function computes is right by them. So a compile gives the inputs of its samples to the
+# function itself too, and compares within the tolerances of dialects/numerics/rounding.py; integers
+# and booleans must be equal. What follows from floats that an integer type does not hold is left
+# out: numpy leaves it to the machine. The function runs once for each sample, and a second time
+# where it disagrees: one that does not repeat itself is no reference. What it does besides happens
+# as often under `max_error`; a self-check leaves out a function with such effects.
 
 _BF16 = DTYPES["bf16"]
 _MESSAGE_CHARACTERS = 200

@@ -318,11 +318,6 @@ def _late(limit: float, seconds: float) -> PycError:
     )
 
 
-# One worker at work for a compile: requests are sent one after another, answers received.
-#
-# Nothing here waits: `step` takes what has come, and `wait` is one wait for all attempts of a
-# compile.
-
 # Seconds: the system counts a wait in milliseconds, of 31 bits.
 _LONGEST_WAIT = 1e6
 

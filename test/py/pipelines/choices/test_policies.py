@@ -6,13 +6,13 @@ import sys
 import pytest
 from conftest import sample
 from example_policy import Thrifty
-from policy_suite import PolicySuite
+from policy_suite import OFFERS, PolicySuite
 from stream_programs import bits, branches, layered
 
 from pyc_mlir.api import build, compile
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import Recipe
+from pyc_mlir.pipelines.choices.choices import Policy, Recipe, Site, as_policy
 from pyc_mlir.pipelines.choices.policies import BUILT_IN, load_policy, planner_modes
 from pyc_mlir.runtime.device import Device
 
@@ -131,3 +131,31 @@ def test_modes_offered_together_are_replayed_from_the_log():
     recipe = Recipe.from_log(first.decisions)
     again = build(code, None, make_options(policy=Thrifty(), recipe=recipe))
     assert (again.vmfb, again.decisions) == (first.vmfb, first.decisions)
+
+
+def test_what_an_object_lacks_is_as_in_the_base_class():
+    """A policy is any object with a name and a preference; a subclass is none the wiser."""
+
+    class Own:
+        name = "own"
+
+        def prefer(self, site, alternatives):
+            return alternatives[-1].name
+
+    class Prepares(Own):
+        def prepare(self, job, stage):
+            return "options"
+
+    class Subclass(Policy):
+        name = "subclass"
+
+        def prepare(self, job, stage):
+            return "options"
+
+    plain, prepares = as_policy(Own()), as_policy(Prepares())
+    assert plain.prefer(Site("p", "op"), OFFERS[2]) == "small" and plain.name == "own"
+    assert (plain.planner_modes, plain.variants(Site("p", "op"))) == (("balanced",), ())
+    assert not (plain.prepares or plain.co_selects or plain.wisdom)
+    assert prepares.prepares and prepares.prepare(None, None) == "options"
+    assert Subclass().prepares and as_policy(Subclass()).prepare(None, None) == "options"
+    assert plain == as_policy(plain)
