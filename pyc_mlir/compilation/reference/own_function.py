@@ -25,9 +25,9 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.numerics.rules import NUMPY_RULES
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.dialects.types import DTYPES, accumulator
+from pyc_mlir.frontends.python.recording import Effects
 from pyc_mlir.frontends.python.trace import NumpyCall, bind, by_numpy
 from pyc_mlir.frontends.sources import Function, Inputs, Loaded, Source, Trace
-from pyc_mlir.util.effects import Effects
 
 _BF16 = DTYPES["bf16"]
 _MESSAGE_CHARACTERS = 200

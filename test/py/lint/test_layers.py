@@ -47,7 +47,7 @@ FOLDERS = (
     ),
     *under("pyc_mlir/frontends", "python", "importing", "islands", "onnx/shared"),
     *under("pyc_mlir/frontends/onnx/ops", "layers", "images", "microsoft", ""),
-    *under("pyc_mlir/frontends", "onnx", "torch/shared", "torch/ops", "torch"),
+    *under("pyc_mlir/frontends", "onnx", "torch/ops", "torch"),
     *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", "linalg", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
     *under("pyc_mlir/compilation", "reference", ""),
