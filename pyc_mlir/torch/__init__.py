@@ -61,9 +61,10 @@ def __getattr__(name: str) -> Any:
             ReasonCode.MISSING_DEPENDENCY,
             f"PyTorch models: expected the package `torch`, found none; {install('torch')}",
         )
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    home = import_module(_HOMES[name])
+    # All names of the module: `backend` is the function, also after its module was imported.
+    globals().update({n: getattr(home, n) for n in _NAMES[home.__name__]})
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
