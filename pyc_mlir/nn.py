@@ -20,9 +20,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.builder import NumpyBuilder
 from pyc_mlir.dialects.types import BOOL, I64
 from pyc_mlir.frontends.python.dims import DynamicDim
-from pyc_mlir.frontends.python.indexing import is_int
 from pyc_mlir.frontends.python.numpy_movement import arange as _arange
-from pyc_mlir.frontends.python.numpy_movement import as_shape
+from pyc_mlir.frontends.python.numpy_movement import as_shape, is_int
 from pyc_mlir.frontends.python.numpy_movement import linspace as _linspace
 from pyc_mlir.frontends.python.numpy_protocol import result_dtype
 from pyc_mlir.frontends.python.source import untraceable, user_point

@@ -46,6 +46,7 @@ from pyc_mlir.dialects.numerics.uncertain import OverBudget, ReferenceBudget, in
 from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.ops.contraction import any_order
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
+from pyc_mlir.frontends.python.recording import Effects
 from pyc_mlir.frontends.python.trace import NumpyCall, bind, by_numpy
 from pyc_mlir.frontends.sources import Function, Inputs, Loaded, Source, Trace
 from pyc_mlir.iree.plain import interpreted, summed_terms
@@ -55,7 +56,6 @@ from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Entry, ResultType
 from pyc_mlir.runtime.plans import Serving
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.util.effects import Effects
 
 # Oracles: reference answers for every kind of source, and the test vectors made of them.
 #

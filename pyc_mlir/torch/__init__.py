@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyc_mlir.frontends.torch.export import TorchModel, from_torch
-    from pyc_mlir.torch.backend import backend
-    from pyc_mlir.torch.comparison import Comparison, Difference, compare
-    from pyc_mlir.torch.counts import TorchStats, reset_stats, stats
-    from pyc_mlir.torch.program import TorchProgram, compile
+    from pyc_mlir.torch.backend import TorchStats, backend, reset_stats, stats
+    from pyc_mlir.torch.program import (
+        Comparison,
+        Difference,
+        TorchProgram,
+        compare,
+        compile,
+    )
 
 __all__ = [
     "Comparison",
@@ -36,19 +40,12 @@ __all__ = [
 ]
 
 # Where each name is defined.
-_HOMES = {
-    "Comparison": "pyc_mlir.torch.comparison",
-    "Difference": "pyc_mlir.torch.comparison",
-    "TorchModel": "pyc_mlir.frontends.torch.export",
-    "TorchProgram": "pyc_mlir.torch.program",
-    "TorchStats": "pyc_mlir.torch.counts",
-    "backend": "pyc_mlir.torch.backend",
-    "compare": "pyc_mlir.torch.comparison",
-    "compile": "pyc_mlir.torch.program",
-    "from_torch": "pyc_mlir.frontends.torch.export",
-    "reset_stats": "pyc_mlir.torch.counts",
-    "stats": "pyc_mlir.torch.counts",
+_NAMES = {
+    "pyc_mlir.torch.program": ("Comparison", "Difference", "TorchProgram", "compare", "compile"),
+    "pyc_mlir.torch.backend": ("TorchStats", "backend", "reset_stats", "stats"),
+    "pyc_mlir.frontends.torch.export": ("TorchModel", "from_torch"),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
@@ -64,9 +61,10 @@ def __getattr__(name: str) -> Any:
             ReasonCode.MISSING_DEPENDENCY,
             f"PyTorch models: expected the package `torch`, found none; {install('torch')}",
         )
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    home = import_module(_HOMES[name])
+    # All names of the module: `backend` is the function, also after its module was imported.
+    globals().update({n: getattr(home, n) for n in _NAMES[home.__name__]})
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

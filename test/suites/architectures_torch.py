@@ -163,7 +163,7 @@ def _resized(args: Any, run: int) -> tuple[Any, ...]:
 
 
 def _difference(module: Any, program: Any, args: Any, kwargs: Any) -> float:
-    from pyc_mlir.torch.comparison import compare
+    from pyc_mlir.torch.program import compare
 
     return compare(module, args, kwargs, program=program).worst
 

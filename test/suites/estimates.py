@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.memory import Account
-from pyc_mlir.lab.simulation.estimate import Estimate, Overheads
+from pyc_mlir.lab.simulation.estimate import Estimate, ExecutionContext, Overheads
 from pyc_mlir.lab.simulation.program import PricedProgram, PricedSite
 from pyc_mlir.lab.simulation.residuals import CALL, PROGRAM, Residual, Residuals, family_of
 from pyc_mlir.lab.simulation.simulator import Simulator

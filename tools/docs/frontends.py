@@ -16,8 +16,8 @@ from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, NEAREST, UFUNCS
 from pyc_mlir.frontends.stablehlo.handlers import HANDLERS as STABLEHLO
 from pyc_mlir.frontends.stablehlo.regions import REGIONED
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
-from pyc_mlir.frontends.torch.shared.handler import HANDLERS as TORCH
-from pyc_mlir.frontends.torch.shared.handler import RANDOM
+from pyc_mlir.frontends.torch.ops.handler import HANDLERS as TORCH
+from pyc_mlir.frontends.torch.ops.handler import RANDOM
 from pyc_mlir.measure.records import Report
 
 # What the importer of StableHLO handles besides its table of handlers.

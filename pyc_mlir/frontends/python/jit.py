@@ -17,6 +17,8 @@ from pyc_mlir.artifact.signature import flat
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import require_plain
+from pyc_mlir.frontends.python.captures import Captures
+from pyc_mlir.frontends.python.recording import Recording
 from pyc_mlir.frontends.python.specs import (
     annotated_specs,
     is_array,
@@ -34,9 +36,7 @@ from pyc_mlir.frontends.python.trace import (
     trace_bound,
 )
 from pyc_mlir.frontends.python.tracer import TracedArray
-from pyc_mlir.util.captures import Captures
 from pyc_mlir.util.logs import JIT, logger
-from pyc_mlir.util.recording import Recording
 
 Compiler = Callable[..., Callable[..., Any]]
 # From so many on, changes of captured values are told as a warning.

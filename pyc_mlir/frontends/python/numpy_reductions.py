@@ -17,8 +17,14 @@ from pyc_mlir.dialects.types import (
     is_integer,
     is_unsigned,
 )
-from pyc_mlir.frontends.python.indexing import getitem, is_int
-from pyc_mlir.frontends.python.numpy_movement import as_axes, entries_of, first_traced, reshape
+from pyc_mlir.frontends.python.numpy_movement import (
+    as_axes,
+    entries_of,
+    first_traced,
+    getitem,
+    is_int,
+    reshape,
+)
 from pyc_mlir.frontends.python.numpy_protocol import (
     FUNCTIONS,
     Handler,
@@ -114,8 +120,8 @@ def _extremum(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArra
 
 def _range(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> Any:
     """Subtract the smallest from the greatest."""
-    ends = (_extremum(x, f"reduce_{end}", axis, keepdims) for end in ("max", "min"))
-    return np.subtract(*ends)
+    high: Any = _extremum(x, "reduce_max", axis, keepdims)
+    return np.subtract(high, _extremum(x, "reduce_min", axis, keepdims))
 
 
 def _logical(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray:

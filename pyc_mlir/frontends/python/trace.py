@@ -31,6 +31,7 @@ from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.frontends.python import numpy_movement, numpy_reductions, numpy_ufuncs  # noqa: F401  (each fills the table of handlers)
 from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.numpy_protocol import result_dtype
+from pyc_mlir.frontends.python.recording import Effects, random_states
 from pyc_mlir.frontends.python.source import Untraceable, definition_point, refused_elsewhere
 from pyc_mlir.frontends.python.specs import (
     TensorSpec,
@@ -44,7 +45,6 @@ from pyc_mlir.frontends.python.specs import (
     spec_of,
 )
 from pyc_mlir.frontends.python.tracer import TracedArray, Tracer, active
-from pyc_mlir.util.effects import Effects, random_states
 from pyc_mlir.util.logs import TRACE, logger
 
 # What breaks of a trace are counted under, by the beginning of the construct; else Python.

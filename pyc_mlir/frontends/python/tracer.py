@@ -187,7 +187,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         single = len(axes) == 1 and not isinstance(axes[0], int)
         return np.transpose(self, (axes[0] if single else axes) or None)
 
-    def flatten(self) -> "TracedArray":
+    def flatten(self) -> Any:
         """Return a copy of rank 1."""
         return np.ravel(np.copy(self))
 

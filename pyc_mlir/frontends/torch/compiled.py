@@ -23,8 +23,7 @@ from pyc_mlir.dialects.types import BOOL, DTYPES, I64
 from pyc_mlir.frontends.importing.importer import Argument
 from pyc_mlir.frontends.importing.sizes import SymbolicSize
 from pyc_mlir.frontends.torch.graph import GraphImport, Symbolic
-from pyc_mlir.frontends.torch.shared.dtypes import numpy_view
-from pyc_mlir.frontends.torch.shared.handler import RANDOM
+from pyc_mlir.frontends.torch.ops.handler import RANDOM, numpy_view
 
 # An argument that the graph's placeholders have as a number, and how a call makes its array.
 _Added = tuple[Argument, Callable[[Sequence[Any]], np.ndarray]]

@@ -8,15 +8,18 @@ are made of specs have other sizes.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.frontends.torch.decompose import decomposed
+from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
+from pyc_mlir.frontends.torch.ops.handler import HANDLERS
 
 # Sizes of examples in place of named dimensions: primes, so that no two products agree.
 _EXAMPLE_SIZES = (5, 7, 11, 13, 17, 19, 23, 29)
@@ -203,6 +206,7 @@ def _exported(
     """Export with fixed names for dimensions; where those do not fit, as torch relates them."""
     import torch  # pyright: ignore[reportMissingImports]
     from torch._dynamo.exc import UserError  # pyright: ignore[reportMissingImports]
+    from torch.utils._pytree import tree_map  # pyright: ignore[reportMissingImports]
 
     def export(shapes: Any) -> Any:
         with torch.no_grad():
@@ -216,18 +220,11 @@ def _exported(
         first = error
     except Exception as error:
         raise _failed(name, error) from error
+    automatic = tree_map(lambda d: None if d is None else torch.export.Dim.AUTO, dynamic_shapes)
     try:
-        return export(_automatic(dynamic_shapes))
+        return export(automatic)
     except Exception:  # noqa: BLE001  (the first message names the user's dimensions)
         raise _failed(name, first) from first
-
-
-def _automatic(shapes: Any) -> Any:
-    """Return the same dimensions, related as torch finds them to be."""
-    import torch  # pyright: ignore[reportMissingImports]
-    from torch.utils._pytree import tree_map  # pyright: ignore[reportMissingImports]
-
-    return tree_map(lambda leaf: None if leaf is None else torch.export.Dim.AUTO, shapes)
 
 
 def _failed(name: str, error: Exception) -> PycError:
@@ -292,3 +289,48 @@ def _key(key: Any) -> str:
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
     return str(key)
+
+
+def decomposed(program: Any) -> Any:
+    """Decompose operators without handlers of an `ExportedProgram`, as far as torch can.
+
+    Raises what torch's decompositions raise.
+    """
+    if all(_is_importable(module) for module in program.graph_module.modules()):
+        return program
+    # torch copies specs of trees by a class that it deprecates itself: nothing that users may mend.
+    warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning, "copyreg")
+    return program.run_decompositions(decompositions().copy())
+
+
+def _is_importable(module: Any) -> bool:
+    """Return whether each operator of a module's graph, if it has one, has a handler."""
+    nodes = module.graph.nodes if hasattr(module, "graph") else ()
+    called = (n.target for n in nodes if n.op == "call_function")
+    return all(
+        str(t) in HANDLERS or str(t).startswith("aten.sym_") or not hasattr(t, "_schema")
+        for t in called
+    )
+
+
+@cache
+def decompositions() -> Any:
+    """Make a table for `ExportedProgram.run_decompositions`.
+
+    torch's default table decomposes to core ATen; for operators without a handler that it keeps,
+    the decompositions of its compiler follow. Composites with a handler (attention, linear, norms)
+    are taken out of the table: written out, they are several times as many nodes.
+    """
+    import torch  # pyright: ignore[reportMissingImports]
+    from torch._decomp import (  # pyright: ignore[reportMissingImports]
+        global_decomposition_table,
+    )
+
+    table = torch.export.default_decompositions()
+    for overload, function in global_decomposition_table["post_autograd"].items():
+        if isinstance(overload, torch._ops.OpOverload) and overload not in table:
+            table[overload] = function
+    for overload in list(table):
+        if str(overload) in HANDLERS:
+            table.pop(overload)
+    return table

@@ -6,24 +6,32 @@
 
 import operator
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pyc_mlir.artifact.import_report import NODES, GraphBreak, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.import_report import NODES, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import RANGES
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.frontends.importing.builders import GraphBuilder
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
-from pyc_mlir.frontends.importing.shaping import reshape_to
-from pyc_mlir.frontends.importing.sizes import SymbolicSize
+from pyc_mlir.frontends.importing.shaping import reshape_to, take, vector
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, total
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
-from pyc_mlir.frontends.torch.shared.dtypes import numpy_view, pyc_dtype
-from pyc_mlir.frontends.torch.shared.handler import HANDLERS, RANDOM, AtenCall, Draw, Ref
-from pyc_mlir.frontends.torch.shared.symbols import Symbols
+from pyc_mlir.frontends.torch.ops.handler import (
+    HANDLERS,
+    RANDOM,
+    AtenCall,
+    Draw,
+    Ref,
+    numpy_view,
+    pyc_dtype,
+)
 
 _MAX_SIZE = 1 << 62
 UNKNOWN_OP = "no handler and no decomposition"
@@ -36,6 +44,81 @@ _CHECKS = (
 )  # fmt: skip
 # Regions of Python's context managers that change nothing of an inference.
 _REGIONS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
+
+
+class Symbols:
+    """torch's symbolic sizes (sympy expressions) as the importers' sizes, under the user's names.
+
+    A sum or product of symbols is a `SymbolicSize`. Any other expression, such as ``(s - 1)//2``,
+    is an atom of its own, named as it is written. The builder gets a function that computes it at
+    run time, and calls it only if no tensor has that dimension. names: torch's symbols (``s77``) ->
+    the user's names.
+    """
+
+    def __init__(self, names: Mapping[str, str], builder: GraphBuilder) -> None:
+        self._names = dict(names)
+        self._b = builder
+        self._known: dict[Any, Extent] = {}
+
+    def name(self, symbol: Any) -> str:
+        """Return the name of a symbol: the user's, or torch's own."""
+        return self._names.setdefault(str(symbol), str(symbol))
+
+    def extent(self, size: Any) -> Extent:
+        """Return an int, a SymInt or a sympy expression as a size."""
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr if hasattr(size, "node") else size
+        if expression not in self._known:
+            self._known[expression] = self._extent(expression)
+        return self._known[expression]
+
+    def extents(self, shape: Any) -> tuple[Extent, ...]:
+        """Return the dims of a shape."""
+        return tuple(map(self.extent, shape))
+
+    def _extent(self, expression: Any) -> Extent:
+        import sympy  # pyright: ignore[reportMissingImports]
+
+        if expression.is_Add:
+            expression = sympy.factor(expression)
+        factors = expression.as_ordered_factors() if expression.is_Mul else [expression]
+        out: Extent = 1
+        for factor in factors:
+            base, power = factor.as_base_exp()
+            if not power.is_Integer or power < 0:
+                base, power = factor, 1
+            for _ in range(int(power)):
+                out = self._factor(base) * out
+        return out
+
+    def _factor(self, expression: Any) -> Extent:
+        if expression.is_Integer:
+            return int(expression)
+        if expression.is_Symbol:
+            return SymbolicSize(1, (self.name(expression),))
+        if expression.is_Add:
+            return total(map(self.extent, expression.as_ordered_terms()))
+        import sympy  # pyright: ignore[reportMissingImports]
+
+        symbols = {s: sympy.Symbol(self.name(s)) for s in expression.free_symbols}
+        named = expression.xreplace(symbols)
+        atom = re.sub(r"\s+", "", str(named))
+        self._b.define(atom, partial(self._vector, expression))
+        return SymbolicSize(1, (atom,))
+
+    def _vector(self, expression: Any) -> Any:
+        """Return an i64 vector of that length. Raises unsupported for other functions of sizes."""
+        b, name = self._b, type(expression).__name__
+        if name == "FloorDiv":
+            numerator, divisor = expression.args
+            if divisor.is_Integer and divisor > 0:
+                whole = vector(b, self.extent(numerator))
+                return take(b, whole, 0, int(divisor) - 1, END, int(divisor))
+        raise unsupported(
+            f"the size {expression}, which no tensor has: expected sums, products and quotients "
+            "of dimensions"
+        )
 
 
 class GraphImport:
@@ -140,9 +223,10 @@ class GraphImport:
         results = node.meta["val"]
         results = list(results) if isinstance(results, (tuple, list)) else [results]
         used = {u.args[1] for u in node.users if u.target is operator.getitem}
+        _, op, overload = target.split(".")
         n = AtenCall(
-            target, call.arguments, call.metas, results, builder, call.operands, lift,
-            self.symbols.extents, frozenset(used or {0}), call.draw,
+            op, overload, call.arguments, call.metas, results, frozenset(used or {0}),
+            call.operands, call.draw, self.symbols.extents, builder, lift,
         )  # fmt: skip
         out = HANDLERS[target](n)
         outputs = out if isinstance(out, tuple) else (out,)
@@ -166,7 +250,9 @@ class GraphImport:
             d is None and not isinstance(e, SymbolicSize)
             for d, e in zip(found.shape, dims, strict=True)
         ):
-            builder.name_dims(value, _agreeing(builder.dims(value), dims))
+            # torch's sizes in place of those that the builder has no name for.
+            named = zip(builder.dims(value), dims, strict=True)
+            builder.name_dims(value, [d if isinstance(d, SymbolicSize) else f for f, d in named])
             value = reshape_to(builder, value, dims)
         known = builder.type_of(value).shape
         builder.name_dims(value, [e if d is None else d for d, e in zip(known, dims, strict=True)])
@@ -207,16 +293,14 @@ class GraphImport:
 
     def check(self) -> None:
         """Raise UnsupportedModel with all nodes that could not be imported, if there are any."""
-        if self.importer.findings:
-            raise self._refused()
-
-    def _refused(self) -> UnsupportedModel:
-        findings = tuple(_with_family(f) for f in self.importer.findings)
-        untried = len(self.importer.untried)
-        name = self.name
-        return UnsupportedModel(
-            ImportReport(self.place, NODES, name, findings, untried, flops=None, lost_flops=None)
-        )
+        findings, untried = self.importer.findings, len(self.importer.untried)
+        if findings:
+            found = tuple(replace(f, family=f.op.split(".")[0]) for f in findings)
+            raise UnsupportedModel(
+                ImportReport(
+                    self.place, NODES, self.name, found, untried, flops=None, lost_flops=None
+                )
+            )
 
 
 class Symbolic:
@@ -271,16 +355,6 @@ class _Call:
         """Return a new operand's reference."""
         self.operands.append(operand)
         return Ref(len(self.operands) - 1)
-
-
-def _agreeing(found: Sequence[Any], dims: Sequence[Any]) -> list[Any]:
-    """torch's sizes in place of those that the builder has no name for."""
-    return [d if isinstance(d, SymbolicSize) else f for f, d in zip(found, dims, strict=True)]
-
-
-def _with_family(finding: GraphBreak) -> GraphBreak:
-    family = finding.op.split(".")[0]
-    return replace(finding, family=family)
 
 
 def _called(node: Any, target: str) -> str:

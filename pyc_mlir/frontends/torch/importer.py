@@ -20,7 +20,7 @@ from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.frontends.importing.importer import Argument
 from pyc_mlir.frontends.torch.export import TorchModel
 from pyc_mlir.frontends.torch.graph import GraphImport, Symbolic
-from pyc_mlir.frontends.torch.shared.dtypes import numpy_view
+from pyc_mlir.frontends.torch.ops.handler import numpy_view
 
 
 def import_torch(

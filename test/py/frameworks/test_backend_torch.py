@@ -12,6 +12,7 @@ import pyc_mlir.api as api  # noqa: E402
 import pyc_mlir.torch as pyc_torch  # noqa: E402
 from pyc_mlir.dialects.errors import PycError  # noqa: E402
 from pyc_mlir.pipelines.choices.contract import Contract  # noqa: E402
+from pyc_mlir.util import children  # noqa: E402
 
 F = torch.nn.functional
 NO_CACHE = {"cache": False}
@@ -36,6 +37,12 @@ def compiled(module, **options):
 
 def test_the_backend_is_known_by_name():
     assert "pyc" in torch._dynamo.list_backends()
+
+
+def test_names_stand_for_functions_in_any_order():
+    """`backend` is a module too, which is imported with the first of its names."""
+    program = "import pyc_mlir.torch as t; assert callable(t.stats) and callable(t.backend)"
+    assert not children.run(children.python_command(program)).returncode
 
 
 def test_sizes_become_dynamic_and_recompiles_are_counted():

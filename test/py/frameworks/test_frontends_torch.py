@@ -111,7 +111,7 @@ def test_locations_name_the_module_and_the_users_line():
 
 def test_weights_are_not_copied():
     model = torch.nn.Linear(64, 64).eval()
-    from pyc_mlir.frontends.torch.shared.dtypes import numpy_view
+    from pyc_mlir.frontends.torch.ops.handler import numpy_view
 
     array = numpy_view(model.weight)
     assert array.ctypes.data == model.weight.data_ptr()

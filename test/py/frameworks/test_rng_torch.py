@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import pyc_mlir  # noqa: E402
 import pyc_mlir.torch as pyc_torch  # noqa: E402
 from pyc_mlir.artifact.import_report import UnsupportedModel  # noqa: E402
-from pyc_mlir.torch.calls import imported  # noqa: E402
+from pyc_mlir.torch.backend import imported  # noqa: E402
 
 F = torch.nn.functional
 COUNT = 1 << 15

@@ -12,9 +12,9 @@ import pytest
 from test_jit import oracle
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.python.captures import MOST_ARRAYS, MOST_BYTES, MOST_ELEMENTS, Captures
 from pyc_mlir.frontends.python.jit import jit
-from pyc_mlir.util.captures import MOST_ARRAYS, MOST_BYTES, MOST_ELEMENTS, Captures
-from pyc_mlir.util.recording import Recording, names_of
+from pyc_mlir.frontends.python.recording import Recording, names_of
 
 X = np.arange(4, dtype=np.float32)
 WEIGHT = np.ones(4, np.float32)

@@ -46,7 +46,7 @@ FOLDERS = (
         *("runtime/selection", "runtime", "service", "serve"),
     ),
     *under("pyc_mlir/frontends", "python", "importing", "islands", "onnx/ops"),
-    *under("pyc_mlir/frontends", "onnx", "torch/shared", "torch/ops", "torch"),
+    *under("pyc_mlir/frontends", "onnx", "torch/ops", "torch"),
     *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", "linalg", ""),
     *under("pyc_mlir/iree", "", "memory"),
     *under("pyc_mlir", "compilation"),

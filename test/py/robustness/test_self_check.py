@@ -30,13 +30,13 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.frontends.python.recording import Effects
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.pipelines.linalg.lowering import Lowering
 from pyc_mlir.tools import pyc_compile, pyc_explain
-from pyc_mlir.util.effects import Effects
 
 ON = make_options(check=True)
 X = np.ones((4, 8), np.float32)

@@ -1,7 +1,6 @@
 """The ATen operators that can be imported, a module for each family. Importing enters them all."""
 
-from pyc_mlir.frontends.torch.ops import (
-    activations,
+from pyc_mlir.frontends.torch.ops import (  # noqa: F401
     attention,
     contraction,
     convolution,
@@ -9,23 +8,7 @@ from pyc_mlir.frontends.torch.ops import (
     elementwise,
     indexing,
     movement,
-    normalization,
     pooling,
     reduction,
     scattering,
 )
-
-__all__ = [
-    "activations",
-    "attention",
-    "contraction",
-    "convolution",
-    "creation",
-    "elementwise",
-    "indexing",
-    "movement",
-    "normalization",
-    "pooling",
-    "reduction",
-    "scattering",
-]

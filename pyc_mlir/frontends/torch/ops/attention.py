@@ -9,40 +9,44 @@ from pyc_mlir.dialects.functions import sees_a_key
 from pyc_mlir.dialects.types import BOOL, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, merge, split, swap_last
-from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
+from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten
 
 
 @aten("scaled_dot_product_attention.default", "_scaled_dot_product_flash_attention_for_cpu.default",
       "_scaled_dot_product_attention_math.default")  # fmt: skip
-def attention(n: AtenCall) -> Any:
+def attention(
+    n: AtenCall, query: Any, key: Any, value: Any, *,
+    dropout_p: float = 0, scale: float | None = None, is_causal: bool = False,
+) -> Any:  # fmt: skip
     """pyc.attention; fewer key heads are repeated; a query that sees no key gets 0.
 
     torch aligns the causal triangle at the top left: query i sees keys j <= i.
     """
     b = n.b
-    if n.static("dropout_p", 0.0):
+    if dropout_p:
         n.seed()
-    query, key, value = (n.x(name) for name in ("query", "key", "value"))
     key, value = (_repeated(b, v, b.type_of(query).shape) for v in (key, value))
-    depth = b.type_of(query).shape[-1]
-    scale = n.static("scale", 1 / math.sqrt(depth) if depth else None)
-    if scale is None:
+    rank, depth = b.type_of(query).rank, b.type_of(query).shape[-1]
+    if scale is None and not depth:
         raise unsupported("a dynamic depth without `scale`: expected one of the two")
+    scale = _scale(scale, depth)
     mask = n.x("attn_mask") if n.has("attn_mask") else None
-    rank = b.type_of(query).rank
     square = b.dims(query)[-2] == b.dims(key)[-2]
-    causal = bool(n.arg("is_causal", False))
-    if causal and not square:
+    if is_causal and not square:
         ramps = b.iota_like(query, rank - 2), b.iota_like(key, rank - 2)
         rows, columns = b.reshape(ramps[0], shape=(-1, 1)), b.reshape(ramps[1], shape=(1, -1))
         mask = b.compare(columns, rows, predicate="le")
     if n.wants(1):
-        return _with_sums(b, query, key, value, mask, scale, causal and square)
+        return _with_sums(b, query, key, value, mask, scale, is_causal and square)
     masks = () if mask is None else (mask,)
-    out = b.attention(query, key, value, *masks, scale=scale, is_causal=causal and square)
-    if mask is not None and not (causal or _all_see(n)):
+    out = b.attention(query, key, value, *masks, scale=scale, is_causal=is_causal and square)
+    if mask is not None and not (is_causal or _all_see(n)):
         out = b.select(sees_a_key(b, mask), out, b.scalar(0, out))
     return out if n.op == "scaled_dot_product_attention" else (out, None)
+
+
+def _scale(given: float | None, depth: int | None) -> float:
+    return given if given is not None else 1 / math.sqrt(depth) if depth else 1.0
 
 
 def _repeated(b: Any, x: Any, query: tuple[int | None, ...]) -> Any:
@@ -50,8 +54,7 @@ def _repeated(b: Any, x: Any, query: tuple[int | None, ...]) -> Any:
     dims = b.dims(x)
     if len(dims) < 3 or dims[-3] == query[-3] or dims[-3] == 1:
         return x
-    axis, heads = len(dims) - 3, dims[-3]
-    many = query[-3]
+    axis, heads, many = len(dims) - 3, dims[-3], query[-3]
     if many is None or not isinstance(heads, int) or many % heads:
         raise unsupported(f"{many} query heads and {heads} key heads: expected a static multiple")
     apart = split(b, x, axis, (heads, 1))
@@ -99,32 +102,29 @@ def _with_sums(
     weights = b.exp(b.sub(scores, top))
     total = b.reduce_sum(weights, axes=(axis,), keepdims=True)
     safe = b.select(finite, total, b.scalar(1, total))
-    wide = b.type_of(scores).dtype
-    out = b.matmul(b.div(weights, safe), b.convert(value, wide))
+    out = b.matmul(b.div(weights, safe), b.convert(value, b.type_of(scores).dtype))
     sums = b.add(b.log(total), top)
     return b.convert(out, b.type_of(query).dtype), b.squeeze(sums, axis)
 
 
 @aten("_scaled_dot_product_flash_attention_for_cpu_backward.default")
-def attention_backward(n: AtenCall) -> Any:
+def attention_backward(
+    n: AtenCall, grad: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, *,
+    scale: float | None = None, is_causal: bool = False,
+) -> Any:  # fmt: skip
     """Build the gradients of query, key and value, from the saved log of the sums.
 
     Dao et al., "FlashAttention", 2022, appendix B: P = exp(S - L), dS = P * (dO V^T - D) with D =
     sum(dO * O).
     """
-    b = n.b
-    query, key, value, out, grad = (
-        n.x(name) for name in ("query", "key", "value", "out", "grad_out")
-    )
-    dtype = b.type_of(query).dtype
-    depth = b.type_of(query).shape[-1]
-    scale = n.static("scale", 1 / math.sqrt(depth) if depth else 1.0)
+    b, dtype = n.b, n.b.type_of(query).dtype
+    scale = _scale(scale, b.type_of(query).shape[-1])
     mask = n.x("attn_mask") if n.has("attn_mask") else None
-    scores = _scores(b, query, key, mask, scale, bool(n.arg("is_causal", False)))
+    scores = _scores(b, query, key, mask, scale, is_causal)
     wide = b.type_of(scores).dtype
     query, key, value, out, grad = (b.convert(v, wide) for v in (query, key, value, out, grad))
     axis = b.type_of(scores).rank - 1
-    sums = b.expand_dims(b.convert(n.x("logsumexp"), wide), axis)
+    sums = b.expand_dims(b.convert(logsumexp, wide), axis)
     seen = b.compare(sums, b.scalar(-np.inf, sums), predicate="gt")
     weights = b.exp(b.sub(scores, b.select(seen, sums, b.scalar(0, sums))))
     shares = b.reduce_sum(b.mul(grad, out), axes=(axis,), keepdims=True)

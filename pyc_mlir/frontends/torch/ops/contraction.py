@@ -10,40 +10,30 @@ from pyc_mlir.dialects.types import I64, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import product, reshape_to, swap_last, take, vector
 from pyc_mlir.frontends.importing.sizes import Extent
-from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten, operators
+from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten, operators, promoted
 
 
 @aten("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default", "vdot.default")
-def matmul(n: AtenCall) -> Any:
+def matmul(b: Any, x: Any, y: Any) -> Any:
     """numpy's matmul."""
-    if n.op == "bmm":
-        return n.b.matmul(n.x(), n.x("mat2"))
-    other = {"mm": "mat2", "mv": "vec", "dot": "tensor"}.get(n.op, "other")
-    return n.b.matmul(n.x(), n.x(other))
+    return b.matmul(x, y)
 
 
 @aten("linear.default")
-def linear(n: AtenCall) -> Any:
+def linear(b: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     """out = input @ weight^T + bias."""
-    weight = n.x("weight")
-    rank = n.rank("weight")
-    out = n.b.matmul(n.x("input"), swap_last(n.b, weight) if rank == 2 else weight)
-    return n.b.add(out, n.x("bias")) if n.has("bias") else out
+    matrix = b.type_of(weight).rank == 2
+    out = b.matmul(x, swap_last(b, weight) if matrix else weight)
+    return out if bias is None else b.add(out, bias)
 
 
 @aten("addmm.default", "addmv.default", "baddbmm.default", "addbmm.default")
-def addmm(n: AtenCall) -> Any:
+def addmm(n: AtenCall, *, alpha: float = 1, beta: float = 1) -> Any:
     """out = beta * self + alpha * (a @ b); addbmm adds the products of a batch."""
-    first, second = {
-        "addmm": ("mat1", "mat2"),
-        "addmv": ("mat", "vec"),
-        "baddbmm": ("batch1", "batch2"),
-        "addbmm": ("batch1", "batch2"),
-    }[n.op]
-    b, made = n.b, n.b.matmul(n.x(first), n.x(second))
+    _, *factors = list(n.arguments)[:3]
+    b, made = n.b, n.b.matmul(*map(n.x, factors))
     if n.op == "addbmm":
         made = b.reduce_sum(made, axes=(0,))
-    alpha, beta = n.static("alpha", 1), n.static("beta", 1)
     if alpha != 1:
         made = b.mul(made, b.scalar(alpha, made))
     if beta == 0 and is_float(n.dtype):
@@ -52,11 +42,10 @@ def addmm(n: AtenCall) -> Any:
     return b.add(made, addend if beta == 1 else b.mul(addend, b.scalar(beta, addend)))
 
 
-@aten("outer.default")
-def outer(n: AtenCall) -> Any:
+@promoted("outer.default")
+def outer(b: Any, x: Any, y: Any) -> Any:
     """out[i, j] = self[i] * vec2[j]."""
-    x, y = n.x("self", n.dtype), n.x("vec2", n.dtype)
-    return n.b.mul(n.b.expand_dims(x, 1), n.b.expand_dims(y, 0))
+    return b.mul(b.expand_dims(x, 1), b.expand_dims(y, 0))
 
 
 # The sizes of 1 and the sums that `torch.nn.Bilinear` requests from `_trilinear`.
@@ -64,29 +53,27 @@ _BILINEAR = ((1, 3), (0,), (1, 2), (2, 3))
 
 
 @aten("_trilinear.default")
-def trilinear(n: AtenCall) -> Any:
+def trilinear(
+    b: Any, first: Any, second: Any, third: Any, *,
+    expand1: list[int], expand2: list[int], expand3: list[int], sumdim: list[int],
+) -> Any:  # fmt: skip
     """Build the sum over `sumdim` of i1 i2 i3, each with dimensions of size 1 at its `expand`.
 
     Of bilinear layers, out[n, o] = sum_ij i1[n, i] i2[o, i, j] i3[n, j], the sum over i is a matrix
     product: the terms of both sums would take o times j times as much as i1.
     """
-    b = n.b
-    expands = tuple(n.ints(f"expand{i}", ()) for i in (1, 2, 3))
-    sums = n.ints("sumdim", ())
-    if (*expands, sums) == _BILINEAR:
-        rows, weight, others = n.x("i1"), n.x("i2"), n.x("i3")
-        outputs, inner, width = b.dims(weight)
-        flat = b.transpose(weight, permutation=(1, 0, 2))
+    if tuple(map(tuple, (expand1, expand2, expand3, sumdim))) == _BILINEAR:
+        outputs, inner, width = b.dims(second)
+        flat = b.transpose(second, permutation=(1, 0, 2))
         flat = reshape_to(b, flat, (inner, product([outputs, width])))
-        partly = reshape_to(b, b.matmul(rows, flat), (b.dims(rows)[0], outputs, width))
-        return b.reduce_sum(b.mul(partly, b.expand_dims(others, 1)), axes=(2,))
+        partly = reshape_to(b, b.matmul(first, flat), (b.dims(first)[0], outputs, width))
+        return b.reduce_sum(b.mul(partly, b.expand_dims(third, 1)), axes=(2,))
     factors = []
-    for i, expand in enumerate(expands, 1):
-        factor = n.x(f"i{i}")
+    for x, expand in ((first, expand1), (second, expand2), (third, expand3)):
         for axis in sorted(expand):
-            factor = b.expand_dims(factor, axis)
-        factors.append(factor)
-    return b.reduce_sum(b.mul(b.mul(factors[0], factors[1]), factors[2]), axes=sums)
+            x = b.expand_dims(x, axis)
+        factors.append(x)
+    return b.reduce_sum(b.mul(b.mul(*factors[:2]), factors[2]), axes=tuple(sumdim))
 
 
 # Rows of a block where their number is dynamic.
@@ -94,29 +81,25 @@ _BLOCK = 32
 
 
 @aten("_grouped_mm.default")
-def grouped_mm(n: AtenCall) -> Any:
+def grouped_mm(n: AtenCall, x: Any, weights: Any) -> Any:
     """out[m] = self[m] @ mat2[g], g being the first group with m < offs[g]; 0 behind the last one.
 
     self: [rows, k], mat2: [groups, k, n], offs: [groups]. Without `offs`, a batched product.
     """
-    ranks = n.rank("self"), n.rank("mat2")
+    ranks = n.b.type_of(x).rank, n.b.type_of(weights).rank
     if n.has("bias") or (ranks, n.has("offs")) not in (((2, 3), True), ((3, 3), False)):
         raise unsupported(
             f"a grouped product of ranks {ranks}: expected groups of rows, [rows, k] and "
             "[groups, k, n] with `offs`, without a bias"
         )
     if not n.has("offs"):
-        return n.b.convert(n.b.matmul(n.x("self"), n.x("mat2")), n.dtype)
-    return _by_groups(n, n.x("self"), n.x("mat2"))
+        return n.b.convert(n.b.matmul(x, weights), n.dtype)
+    return _by_groups(n, x, weights)
 
 
 @operators("transformers.grouped_mm_fallback.default")
-def grouped_mm_fallback(n: AtenCall) -> Any:
-    """Build the grouped product under transformers' name, for types that torch's operator lacks."""
-    return _by_groups(n, n.x("input"), n.x("weight"))
-
-
 def _by_groups(n: AtenCall, x: Any, weights: Any) -> Any:
+    """Build the grouped product under transformers' name, for types that torch's operator lacks."""
     rows, groups = n.b.dims(x)[0], n.b.dims(weights)[0]
     if not isinstance(groups, int):
         raise unsupported("a dynamic number of groups: expected a static one")

@@ -17,7 +17,7 @@ from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.indexing import linear_indices
 from pyc_mlir.frontends.importing.shaping import expand_to, vector
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten, draws
+from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten, draws, promoted
 
 _U64, _I32, _F64 = (DTYPES[name] for name in ("ui64", "i32", "f64"))
 # Random bits of a uniform number, by element type: as many as its significand has.
@@ -31,18 +31,15 @@ _DIGITS = {DTYPES["f32"]: 24, DTYPES["f16"]: 11, DTYPES["bf16"]: 8}
       "fill.Tensor")  # fmt: skip
 def full(n: AtenCall) -> Any:
     """Fill with one value; 0 for torch's undefined elements (`empty`)."""
-    if n.op in ("full", "full_like", "new_full", "fill"):
-        name = "value" if n.op == "fill" else "fill_value"
-        value = n.x(name, n.dtype)
-    else:
-        value = n.b.constant(np.array("ones" in n.op).astype(n.dtype))
-    return expand_to(n.b, value, n.out_dims)
+    given = next((name for name in ("value", "fill_value") if name in n.arguments), "")
+    known = np.array("ones" in n.op).astype(n.dtype)
+    return expand_to(n.b, n.x(given, n.dtype) if given else n.b.constant(known), n.out_dims)
 
 
-@aten("scalar_tensor.default")
-def scalar(n: AtenCall) -> Any:
+@promoted("scalar_tensor.default")
+def scalar(b: Any, value: Any) -> Any:
     """Build a rank-0 tensor."""
-    return n.x("s", n.dtype)
+    return value
 
 
 @aten("arange.default", "arange.start", "arange.start_step")
@@ -50,7 +47,7 @@ def arange(n: AtenCall) -> Any:
     """start, start + step, ... up to but not including end."""
     b, dtype = n.b, n.dtype
     start, step = n.arg("start", 0), n.arg("step", 1)
-    if not any(isinstance(n.arguments.get(k), SymbolicSize) for k in ("start", "end", "step")):
+    if not any(isinstance(v, SymbolicSize) for v in (start, step, n.arg("end"))):
         count = n.out_dims[0]
         assert isinstance(count, int)
         values = np.arange(count, dtype=np.float64 if dtype.kind == "f" else np.int64)
@@ -62,10 +59,9 @@ def arange(n: AtenCall) -> Any:
 
 
 @aten("linspace.default")
-def linspace(n: AtenCall) -> Any:
+def linspace(n: AtenCall, start: float, end: float) -> Any:
     """Build `steps` numbers from start to end, both included."""
     count = n.out_dims[0]
-    start, end = n.static("start"), n.static("end")
     if not isinstance(count, int):
         raise unsupported("a dynamic number of steps: expected a static one")
     return n.b.constant(np.linspace(start, end, count).astype(n.dtype))
@@ -86,10 +82,6 @@ def _bits(n: AtenCall, dims: Sequence[Extent], draw: int = 0) -> Any:
     seed, number = n.seed()
     low = b.convert(linear_indices(b, dims), _U64)
     return b.philox(low, b.constant(np.array(number | draw << 32, _U64)), seed)
-
-
-def _word(n: AtenCall, dims: Sequence[Extent]) -> Any:
-    return words_of(n.b, _bits(n, dims))[0]
 
 
 def _fraction(b: Any, word: Any, digits: int, dtype: np.dtype) -> Any:
@@ -125,7 +117,7 @@ def _happens(n: AtenCall, dims: Sequence[Extent], chance: float) -> Any:
     b, limit = n.b, round(chance * 2**32)
     if not 0 < limit < 2**32:
         return expand_to(b, b.constant(np.array(limit > 0)), dims)
-    word = _word(n, dims)
+    word = words_of(b, _bits(n, dims))[0]
     return b.compare(word, b.scalar(limit, word), predicate="lt")
 
 
@@ -135,24 +127,23 @@ def _below(n: AtenCall, dims: Sequence[Extent], count: int) -> Any:
     if count >= 1 << 32:
         bits = _bits(n, dims)
         return b.cast(b.rem(bits, b.scalar(count, bits)), dtype=I64)
-    wide = b.cast(_word(n, dims), dtype=_U64)
+    wide = b.cast(words_of(b, _bits(n, dims))[0], dtype=_U64)
     scaled = b.mul(wide, b.scalar(count, wide))
     return b.cast(b.shift_right(scaled, b.scalar(32, scaled)), dtype=I64)
 
 
 @aten("dropout.default", "alpha_dropout.default", "feature_dropout.default")
-def exported_dropout(n: AtenCall) -> Any:
+def exported_dropout(n: AtenCall, x: Any, *, p: float, train: bool) -> Any:
     """x itself, in eval mode."""
-    if n.arg("train", False) and n.static("p", 0.5):
+    if train and p:
         n.seed()
-    return n.x("input")
+    return x
 
 
 @draws("aten.native_dropout.default")
-def dropout(n: AtenCall) -> Any:
+def dropout(n: AtenCall, x: Any, p: float, train: bool = True) -> Any:
     """x / (1 - p) with probability 1 - p, else 0; and where it is kept. Srivastava et al., 2014."""
-    b, x, p = n.b, n.x("input"), float(n.static("p"))
-    trained = n.arg("train", True) and p > 0
+    b, trained = n.b, train and p > 0
     kept = _happens(n, n.out_dims, 1 - p if trained else 1)
     if trained:
         scaled = b.mul(x, b.scalar(0 if p == 1 else 1 / (1 - p), x))
@@ -163,7 +154,7 @@ def dropout(n: AtenCall) -> Any:
 @draws("aten.bernoulli.p", "aten.bernoulli.default", "aten.bernoulli.Tensor")
 def bernoulli(n: AtenCall) -> Any:
     """1 with probability p, else 0."""
-    if n.op == "bernoulli" and n.overload == "p":
+    if n.overload == "p":
         return n.b.convert(_happens(n, n.out_dims, float(n.static("p"))), n.dtype)
     chance = n.x("p" if n.overload == "Tensor" else "self")
     dtype = n.b.type_of(chance).dtype
@@ -175,17 +166,15 @@ def bernoulli(n: AtenCall) -> Any:
 @draws("aten.rand.default", "aten.rand_like.default", "aten.uniform.default")
 def uniform(n: AtenCall) -> Any:
     """Uniform floats in [from, to), [0, 1) by default."""
-    out = _unit(n, n.out_dims, _floating(n))
-    low, high = (float(n.static(name, default)) for name, default in (("from", 0), ("to", 1)))
-    return _scaled(n.b, out, high - low, low)
+    low, high = float(n.static("from", 0)), float(n.static("to", 1))
+    return _scaled(n.b, _unit(n, n.out_dims, _floating(n)), high - low, low)
 
 
 @draws("aten.randn.default", "aten.randn_like.default", "aten.normal_functional.default",
        "prims.normal.default")  # fmt: skip
-def normal(n: AtenCall) -> Any:
+def normal(n: AtenCall, *, std: float = 1, mean: float = 0) -> Any:
     """mean + std * z, z of the normal distribution."""
-    out = _normal(n, n.out_dims, _floating(n))
-    return _scaled(n.b, out, float(n.static("std", 1)), float(n.static("mean", 0)))
+    return _scaled(n.b, _normal(n, n.out_dims, _floating(n)), std, mean)
 
 
 def _floating(n: AtenCall) -> np.dtype:
@@ -216,20 +205,19 @@ def permutation(n: AtenCall) -> Any:
 
 
 @draws("aten.multinomial.default")
-def multinomial(n: AtenCall) -> Any:
+def multinomial(n: AtenCall, x: Any, count: int, replacement: bool = False) -> Any:
     """i with probability self[..., i] / sum(self), along the last dimension.
 
     With replacement by the inverse of the running sums; without, those that come first in a race
     of exponential times, x / t the largest.
     """
-    b, x, count = n.b, n.x(), int(n.static("num_samples"))
-    dtype = b.type_of(x).dtype
-    if count > 1 and not n.arg("replacement", False):
+    b = n.b
+    rank, dtype = b.type_of(x).rank, b.type_of(x).dtype
+    if count > 1 and not replacement:
         u = _unit(n, b.dims(x), dtype)
         time = b.maximum(b.neg(b.log(b.sub(b.scalar(1, u), u))), b.scalar(2.0**-25, u))
         return b.argsort(b.div(x, time), axis=-1, descending=True, count=count)
     sums = b.cumulative(x, axis=-1, reduction="add")
-    rank = b.type_of(x).rank
     total = b.reduce_max(sums, axes=(-1,), keepdims=True)
     most = b.mul(total, b.scalar(1 - float(np.finfo(dtype).eps) / 2, total))
     drawn = b.minimum(b.mul(_unit(n, n.out_dims, dtype), total), most)

@@ -17,35 +17,36 @@ from pyc_mlir.frontends.importing.shaping import (
     take,
 )
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
+from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten, static_size, static_sizes
 
 
 @aten("embedding.default")
-def embedding(n: AtenCall) -> Any:
+def embedding(b: Any, weight: Any, indices: Any) -> Any:
     """Gather rows of the weights."""
-    n.b.declare_indices(n.x("indices"), n.dims("weight")[0], negative=False)
-    return n.b.gather(n.x("weight"), n.x("indices"), axis=0)
+    b.declare_indices(indices, b.dims(weight)[0], negative=False)
+    return b.gather(weight, indices, axis=0)
 
 
 @aten("index_select.default")
-def index_select(n: AtenCall) -> Any:
+def index_select(n: AtenCall, x: Any) -> Any:
     """x taken at `index` along `dim`."""
+    b, axis = n.b, n.axis()
     if n.rank() == 0:
-        return n.x()
+        return x
     index = n.x("index")
-    n.b.declare_indices(index, n.dims()[n.axis()], negative=False)
-    if n.rank("index") == 0:
-        index = n.b.reshape(index, shape=(1,))
-    return n.b.gather(n.x(), index, axis=n.axis())
+    b.declare_indices(index, b.dims(x)[axis], negative=False)
+    if b.type_of(index).rank == 0:
+        index = b.reshape(index, shape=(1,))
+    return b.gather(x, index, axis=axis)
 
 
 @aten("gather.default")
-def gather(n: AtenCall) -> Any:
+def gather(n: AtenCall, x: Any) -> Any:
     """out[i, j, ...] = x[index[i, j, ...], j, ...] for dim 0, by linear indices into x."""
-    b, x, index = n.b, n.x(), n.x("index", I64)
-    rank, axis = n.rank(), n.axis()
+    b, rank, axis = n.b, n.rank(), n.axis()
+    index = n.x("index", I64)
     if rank == 0:
-        return n.x() if n.rank("index") == 0 else expand_to(b, n.x(), n.out_dims)
+        return expand_to(b, x, n.out_dims)
     dims = b.dims(x)
     b.declare_indices(index, dims[axis], negative=False)
     linear = None
@@ -64,29 +65,26 @@ def _plus(b: Any, total: Any, place: Any, stride: Extent) -> Any:
 
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
-def index(n: AtenCall) -> Any:
+def index(b: Any, x: Any, indices: list[Any]) -> Any:
     """numpy's advanced indexing by integer tensors: one gather of linear indices."""
-    b, x = n.b, n.x()
-    given = n.xs("indices")
-    given += [None] * (n.rank() - len(given))
-    if any(v is not None and b.type_of(v).dtype == BOOL for v in given):
+    rank, dims = b.type_of(x).rank, b.dims(x)
+    if any(v is not None and b.type_of(v).dtype == BOOL for v in indices):
         raise unsupported(
             "a boolean mask as an index, whose result's size depends on the data: expected "
             "integers; use `torch.where` with a value"
         )
-    places = [i for i, v in enumerate(given) if v is not None]
+    places = [i for i, v in enumerate(indices) if v is not None]
     if not places:
         return x
-    dims = b.dims(x)
     if len(places) == 1:
-        b.declare_indices(given[places[0]], dims[places[0]])
-        return b.gather(x, given[places[0]], axis=places[0])
+        b.declare_indices(indices[places[0]], dims[places[0]])
+        return b.gather(x, indices[places[0]], axis=places[0])
     first = places[0] if places[-1] - places[0] + 1 == len(places) else 0
-    rest = [i for i in range(n.rank()) if i not in places]
-    before = [i for i in rest if i < places[0]] if first else []
+    rest = [i for i in range(rank) if i not in places]
+    before = [i for i in rest if i < first]
     after = [i for i in rest if i not in before]
     x = b.transpose(x, permutation=(*before, *places, *after))
-    linear = linear_index(b, [given[i] for i in places], [dims[i] for i in places])
+    linear = linear_index(b, [indices[i] for i in places], [dims[i] for i in places])
     joined = product([dims[i] for i in places])
     x = reshape_to(b, x, (*(dims[i] for i in before), joined, *(dims[i] for i in after)))
     return b.gather(x, linear, axis=len(before))
@@ -106,57 +104,64 @@ def linear_index(b: Any, indices: list[Any], dims: list[Extent]) -> Any:
 
 
 @aten("select_scatter.default", "slice_scatter.default")
-def write_slice(n: AtenCall) -> Any:
+def write_slice(n: AtenCall, x: Any) -> Any:
     """x with ``x[index]`` or ``x[start:end:step]`` along `dim` replaced by `src`."""
-    b, x, source = n.b, n.x(), n.x("src", n.dtype)
-    axis = n.axis("dim", 0)
-    size = n.type().shape[axis]
-    if size is None:
-        raise unsupported("writing into a dynamic dimension: expected a static one")
+    b, source, axis = n.b, n.x("src", n.dtype), n.axis("dim", 0)
+    size = static_size(b, x, axis, "writing into a dynamic dimension")
+    around = b.dims(x)[:axis], b.dims(x)[axis + 1 :]
     if n.op == "select_scatter":
         start = n.static("index") % size
-        stop, step = start + 1, 1
-        source = reshape_to(b, source, (*n.dims()[:axis], 1, *n.dims()[axis + 1 :]))
+        places = range(start, start + 1)
+        source = reshape_to(b, source, (*around[0], 1, *around[1]))
     else:
         bounds = slice(n.static("start", 0), min(n.static("end", END), size), n.static("step", 1))
-        start, stop, step = bounds.indices(size)
-    places = range(start, stop, step)
-    if not len(places):
+        places = range(*bounds.indices(size))
+    if not places:
         return x
-    source = expand_to(b, source, (*n.dims()[:axis], len(places), *n.dims()[axis + 1 :]))
-    if step == 1:
-        parts = [take(b, x, axis, 0, start)] if start else []
+    source = expand_to(b, source, (*around[0], len(places), *around[1]))
+    if places.step == 1:
+        parts = [take(b, x, axis, 0, places.start)] if places.start else []
         parts.append(source)
-        parts += [take(b, x, axis, stop, END)] if stop < size else []
+        parts += [take(b, x, axis, places.stop, END)] if places.stop < size else []
         return chain(b, parts, axis)
     order = np.arange(size)
     order[list(places)] = size + np.arange(len(places))
     return b.gather(b.concat(x, source, axis=axis), b.constant(order), axis=axis)
 
 
+@aten("diagonal.default")
+def diagonal(n: AtenCall, x: Any) -> Any:
+    """Take a diagonal of two dimensions as the last dimension: by linear index."""
+    b, rank = n.b, n.rank()
+    x, places, _ = _diagonal(n, x)
+    return b.gather(merge(b, x, rank - 2), b.constant(places), axis=rank - 2)
+
+
 @aten("diagonal_scatter.default")
-def write_diagonal(n: AtenCall) -> Any:
+def write_diagonal(n: AtenCall, x: Any) -> Any:
     """x with a diagonal of two dimensions replaced by `src`, whose last dimension it is."""
-    b, x, source = n.b, n.x(), n.x("src", n.dtype)
-    rank = n.rank()
-    first, second = n.axis("dim1", 0), n.axis("dim2", 1)
-    turn = (*(a for a in range(rank) if a not in (first, second)), first, second)
-    x = b.transpose(x, permutation=turn)
-    dims, (rows, columns) = b.dims(x), b.type_of(x).shape[-2:]
-    if rows is None or columns is None:
-        raise unsupported("a diagonal of dynamic dimensions: expected static ones")
-    places = diagonal_places(rows, columns, n.static("offset", 0))
-    order = np.arange(rows * columns)
-    order[places] = rows * columns + np.arange(len(places))
+    b, source, rank = n.b, n.x("src", n.dtype), n.rank()
+    x, places, turn = _diagonal(n, x)
+    dims = b.dims(x)
+    size = math.prod(b.type_of(x).shape[-2:])  # pyright: ignore[reportArgumentType]
+    order = np.arange(size)
+    order[places] = size + np.arange(len(places))
     both = b.concat(merge(b, x, rank - 2), source, axis=rank - 2)
     out = reshape_to(b, b.gather(both, b.constant(order), axis=rank - 2), dims)
     return b.transpose(out, permutation=tuple(turn.index(i) for i in range(rank)))
 
 
-def diagonal_places(rows: int, columns: int, offset: int) -> np.ndarray:
-    """Return linear indices of a matrix's diagonal, `offset` columns above the main one."""
+def _diagonal(n: AtenCall, x: Any) -> tuple[Any, np.ndarray, tuple[int, ...]]:
+    """Return x with its two dimensions last, the places of the diagonal in both, the order."""
+    pair = n.axis("dim1", 0), n.axis("dim2", 1)
+    turn = (*(a for a in range(n.rank()) if a not in pair), *pair)
+    x = n.b.transpose(x, permutation=turn)
+    what = "a diagonal of dynamic dimensions"
+    rows, columns = static_sizes(n.b, x, slice(-2, None), what)
+    offset = n.static("offset", 0)
     count = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
-    return np.arange(count) * (columns + 1) + max(offset, 0) - min(offset, 0) * columns
+    first = max(offset, 0) - min(offset, 0) * columns
+    return x, np.arange(count) * (columns + 1) + first, turn
 
 
 @aten("copy.default")
@@ -166,10 +171,10 @@ def copy(n: AtenCall) -> Any:
 
 
 @aten("as_strided.default", "as_strided_copy.default")
-def as_strided(n: AtenCall) -> Any:
+def as_strided(n: AtenCall, x: Any) -> Any:
     """out[i, j, ...] = the element at storage_offset + i stride[0] + j stride[1] + ... of x."""
     b, places = n.b, _places(n)
-    flat = reshape_to(b, n.x(), (product(n.dims()),))
+    flat = reshape_to(b, x, (product(b.dims(x)),))
     first, count = int(places.min(initial=0)), places.size
     if np.array_equal(places.ravel(), np.arange(first, first + count)):
         return reshape_to(b, take(b, flat, 0, first, first + count), n.out_dims)
@@ -186,7 +191,7 @@ def as_strided_scatter(n: AtenCall) -> Any:
     if np.array_equal(places.ravel(), np.arange(size)):
         return reshape_to(b, n.x("src"), n.out_dims)
     index = b.constant(places.ravel())
-    flat = reshape_to(b, n.x(), (size, 1))
+    flat = reshape_to(b, n.x("self"), (size, 1))
     values = reshape_to(b, n.x("src"), (places.size, 1))
     return reshape_to(b, b.scatter(flat, index, values, reduction="none"), n.out_dims)
 
@@ -199,9 +204,8 @@ def _places(n: AtenCall) -> np.ndarray:
     start = int(x.storage_offset())
     if not x.is_contiguous():
         raise unsupported("strides over a tensor that is not contiguous: expected a contiguous one")
-    offset = int(n.static("storage_offset", start)) - start
-    places = np.full((), offset, np.int64)
-    for size, stride in zip(n.ints("size"), n.ints("stride"), strict=True):
+    places = np.full((), int(n.static("storage_offset", start)) - start, np.int64)
+    for size, stride in zip(n.static("size"), n.static("stride"), strict=True):
         places = places[..., None] + np.arange(size, dtype=np.int64) * stride
     limit = math.prod(x.shape)
     if places.size and (places.min() < 0 or places.max() >= limit):

@@ -9,8 +9,8 @@ from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.indexing import scatter_along, take_along, wrapped
 from pyc_mlir.frontends.importing.shaping import expand_to, product, reshape_to, take
 from pyc_mlir.frontends.importing.sizes import Extent
+from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten
 from pyc_mlir.frontends.torch.ops.indexing import linear_index
-from pyc_mlir.frontends.torch.shared.handler import AtenCall, aten
 
 # torch's names of reductions -> pyc.scatter's, and what leaves a number as it is.
 _REDUCTIONS = {
@@ -20,23 +20,21 @@ _REDUCTIONS = {
 
 
 @aten("index_put.default", "_unsafe_index_put.default")
-def index_put(n: AtenCall) -> Any:
+def index_put(n: AtenCall, x: Any, given: list[Any], *, accumulate: bool = False) -> Any:
     """x with values written, or added, at integer indices into dimensions side by side."""
-    b, x = n.b, n.x()
-    given = n.xs("indices")
-    rank, dims = n.rank(), n.dims()
+    b, rank, dims = n.b, n.rank(), n.dims()
     if any(v is not None and b.type_of(v).dtype == BOOL for v in given):
-        return _masked_put(n, given)
+        return _masked_put(n, x, given, accumulate)
     places = [i for i, v in enumerate(given) if v is not None]
     if places[-1] - places[0] + 1 != len(places):
         raise unsupported("indices with a whole dimension between: expected them side by side")
-    if not n.arg("accumulate", False) and all(product(b.dims(given[i])) == 1 for i in places):
+    first, last = places[0], places[-1] + 1
+    if not accumulate and all(product(b.dims(given[i])) == 1 for i in places):
         for i in places:
             b.declare_indices(given[i], dims[i])
-        return _put_in_one_place(n, [wrapped(b, given[i], dims[i]) for i in places], places[0])
+        return _put_in_one_place(n, x, [wrapped(b, given[i], dims[i]) for i in places], first)
     index = linear_index(b, [given[i] for i in places], [dims[i] for i in places])
-    shape, first, last = b.dims(index), places[0], places[-1] + 1
-    before, after = dims[:first], dims[last:]
+    shape, before, after = b.dims(index), dims[:first], dims[last:]
     values = expand_to(b, n.x("values", n.dtype), (*before, *shape, *after))
     # What is indexed goes first: [places, the rest].
     turn = (*range(first, last), *range(first), *range(last, rank))
@@ -46,21 +44,19 @@ def index_put(n: AtenCall) -> Any:
     rows, count, width = product(dims[first:last]), product(shape), product((*before, *after))
     flat = reshape_to(b, b.transpose(x, permutation=turn), (rows, width))
     values = reshape_to(b, b.transpose(values, permutation=turned), (count, width))
-    how = "add" if n.arg("accumulate", False) else "none"
+    how = "add" if accumulate else "none"
     out = b.scatter(flat, reshape_to(b, index, (count,)), values, reduction=how)
     out = reshape_to(b, out, tuple(dims[i] for i in turn))
     return b.transpose(out, permutation=tuple(turn.index(i) for i in range(rank)))
 
 
-def _put_in_one_place(n: AtenCall, indices: list[Any], first: int) -> Any:
+def _put_in_one_place(n: AtenCall, x: Any, indices: list[Any], first: int) -> Any:
     """x with one place of the dimensions from `first` on replaced, as one number of each index.
 
     A comparison with the place and a select: one pass over x in its own order, which can work in
     the memory of x. A scatter would bring these dimensions to the front and back again.
     """
-    b, x = n.b, n.x()
-    dims, last = n.dims(), first + len(indices)
-    here = None
+    b, dims, last, here = n.b, n.dims(), first + len(indices), None
     for axis, index in enumerate(indices, first):
         ramp = b.iota_like(x, axis)
         same = b.compare(ramp, reshape_to(b, index, ()), predicate="eq")
@@ -72,11 +68,10 @@ def _put_in_one_place(n: AtenCall, indices: list[Any], first: int) -> Any:
     return b.select(here, values, x)
 
 
-def _masked_put(n: AtenCall, given: list[Any]) -> Any:
+def _masked_put(n: AtenCall, x: Any, given: list[Any], accumulate: bool) -> Any:
     """x with one value wherever a mask of its leading dimensions holds."""
-    b, x = n.b, n.x()
-    mask = given[0]
-    if len(given) != 1 or product(n.dims("values")) != 1 or n.arg("accumulate", False):
+    b, mask = n.b, given[0]
+    if len(given) != 1 or product(n.dims("values")) != 1 or accumulate:
         raise unsupported(
             "a boolean mask with several values, whose places depend on the data: expected one "
             "value; use `torch.where`"
@@ -88,12 +83,12 @@ def _masked_put(n: AtenCall, given: list[Any]) -> Any:
 
 @aten("scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two",
       "scatter.reduce", "scatter.value_reduce")  # fmt: skip
-def scatter(n: AtenCall) -> Any:
+def scatter(n: AtenCall, x: Any, *, reduce: str | None, include_self: bool = True) -> Any:
     """x with ``x[..., index[..., k], ...]`` replaced by, or joined with, ``src[..., k, ...]``."""
-    b, x = n.b, n.x()
+    b = n.b
     if n.rank() == 0:
         raise unsupported("a scatter into a rank-0 tensor: expected rank 1 or more")
-    how = n.arg("reduce", "add" if n.op == "scatter_add" else None)
+    how = "add" if n.op == "scatter_add" else reduce
     index, shape = n.x("index"), n.dims("index")
     b.declare_indices(index, n.dims()[n.axis()], negative=False)
     source = n.x("value" if n.has("value") else "src", n.dtype)
@@ -107,15 +102,14 @@ def scatter(n: AtenCall) -> Any:
     if n.dtype == BOOL or (how == "mean" and not is_float(n.dtype)):
         raise unsupported(f"reduce={how} of {n.dtype}: expected numbers, and floats for a mean")
     reduction, identity = _REDUCTIONS[how]
-    own = bool(n.arg("include_self", True))
-    if not own:
+    if not include_self:
         start = _least(n.dtype, reduction) if identity is None else identity
         x = put(x, expand_to(b, b.scalar(start, x), shape), "none")
     out = put(x, source, reduction)
     if how != "mean":
         return out
     one = expand_to(b, b.scalar(1, x), shape)
-    count = put(expand_to(b, b.scalar(int(own), x), n.dims()), one, "add")
+    count = put(expand_to(b, b.scalar(int(include_self), x), n.dims()), one, "add")
     return b.div(out, b.maximum(count, b.scalar(1, x)))
 
 
@@ -137,10 +131,10 @@ def _shrunk(b: Any, source: Any, shape: tuple[Extent, ...]) -> Any:
 
 
 @aten("masked_scatter.default")
-def masked_scatter(n: AtenCall) -> Any:
+def masked_scatter(n: AtenCall, x: Any, mask: Any) -> Any:
     """x with the elements under the mask replaced by those of `source` in order."""
-    b, x = n.b, n.x()
-    mask = expand_to(b, n.x("mask", BOOL), n.out_dims)
+    b = n.b
+    mask = expand_to(b, b.convert(mask, BOOL), n.out_dims)
     x = expand_to(b, x, n.out_dims)
     ones = b.cast(b.reshape(mask, shape=(-1,)), dtype=I64)
     rank = b.cumulative(ones, axis=0, reduction="add")
@@ -150,14 +144,14 @@ def masked_scatter(n: AtenCall) -> Any:
 
 
 @aten("histc.default")
-def histogram(n: AtenCall) -> Any:
+def histogram(n: AtenCall, x: Any, *, bins: int = 100) -> Any:
     """Count the elements in each of `bins` equal parts of [min, max]; none outside of it.
 
     Of min = max, the least and the greatest element, or one to each side where those are equal.
     """
-    b, bins, dtype = n.b, n.static("bins", 100), n.dtype
+    b, dtype = n.b, n.dtype
     low, high = float(n.static("min", 0)), float(n.static("max", 0))
-    x = b.convert(b.reshape(n.x(), shape=(-1,)), accumulator(dtype))
+    x = b.convert(b.reshape(x, shape=(-1,)), accumulator(dtype))
     first, last = b.scalar(low, x), b.scalar(high, x)
     if low == high:
         first, last = b.reduce_min(x, axes=(0,)), b.reduce_max(x, axes=(0,))
@@ -178,34 +172,34 @@ def histogram(n: AtenCall) -> Any:
 
 
 @aten("sort.default", "sort.stable", "topk.default", "argsort.default", "argsort.stable")
-def sort(n: AtenCall) -> Any:
+def sort(
+    n: AtenCall, x: Any, *, descending: bool = False, largest: bool = True, k: int = -1
+) -> Any:
     """Sort values and their indices; equal ones keep their order, NaN is the greatest."""
-    b, x = n.b, n.x()
+    b = n.b
     if n.rank() == 0:
         index = b.constant(np.zeros((), np.int64))
         return index if n.op == "argsort" else (x, index)
-    axis, count = n.axis("dim", -1), -1
-    descending = bool(n.arg("largest", True) if n.op == "topk" else n.arg("descending", False))
-    if n.op == "topk":
-        count = int(n.static("k"))
+    axis = n.axis("dim", -1)
     keys = b.cast(x, dtype=DTYPES["i8"]) if b.type_of(x).dtype == BOOL else x
-    index = b.argsort(keys, axis=axis, descending=descending, count=count)
+    down = bool(largest if n.op == "topk" else descending)
+    index = b.argsort(keys, axis=axis, descending=down, count=int(k))
     return index if n.op == "argsort" else (take_along(b, x, index, axis), index)
 
 
 @aten("median.default", "nanmedian.default")
-def median(n: AtenCall) -> Any:
+def median(n: AtenCall, x: Any) -> Any:
     """Build the lower median of all elements; NaN if any is, without them for nanmedian."""
-    return n.b.squeeze(_median(n, n.b.reshape(n.x(), shape=(-1,)), 0)[0], 0)
+    return n.b.squeeze(_median(n, n.b.reshape(x, shape=(-1,)), 0)[0], 0)
 
 
 @aten("median.dim", "nanmedian.dim", "kthvalue.default")
-def ranked(n: AtenCall) -> Any:
+def ranked(n: AtenCall, x: Any) -> Any:
     """Build the lower median, or the k-th smallest element, along `dim`, and its index.
 
     NaN is the greatest number. A median is the first NaN if there is one.
     """
-    b, x = n.b, n.x()
+    b = n.b
     if not n.rank():
         return x, b.constant(np.zeros((), np.int64))
     axis = n.axis("dim", -1)
@@ -214,7 +208,7 @@ def ranked(n: AtenCall) -> Any:
         found = _at_end(b, x, order, axis)
     else:
         found = _median(n, x, axis)
-    return tuple(reshape_to(b, v, n.dims_of(n.results[0].shape)) for v in found)
+    return tuple(reshape_to(b, v, n.out_dims) for v in found)
 
 
 def _at_end(b: Any, x: Any, order: Any, axis: int) -> tuple[Any, Any]:
@@ -256,14 +250,11 @@ def search(n: AtenCall) -> Any:
     Counted, not searched for: the sequences that programs search are short.
     """
     b = n.b
-    if n.op == "bucketize":
-        dtype = n.common_dtype("self", "boundaries")
-        edges, values = n.x("boundaries", dtype), n.x("self", dtype)
-    else:
-        dtype = n.common_dtype("sorted_sequence", "self")
-        edges, values = n.x("sorted_sequence", dtype), n.x("self", dtype)
-        if n.has("sorter"):
-            edges = take_along(b, edges, n.x("sorter"), b.type_of(edges).rank - 1)
+    name = "boundaries" if n.op == "bucketize" else "sorted_sequence"
+    dtype = n.common_dtype(name, "self")
+    edges, values = n.x(name, dtype), n.x("self", dtype)
+    if n.has("sorter"):
+        edges = take_along(b, edges, n.x("sorter"), b.type_of(edges).rank - 1)
     right = bool(n.arg("right", False)) or n.arg("side") == "right"
     rank = b.type_of(edges).rank
     one = b.expand_dims(values, b.type_of(values).rank)

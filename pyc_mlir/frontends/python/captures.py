@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pyc_mlir.util.recording import PACKAGES, Recording, is_own, names_of
+from pyc_mlir.frontends.python.recording import PACKAGES, Recording, is_own, names_of
 
 MOST_WATCHED, MOST_ELEMENTS = 4096, 1024
 MOST_ARRAYS, MOST_BYTES = 4, 1024
@@ -348,7 +348,8 @@ class _Search:
             self._class(value)
         elif kind in (bytearray, memoryview, array.array):
             if len(value) * getattr(value, "itemsize", 1) <= MOST_BYTES:
-                self._watch(_content(bytes if kind is bytearray else kind.tobytes, value, name))
+                read = bytes if kind is bytearray else methodcaller("tobytes")
+                self._watch(_content(read, value, name))
             else:
                 self.left_out.append(name)
         elif kind in (attrgetter, methodcaller):
