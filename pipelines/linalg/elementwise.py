@@ -133,14 +133,6 @@ def emit(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
     return emit_pointwise(lowering, tensor)
 
 
-def _inlined(
-    lowering: Lowering, child: LoweredTensor, loops: Sequence[int], parent: LoweredTensor
-) -> bool:
-    """Return a pending input over the same loops is computed in the same body."""
-    same = len(loops) == parent.rank and child.dims == parent.dims
-    return same and lowering.is_pending(child)
-
-
 def _collect(
     lowering: Lowering,
     tensor: LoweredTensor,
@@ -151,7 +143,9 @@ def _collect(
     assert tensor.pending is not None
     seen.add(tensor)
     for child, loops in tensor.pending.inputs:
-        if not _inlined(lowering, child, loops, tensor):
+        # A pending input over the same loops is computed in the same body.
+        same = len(loops) == tensor.rank and child.dims == tensor.dims
+        if not (same and lowering.is_pending(child)):
             leaves.setdefault((child, loops), len(leaves))
         elif child not in seen:
             _collect(lowering, child, leaves, seen)

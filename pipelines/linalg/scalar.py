@@ -92,8 +92,8 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
         return operands[0]
     if name == "rem":  # lhs - trunc(lhs / rhs) * rhs, with x % 0 = x
         lhs, rhs = operands
-        whole = emit("arith.muli", _divide(lhs, rhs, dtype), rhs)
-        return emit("arith.subi", lhs, whole)
+        multiple = emit("arith.muli", _divide(lhs, rhs, dtype), rhs)
+        return emit("arith.subi", lhs, multiple)
     if name in SHIFTS:
         return _shift(name, *operands, dtype)
     if name == "neg":

@@ -1,6 +1,6 @@
 """Read a module from text or bytecode; whatever is wrong becomes a located diagnostic.
 
-Text that MLIR's parser would not survive is refused before it is parsed (text_bounds.py).
+Text that MLIR's parser would not survive is refused before it is parsed (input_text.py).
 Bytecode is refused unless the caller says that it may crash the process: MLIR's reader does not
 survive damaged input."""
 

@@ -18,10 +18,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.memory.planner.intervals import Intervals
 from pyc_mlir.pipelines.memory.planner.pack import pack
-from pyc_mlir.pipelines.memory.planner.validate import colliding
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
-from suites.pack_instances import INSTANCES, read_csv
+from suites.pack_instances import INSTANCES, colliding, read_csv
 
 SUITE = "pack"
 SECONDS = 10.0

@@ -6,7 +6,7 @@ from pyc_mlir.measure.records import Report
 from pyc_mlir.pipelines.choices.choices import SCHEMA_VERSION as LOG
 from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
 from pyc_mlir.pipelines.choices.wisdom import SCHEMA_VERSION as WISDOM
-from pyc_mlir.pipelines.target.calibration import SCHEMA_VERSION as CALIBRATION
+from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.runtime.selection.selector import SCHEMA_VERSION as SELECTOR
 from pyc_mlir.service.capsule import SCHEMA_VERSION as CAPSULE
@@ -18,7 +18,7 @@ _FILES = (
     ("log of decisions and runs", LOG, "refused, BAD_ARGUMENT", _AGAIN),
     ("recipe", RecipeFile.schema, "refused, BAD_ARGUMENT", "write it again from a log"),
     ("wisdom", WISDOM, "refused, BAD_WISDOM", "`pyc-tune export` from the database"),
-    ("calibration", CALIBRATION, "refused, BAD_ARGUMENT", "`pyc-doctor --calibrate`"),
+    ("calibration", Calibration.schema, "refused, BAD_ARGUMENT", "`pyc-doctor --calibrate`"),
     ("profile", Profile.schema, "refused, BAD_ARGUMENT", "`pyc-run --profile` again"),
     (
         "capsule of a service",
