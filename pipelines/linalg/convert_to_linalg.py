@@ -228,10 +228,8 @@ class _Conversion:
         if "arg_attrs" not in attributes:
             return [[]] * count
         found = (ir.DictAttr(a) for a in ir.ArrayAttr(attributes["arg_attrs"]))
-        return [
-            [ir.StringAttr(n).value for n in a["pyc.dims"]] if "pyc.dims" in a else []
-            for a in found
-        ]
+        named = (ir.ArrayAttr(a["pyc.dims"]) if "pyc.dims" in a else () for a in found)
+        return [[ir.StringAttr(name).value for name in names] for names in named]
 
     def _visit(self, op: ir.Operation) -> None:
         """Convert one op of the function's own block; what is emitted stands before it."""

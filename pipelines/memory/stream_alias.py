@@ -178,7 +178,7 @@ def _moves_all(op: Any) -> bool:
 
 
 def _through(op: Any, operand: int, alias: Alias) -> Alias:
-    """`way` to an operand of a generic as a way to its result. Raises _Unknown."""
+    """Return the dependence of a generic's result from that of its operand. Raises _Unknown."""
     maps = [ir.AffineMapAttr(a).value for a in ir.ArrayAttr(op.attributes["indexing_maps"])]
     if operand == len(maps) - 1:
         raise _Unknown
@@ -205,7 +205,7 @@ def _loop(expression: Any) -> int:
 
 
 def _form(aliases: frozenset[Alias], rank: int) -> str | None:
-    """Return the form that the ways to a result have together; None for neither."""
+    """Return the form that all dependences of a result fit; None for neither."""
     identity = tuple(range(rank))
     rows = {alias.rows for alias in aliases} - {None}
     if not rows:
