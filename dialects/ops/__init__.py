@@ -4,7 +4,7 @@ A new family is one module here and one in `pipelines/linalg` for those of its o
 decompose into existing ones.
 """
 
-from pyc_mlir.dialects.ops import (  # noqa: F401  (each defines its ops)
+from pyc_mlir.dialects.ops import (
     attention,
     contraction,
     convolution,
@@ -16,3 +16,16 @@ from pyc_mlir.dialects.ops import (  # noqa: F401  (each defines its ops)
     reduction,
     resize,
 )
+
+__all__ = [
+    "attention",
+    "contraction",
+    "convolution",
+    "creation",
+    "elementwise",
+    "movement",
+    "normalization",
+    "quantized",
+    "reduction",
+    "resize",
+]

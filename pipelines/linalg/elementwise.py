@@ -223,8 +223,8 @@ def power(lowering: Lowering, x: LoweredTensor, y: LoweredTensor) -> LoweredTens
     def body(a: ir.Value, b: ir.Value) -> ir.Value:
         if x.splat == 2:
             return scalar.narrow(power_of_two(scalar.widen(b, dtype)), dtype)
-        wide = (Number(scalar.widen(v, dtype)) for v in (a, b))
-        return scalar.narrow(raise_to(*wide, lowering.f64_math).value, dtype)
+        base, exponent = (Number(scalar.widen(v, dtype)) for v in (a, b))
+        return scalar.narrow(raise_to(base, exponent, lowering.f64_math).value, dtype)
 
     return broadcasting(lowering, [x, y], dtype, body)
 

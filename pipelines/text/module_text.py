@@ -53,7 +53,7 @@ def decode(data: bytes, name: str) -> str | Diagnostic:
 
 
 def beyond_bounds(source: ModuleText) -> Diagnostic | None:
-    """Return an error at the place where the text passes a bound of `text_bounds`, if one is."""
+    """Return an error at the place where the text passes a bound of `first_excess`, if one is."""
     found = first_excess(source.text)
     if found is None:
         return None
