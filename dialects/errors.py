@@ -13,18 +13,6 @@ from typing import Any, TypedDict, Unpack
 from pyc_mlir.dialects.printable import one_line, printable
 from pyc_mlir.dialects.reasons import ReasonCode
 
-__all__ = [
-    "ErrorFields",
-    "PycError",
-    "ReasonCode",
-    "VerificationError",
-    "install",
-    "internal_error",
-    "lacks_memory",
-    "memory_errors",
-    "missing_compiler",
-    "out_of_memory",
-]
 # Words of native code and of the system that report exhausted memory.
 _NO_MEMORY = (
     "std::bad_alloc",

@@ -7,7 +7,7 @@ the errors.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -33,15 +33,13 @@ def rational(b: Any, t: Any, tables: Sequence[Sequence[float]]) -> Any:
     return b.div(*sums)
 
 
-def _in_accumulator(
-    formula: Callable[[Any, Any, Any], Any],
-) -> Callable[[Any, Any, Any], Any]:
-    """Return the function of two operands that computes `formula` as `accumulated` does."""
+def in_accumulator(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a builder and operands that computes a formula as `accumulated`."""
 
-    def function(b: Any, x: Any, y: Any) -> Any:
-        return accumulated(b, x, partial(formula, b), y)
+    @wraps(formula)
+    def function(b: Any, x: Any, *others: Any) -> Any:
+        return accumulated(b, x, partial(formula, b), *others)
 
-    function.__doc__ = formula.__doc__
     return function
 
 
@@ -114,64 +112,57 @@ def exp2(b: Any, x: Any) -> Any:
     return b.pow(b.scalar(2, x), x)
 
 
+@in_accumulator
 def log2(b: Any, x: Any) -> Any:
     """log x / log 2; the nearest whole number where that is within two roundings.
 
     So powers of two are exact: their logarithms err by less (1.4 roundings on a CPU).
     """
-
-    def formula(x: Any) -> Any:
-        quotient = b.mul(b.log(x), b.scalar(1 / math.log(2), x))
-        whole = b.round(quotient)
-        reach = b.mul(b.abs(whole), b.scalar(float(np.finfo(b.type_of(x).dtype).eps), x))
-        near = b.compare(b.abs(b.sub(quotient, whole)), reach, predicate="le")
-        return b.select(near, whole, quotient)
-
-    return accumulated(b, x, formula)
+    quotient = b.mul(b.log(x), b.scalar(1 / math.log(2), x))
+    whole = b.round(quotient)
+    reach = b.mul(b.abs(whole), b.scalar(float(np.finfo(b.type_of(x).dtype).eps), x))
+    near = b.compare(b.abs(b.sub(quotient, whole)), reach, predicate="le")
+    return b.select(near, whole, quotient)
 
 
+@in_accumulator
 def log10(b: Any, x: Any) -> Any:
     """log x / log 10."""
     share = 1 / math.log(10)
-    return accumulated(b, x, lambda x: b.mul(b.log(x), b.scalar(share, x)))
+    return b.mul(b.log(x), b.scalar(share, x))
 
 
+@in_accumulator
 def log1p(b: Any, x: Any) -> Any:
     """log(w) * x / (w - 1) with w = 1 + x: accurate near 0 (Kahan; HP-15C handbook, 1982)."""
-
-    def formula(x: Any) -> Any:
-        one = b.scalar(1, x)
-        w = b.add(x, one)
-        near = b.compare(w, one, predicate="eq")
-        infinite = b.compare(w, b.scalar(np.inf, x), predicate="eq")
-        rest = b.select(b.or_(near, infinite), one, b.sub(w, one))
-        scaled = b.mul(b.log(w), b.div(x, rest))
-        return b.select(near, x, b.select(infinite, w, scaled))
-
-    return accumulated(b, x, formula)
+    one = b.scalar(1, x)
+    w = b.add(x, one)
+    near = b.compare(w, one, predicate="eq")
+    infinite = b.compare(w, b.scalar(np.inf, x), predicate="eq")
+    rest = b.select(b.or_(near, infinite), one, b.sub(w, one))
+    scaled = b.mul(b.log(w), b.div(x, rest))
+    return b.select(near, x, b.select(infinite, w, scaled))
 
 
+@in_accumulator
 def expm1(b: Any, x: Any) -> Any:
     """(u - 1) * x / log(u) with u = exp(x): accurate near 0 (Kahan; see log1p)."""
-
-    def formula(x: Any) -> Any:
-        one = b.scalar(1, x)
-        u = b.exp(x)
-        less = b.sub(u, one)
-        near = b.compare(u, one, predicate="eq")
-        far = b.or_(
-            b.compare(less, b.neg(one), predicate="eq"),
-            b.compare(u, b.scalar(np.inf, x), predicate="eq"),
-        )
-        exact = b.mul(less, b.div(x, b.log(u)))
-        return b.select(near, x, b.select(far, less, exact))
-
-    return accumulated(b, x, formula)
+    one = b.scalar(1, x)
+    u = b.exp(x)
+    less = b.sub(u, one)
+    near = b.compare(u, one, predicate="eq")
+    far = b.or_(
+        b.compare(less, b.neg(one), predicate="eq"),
+        b.compare(u, b.scalar(np.inf, x), predicate="eq"),
+    )
+    exact = b.mul(less, b.div(x, b.log(u)))
+    return b.select(near, x, b.select(far, less, exact))
 
 
+@in_accumulator
 def tan(b: Any, x: Any) -> Any:
     """sin x / cos x."""
-    return accumulated(b, x, lambda x: b.div(b.sin(x), b.cos(x)))
+    return b.div(b.sin(x), b.cos(x))
 
 
 def _cosh(b: Any, x: Any) -> Any:
@@ -181,50 +172,43 @@ def _cosh(b: Any, x: Any) -> Any:
     return b.add(half, b.div(b.scalar(0.25, x), half))
 
 
+@in_accumulator
 def cosh(b: Any, x: Any) -> Any:
     """(e^x + e^-x) / 2."""
-    return accumulated(b, x, lambda x: _cosh(b, x))
+    return _cosh(b, x)
 
 
+@in_accumulator
 def sinh(b: Any, x: Any) -> Any:
     """tanh x * cosh x: no cancellation near 0."""
-    return accumulated(b, x, lambda x: b.mul(b.tanh(x), _cosh(b, x)))
+    return b.mul(b.tanh(x), _cosh(b, x))
 
 
+@in_accumulator
 def asinh(b: Any, x: Any) -> Any:
     """sign(x) * log1p(|x| + x^2 / (1 + sqrt(x^2 + 1))); log |2 x| where x^2 + 1 is x^2."""
-
-    def formula(x: Any) -> Any:
-        one, size = b.scalar(1, x), b.abs(x)
-        near = b.minimum(size, _root_limit(b, x))
-        square = b.mul(near, near)
-        tail = b.div(square, b.add(one, b.sqrt(b.add(square, one))))
-        return _signed(b, _or_log_of_twice(b, size, log1p(b, b.add(near, tail))), x)
-
-    return accumulated(b, x, formula)
+    one, size = b.scalar(1, x), b.abs(x)
+    near = b.minimum(size, _root_limit(b, x))
+    square = b.mul(near, near)
+    tail = b.div(square, b.add(one, b.sqrt(b.add(square, one))))
+    return _signed(b, _or_log_of_twice(b, size, log1p(b, b.add(near, tail))), x)
 
 
+@in_accumulator
 def acosh(b: Any, x: Any) -> Any:
     """log1p(t + sqrt(2 t + t^2)) with t = x - 1; log(2 x) where x^2 - 1 is x^2; NaN below 1."""
-
-    def formula(x: Any) -> Any:
-        # Below 1 the root is NaN; below -1, where t (t + 2) is positive again, by the cut.
-        t = b.sub(b.minimum(x, _root_limit(b, x)), b.scalar(1, x))
-        root = b.sqrt(b.mul(t, b.add(b.maximum(t, b.scalar(-1, x)), b.scalar(2, x))))
-        return _or_log_of_twice(b, x, log1p(b, b.add(t, root)))
-
-    return accumulated(b, x, formula)
+    # Below 1 the root is NaN; below -1, where t (t + 2) is positive again, by the cut.
+    t = b.sub(b.minimum(x, _root_limit(b, x)), b.scalar(1, x))
+    root = b.sqrt(b.mul(t, b.add(b.maximum(t, b.scalar(-1, x)), b.scalar(2, x))))
+    return _or_log_of_twice(b, x, log1p(b, b.add(t, root)))
 
 
+@in_accumulator
 def atanh(b: Any, x: Any) -> Any:
     """sign(x) * log1p(2 |x| / (1 - |x|)) / 2."""
-
-    def formula(x: Any) -> Any:
-        size = b.abs(x)
-        ratio = b.div(b.mul(b.scalar(2, x), size), b.sub(b.scalar(1, x), size))
-        return _signed(b, b.mul(b.scalar(0.5, x), log1p(b, ratio)), x)
-
-    return accumulated(b, x, formula)
+    size = b.abs(x)
+    ratio = b.div(b.mul(b.scalar(2, x), size), b.sub(b.scalar(1, x), size))
+    return _signed(b, b.mul(b.scalar(0.5, x), log1p(b, ratio)), x)
 
 
 def _root_limit(b: Any, x: Any) -> Any:
@@ -245,21 +229,19 @@ def _signed(b: Any, magnitude: Any, x: Any) -> Any:
     return b.select(b.compare(x, zero, predicate="eq"), x, signed)
 
 
+@in_accumulator
 def softplus(b: Any, x: Any) -> Any:
     """max(x, 0) + ln(1 + e^-|x|), which neither overflows nor loses small values."""
-
-    def formula(x: Any) -> Any:
-        return b.add(b.maximum(x, b.scalar(0, x)), log1p(b, b.exp(b.neg(b.abs(x)))))
-
-    return accumulated(b, x, formula)
+    return b.add(b.maximum(x, b.scalar(0, x)), log1p(b, b.exp(b.neg(b.abs(x)))))
 
 
+@in_accumulator
 def mish(b: Any, x: Any) -> Any:
     """x * tanh(softplus(x)). Misra, 2019."""
-    return accumulated(b, x, lambda x: b.mul(x, b.tanh(softplus(b, x))))
+    return b.mul(x, b.tanh(softplus(b, x)))
 
 
-@_in_accumulator
+@in_accumulator
 def logaddexp(b: Any, x: Any, y: Any) -> Any:
     """max + log1p(exp(-|x - y|)); equal operands (infinities too) give x + log 2."""
     equal = b.compare(x, y, predicate="eq")
@@ -268,7 +250,7 @@ def logaddexp(b: Any, x: Any, y: Any) -> Any:
     return b.select(equal, b.add(x, b.scalar(math.log(2), x)), apart)
 
 
-@_in_accumulator
+@in_accumulator
 def hypot(b: Any, x: Any, y: Any) -> Any:
     """m * sqrt(1 + (n/m)^2) with m the greater and n the lesser magnitude: no square overflows.
 
@@ -313,28 +295,25 @@ _QUANTILE = (
 )  # fmt: skip
 
 
+@in_accumulator
 def erfinv(b: Any, x: Any) -> Any:
     """Return the number whose erf is x: the normal quantile of (1 + x) / 2, over sqrt 2.
 
     Wichura, "Algorithm AS 241", 1988. Infinite at 1 and -1, NaN beyond.
     """
-
-    def formula(x: Any) -> Any:
-        half = b.mul(x, b.scalar(0.5, x))
-        inner = b.sub(b.scalar(0.180625, x), b.mul(half, half))
-        middle = b.mul(half, rational(b, inner, _QUANTILE[0]))
-        share = b.mul(b.sub(b.scalar(1, x), b.abs(x)), b.scalar(0.5, x))
-        r = b.sqrt(b.neg(b.log(share)))
-        near = rational(b, b.sub(r, b.scalar(1.6, x)), _QUANTILE[1])
-        far = rational(b, b.sub(r, b.scalar(5, x)), _QUANTILE[2])
-        tail = b.select(b.compare(r, b.scalar(5, x), predicate="le"), near, far)
-        # The quotient of two infinities would be NaN.
-        tail = b.select(b.compare(r, b.scalar(math.inf, x), predicate="eq"), r, tail)
-        inside = b.compare(b.abs(half), b.scalar(0.425, x), predicate="le")
-        out = b.select(inside, middle, copysign(b, tail, x))
-        return b.mul(out, b.scalar(math.sqrt(0.5), x))
-
-    return accumulated(b, x, formula)
+    half = b.mul(x, b.scalar(0.5, x))
+    inner = b.sub(b.scalar(0.180625, x), b.mul(half, half))
+    middle = b.mul(half, rational(b, inner, _QUANTILE[0]))
+    share = b.mul(b.sub(b.scalar(1, x), b.abs(x)), b.scalar(0.5, x))
+    r = b.sqrt(b.neg(b.log(share)))
+    near = rational(b, b.sub(r, b.scalar(1.6, x)), _QUANTILE[1])
+    far = rational(b, b.sub(r, b.scalar(5, x)), _QUANTILE[2])
+    tail = b.select(b.compare(r, b.scalar(5, x), predicate="le"), near, far)
+    # The quotient of two infinities would be NaN.
+    tail = b.select(b.compare(r, b.scalar(math.inf, x), predicate="eq"), r, tail)
+    inside = b.compare(b.abs(half), b.scalar(0.425, x), predicate="le")
+    out = b.select(inside, middle, copysign(b, tail, x))
+    return b.mul(out, b.scalar(math.sqrt(0.5), x))
 
 
 def filled(b: Any, x: Any, low: Sequence[int], high: Sequence[int], value: Any) -> Any:

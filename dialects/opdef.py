@@ -139,6 +139,10 @@ class OpDef:
     # For composite ops: (builder, values..., **params) -> value; None for primitive ones.
     decompose: ClassVar[Callable[..., Any] | None] = None
 
+    # Arithmetic operations for each element of the result, and of operand 0.
+    flops_per_element: ClassVar[int] = 0
+    flops_per_input: ClassVar[int] = 0
+
     @classmethod
     def has(cls, traits: Trait) -> bool:
         """Return whether the op has one of these traits."""
@@ -147,7 +151,8 @@ class OpDef:
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
         """Return the arithmetic operations of one execution. Static shapes only."""
-        return 0
+        made = cls.flops_per_element * out.elements if cls.flops_per_element else 0
+        return made + cls.flops_per_input * inputs[0].elements if cls.flops_per_input else made
 
     @classmethod
     def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:

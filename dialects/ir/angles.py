@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.functions import accumulated, copysign, is_negative
-from pyc_mlir.dialects.types import accumulator
+from pyc_mlir.dialects.functions import copysign, in_accumulator, is_negative
 
 
 # atan(t) / t on [0, tan(pi/8)] in powers of t^2, by least squares at Chebyshev points in f64: off
@@ -38,48 +37,38 @@ def _angle(b: Any, t: Any) -> Any:
     return b.mul(b.mul(out, t), b.scalar(2, t))
 
 
+@in_accumulator
 def atan(b: Any, x: Any) -> Any:
     """Return the angle in [-pi/2, pi/2] whose tangent is x: pi/2 - atan 1/x where |x| > 1."""
-
-    def formula(x: Any) -> Any:
-        one, size = b.scalar(1, x), b.abs(x)
-        large = b.compare(size, one, predicate="gt")
-        out = _angle(b, b.select(large, b.div(one, size), size))
-        out = b.select(large, b.sub(b.scalar(math.pi / 2, x), out), out)
-        return copysign(b, out, x)
-
-    return accumulated(b, x, formula)
+    one, size = b.scalar(1, x), b.abs(x)
+    large = b.compare(size, one, predicate="gt")
+    out = _angle(b, b.select(large, b.div(one, size), size))
+    out = b.select(large, b.sub(b.scalar(math.pi / 2, x), out), out)
+    return copysign(b, out, x)
 
 
+@in_accumulator
 def asin(b: Any, x: Any) -> Any:
     """atan(x / sqrt((1 - x)(1 + x))); NaN outside of [-1, 1]."""
-
-    def formula(x: Any) -> Any:
-        one = b.scalar(1, x)
-        root = b.sqrt(b.mul(b.sub(one, x), b.add(one, x)))
-        return atan(b, b.div(x, root))
-
-    return accumulated(b, x, formula)
+    one = b.scalar(1, x)
+    root = b.sqrt(b.mul(b.sub(one, x), b.add(one, x)))
+    return atan(b, b.div(x, root))
 
 
+@in_accumulator
 def acos(b: Any, x: Any) -> Any:
     """2 atan(sqrt((1 - x) / (1 + x))), which is exact near 1; NaN outside of [-1, 1]."""
-
-    def formula(x: Any) -> Any:
-        one = b.scalar(1, x)
-        ratio = b.div(b.sub(one, x), b.add(one, x))
-        return b.mul(b.scalar(2, x), atan(b, b.sqrt(ratio)))
-
-    return accumulated(b, x, formula)
+    one = b.scalar(1, x)
+    ratio = b.div(b.sub(one, x), b.add(one, x))
+    return b.mul(b.scalar(2, x), atan(b, b.sqrt(ratio)))
 
 
+@in_accumulator
 def atan2(b: Any, y: Any, x: Any) -> Any:
     """Return the angle in [-pi, pi] of (x, y), by the quotient of the lesser and the greater.
 
     Zeros and infinities of either sign as in C99.
     """
-    dtype = b.type_of(x).dtype
-    y, x = (b.convert(v, accumulator(dtype)) for v in (y, x))
     height, width = b.abs(y), b.abs(x)
     most, least = b.maximum(height, width), b.minimum(height, width)
     zero, one = b.scalar(0, x), b.scalar(1, x)
@@ -89,4 +78,4 @@ def atan2(b: Any, y: Any, x: Any) -> Any:
     steep = b.compare(height, width, predicate="gt")
     out = b.select(steep, b.sub(b.scalar(math.pi / 2, x), out), out)
     out = b.select(is_negative(b, x), b.sub(b.scalar(math.pi, x), out), out)
-    return b.convert(copysign(b, out, y), dtype)
+    return copysign(b, out, y)

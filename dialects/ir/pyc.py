@@ -116,14 +116,6 @@ def _define(definition: type[OpDef]) -> type:
 OP_CLASSES: dict[str, type] = {name: _define(definition) for name, definition in OPS.items()}
 
 
-def _verify_group(op: ir.Operation) -> bool:
-    """Return a group yields exactly its own result."""
-    problem = _group_problem(op)
-    if problem:
-        op.location.emit_error(f"pyc.group: {problem}")
-    return not problem
-
-
 def _group_problem(op: ir.Operation) -> str:
     if len(op.regions) != 1 or len(op.regions[0].blocks) != 1:
         return "expected one region with one block"
@@ -152,7 +144,10 @@ class GroupOp(Pyc.Operation, name="group", traits=[ext.Pure]):
     @staticmethod
     def verify_invariants(op: Any) -> bool:
         """Check the shape of the region."""
-        return _verify_group(op.operation)
+        problem = _group_problem(op.operation)
+        if problem:
+            op.location.emit_error(f"pyc.group: {problem}")
+        return not problem
 
 
 class YieldOp(Pyc.Operation, name="yield", traits=[ir.IsTerminatorTrait, ext.Pure]):

@@ -15,6 +15,7 @@ import math
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def composed(value: np.ndarray, deviation: np.ndarray, operands: Sequence[Uncert
 
 
 def summed(magnitudes: np.ndarray, terms: int, value: np.ndarray) -> np.ndarray:
-    """Return what a sum errs by whose terms have absolute values that add up to `magnitudes`."""
+    """Return the forward error bound of a sum whose terms' absolute values add to `magnitudes`."""
     inner = roundoff(accumulator(value.dtype)) * math.sqrt(max(terms, 1))
     return inner * magnitudes + rounded(value)
 
@@ -125,9 +126,11 @@ _FUNCTION_ULPS = 8.0
 _OWN_ULPS = 4.0
 
 
-def _rule(*names: str) -> Callable[[Rule], Rule]:
-    def enter(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, rule))
+def _rule(*names: str, named: bool = False) -> Callable[[Any], Any]:
+    """Enter the rule of ops; with `named` it gets the op's name first."""
+
+    def enter(rule: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+        RULES.update({name: partial(rule, name) if named else rule for name in names})
         return rule
 
     return enter
@@ -159,6 +162,11 @@ def _swing(name: str, *operands: Uncertain, **params: Any) -> np.ndarray:
     return np.maximum(_gap(low, middle), _gap(high, middle)) / LAMBDA
 
 
+def _unless_exact(lost: float, a: Uncertain, b: Uncertain) -> np.ndarray:
+    """Return `lost` where one of two operands is not exact, else 0."""
+    return np.where((a.deviation > 0) | (b.deviation > 0), lost, 0.0)
+
+
 @_rule("constant", "iota", "size")
 def _exact(value: np.ndarray, /, *operands: Uncertain, **params: Any) -> np.ndarray:
     return np.zeros(value.shape)
@@ -178,8 +186,7 @@ def _mul(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
 @_rule("div")
 def _div(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
     if not is_float(value.dtype):
-        uncertain = (a.deviation > 0) | (b.deviation > 0)
-        return np.where(uncertain, np.inf, 0.0)
+        return _unless_exact(np.inf, a, b)
     quotient = value.astype(np.float64)
     moved = np.hypot(a.deviation, quotient * b.deviation) / np.abs(_wide(b))
     near_zero = (b.deviation > 0) & (LAMBDA * b.deviation >= np.abs(_wide(b)))
@@ -200,38 +207,27 @@ def _pow(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
     return moved + rounded(value, _FUNCTION_ULPS) * (1 + scale)
 
 
-@_rule("neg", "abs")
+@_rule("neg", "abs", "not")
 def _same(value: np.ndarray, x: Uncertain) -> np.ndarray:
     return x.deviation
 
 
-@_rule("maximum")
-def _maximum(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
-    return _swing("maximum", a, b)
+@_rule("maximum", "minimum", "max_pool2d", "reduce_max", "reduce_min", named=True)
+def _extreme(name: str, value: np.ndarray, *operands: Uncertain, **params: Any) -> np.ndarray:
+    return _swing(name, *operands, **params)
 
 
-@_rule("minimum")
-def _minimum(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
-    return _swing("minimum", a, b)
+# Functions of one operand that only grow or only fall: their roundings.
+_MONOTONE = {"floor": 0.0, "ceil": 0.0, "round": 0.0, "sqrt": 2.0, "rsqrt": 4.0}
+_MONOTONE |= {"log": _FUNCTION_ULPS, "tanh": _FUNCTION_ULPS}
 
 
-def _monotone(name: str, ulps: float) -> None:
-    """Enter a rule for a function of one operand that only grows or only falls."""
-
-    def rule(value: np.ndarray, x: Uncertain) -> np.ndarray:
-        return _swing(name, x) + (rounded(value, ulps) if ulps else 0.0)
-
-    RULES[name] = rule
-
-
-for _name, _ulps in {"floor": 0, "ceil": 0, "round": 0, "sqrt": 2, "rsqrt": 4}.items():
-    _monotone(_name, _ulps)
-for _name in ("log", "tanh"):
-    _monotone(_name, _FUNCTION_ULPS)
-RULES["log"] = lambda value, x: (
+@_rule(*_MONOTONE, named=True)
+def _monotone(name: str, value: np.ndarray, x: Uncertain) -> np.ndarray:
+    ulps = _MONOTONE[name]
+    moved = _swing(name, x) + (rounded(value, ulps) if ulps else 0.0)
     # Near 1 the logarithm is as exact as its argument, not relatively.
-    _swing("log", x) + rounded(value, _FUNCTION_ULPS) + roundoff(value.dtype)
-)
+    return moved + roundoff(value.dtype) if name == "log" else moved
 
 
 @_rule("exp")
@@ -298,8 +294,7 @@ def _wave(value: np.ndarray, x: Uncertain) -> np.ndarray:
 @_rule("rem")
 def _rem(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
     """Allow no error; uncertain operands may cross a multiple."""
-    uncertain = (a.deviation > 0) | (b.deviation > 0)
-    return np.where(uncertain, np.inf, 0.0)
+    return _unless_exact(np.inf, a, b)
 
 
 @_rule("bitcast")
@@ -325,13 +320,7 @@ def _cumulative(value: np.ndarray, x: Uncertain, *, axis: int, reduction: str) -
 
 @_rule("shift_left", "shift_right", "and", "or", "xor")
 def _logical(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
-    uncertain = (a.deviation > 0) | (b.deviation > 0)
-    return np.where(uncertain, 1.0 if value.dtype == np.bool_ else np.inf, 0.0)
-
-
-@_rule("not")
-def _not(value: np.ndarray, x: Uncertain) -> np.ndarray:
-    return x.deviation
+    return _unless_exact(1.0 if value.dtype == np.bool_ else np.inf, a, b)
 
 
 @_rule("compare")
@@ -383,15 +372,11 @@ def _numpy_cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarr
 NUMPY_RULES: Mapping[str, Rule] = ChainMap({"cast": _numpy_cast}, RULES)
 
 
-def _movement(name: str) -> None:
-    def rule(value: np.ndarray, x: Uncertain, *like: Uncertain, **params: Any) -> np.ndarray:
-        return OPS[name].reference(x.deviation, *(o.value for o in like), **params)
-
-    RULES[name] = rule
-
-
-for _name in ("transpose", "reshape", "slice", "broadcast_to"):
-    _movement(_name)
+@_rule("transpose", "reshape", "slice", "broadcast_to", named=True)
+def _movement(
+    name: str, value: np.ndarray, x: Uncertain, *like: Uncertain, **params: Any
+) -> np.ndarray:
+    return OPS[name].reference(x.deviation, *(o.value for o in like), **params)
 
 
 @_rule("concat")
@@ -473,30 +458,20 @@ def _argsort(value: np.ndarray, x: Uncertain, *, axis: int, **params: Any) -> np
     return np.moveaxis(out, -1, axis)
 
 
-@_rule("matmul")
-def _matmul(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
-    product = OPS["matmul"].reference
+@_rule("matmul", "conv2d", named=True)
+def _product(name: str, value: np.ndarray, a: Uncertain, b: Uncertain, **params: Any) -> np.ndarray:
+    product = partial(OPS[name].reference, **params)
     left, right = np.abs(_wide(a)), np.abs(_wide(b))
     variance = np.zeros(value.shape)
     if b.deviation.any():
         variance = variance + product(left**2 + a.deviation**2, b.deviation**2)
     if a.deviation.any():
         variance = variance + product(a.deviation**2, right**2)
-    local = summed(product(left, right), a.value.shape[-1], value)
-    return np.sqrt(variance) + (local if is_float(value.dtype) else 0.0)
-
-
-@_rule("conv2d")
-def _conv2d(value: np.ndarray, x: Uncertain, w: Uncertain, **params: Any) -> np.ndarray:
-    product = OPS["conv2d"].reference
-    left, right = np.abs(_wide(x)), np.abs(_wide(w))
-    variance = np.zeros(value.shape)
-    if w.deviation.any():
-        variance = variance + product(left**2 + x.deviation**2, w.deviation**2, **params)
-    if x.deviation.any():
-        variance = variance + product(x.deviation**2, right**2, **params)
-    filters = w.value.shape[0 if params["layout"] == "NCHW" else 3]
-    local = summed(product(left, right, **params), w.value.size // max(filters, 1), value)
+    terms = a.value.shape[-1]
+    if name == "conv2d":
+        filters = b.value.shape[0 if params["layout"] == "NCHW" else 3]
+        terms = b.value.size // max(filters, 1)
+    local = summed(product(left, right), terms, value)
     return np.sqrt(variance) + (local if is_float(value.dtype) else 0.0)
 
 
@@ -508,11 +483,6 @@ def _avg_pool2d(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
     return moved + summed(mean(np.abs(_wide(x)), **params), math.prod(params["kernel"]), value)
 
 
-@_rule("max_pool2d")
-def _max_pool2d(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
-    return _swing("max_pool2d", x, **params)
-
-
 @_rule("resize")
 def _resize(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
     """Round two weights, two products and a sum for each axis."""
@@ -522,16 +492,6 @@ def _resize(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
     if params["mode"] == "nearest":
         return moved
     return moved + summed(resized(np.abs(_wide(x)), **params), 10, value)
-
-
-@_rule("reduce_max")
-def _reduce_max(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
-    return _swing("reduce_max", x, **params)
-
-
-@_rule("reduce_min")
-def _reduce_min(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
-    return _swing("reduce_min", x, **params)
 
 
 def _terms(x: Uncertain, axes: tuple[int, ...]) -> int:

@@ -235,17 +235,9 @@ class AvgPool2d(Pooling, name="avg_pool2d", operands="x"):
     layout: str = "NCHW"
 
     @staticmethod
-    def infer(
-        x: TensorType,
-        *,
-        kernel: tuple[int, ...],
-        strides: tuple[int, ...],
-        pads: tuple[int, ...],
-        count_include_pad: bool,
-        layout: str,
-    ) -> TensorType:
+    def infer(x: TensorType, *, kernel: tuple[int, ...], layout: str, **params: Any) -> TensorType:
         """Return the window positions, same channels."""
-        window = {"strides": strides, "pads": pads, "dilations": (1, 1)}
+        window = {"strides": params["strides"], "pads": params["pads"], "dilations": (1, 1)}
         check_window(x, layout=layout, **window)
         _check_kernel(kernel)
         require_dtype(x, FLOAT, "operand 0")
@@ -256,10 +248,10 @@ class AvgPool2d(Pooling, name="avg_pool2d", operands="x"):
         x: np.ndarray,
         *,
         kernel: tuple[int, ...],
-        strides: tuple[int, ...],
         pads: tuple[int, ...],
         count_include_pad: bool,
         layout: str,
+        strides: tuple[int, ...],
     ) -> np.ndarray:
         """Return the sum of strided views over the count of positions, in f64."""
         data = to_nchw(x, layout).astype(np.float64)

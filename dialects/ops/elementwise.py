@@ -4,13 +4,13 @@ Primitive ops map to one scalar operation of arith or math; composite ones decom
 floats are computed in f32 by the reference and rounded once."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.functions import accumulated, rational
+from pyc_mlir.dialects.functions import accumulated, in_accumulator, rational
 from pyc_mlir.dialects.opdef import NO_TRAITS, OpDef, Trait
 from pyc_mlir.dialects.ops.shapes import broadcast_shapes, require, same_dtype
 from pyc_mlir.dialects.types import (
@@ -65,23 +65,18 @@ class Elementwise(
         same_dtype(*types)
         return TensorType(broadcast_shapes(*(t.shape for t in types)), types[0].dtype)
 
-    @classmethod
-    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Return a constant number of operations an element."""
-        return cls.flops_per_element * out.elements
-
 
 def _primitive(
     name: str,
+    operands: str,
     equation: str,
     function: Callable[..., np.ndarray],
     allowed: frozenset[np.dtype] = NUMBER,
-    operands: str = "x",
-    flops: int = 1,
     traits: Trait = NO_TRAITS,
-    work: int = OpDef.element_work,
     neutral: Callable[[np.dtype], Any] | None = None,
-) -> type[Elementwise]:
+    flops: int = 1,
+    work: int = OpDef.element_work,
+) -> None:
     """Define an elementwise op without parameters by its numpy function."""
 
     def reference(*arrays: np.ndarray) -> np.ndarray:
@@ -97,7 +92,7 @@ def _primitive(
         "reference": staticmethod(reference),
     }
     options = {"name": name, "operands": operands, "traits": traits}
-    return type(name.title(), (Elementwise,), body, **options)  # type: ignore[call-overload]
+    type(name.title(), (Elementwise,), body, **options)  # type: ignore[call-overload]
 
 
 def truncated_division(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
@@ -126,125 +121,6 @@ def _power(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     return np.where(ends, np.abs(lhs), np.power(lhs, rhs))
 
 
-_ARITHMETIC, _SYMMETRIC = Trait.ARITHMETIC, Trait.COMMUTATIVE
-_LATTICE = Trait.COMMUTATIVE | Trait.IDEMPOTENT
-
-Add = _primitive(
-    "add",
-    "out = lhs + rhs.",
-    np.add,
-    NUMBER,
-    "lhs rhs",
-    traits=_ARITHMETIC | _SYMMETRIC,
-    neutral=lambda dtype: -0.0 if is_float(dtype) else 0,
-)
-Sub = _primitive(
-    "sub",
-    "out = lhs - rhs.",
-    np.subtract,
-    NUMBER,
-    "lhs rhs",
-    traits=_ARITHMETIC,
-    neutral=lambda dtype: 0,
-)
-Mul = _primitive(
-    "mul",
-    "out = lhs * rhs.",
-    np.multiply,
-    NUMBER,
-    "lhs rhs",
-    traits=_ARITHMETIC | _SYMMETRIC,
-    neutral=lambda dtype: 1,
-)
-Div = _primitive(
-    "div",
-    "out = lhs / rhs; integers round toward zero, x/0 = 0, MIN/-1 = MIN.",
-    truncated_division,
-    NUMBER,
-    "lhs rhs",
-    traits=_ARITHMETIC,
-    neutral=lambda dtype: 1,
-)
-Maximum = _primitive(
-    "maximum",
-    "out = max(lhs, rhs); NaN if either is.",
-    np.maximum,
-    NUMBER,
-    "lhs rhs",
-    traits=_LATTICE,
-    neutral=lowest,
-)
-Minimum = _primitive(
-    "minimum",
-    "out = min(lhs, rhs); NaN if either is.",
-    np.minimum,
-    NUMBER,
-    "lhs rhs",
-    traits=_LATTICE,
-    neutral=highest,
-)
-Pow = _primitive(
-    *("pow", "out = lhs ** rhs.", _power, FLOAT, "lhs rhs", TRANSCENDENTAL_FLOPS),
-    traits=_ARITHMETIC,
-    neutral=lambda dtype: 1,
-)
-Neg = _primitive("neg", "out = -x.", np.negative, traits=_ARITHMETIC | Trait.INVOLUTION)
-Abs = _primitive("abs", "out = |x|.", np.abs, traits=Trait.IDEMPOTENT)
-Floor = _primitive(
-    "floor", "out = the greatest integer <= x.", np.floor, FLOAT, traits=Trait.IDEMPOTENT
-)
-Ceil = _primitive("ceil", "out = the least integer >= x.", np.ceil, FLOAT, traits=Trait.IDEMPOTENT)
-Round = _primitive(
-    "round", "out = the nearest integer, ties to even.", np.rint, FLOAT, traits=Trait.IDEMPOTENT
-)
-Exp = _primitive("exp", "out = e ** x.", np.exp, FLOAT, flops=TRANSCENDENTAL_FLOPS)
-Log = _primitive("log", "out = ln x.", np.log, FLOAT, flops=TRANSCENDENTAL_FLOPS)
-Sin = _primitive("sin", "out = sin x.", np.sin, FLOAT, flops=TRANSCENDENTAL_FLOPS, traits=Trait.ODD)
-Cos = _primitive("cos", "out = cos x.", np.cos, FLOAT, flops=TRANSCENDENTAL_FLOPS)
-Sqrt = _primitive("sqrt", "out = x ** 0.5.", np.sqrt, FLOAT, traits=_ARITHMETIC)
-Rsqrt = _primitive("rsqrt", "out = x ** -0.5.", _rsqrt, FLOAT, traits=_ARITHMETIC)
-Tanh = _primitive(
-    "tanh", "out = tanh x.", np.tanh, FLOAT, flops=TRANSCENDENTAL_FLOPS, traits=Trait.ODD
-)
-Erf = _primitive(
-    "erf",
-    "out = 2/sqrt(pi) * integral of exp(-t^2) from 0 to x.",
-    erf_reference,
-    FLOAT,
-    flops=TRANSCENDENTAL_FLOPS,
-    work=ERF_WORK,
-    traits=Trait.ODD,
-)
-And = _primitive(
-    "and",
-    "out = lhs & rhs, bit by bit.",
-    np.bitwise_and,
-    LOGICAL,
-    "lhs rhs",
-    traits=_LATTICE,
-    neutral=lambda dtype: True if dtype == BOOL else -1,
-)
-Or = _primitive(
-    "or",
-    "out = lhs | rhs, bit by bit.",
-    np.bitwise_or,
-    LOGICAL,
-    "lhs rhs",
-    traits=_LATTICE,
-    neutral=lambda dtype: 0,
-)
-Xor = _primitive(
-    "xor",
-    "out = lhs ^ rhs, bit by bit.",
-    np.bitwise_xor,
-    LOGICAL,
-    "lhs rhs",
-    traits=_SYMMETRIC,
-    neutral=lambda dtype: 0,
-)
-Not = _primitive("not", "out = ~x, bit by bit.", np.invert, LOGICAL, traits=Trait.INVOLUTION)
-
-
 def remainder(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """Return C's fmod; for integers lhs - (lhs / rhs) * rhs, with x % 0 = x."""
     if is_float(lhs.dtype):
@@ -269,26 +145,78 @@ def _outside(count: np.ndarray) -> np.ndarray:
     return (count < 0) | (count >= 8 * count.dtype.itemsize)
 
 
-Rem = _primitive(
-    "rem",
+def _always(value: Any) -> Callable[[np.dtype], Any]:
+    return lambda dtype: value
+
+
+def _minus_zero(dtype: np.dtype) -> Any:
+    return -0.0 if is_float(dtype) else 0
+
+
+def _all_bits(dtype: np.dtype) -> Any:
+    return True if dtype == BOOL else -1
+
+
+_ARITHMETIC, _SYMMETRIC = Trait.ARITHMETIC, Trait.COMMUTATIVE
+_LATTICE = Trait.COMMUTATIVE | Trait.IDEMPOTENT
+_MANY = TRANSCENDENTAL_FLOPS
+_RING = _ARITHMETIC | _SYMMETRIC
+_TWO = "lhs rhs"
+
+_primitive("add", _TWO, "out = lhs + rhs.", np.add, NUMBER, _RING, _minus_zero)
+_primitive("sub", _TWO, "out = lhs - rhs.", np.subtract, NUMBER, _ARITHMETIC, _always(0))
+_primitive("mul", _TWO, "out = lhs * rhs.", np.multiply, NUMBER, _RING, _always(1))
+_primitive(
+    *("div", _TWO, "out = lhs / rhs; integers round toward zero, x/0 = 0, MIN/-1 = MIN."),
+    *(truncated_division, NUMBER, _ARITHMETIC, _always(1)),
+)
+_primitive(
+    "maximum", _TWO, "out = max(lhs, rhs); NaN if either is.", np.maximum, NUMBER, _LATTICE, lowest
+)
+_primitive(
+    "minimum", _TWO, "out = min(lhs, rhs); NaN if either is.", np.minimum, NUMBER, _LATTICE, highest
+)
+_primitive("pow", _TWO, "out = lhs ** rhs.", _power, FLOAT, _ARITHMETIC, _always(1), _MANY)
+_primitive("neg", "x", "out = -x.", np.negative, NUMBER, _ARITHMETIC | Trait.INVOLUTION)
+_primitive("abs", "x", "out = |x|.", np.abs, NUMBER, Trait.IDEMPOTENT)
+_primitive("floor", "x", "out = the greatest integer <= x.", np.floor, FLOAT, Trait.IDEMPOTENT)
+_primitive("ceil", "x", "out = the least integer >= x.", np.ceil, FLOAT, Trait.IDEMPOTENT)
+_primitive(
+    "round", "x", "out = the nearest integer, ties to even.", np.rint, FLOAT, Trait.IDEMPOTENT
+)
+_primitive("exp", "x", "out = e ** x.", np.exp, FLOAT, flops=_MANY)
+_primitive("log", "x", "out = ln x.", np.log, FLOAT, flops=_MANY)
+_primitive("sin", "x", "out = sin x.", np.sin, FLOAT, Trait.ODD, flops=_MANY)
+_primitive("cos", "x", "out = cos x.", np.cos, FLOAT, flops=_MANY)
+_primitive("sqrt", "x", "out = x ** 0.5.", np.sqrt, FLOAT, _ARITHMETIC)
+_primitive("rsqrt", "x", "out = x ** -0.5.", _rsqrt, FLOAT, _ARITHMETIC)
+_primitive("tanh", "x", "out = tanh x.", np.tanh, FLOAT, Trait.ODD, flops=_MANY)
+_primitive(
+    *("erf", "x", "out = 2/sqrt(pi) * integral of exp(-t^2) from 0 to x."),
+    *(erf_reference, FLOAT, Trait.ODD, None, _MANY, ERF_WORK),
+)
+_primitive(
+    "and", _TWO, "out = lhs & rhs, bit by bit.", np.bitwise_and, LOGICAL, _LATTICE, _all_bits
+)
+_primitive("or", _TWO, "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, _LATTICE, _always(0))
+_primitive(
+    "xor", _TWO, "out = lhs ^ rhs, bit by bit.", np.bitwise_xor, LOGICAL, _SYMMETRIC, _always(0)
+)
+_primitive("not", "x", "out = ~x, bit by bit.", np.invert, LOGICAL, Trait.INVOLUTION)
+_primitive(
+    *("rem", _TWO),
     "out = lhs - trunc(lhs / rhs) * rhs, exactly, of the sign of lhs (integers: x % 0 = x).",
     remainder,
-    NUMBER,
-    "lhs rhs",
 )
-ShiftLeft = _primitive(
-    "shift_left",
+_primitive(
+    *("shift_left", _TWO),
     "out = the bits of lhs moved up by rhs; 0 for counts below 0 or as large as the type.",
-    shifted_left,
-    INTEGERS,
-    "lhs rhs",
+    *(shifted_left, INTEGERS),
 )
-ShiftRight = _primitive(
-    "shift_right",
+_primitive(
+    *("shift_right", _TWO),
     "out = floor(lhs / 2 ** rhs); counts below 0 or as large as the type leave only the sign.",
-    shifted_right,
-    INTEGERS,
-    "lhs rhs",
+    *(shifted_right, INTEGERS),
 )
 
 
@@ -427,14 +355,11 @@ class Sigmoid(Elementwise, name="sigmoid", operands="x", traits=Trait.WIDE):
         return 1.0 / (1.0 + np.exp(-x.astype(np.float64)))
 
     @staticmethod
+    @in_accumulator
     def decompose(b: Any, x: Any) -> Any:
         """div(1, add(1, exp(neg(x)))), in f32 at least: exp leaves the range of f16 at 11."""
-
-        def formula(x: Any) -> Any:
-            one = b.scalar(1, x)
-            return b.div(one, b.add(one, b.exp(b.neg(x))))
-
-        return accumulated(b, x, formula)
+        one = b.scalar(1, x)
+        return b.div(one, b.add(one, b.exp(b.neg(x))))
 
 
 class Silu(Elementwise, name="silu", operands="x", traits=Trait.WIDE):
@@ -450,9 +375,10 @@ class Silu(Elementwise, name="silu", operands="x", traits=Trait.WIDE):
         return x * (1.0 / (1.0 + np.exp(-x)))
 
     @staticmethod
+    @in_accumulator
     def decompose(b: Any, x: Any) -> Any:
         """mul(x, sigmoid(x)), in f32 at least."""
-        return accumulated(b, x, lambda x: b.mul(x, b.sigmoid(x)))
+        return b.mul(x, b.sigmoid(x))
 
 
 class Gelu(Elementwise, name="gelu", operands="x", traits=Trait.WIDE):
@@ -532,24 +458,23 @@ class Erfc(Elementwise, name="erfc", operands="x", traits=Trait.WIDE):
         return np.fromiter(values, np.float64, x.size).reshape(x.shape)
 
     @staticmethod
+    @in_accumulator
     def decompose(b: Any, x: Any) -> Any:
         """Return exp(-x^2) times a rational of |x|, in f64 below 1 also 1 - erf x."""
-        return accumulated(b, x, lambda x: _erfc(b, x))
-
-
-def _erfc(b: Any, x: Any) -> Any:
-    size = b.minimum(b.abs(x), b.scalar(_END, x))
-    # x^2 is rounded; the square of the nearest 16th below is not.
-    coarse = b.mul(b.floor(b.mul(size, b.scalar(16, x))), b.scalar(1 / 16, x))
-    rest = b.mul(b.sub(coarse, size), b.add(coarse, size))
-    power = b.mul(b.exp(b.neg(b.mul(coarse, coarse))), b.exp(rest))
-    ratio, double = rational(b, size, ERFC_P_Q), b.type_of(x).dtype.itemsize == 8
-    if double:
-        near = b.compare(size, b.scalar(8, x), predicate="lt")
-        ratio = b.select(near, ratio, rational(b, size, _R_S))
-    tail = b.mul(power, ratio)
-    out = b.select(b.compare(x, b.scalar(0, x), predicate="lt"), b.sub(b.scalar(2, x), tail), tail)
-    if not double:
-        return out
-    one = b.scalar(1, x)
-    return b.select(b.compare(size, one, predicate="lt"), b.sub(one, b.erf(x)), out)
+        size = b.minimum(b.abs(x), b.scalar(_END, x))
+        # x^2 is rounded; the square of the nearest 16th below is not.
+        coarse = b.mul(b.floor(b.mul(size, b.scalar(16, x))), b.scalar(1 / 16, x))
+        rest = b.mul(b.sub(coarse, size), b.add(coarse, size))
+        power = b.mul(b.exp(b.neg(b.mul(coarse, coarse))), b.exp(rest))
+        ratio, double = rational(b, size, ERFC_P_Q), b.type_of(x).dtype.itemsize == 8
+        if double:
+            near = b.compare(size, b.scalar(8, x), predicate="lt")
+            ratio = b.select(near, ratio, rational(b, size, _R_S))
+        tail = b.mul(power, ratio)
+        out = b.select(
+            b.compare(x, b.scalar(0, x), predicate="lt"), b.sub(b.scalar(2, x), tail), tail
+        )
+        if not double:
+            return out
+        one = b.scalar(1, x)
+        return b.select(b.compare(size, one, predicate="lt"), b.sub(one, b.erf(x)), out)

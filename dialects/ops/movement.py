@@ -66,7 +66,9 @@ class Reshape(OpDef, name="reshape", operands="x", traits=Trait.VIEW):
         left_size = math.prod(d for d in left if d is not None)
         fixed_size = math.prod(fixed)
         if -1 not in shape:
-            _require_same_size(x, dims)
+            if x.is_static and None not in dims:
+                made = math.prod(d for d in dims if d is not None)
+                require(x.elements == made, _mismatch(x, dims))
             require(not known or left_size == fixed_size, _mismatch(x, dims))
         elif known and fixed_size:
             require(left_size % fixed_size == 0, _mismatch(x, dims))
@@ -89,12 +91,6 @@ def resolve(entry: int, x: TensorType) -> int | None:
         -2 - entry < x.rank, f"`shape`: {entry} names dimension {-2 - entry} of a rank-{x.rank} x"
     )
     return x.shape[-2 - entry]
-
-
-def _require_same_size(x: TensorType, dims: Sequence[int | None]) -> None:
-    if x.is_static and None not in dims:
-        same = x.elements == math.prod(d for d in dims if d is not None)
-        require(same, _mismatch(x, dims))
 
 
 def _mismatch(x: TensorType, dims: Sequence[int | None]) -> str:

@@ -1,6 +1,5 @@
 """Softmax and the normalizations of inference. All are composite."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ class RowWise(OpDef, traits=Trait.OVERWRITES | Trait.WIDE):
 class Softmax(RowWise, name="softmax", operands="x", traits=Trait.ALIGNED | Trait.ANY_ORDER):
     """out = exp(x - max(x)) / sum(exp(x - max(x))) along `axis`."""
 
+    flops_per_element = TRANSCENDENTAL_FLOPS + 4
     axis: int = -1
 
     @staticmethod
@@ -49,18 +49,13 @@ class Softmax(RowWise, name="softmax", operands="x", traits=Trait.ALIGNED | Trai
         out = b.div(e, b.reduce_sum(e, axes=(axis,), keepdims=True))
         return b.convert(out, b.type_of(x).dtype)
 
-    @classmethod
-    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Return an exponential and four simple operations an element."""
-        return (TRANSCENDENTAL_FLOPS + 4) * out.elements
-
 
 class LogSoftmax(RowWise, name="log_softmax", operands="x", traits=Trait.ALIGNED | Trait.ANY_ORDER):
     """out = x - max(x) - log(sum(exp(x - max(x)))) along `axis`."""
 
     axis: int = -1
     infer = Softmax.infer
-    flops = Softmax.flops  # pyright: ignore[reportAssignmentType]  (a bound class method)
+    flops_per_element = Softmax.flops_per_element
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int) -> np.ndarray:
@@ -96,6 +91,7 @@ class Layernorm(RowWise, name="layernorm", operands="x scale bias", traits=Trait
     Ba, Kiros and Hinton, 2016. `scale` and `bias` have the shape ``x.shape[axis:]``.
     """
 
+    flops_per_element = 8
     axis: int = -1
     epsilon: float = 1e-5
 
@@ -129,11 +125,6 @@ class Layernorm(RowWise, name="layernorm", operands="x scale bias", traits=Trait
         inverse = b.rsqrt(b.add(variance, b.scalar(epsilon, x)))
         return b.convert(b.add(b.mul(b.mul(centered, inverse), scale), bias), dtype)
 
-    @classmethod
-    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Count about eight simple operations an element."""
-        return 8 * out.elements
-
 
 class Rmsnorm(RowWise, name="rmsnorm", operands="x scale", traits=Trait.ALIGNED):
     """out = x / sqrt(mean(x^2) + epsilon) * scale over the dimensions from `axis`.
@@ -141,6 +132,7 @@ class Rmsnorm(RowWise, name="rmsnorm", operands="x scale", traits=Trait.ALIGNED)
     Zhang and Sennrich, 2019. `scale` has the shape ``x.shape[axis:]``.
     """
 
+    flops_per_element = 4
     axis: int = -1
     epsilon: float = 1e-5
 
@@ -167,11 +159,6 @@ class Rmsnorm(RowWise, name="rmsnorm", operands="x scale", traits=Trait.ALIGNED)
         out = b.mul(b.mul(x, b.rsqrt(b.add(mean, b.scalar(epsilon, x)))), scale)
         return b.convert(out, dtype)
 
-    @classmethod
-    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Count about four simple operations an element."""
-        return 4 * out.elements
-
 
 class Batchnorm(
     OpDef,
@@ -185,6 +172,7 @@ class Batchnorm(
     x * factor + offset, which is NaN where an infinite scale makes both infinite.
     """
 
+    flops_per_element = 2
     axis: int = 1
     epsilon: float = 1e-5
     anchor = "elementwise"
@@ -228,8 +216,3 @@ class Batchnorm(
         offset = b.sub(bias, b.mul(mean, factor))
         factor, offset = (b.align(v, axis % rank, rank) for v in (factor, offset))
         return b.convert(b.add(b.mul(x, factor), offset), dtype)
-
-    @classmethod
-    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Return one multiply and one add an element."""
-        return 2 * out.elements

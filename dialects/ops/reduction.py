@@ -57,6 +57,7 @@ COMBINATIONS: dict[str, Combination] = {
 class Reduction(OpDef, traits=Trait.REDUCES):
     """Base of reductions: `axes` are listed one by one; keepdims leaves dimensions of size 1."""
 
+    flops_per_input = 1
     allowed = NUMBER
     # The key of `COMBINATIONS`; empty for a reduction that decomposes.
     combination = ""
@@ -68,18 +69,14 @@ class Reduction(OpDef, traits=Trait.REDUCES):
         axes = normalize_axes(axes, x.rank)
         return x.with_shape(reduced_shape(x.shape, axes, keepdims))
 
-    @classmethod
-    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Return one operation for each element read."""
-        return inputs[0].elements
 
+def _reduction(name: str, combination: str, equation: str) -> None:
+    made = COMBINATIONS[combination]
 
-def _reduction(
-    name: str, combination: str, equation: str, function: Callable[..., np.ndarray]
-) -> type[Reduction]:
     def reference(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
         data = x.astype(np.float64) if is_float(x.dtype) else x
-        return function(data, axis=axes, keepdims=keepdims)
+        start = {} if made.ufunc.identity is not None else {"initial": made.identity(data.dtype)}
+        return made.ufunc.reduce(data, axis=axes, dtype=data.dtype, keepdims=keepdims, **start)
 
     body = {
         "__doc__": equation,
@@ -89,31 +86,13 @@ def _reduction(
         "combination": combination,
         "reference": staticmethod(reference),
     }
-    return type(name.title(), (Reduction,), body, name=name, operands="x")  # type: ignore[call-overload]
+    type(name.title(), (Reduction,), body, name=name, operands="x")  # type: ignore[call-overload]
 
 
-def _sum(x: np.ndarray, **kw: Any) -> np.ndarray:
-    return np.sum(x, dtype=x.dtype, **kw)
-
-
-def _prod(x: np.ndarray, **kw: Any) -> np.ndarray:
-    return np.prod(x, dtype=x.dtype, **kw)
-
-
-def _max(x: np.ndarray, **kw: Any) -> np.ndarray:
-    return np.max(x, initial=lowest(x.dtype), **kw)
-
-
-def _min(x: np.ndarray, **kw: Any) -> np.ndarray:
-    return np.min(x, initial=highest(x.dtype), **kw)
-
-
-ReduceSum = _reduction("reduce_sum", "add", "out = the sum over `axes`; integers wrap.", _sum)
-ReduceProd = _reduction(
-    "reduce_prod", "mul", "out = the product over `axes`; integers wrap.", _prod
-)
-ReduceMax = _reduction("reduce_max", "max", "out = the maximum over `axes`; NaN if any is.", _max)
-ReduceMin = _reduction("reduce_min", "min", "out = the minimum over `axes`; NaN if any is.", _min)
+_reduction("reduce_sum", "add", "out = the sum over `axes`; integers wrap.")
+_reduction("reduce_prod", "mul", "out = the product over `axes`; integers wrap.")
+_reduction("reduce_max", "max", "out = the maximum over `axes`; NaN if any is.")
+_reduction("reduce_min", "min", "out = the minimum over `axes`; NaN if any is.")
 
 
 class ReduceMean(Reduction, name="reduce_mean", operands="x", traits=Trait.WIDE):
@@ -144,6 +123,7 @@ class Cumulative(OpDef, name="cumulative", operands="x"):
     Integers wrap; a NaN stays in all that follow it.
     """
 
+    flops_per_element = 1
     axis: int
     reduction: str = "add"
 
@@ -162,15 +142,11 @@ class Cumulative(OpDef, name="cumulative", operands="x"):
         data = x.astype(np.float64) if is_float(x.dtype) else x
         return COMBINATIONS[reduction].ufunc.accumulate(data, axis=axis, dtype=data.dtype)
 
-    @classmethod
-    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Return one operation for each element."""
-        return out.elements
-
 
 class Argmax(OpDef, name="argmax", operands="x", traits=Trait.REDUCES):
     """out = the index of the first maximum along `axis`, as i64; a NaN counts as the maximum."""
 
+    flops_per_input = 1
     axis: int
     keepdims: bool = False
 
@@ -186,11 +162,6 @@ class Argmax(OpDef, name="argmax", operands="x", traits=Trait.REDUCES):
     def reference(x: np.ndarray, *, axis: int, keepdims: bool) -> np.ndarray:
         """Return numpy's argmax."""
         return np.argmax(x, axis=axis, keepdims=keepdims)
-
-    @classmethod
-    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
-        """Return one comparison for each element read."""
-        return inputs[0].elements
 
 
 class Argsort(OpDef, name="argsort", operands="x"):

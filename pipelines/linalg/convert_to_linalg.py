@@ -227,7 +227,9 @@ class _Conversion:
         count = len(self.block.arguments)
         if "arg_attrs" not in attributes:
             return [[]] * count
-        return [_dims_attribute(a) for a in ir.ArrayAttr(attributes["arg_attrs"])]
+        found = (ir.DictAttr(a) for a in ir.ArrayAttr(attributes["arg_attrs"]))
+        named = (ir.ArrayAttr(a["pyc.dims"]) if "pyc.dims" in a else () for a in found)
+        return [[ir.StringAttr(name).value for name in names] for names in named]
 
     def _visit(self, op: ir.Operation) -> None:
         """Convert one op of the function's own block; what is emitted stands before it."""
@@ -345,11 +347,3 @@ class _Conversion:
     def _finish(self, op: ir.Operation, out: LoweredTensor) -> None:
         self.tensors[op.result] = out
         self.dead.append(op)
-
-
-def _dims_attribute(attributes: ir.Attribute) -> list[str]:
-    """Return the names in ``pyc.dims`` of one argument's attributes."""
-    dictionary = ir.DictAttr(attributes)
-    if "pyc.dims" not in dictionary:
-        return []
-    return [ir.StringAttr(a).value for a in ir.ArrayAttr(dictionary["pyc.dims"])]

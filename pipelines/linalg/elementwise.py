@@ -133,14 +133,6 @@ def emit(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
     return emit_pointwise(lowering, tensor)
 
 
-def _inlined(
-    lowering: Lowering, child: LoweredTensor, loops: Sequence[int], parent: LoweredTensor
-) -> bool:
-    """Return a pending input over the same loops is computed in the same body."""
-    same = len(loops) == parent.rank and child.dims == parent.dims
-    return same and lowering.is_pending(child)
-
-
 def _collect(
     lowering: Lowering,
     tensor: LoweredTensor,
@@ -151,7 +143,9 @@ def _collect(
     assert tensor.pending is not None
     seen.add(tensor)
     for child, loops in tensor.pending.inputs:
-        if not _inlined(lowering, child, loops, tensor):
+        # A pending input over the same loops is computed in the same body.
+        same = len(loops) == tensor.rank and child.dims == tensor.dims
+        if not (same and lowering.is_pending(child)):
             leaves.setdefault((child, loops), len(leaves))
         elif child not in seen:
             _collect(lowering, child, leaves, seen)
@@ -229,8 +223,8 @@ def power(lowering: Lowering, x: LoweredTensor, y: LoweredTensor) -> LoweredTens
     def body(a: ir.Value, b: ir.Value) -> ir.Value:
         if x.splat == 2:
             return scalar.narrow(power_of_two(scalar.widen(b, dtype)), dtype)
-        wide = (Number(scalar.widen(v, dtype)) for v in (a, b))
-        return scalar.narrow(raise_to(*wide, lowering.f64_math).value, dtype)
+        base, exponent = (Number(scalar.widen(v, dtype)) for v in (a, b))
+        return scalar.narrow(raise_to(base, exponent, lowering.f64_math).value, dtype)
 
     return broadcasting(lowering, [x, y], dtype, body)
 

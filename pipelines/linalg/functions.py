@@ -272,8 +272,8 @@ def _power_of_f64(x: Number, y: Number) -> Number:
     y_high = y.cut(_HALF)
     low = (y - y_high) * log_high + y * log_low
     high = y_high * log_high
-    whole = y * _at_the_ends(x, log_high)
-    t = abs(whole).compare("eq", math.inf).where(whole, high + low)
+    integral = y * _at_the_ends(x, log_high)
+    t = abs(integral).compare("eq", math.inf).where(integral, high + low)
     inside = abs(t).compare("lt", _MOST[64])
     t = _clamp(t, _MOST[64])
     n = t.make("math.roundeven")
@@ -400,8 +400,8 @@ def _circular(x: Number, shift: int) -> Number:
     # The tail changes 1 - r^2/2 by r * tail.
     cosine = z * z * polynomial(z, _COS[width]) - r * tail
     half = z * 0.5
-    whole = half.constant(1.0) - half
-    cosine = whole + ((whole.constant(1.0) - whole - half) + cosine)
+    integral = half.constant(1.0) - half
+    cosine = integral + ((integral.constant(1.0) - integral - half) + cosine)
     value = (quarter & 1).compare("eq", 0).where(sine, cosine).bits()
     value = value ^ ((quarter & 2) << (width - 2))
     if shift == 0:

@@ -85,10 +85,10 @@ class KernelCalls:
             self.counts[operand.name] = made.results[kernel.results.index(operand)]
         # Unsigned integers are held as signed ones.
         dtype = result.dtype if storage(result.dtype) == _dtype(out) else _dtype(out)
-        whole = LoweredTensor(
+        returned = LoweredTensor(
             dtype, known, _under(made.results[0], lowering.tensor_type(known, dtype))
         )
-        return reshape(lowering, whole, dims)
+        return reshape(lowering, returned, dims)
 
     def _view(
         self, lowering: Lowering, tensor: LoweredTensor, feed: Feed, operand: Operand
@@ -189,11 +189,11 @@ class _Sizes:
     def of_result(self, out: Operand, result: TensorType) -> list[LoweredDim]:
         """Return the dimensions of the result: unknown ones are, in order, parts of its sizes."""
         parts = [part for d in out.shape if isinstance(d, str) for part in self.runs[d]]
-        whole = product(self.of_operand(out))
+        returned = product(self.of_operand(out))
         for picked in combinations(parts, result.shape.count(None)):
             unknown = iter(picked)
             dims = [next(unknown) if d is None else LoweredDim(d) for d in result.shape]
-            if product(dims) == whole:
+            if product(dims) == returned:
                 return dims
         raise _misfit(f"a result like {_text(out)}", result)
 

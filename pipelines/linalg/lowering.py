@@ -197,18 +197,15 @@ class Lowering:
         self._atom_of: dict[ir.Value, int] = {}
         self._sizes: dict[LoweredDim, ir.Value] = {}
         self._checked: set[tuple[LoweredDim, LoweredDim]] = set()
-        self._maps: dict[tuple[int, tuple[Index, ...]], ir.Attribute] = {}
-        self._iterators: dict[str, ir.Attribute] = {}
-        self._loops: dict[tuple[Any, ...], dict[str, ir.Attribute]] = {}
-        self._elements: dict[np.dtype, ir.Type] = {}
-        self._types: dict[tuple[tuple[LoweredDim, ...], np.dtype], ir.Type] = {}
-        self._segments: dict[tuple[int, ...], ir.Attribute] = {}
         self._forced: dict[LoweredTensor, ir.Value] = {}
-        self._scalars: dict[tuple[bytes, ir.Type], ir.Value] = {}
-        self._rank_0: dict[tuple[bytes, np.dtype], LoweredTensor] = {}
-        self._empty: dict[tuple[tuple[LoweredDim, ...], np.dtype], LoweredTensor] = {}
-        self.filled: dict[tuple[tuple[LoweredDim, ...], np.dtype, bytes], LoweredTensor] = {}
+        self._made: dict[tuple[Any, ...], Any] = {}
         self.checks = 0
+
+    def once(self, *key: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` made under a key: equal types, attributes and values are one."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     # Values.
 
@@ -241,10 +238,7 @@ class Lowering:
     def rank_0(self, value: Any, dtype: np.dtype) -> LoweredTensor:
         """Return a constant tensor of rank 0; equal ones are one."""
         array = np.array(value, dtype)
-        key = (array.tobytes(), dtype)
-        if key not in self._rank_0:
-            self._rank_0[key] = self.constant(array)
-        return self._rank_0[key]
+        return self.once("rank 0", array.tobytes(), dtype, make=lambda: self.constant(array))
 
     def scalar(self, value: Any, dtype: np.dtype) -> ir.Value:
         """Return a scalar constant of an element type, made once, at the function's begin."""
@@ -255,11 +249,11 @@ class Lowering:
         return self._constant(value, value.to_bytes(16, "little", signed=True), self.index)
 
     def _constant(self, value: Any, data: bytes, type_: ir.Type) -> ir.Value:
-        key = (data, type_)
-        if key not in self._scalars:
+        def make() -> ir.Value:
             with ir.InsertionPoint.at_block_begin(self.block):
-                self._scalars[key] = constant_scalar(value, type_)
-        return self._scalars[key]
+                return constant_scalar(value, type_)
+
+        return self.once("scalar", data, type_, make=make)
 
     # Indices.
 
@@ -287,52 +281,37 @@ class Lowering:
 
     def element(self, dtype: np.dtype) -> ir.Type:
         """Return the element type of values: integers have no sign."""
-        if dtype not in self._elements:
-            self._elements[dtype] = storage_type(dtype)
-        return self._elements[dtype]
+        return self.once("element", dtype, make=lambda: storage_type(dtype))
 
     def tensor_type(self, dims: Sequence[LoweredDim], dtype: np.dtype) -> ir.Type:
         """Return MLIR's tensor type."""
-        key = (tuple(dims), dtype)
-        if key not in self._types:
-            shape = tuple(d.static for d in dims)
-            self._types[key] = to_mlir(TensorType(shape, storage(dtype)))
-        return self._types[key]
+        shape = tuple(d.static for d in dims)
+        kind = TensorType(shape, storage(dtype))
+        return self.once("type", shape, dtype, make=lambda: to_mlir(kind))
 
     # Attributes of structured ops.
 
     def segments(self, *counts: int) -> ir.Attribute:
         """``operandSegmentSizes``."""
-        if counts not in self._segments:
-            self._segments[counts] = ir.DenseI32ArrayAttr.get(list(counts))
-        return self._segments[counts]
-
-    def index_map(self, loops: int, indices: Sequence[Index]) -> ir.Attribute:
-        """Return the affine map from loop numbers or affine expressions."""
-        key = (loops, tuple(indices))
-        if key not in self._maps:
-            exprs = [ir.AffineDimExpr.get(i) if isinstance(i, int) else i for i in indices]
-            self._maps[key] = ir.AffineMapAttr.get(ir.AffineMap.get(loops, 0, exprs))
-        return self._maps[key]
+        return self.once("segments", counts, make=lambda: ir.DenseI32ArrayAttr.get(list(counts)))
 
     def loop_attributes(
         self, maps: Sequence[Sequence[Index]], iterators: Sequence[str]
     ) -> dict[str, ir.Attribute]:
         """Return the attributes of a linalg.generic: an index map an operand, each loop's kind."""
-        key = (tuple(map(tuple, maps)), tuple(iterators))
-        if key not in self._loops:
-            count = len(iterators)
-            self._loops[key] = {
-                "indexing_maps": ir.ArrayAttr.get([self.index_map(count, m) for m in maps]),
-                "iterator_types": ir.ArrayAttr.get([self.iterator(k) for k in iterators]),
-            }
-        return self._loops[key]
 
-    def iterator(self, kind: str) -> ir.Attribute:
-        """``#linalg.iterator_type<kind>``."""
-        if kind not in self._iterators:
-            self._iterators[kind] = ir.Attribute.parse(f"#linalg.iterator_type<{kind}>")
-        return self._iterators[kind]
+        def index_map(indices: Sequence[Index]) -> ir.Attribute:
+            exprs = [ir.AffineDimExpr.get(i) if isinstance(i, int) else i for i in indices]
+            return ir.AffineMapAttr.get(ir.AffineMap.get(len(iterators), 0, exprs))
+
+        def make() -> dict[str, ir.Attribute]:
+            kinds = [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in iterators]
+            return {
+                "indexing_maps": ir.ArrayAttr.get(list(map(index_map, maps))),
+                "iterator_types": ir.ArrayAttr.get(kinds),
+            }
+
+        return self.once("loops", tuple(map(tuple, maps)), tuple(iterators), make=make)
 
     # Sizes.
 
@@ -414,10 +393,10 @@ class Lowering:
 
     def empty(self, dims: Sequence[LoweredDim], dtype: np.dtype) -> LoweredTensor:
         """Return an uninitialized tensor; equal ones are one."""
-        key = (tuple(dims), dtype)
-        if key not in self._empty:
-            made = ir.Operation.create(
-                "tensor.empty", results=[self.tensor_type(dims, dtype)], operands=self.sizes(dims)
-            )
-            self._empty[key] = LoweredTensor(dtype, tuple(dims), made.result)
-        return self._empty[key]
+
+        def make() -> LoweredTensor:
+            type_, sizes = self.tensor_type(dims, dtype), self.sizes(dims)
+            made = ir.Operation.create("tensor.empty", results=[type_], operands=sizes)
+            return LoweredTensor(dtype, tuple(dims), made.result)
+
+        return self.once("empty", tuple(dims), dtype, make=make)

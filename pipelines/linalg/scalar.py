@@ -87,15 +87,15 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
         return emit(FLOAT_OPS[name], *operands)
     unsigned = is_unsigned(dtype)
     if name == "div":
-        return _divide(*operands, dtype)
+        return _divide(operands[0], operands[1], dtype)
     if name == "abs" and unsigned:
         return operands[0]
     if name == "rem":  # lhs - trunc(lhs / rhs) * rhs, with x % 0 = x
         lhs, rhs = operands
-        whole = emit("arith.muli", _divide(lhs, rhs, dtype), rhs)
-        return emit("arith.subi", lhs, whole)
+        multiple = emit("arith.muli", _divide(lhs, rhs, dtype), rhs)
+        return emit("arith.subi", lhs, multiple)
     if name in SHIFTS:
-        return _shift(name, *operands, dtype)
+        return _shift(name, operands[0], operands[1], dtype)
     if name == "neg":
         return emit("arith.subi", constant_scalar(0, operands[0].type), operands[0])
     if name == "not":

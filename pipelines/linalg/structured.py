@@ -123,30 +123,26 @@ def fill(
     lowering: Lowering, dims: Sequence[LoweredDim], dtype: np.dtype, value: Any
 ) -> LoweredTensor:
     """Return a tensor of one value, as linalg.fill; equal ones are one."""
-    key = (tuple(dims), dtype, np.asarray(value, dtype).tobytes())
-    if key not in lowering.filled:
-        lowering.filled[key] = _fill(lowering, dims, dtype, value)
-    return lowering.filled[key]
 
+    def make() -> LoweredTensor:
+        scalar = lowering.scalar(value, dtype)
+        out = lowering.empty(dims, dtype)
+        segments = lowering.segments(1, 1)
+        op = ir.Operation.create(
+            "linalg.fill",
+            results=[lowering.tensor_type(dims, dtype)],
+            operands=[scalar, lowering.value(out)],
+            attributes={"operandSegmentSizes": segments},
+            regions=1,
+        )
+        element = lowering.element(dtype)
+        block = op.regions[0].blocks.append(element, element)
+        with ir.InsertionPoint(block):
+            ir.Operation.create("linalg.yield", operands=[block.arguments[0]])
+        return LoweredTensor(dtype, tuple(dims), op.result)
 
-def _fill(
-    lowering: Lowering, dims: Sequence[LoweredDim], dtype: np.dtype, value: Any
-) -> LoweredTensor:
-    scalar = lowering.scalar(value, dtype)
-    out = lowering.empty(dims, dtype)
-    segments = lowering.segments(1, 1)
-    op = ir.Operation.create(
-        "linalg.fill",
-        results=[lowering.tensor_type(dims, dtype)],
-        operands=[scalar, lowering.value(out)],
-        attributes={"operandSegmentSizes": segments},
-        regions=1,
-    )
-    element = lowering.element(dtype)
-    block = op.regions[0].blocks.append(element, element)
-    with ir.InsertionPoint(block):
-        ir.Operation.create("linalg.yield", operands=[block.arguments[0]])
-    return LoweredTensor(dtype, tuple(dims), op.result)
+    data = np.asarray(value, dtype).tobytes()
+    return lowering.once("fill", tuple(dims), dtype, data, make=make)
 
 
 def reshape(lowering: Lowering, x: LoweredTensor, dims: Sequence[LoweredDim]) -> LoweredTensor:

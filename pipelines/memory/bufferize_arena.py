@@ -4,8 +4,8 @@ Comes in: functions of linalg on static tensors (after ``convert-pyc-to-linalg``
 same functions on memrefs, without an allocation: results are written to arguments, and what is
 needed in between lies in one ``memref<Nxi8>``, the last argument. First MLIR's one-shot
 bufferization, then the planner core that also plans IREE's programs, on the program's own order.
-Run by MLIR's own execution engine (`execute`), it is a proof without IREE that the core's
-plans can be carried out."""
+Run by MLIR's own execution engine, as tests do, it is a proof without IREE that the core's plans
+can be carried out."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.linalg.convert_to_linalg import require_no_pyc
-from pyc_mlir.pipelines.memory.execute import ARENA
+from pyc_mlir.pipelines.memory.planner.place import step_lives
 from pyc_mlir.pipelines.memory.planner.planner import plan
 from pyc_mlir.pipelines.memory.planner.problem import (
     Buffer,
@@ -94,7 +94,7 @@ class _Reader:
         if len(blocks) != 1:
             raise self._refused(self.function, f"a function of one block, got {len(blocks)}")
         top = [op.operation for op in blocks[0].operations]
-        touched = [self._touched(op) for op in top]
+        touched = [tuple(dict.fromkeys(self._visit(op))) for op in top]
         last = {b: i for i, used in enumerate(touched) for b in used}
         seen: set[int] = set()
         tasks: list[PlannedTask] = []
@@ -114,10 +114,6 @@ class _Reader:
         problem.check()
         return Allocations(self.function, problem, tuple(self.allocs))
 
-    def _touched(self, op: ir.Operation) -> tuple[int, ...]:
-        """Return the allocations that `op` and all inside it read or write, in order."""
-        return tuple(dict.fromkeys(self._visit(op)))
-
     def _visit(self, op: ir.Operation) -> Iterator[int]:
         if op.name == ALLOC:
             yield from self._allocate(op)
@@ -126,8 +122,10 @@ class _Reader:
         if op.name in _VIEWS:
             self._view(op)
             return
-        makes = [r for r in op.results if _is_memory(r.type)]
-        if used and (makes or not _keeps_nothing(op)):
+        kinds = (ir.MemRefType, ir.UnrankedMemRefType)
+        makes = any(isinstance(r.type, kinds) for r in op.results)
+        keeps = op.name not in _ACCESSES and not op.name.startswith("linalg.")
+        if used and (makes or keeps):
             raise self._refused(op, "an op that is known to keep no pointer to what it uses")
         yield from used
         inner = (o.operation for r in op.regions for b in r.blocks for o in b.operations)
@@ -175,7 +173,8 @@ class _Reader:
         maps = [ir.AffineMapAttr(a).value for a in ir.ArrayAttr(op.attributes["indexing_maps"])]
         inputs = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0]
         bases = [self.base.get(v) for v in op.operands]
-        inside = {b for inner in _body(op) for b in self._visit(inner)}
+        body = (inner.operation for inner in op.regions[0].blocks[0].operations)
+        inside = {b for inner in body for b in self._visit(inner)}
         for w in range(inputs, len(maps)):
             written = bases[w]
             if written is None or bases.count(written) > 1 or not maps[w].is_permutation:
@@ -207,17 +206,9 @@ class _Reader:
         )
 
 
-def _body(op: ir.Operation) -> list[ir.Operation]:
-    return [inner.operation for inner in op.regions[0].blocks[0].operations]
-
-
 def _is_parallel(op: ir.Operation) -> bool:
     kinds = {str(a) for a in ir.ArrayAttr(op.attributes["iterator_types"])}
     return kinds <= {"#linalg.iterator_type<parallel>"}
-
-
-def _is_memory(type_: ir.Type) -> bool:
-    return isinstance(type_, ir.MemRefType | ir.UnrankedMemRefType)
 
 
 def _is_plain(type_: ir.MemRefType) -> bool:
@@ -226,10 +217,8 @@ def _is_plain(type_: ir.MemRefType) -> bool:
     return is_identity and type_.memory_space is None
 
 
-def _keeps_nothing(op: ir.Operation) -> bool:
-    return op.name.startswith("linalg.") or op.name in _ACCESSES
-
-
+# On the arguments that the pass adds: where a result goes, and the arena.
+RESULT, ARENA = "bufferize.result", "pyc.arena"
 BUFFERIZE = (
     "builtin.module(one-shot-bufferize{bufferize-function-boundaries=true "
     "function-boundary-type-conversion=identity-layout-map},"
@@ -283,15 +272,15 @@ class BufferizeArena:
         if not read.allocs:
             return
         block = read.function.regions[0].blocks[0]
-        lives = _lives(read, found)
+        lives = step_lives(read.problem, found)
         slots = {offset: i for i, offset in enumerate(sorted(set(found.offsets.values())))}
         with ir.InsertionPoint.at_block_begin(block), read.function.location:
             arena = self._arena(read.function, block, found.arena_bytes, alignment)
             for number, alloc in enumerate(read.allocs):
                 offset = found.offsets.get((number, 0), 0)
                 view = _view(arena, offset, alloc)
-                if number in lives:
-                    mark(view, slots.get(offset, 0), offset, lives[number])
+                if (number, 0) in lives:
+                    mark(view, slots.get(offset, 0), offset, lives[number, 0])
                 alloc.results[0].replace_all_uses_with(view.results[0])
         for alloc in read.allocs:
             alloc.erase()
@@ -425,16 +414,6 @@ def _at_top(op: ir.Operation, function: ir.Operation) -> ir.Operation:
     while op.parent != function:
         op = op.parent.operation
     return op
-
-
-def _lives(read: Allocations, found: SchedulePlan) -> dict[int, tuple[int, int]]:
-    """Return the first and the last step that touches each allocation."""
-    lives: dict[int, tuple[int, int]] = {}
-    for at, step in enumerate(found.steps):
-        task = read.problem.tasks[step.task]
-        for b in (*task.reads, *task.writes):
-            lives[b] = (lives.get(b, (at, at))[0], at)
-    return lives
 
 
 def _view(arena: ir.Value, offset: int, alloc: ir.Operation) -> ir.Operation:

@@ -81,12 +81,10 @@ class PlanMemory:
         if self.budget is None or written.arena_bytes <= self.budget:
             plans[AS_WRITTEN] = written
         offered = [_alternative(name, p, len(region.ops)) for name, p in plans.items()]
-        return plans[choices.choose(site, offered, self._evidence(found, mode)).name]
-
-    def _evidence(self, found: SchedulePlan, mode: str) -> tuple[Note, ...]:
         limit = () if self.budget is None else (f"budget {self.budget} bytes",)
         proven = ("no smaller arena exists",) if found.proven else ()
-        return tuple(map(Note, (f"mode {mode}", *limit, *proven)))
+        evidence = tuple(map(Note, (f"mode {mode}", *limit, *proven)))
+        return plans[choices.choose(site, offered, evidence).name]
 
 
 def refuse_negative(name: str, value: float | None) -> None:

@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.choices.choices import Decision, Site
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.memory.planner.place import lifetimes, of_plan
+from pyc_mlir.pipelines.memory.planner.place import lifetimes, of_plan, step_lives
 from pyc_mlir.pipelines.memory.planner.planner import plan
 from pyc_mlir.pipelines.memory.planner.problem import (
     Buffer,
@@ -231,11 +231,14 @@ def reorder(region: PycFunction, steps: Sequence[TaskStep], sources: Sources) ->
     A constant stands before the first op that reads it.
     """
     block = region.function.regions[0].blocks[0]
-    *_, end = (op.operation for op in block.operations)
-    fresh = _last_number(block) + 1
+    operations = [op.operation for op in block.operations]
+    end = operations[-1]
+    marks = [op.attributes[RECOMPUTED] for op in operations if RECOMPUTED in op.attributes]
+    fresh = max((ir.IntegerAttr(mark).value for mark in marks), default=0) + 1
     made: dict[tuple[int, int], ir.Value] = {}
     ops = []
-    pending = {op.results[0]: op for op in _constants(block)}
+    constants = [op for op in operations if op.name == "pyc.constant"]
+    pending = {op.results[0]: op for op in constants}
     for step in steps:
         op = region.ops[step.task]
         if step.copy:
@@ -250,16 +253,6 @@ def reorder(region: PycFunction, steps: Sequence[TaskStep], sources: Sources) ->
         made[region.problem.tasks[step.task].writes[0], step.copy] = op.results[0]
         ops.append(op)
     return ops
-
-
-def _constants(block: ir.Block) -> list[ir.Operation]:
-    return [op.operation for op in block.operations if op.operation.name == "pyc.constant"]
-
-
-def _last_number(block: ir.Block) -> int:
-    """Return the highest number of a clone so far."""
-    marks = [op.operation.attributes for op in block.operations]
-    return max((ir.IntegerAttr(m[RECOMPUTED]).value for m in marks if RECOMPUTED in m), default=0)
 
 
 def _rewire(
@@ -286,20 +279,16 @@ def annotate(region: PycFunction, plan: SchedulePlan, ops: Sequence[ir.Operation
     Slots number the offsets from 0 up; `pyc.live` is the first and the last step that needs the
     value. What lies outside the arena gets none.
     """
-    lives: dict[tuple[int, int], list[int]] = {}
-    for at, step in enumerate(plan.steps):
-        task = region.problem.tasks[step.task]
-        lives[task.writes[0], step.copy] = [at, at]
-        for b in task.reads:
-            if (b, copy := plan.sources.get((step, b), 0)) in lives:
-                lives[b, copy][1] = at
+    lives = step_lives(region.problem, plan)
     slots = {offset: slot for slot, offset in enumerate(sorted(set(plan.offsets.values())))}
     for step, op in zip(plan.steps, ops, strict=True):
         instance = (region.problem.tasks[step.task].writes[0], step.copy)
         if (offset := plan.offsets.get(instance)) is not None:
             mark(op, slots[offset], offset, lives[instance])
         else:
-            _unmark(op)
+            for name in (SLOT, OFFSET, LIVE):  # what an earlier plan said
+                if name in op.attributes:
+                    del op.attributes[name]
     attributes = region.function.attributes
     attributes[ARENA_BYTES] = integer(plan.arena_bytes)
     attributes[LOWER_BOUND] = integer(plan.lower_bound)
@@ -310,13 +299,6 @@ def mark(op: ir.Operation, slot: int, offset: int, live: Sequence[int]) -> None:
     op.attributes[SLOT] = integer(slot)
     op.attributes[OFFSET] = integer(offset)
     op.attributes[LIVE] = ir.DenseI64ArrayAttr.get(list(live))
-
-
-def _unmark(op: ir.Operation) -> None:
-    """Forget what an earlier plan said."""
-    for name in (SLOT, OFFSET, LIVE):
-        if name in op.attributes:
-            del op.attributes[name]
 
 
 # What the planner may do for the steps: the plan that a compile makes in the end is another one.

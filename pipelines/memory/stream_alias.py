@@ -15,7 +15,7 @@ two forms are accepted that hold for every tiling which writes an element once:
 All other results of the dispatch must be independent of the operand: one that is computed again
 after the first was written would read what is no longer there. What is not understood (views,
 gathers, windows, products over the operand, nested regions) proves nothing. A generated kernel,
-whose body is loops over memory, brings pairs that its generator has proven (streams/declared.py).
+whose body is loops over memory, brings pairs that its generator has proven (streams/ir.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,17 +105,19 @@ class _Body:
         found = set(declared_in_place(self.function, len(self.bindings)))
         for binding, op in self._moves(_LOAD):
             try:
-                ways = self._follow(op.results[0])
+                aliases = self._follow(op.results[0])
             except _Unknown:
                 continue
-            reached = [(w, store) for w, store in self._moves(_STORE) if store.operands[0] in ways]
+            reached = [
+                (w, store) for w, store in self._moves(_STORE) if store.operands[0] in aliases
+            ]
             if len(reached) != 1 or not self._only_mention(binding):
                 continue
             written, store = reached[0]
             stored = store.operands[0]
-            form = _form(ways[stored], len(ir.RankedTensorType(stored.type).shape))
-            alike = stored.type == op.results[0].type and self._only_mention(written)
-            if alike and form in forms:
+            form = _form(aliases[stored], len(ir.RankedTensorType(stored.type).shape))
+            same_type = stored.type == op.results[0].type and self._only_mention(written)
+            if same_type and form in forms:
                 found.add((written, binding))
         return frozenset(found)
 
@@ -142,27 +144,27 @@ class _Body:
     def _follow(self, loaded: Any) -> dict[Any, frozenset[Alias]]:
         """Find how every value that is computed from `loaded` depends on it. Raises _Unknown."""
         rank = len(ir.RankedTensorType(loaded.type).shape)
-        ways = {loaded: frozenset({Alias(tuple(range(rank)))})}
+        aliases = {loaded: frozenset({Alias(tuple(range(rank)))})}
         for op in self.ops:
-            _require_no_capture(op, ways)
-            read = [i for i, v in enumerate(op.operands) if v in ways]
+            _require_no_capture(op, aliases)
+            read = [i for i, v in enumerate(op.operands) if v in aliases]
             if not read or op.name == _STORE:
                 continue
             if op.name != "linalg.generic" or len(op.results) != 1:
                 raise _Unknown
-            through = (_through(op, i, way) for i in read for way in ways[op.operands[i]])
-            ways[op.results[0]] = frozenset(through)
-        return ways
+            through = (_through(op, i, alias) for i in read for alias in aliases[op.operands[i]])
+            aliases[op.results[0]] = frozenset(through)
+        return aliases
 
 
-def _require_no_capture(op: Any, ways: Mapping[Any, Any]) -> None:
+def _require_no_capture(op: Any, aliases: Mapping[Any, Any]) -> None:
     """Require that nested ops read dependents of the operand through the op's operands only."""
     for region in op.regions:
         for block in region.blocks:
             for inner in operations(block):
-                if any(v in ways for v in inner.operands):
+                if any(v in aliases for v in inner.operands):
                     raise _Unknown
-                _require_no_capture(inner, ways)
+                _require_no_capture(inner, aliases)
 
 
 def _moves_all(op: Any) -> bool:
@@ -171,12 +173,12 @@ def _moves_all(op: Any) -> bool:
     span = op.operands[0] if op.name == _LOAD else op.operands[1]
     access = "readonly" if op.name == _LOAD else "writeonly"
     operands = 1 if op.name == _LOAD else 2
-    whole = str(span.type) == f"{_TENSOR}{access}:{tensor.type}>"
-    return whole and len(op.operands) == operands and "?" not in str(tensor.type)
+    spans_all = str(span.type) == f"{_TENSOR}{access}:{tensor.type}>"
+    return spans_all and len(op.operands) == operands and "?" not in str(tensor.type)
 
 
-def _through(op: Any, operand: int, way: Alias) -> Alias:
-    """`way` to an operand of a generic as a way to its result. Raises _Unknown."""
+def _through(op: Any, operand: int, alias: Alias) -> Alias:
+    """Return the dependence of a generic's result from that of its operand. Raises _Unknown."""
     maps = [ir.AffineMapAttr(a).value for a in ir.ArrayAttr(op.attributes["indexing_maps"])]
     if operand == len(maps) - 1:
         raise _Unknown
@@ -184,14 +186,14 @@ def _through(op: Any, operand: int, way: Alias) -> Alias:
     kept = [_loop(e) for e in maps[-1].results]
     if len(set(loops)) != len(loops) or len(set(kept)) != len(kept):
         raise _Unknown
-    along = dict(zip(loops, way.dims, strict=True))
+    along = dict(zip(loops, alias.dims, strict=True))
     dims = tuple(along.get(loop) for loop in kept)
     lost = {d for loop, d in along.items() if d is not None and loop not in kept}
     if not lost:
-        return replace(way, dims=dims)
+        return replace(alias, dims=dims)
     # Reduced: what is left must be whole, of nothing but dimensions of the operand.
     rows = frozenset(d for d in dims if d is not None)
-    if None in dims or not rows or (way.rows is not None and rows != way.rows):
+    if None in dims or not rows or (alias.rows is not None and rows != alias.rows):
         raise _Unknown
     return Alias(dims, rows)
 
@@ -202,16 +204,16 @@ def _loop(expression: Any) -> int:
     return expression.position
 
 
-def _form(ways: frozenset[Alias], rank: int) -> str | None:
-    """Return the form that the ways to a result have together; None for neither."""
-    whole = tuple(range(rank))
-    rows = {way.rows for way in ways} - {None}
+def _form(aliases: frozenset[Alias], rank: int) -> str | None:
+    """Return the form that all dependences of a result fit; None for neither."""
+    identity = tuple(range(rank))
+    rows = {alias.rows for alias in aliases} - {None}
     if not rows:
-        return POINTS if all(way.dims == whole for way in ways) else None
-    (kept, *others) = rows
-    in_rows = tuple(d if d in (kept or ()) else None for d in whole)
-    wanted = {None: whole, kept: in_rows}
-    fits = not others and all(way.dims == wanted[way.rows] for way in ways)
+        return POINTS if all(alias.dims == identity for alias in aliases) else None
+    (kept, *more) = rows
+    in_rows = tuple(d if d in (kept or ()) else None for d in identity)
+    wanted = {None: identity, kept: in_rows}
+    fits = not more and all(alias.dims == wanted[alias.rows] for alias in aliases)
     return ROWS if fits else None
 
 
@@ -242,7 +244,12 @@ def donations(
     if len(executes) != 1:
         return ()
     (execute,) = executes
-    imports = [op for op in find(function, _IMPORT) if _is_only_for(op, execute)]
+    # Imported memory that is used within the region alone (its result may be tied).
+    imports = [
+        op
+        for op in find(function, _IMPORT)
+        if all(use.owner.operation == execute for use in op.results[0].uses)
+    ]
     numbers = {op: result_of(op) for op in imports}
     inputs = {op: number for op in imports if (number := _input(op, numbers[op])) is not None}
     touched = _touches(execute)
@@ -252,15 +259,10 @@ def donations(
             for input_, number in inputs.items()
             for memory, result in numbers.items()
             if result is not None
-            and _alike(input_, memory)
+            and _same_size(input_, memory)
             and _is_free(touched, input_.results[0], memory.results[0], bodies)
         )
     )
-
-
-def _is_only_for(import_: Any, execute: Any) -> bool:
-    """Return whether imported memory is used within the region alone (its result may be tied)."""
-    return all(use.owner.operation == execute for use in import_.results[0].uses)
 
 
 def _input(import_: Any, result: int | None) -> int | None:
@@ -269,11 +271,11 @@ def _input(import_: Any, result: int | None) -> int | None:
     if result is not None or maker(source) is not None or str(source.type) != "!hal.buffer_view":
         return None
     users = [use.owner.operation for use in source.uses]
-    others = [op for op in users if op != import_ and not op.name.startswith(_QUESTIONS)]
-    return None if others else ir.BlockArgument(source).arg_number
+    handed_on = [op for op in users if op != import_ and not op.name.startswith(_QUESTIONS)]
+    return None if handed_on else ir.BlockArgument(source).arg_number
 
 
-def _alike(input_: Any, memory: Any) -> bool:
+def _same_size(input_: Any, memory: Any) -> bool:
     """Return whether both have the same, known number of bytes."""
     sizes = [constant_of(op.operands[len(op.operands) - 1]) for op in (input_, memory)]
     return sizes[0] is not None and sizes[0] == sizes[1]
@@ -289,20 +291,15 @@ class _Touches:
 
 def _touches(execute: Any) -> _Touches:
     found = _Touches({}, {})
-    for step, op in _steps(execute.regions[0].blocks[0]):
-        tied = {operand for _, operand in ties(op)}
-        for place, operand in enumerate(resources(op.operands)):
-            kind = found.writes if operand in tied else found.reads
-            kind.setdefault(storage_of(operand), []).append(_Touch(step, op, place))
+    # Ops of one wave have the same step.
+    for step, outer in enumerate(operations(execute.regions[0].blocks[0])[:-1]):
+        wave = operations(outer.regions[0].blocks[0])[:-1] if outer.name == CONCURRENT else [outer]
+        for op in wave:
+            tied = {operand for _, operand in ties(op)}
+            for place, operand in enumerate(resources(op.operands)):
+                kind = found.writes if operand in tied else found.reads
+                kind.setdefault(storage_of(operand), []).append(_Touch(step, op, place))
     return found
-
-
-def _steps(block: Any) -> Iterator[tuple[int, Any]]:
-    """Return the ops of a region; those of one wave have the same step."""
-    for step, op in enumerate(operations(block)[:-1]):
-        inner = operations(op.regions[0].blocks[0])[:-1] if op.name == CONCURRENT else [op]
-        for leaf in inner:
-            yield step, leaf
 
 
 def _is_free(touched: _Touches, input_: Any, memory: Any, bodies: Bodies) -> bool:
@@ -323,13 +320,15 @@ def _in_place(late: Sequence[_Touch], writes: Sequence[_Touch], bodies: Bodies) 
         return False
     (read,), (write,) = late, writes
     op = write.op
-    whole = op.name == DISPATCH and len(op.results) == 1 and _whole(op, read) and _whole(op, write)
-    if not whole or len(ir.ArrayAttr(op.attributes["entry_points"])) != 1:
+    single = op.name == DISPATCH and len(op.results) == 1
+    if not (single and _takes_all(op, read) and _takes_all(op, write)):
+        return False
+    if len(ir.ArrayAttr(op.attributes["entry_points"])) != 1:
         return False
     return (write.place, read.place) in bodies(symbol_of(op))
 
 
-def _whole(op: Any, touch: _Touch) -> bool:
+def _takes_all(op: Any, touch: _Touch) -> bool:
     """Return whether a dispatch gets all of the memory."""
     offset, length = (constant_of(group(op, g)[touch.place]) for g in (_OFFSETS, _LENGTHS))
     import_ = maker(storage_of(resources(op.operands)[touch.place]))

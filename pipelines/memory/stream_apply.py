@@ -47,7 +47,12 @@ def apply_plan(region: StreamRegion, plan: SchedulePlan) -> None:
     end = operations(block)[-1]
     _hoist_scalars(block)
     _open_waves(block)
-    ops = {step: _op_of(region, step, end) for step in plan.steps}
+    ops = {
+        # A recomputed copy is a clone of the task's own op.
+        step: op.clone(ip=ir.InsertionPoint(end)).operation if step.copy else op
+        for step in plan.steps
+        for op in [region.ops[step.task]]
+    }
     made = _results(region, ops)
     for step in plan.steps:
         for place, buffer in region.operands[step.task]:
@@ -57,19 +62,13 @@ def apply_plan(region: StreamRegion, plan: SchedulePlan) -> None:
     for place, buffer in region.leaving:
         end.operands[place] = region.values[buffer]
     for wave in plan.waves:
-        together = [ops[step] for step in wave if ops[step].name != _CONSTANT]
+        concurrent = [ops[step] for step in wave if ops[step].name != _CONSTANT]
         for step in wave:
             # IREE uploads constants of the region itself, and drops those inside of a wave.
-            if ops[step].name == _CONSTANT and together:
-                ops[step].move_before(together[0])
-        if len(together) > 1:
-            _close_wave(together)
-
-
-def _op_of(region: StreamRegion, step: TaskStep, end: Any) -> Any:
-    """Return the op that runs `step`: the task's own, or a clone of it for a recomputed copy."""
-    original = region.ops[step.task]
-    return original.clone(ip=ir.InsertionPoint(end)).operation if step.copy else original
+            if ops[step].name == _CONSTANT and concurrent:
+                ops[step].move_before(concurrent[0])
+        if len(concurrent) > 1:
+            _close_wave(concurrent)
 
 
 def _results(region: StreamRegion, ops: dict[TaskStep, Any]) -> dict[Instance, Any]:
@@ -89,13 +88,9 @@ def _hoist_scalars(block: Any) -> None:
         inner = operations(op.regions[0].blocks[0]) if op.name == CONCURRENT else [op]
         for candidate in inner:
             if is_scalar(candidate):
-                _move_to_scalars(candidate, block)
-
-
-def _move_to_scalars(op: Any, block: Any) -> None:
-    first = next(o for o in operations(block) if not is_scalar(o))
-    if op != first:
-        op.move_before(first)
+                first = next(o for o in operations(block) if not is_scalar(o))
+                if candidate != first:
+                    candidate.move_before(first)
 
 
 def _open_waves(block: Any) -> None:

@@ -159,7 +159,7 @@ class _Reader:
         self._tasks = _in_order_where_captures_change(self._tasks, self._storage, shared)
         problem = PlanningProblem(
             self._without_unsafe_copies(),
-            tuple(self._buffer(b) for b in range(len(self._values))),
+            tuple(map(self._buffer, range(len(self._values)))),
             max((len(w) for w in waves), default=1) or 1,
         )
         problem.check()
@@ -233,8 +233,8 @@ class _Reader:
             return ()
         bindings = [*read, *fresh]
         proven = self._bodies(symbol_of(op))
-        whole = [(w, r) for w, r in proven if w >= len(read)]
-        pairs = [(bindings[w], r) for w, r in whole if self._reads_all(op, r, read[r])]
+        fresh_written = [(w, r) for w, r in proven if w >= len(read)]
+        pairs = [(bindings[w], r) for w, r in fresh_written if self._reads_all(op, r, read[r])]
         return tuple(
             (written, read[r])
             for written, r in sorted(pairs)

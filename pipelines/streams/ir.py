@@ -13,35 +13,6 @@ from iree.compiler import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.names import ids_in
 
-__all__ = [
-    "CONCURRENT",
-    "DISPATCH",
-    "EXECUTE",
-    "FRESH",
-    "UNTIED",
-    "UPDATES",
-    "constant_of",
-    "dialect",
-    "find",
-    "function_of",
-    "group",
-    "in_group",
-    "index_constant",
-    "ir",
-    "is_resource",
-    "leaves",
-    "maker",
-    "number_of",
-    "operations",
-    "resources",
-    "result_sizes",
-    "size_value",
-    "source_ids",
-    "storage_of",
-    "symbol_of",
-    "ties",
-]
-
 EXECUTE = "stream.async.execute"
 CONCURRENT = "stream.async.concurrent"
 DISPATCH = "stream.async.dispatch"

@@ -87,10 +87,6 @@ def _align(a: Interval, b: Interval) -> Interval | None:
     return a[0], a[1] + b[1] - 1
 
 
-def _either(a: Interval, b: Interval) -> Interval:
-    return min(a[0], b[0]), max(a[1], b[1])
-
-
 def _same(a: Interval) -> Interval | None:
     """Return a change of type that holds every number in question."""
     return a if a[0] >= 0 and a[1] < 1 << 31 else None
@@ -119,7 +115,7 @@ _RULES: Mapping[str, Rule] = {
     "arith.maxsi": _corners(max),
     "arith.minui": _unsigned(_corners(min)),
     "arith.maxui": _unsigned(_corners(max)),
-    "arith.select": _either,
+    "arith.select": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
     "arith.index_cast": _same,
     "arith.index_castui": _same,
     "util.align": _align,
@@ -166,12 +162,14 @@ class ByteSize:
         terms = dict(self.terms)
         for name, count in other.terms.items():
             terms[name] = terms.get(name, 0) + count
+        ends = (self.largest, other.largest)
         return ByteSize(
             self.constant + other.constant,
             terms,
             self.nominal + other.nominal,
-            _common(self.unit, other.unit),
-            _sum(self.largest, other.largest),
+            # The largest power of two that divides both, which is all that alignment asks.
+            (self.unit | other.unit) & -(self.unit | other.unit),
+            None if None in ends else sum(e for e in ends if e is not None),
         )
 
     def times(self, factor: int) -> "ByteSize":
@@ -201,16 +199,6 @@ class ByteSize:
         counted = sorted(self.terms.items())
         parts = [name if count == 1 else f"{count} * {name}" for name, count in counted]
         return " + ".join([str(self.constant), *parts] if self.constant or not parts else parts)
-
-
-def _sum(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a + b
-
-
-def _common(a: int, b: int) -> int:
-    """Return the largest power of two that divides both, which is all that alignment asks."""
-    both = a | b
-    return both & -both
 
 
 def size_of(value: Any, ranges: Ranges | None = None) -> ByteSize:
@@ -294,8 +282,8 @@ def _place(op: Any) -> str:
     root = op
     while root.name not in _FUNCTIONS and root.parent is not None:
         root = root.parent.operation
-    alike = find(root, op.name)
-    return f"{op.name} {alike.index(op) + 1} of {len(alike)}"
+    peers = find(root, op.name)
+    return f"{op.name} {peers.index(op) + 1} of {len(peers)}"
 
 
 def _argument_name(argument: Any) -> str:

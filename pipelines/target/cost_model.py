@@ -89,7 +89,8 @@ class CostModel:
 
     def roofline(self, flops: float, traffic_bytes: int, share: float = 1.0) -> Cost:
         """Return the time of operations at a share of all cores' peak, or the traffic if longer."""
-        computing = flops / (share * self.core_flops * self._busy(flops, traffic_bytes))
+        busy = min(self.cores, self.cores_for(flops, traffic_bytes))
+        computing = flops / (share * self.core_flops * busy)
         seconds = max(computing, self.moving(traffic_bytes))
         return Cost(seconds, traffic_bytes=traffic_bytes, flops=flops)
 
@@ -148,9 +149,6 @@ class CostModel:
         alone = seconds < constant("alone.flops_seconds")
         alone = alone and reading < constant("alone.read_seconds")
         return 1 if alone else self.target.cores
-
-    def _busy(self, flops: float, traffic_bytes: float) -> int:
-        return min(self.cores, self.cores_for(flops, traffic_bytes))
 
 
 def totals(work: Work, start: int = 0) -> tuple[int, int]:

@@ -64,7 +64,7 @@ class Target:
     features that choices go by, `host_features` those that LLVM may use besides; `peak_flops` is
     FLOP/s of f32, `peak_bandwidth` bytes/s of main memory; `alignment` is the bytes that buffers
     start at a multiple of.
-    `in_place` are the forms of on_stream/alias.py in which a result may take over an operand's
+    `in_place` are the forms of stream_alias.py in which a result may take over an operand's
     storage: those that tests have shown to hold for what IREE generates there. `cpu_model` is the
     CPU that it was put on, if any; `dispatch_seconds` is what a dispatch costs besides its work, 0
     where that was not measured; `calibrated_by` names the calibration whose figures it has.
@@ -154,9 +154,9 @@ class Target:
         )
 
     def _unfit(self, calibration: Calibration) -> tuple[str, str] | None:
-        """Return what a calibration must be for this target, and what it is; None where it fits.
+        """Return what was expected of a calibration for this target and what it has; None: it fits.
 
-        A target that was not put on a CPU takes figures of any model with its features.
+        A target without a CPU model takes figures of any CPU with its features.
         """
         machine = calibration.machine
         if self.device != "local":

@@ -125,7 +125,8 @@ def work_id(work: Work) -> str:
 
 def work_text(work: Work) -> str:
     """Return the work as text: one line a value, and a last one for its readers."""
-    inputs = [Vertex(_input_label(value)) for value in work.inputs]
+    kinds = ("input" if value.array is None else "constant" for value in work.inputs)
+    inputs = [Vertex(f"{k} {v.type}") for k, v in zip(kinds, work.inputs, strict=True)]
     nodes = [
         Vertex(
             f"{node.name}{params_text(node.params)} : {node.type}",
@@ -137,10 +138,6 @@ def work_text(work: Work) -> str:
     result = len(inputs) + len(nodes) - 1
     read_by = Vertex(f"read by {' '.join(sorted(work.readers))}", ((result, 0),))
     return f"work {NORMALIZER}\n{canonical_text([*inputs, *nodes, read_by])}"
-
-
-def _input_label(value: Input) -> str:
-    return f"{'constant' if value.array is not None else 'input'} {value.type}"
 
 
 def params_text(params: Mapping[str, Any]) -> str:
@@ -204,7 +201,8 @@ def _work(lines: list[str]) -> Work:
             readers = tuple(label.removeprefix(f"{_READERS} ").split(" "))
         elif found := _INPUT.fullmatch(label):
             places.append((True, len(inputs)))
-            inputs.append(_input(found))
+            contents = _no_contents if found["kind"] == "constant" else None
+            inputs.append(Input(parse_type(found["type"]), contents))
         else:
             found = _matched(_NODE, label)
             places.append((False, len(nodes)))
@@ -221,11 +219,6 @@ def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     if found is None:
         raise ValueError(f"an input, an op or the readers, got {text!r:.80}")
     return found
-
-
-def _input(found: re.Match[str]) -> Input:
-    type_ = parse_type(found["type"])
-    return Input(type_, _no_contents if found["kind"] == "constant" else None)
 
 
 def _no_contents() -> np.ndarray:

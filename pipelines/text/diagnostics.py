@@ -198,17 +198,15 @@ def verify(
     """Report diagnostics nobody expected (unless `only_expected`), and missing ones."""
     problems = []
     open_ = list(expected)
-    for item in (d for whole in reported for d in whole.flat()):
+    for item in (d for top in reported for d in top.flat()):
         match = next((e for e in open_ if e.matches(item)), None)
         if match is not None:
             open_.remove(match)
         elif not only_expected and not item.message.startswith(_CURRENT_OPERATION):
-            problems.append(Diagnostic("error", _unexpected(item), item.position))
+            problems.append(
+                Diagnostic("error", f"unexpected {item.kind}: {item.message}", item.position)
+            )
     for missing in open_:
         message = f'expected {missing.kind} "{missing.text}" was not produced'
         problems.append(Diagnostic("error", message, missing.written_at))
     return problems
-
-
-def _unexpected(item: Diagnostic) -> str:
-    return f"unexpected {item.kind}: {item.message}"

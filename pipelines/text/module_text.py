@@ -1,6 +1,6 @@
 """Read a module from text or bytecode; whatever is wrong becomes a located diagnostic.
 
-Text that MLIR's parser would not survive is refused before it is parsed (text_bounds.py).
+Text that MLIR's parser would not survive is refused before it is parsed (input_text.py).
 Bytecode is refused unless the caller says that it may crash the process: MLIR's reader does not
 survive damaged input."""
 
@@ -53,7 +53,7 @@ def decode(data: bytes, name: str) -> str | Diagnostic:
 
 
 def beyond_bounds(source: ModuleText) -> Diagnostic | None:
-    """Return an error at the place where the text passes a bound of `text_bounds`, if one is."""
+    """Return an error at the place where the text passes a bound of `first_excess`, if one is."""
     found = first_excess(source.text)
     if found is None:
         return None

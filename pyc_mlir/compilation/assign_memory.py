@@ -47,8 +47,9 @@ from pyc_mlir.pipelines.choices.choices import (
 )
 from pyc_mlir.pipelines.choices.evidence import PlanBytes, Reason
 from pyc_mlir.pipelines.memory.planner.intervals import Intervals
-from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout, layout_of_plan
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.planner.pack import pack
+from pyc_mlir.pipelines.memory.planner.place import layout_of_plan
 from pyc_mlir.pipelines.memory.planner.planner import (
     LAST_WORK,
     BudgetRefused,

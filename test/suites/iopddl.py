@@ -12,15 +12,18 @@ Source: the ASPLOS / EuroSys 2025 contest on intra-operator parallelism (google/
 
 import csv
 import gzip
+import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.pipelines.memory.selection.problem import from_contest
+from pyc_mlir.pipelines.memory.selection.problem import Edge, SelectionProblem
 from pyc_mlir.pipelines.memory.selection.select import select
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 
@@ -82,6 +85,29 @@ def best_known(folder: Path) -> Mapping[str, KnownBest]:
         for row in rows
         if row["best_contest"]
     }
+
+
+def from_contest(data: bytes) -> SelectionProblem:
+    """Read an instance of the contest, JSON. Raises PycError (BAD_ARGUMENT) for another text.
+
+    Source: google/iopddl, "ASPLOS / EuroSys 2025 contest on intra-operator parallelism".
+    """
+    try:
+        told = json.loads(data)["problem"]
+        nodes, edges = told["nodes"], told["edges"]
+        costs = [np.asarray(c, np.float64) for c in nodes["costs"]]
+        usages = [np.asarray(u, np.float64) for u in nodes["usages"]]
+        lives = np.asarray(nodes["intervals"], np.int64).reshape(-1, 2)
+        made = [
+            Edge(a, b, np.asarray(t, np.float64).reshape(len(costs[a]), len(costs[b])))
+            for (a, b), t in zip(edges["nodes"], edges["costs"], strict=True)
+        ]
+        return SelectionProblem(costs, usages, lives, made, float(told["usage_limit"]))
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"contest instance: expected JSON with nodes, edges and a usage limit, got {error!r}",
+        ) from None
 
 
 def measured(path: Path, known: KnownBest, share: float) -> Iterator[Record]:

@@ -30,9 +30,8 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.memory.planner.greedy import NATIVE, orders, place
 from pyc_mlir.pipelines.memory.planner.intervals import Intervals
 from pyc_mlir.pipelines.memory.planner.pack import pack
-from pyc_mlir.pipelines.memory.planner.validate import colliding
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
-from suites.pack_instances import FAMILIES, INSTANCES, read_csv
+from suites.pack_instances import FAMILIES, INSTANCES, colliding, read_csv
 
 SECONDS = 10.0
 MADE = (10_000, 50_000)

@@ -142,3 +142,20 @@ def _sized(lower: Ints, upper: Ints, random: np.random.Generator) -> Intervals:
     size = (10 ** random.uniform(2, 7, len(lower))).astype(np.int64)
     size = -(-size // ALIGNMENT) * ALIGNMENT
     return Intervals(lower, upper, size, np.full(len(lower), ALIGNMENT, np.int64))
+
+
+def colliding(intervals: Intervals, offsets: np.ndarray) -> int | None:
+    """Find an interval that shares a byte and a time with another or is misaligned, else None.
+
+    By rising offset, each has to begin above whatever was seen in its sections.
+    """
+    first, past, count = intervals.sections
+    top = np.zeros(count, np.int64)
+    for b in np.argsort(offsets, kind="stable").tolist():
+        span = top[first[b] : past[b]]
+        if intervals.size[b] and span.max() > offsets[b]:
+            return b
+        if offsets[b] % intervals.alignment[b]:
+            return b
+        np.maximum(span, offsets[b] + intervals.size[b], out=span)
+    return None

@@ -1,20 +1,18 @@
 """The layout of an arena over time, as data: buffers are rectangles of steps and bytes.
 
 An `ArenaLayout` keeps nothing of the planner and can be stored, compared and drawn; it is made from
-a problem with its plan, or from the bare slices of somebody else's packing. Time counts in steps: a
-step is a wave of the plan, so tasks of one step may overlap. Bytes are those that a buffer takes in
-the arena, its size rounded up as the packer does."""
+a plan (`place.layout_of_plan`), or from the bare slices of somebody else's packing. Time counts in
+steps: a step is a wave of the plan, so tasks of one step may overlap. Bytes are those that a buffer
+takes in the arena, its size rounded up as the packer does.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from math import gcd
 from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.planner.place import lives, of_plan
-from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan
 
 
 @dataclass(frozen=True)
@@ -95,35 +93,6 @@ class ArenaLayout:
                 yield r.first, min(before.last, r.last) + 1, -min(before.bytes, r.bytes)
 
 
-def layout_of_plan(problem: PlanningProblem, plan: SchedulePlan) -> ArenaLayout:
-    """Return the picture of a plan that `validate` accepts."""
-    expansion, waves, continued = of_plan(problem, plan)
-    derived, alive = expansion.derived, lives(expansion.derived, waves)
-    for task in derived.tasks:
-        continued.update(task.tied)
-    offsets = {expansion.numbers[i]: offset for i, offset in plan.offsets.items()}
-    order = sorted(offsets, key=lambda b: (alive[b][0], offsets[b], expansion.instances[b]))
-    numbers = {b: n for n, b in enumerate(order)}
-    granule = gcd(*(b.alignment for b in problem.buffers if not b.pinned)) or 1
-    rectangles = tuple(
-        Rectangle(
-            _name(problem, buffer),
-            copy,
-            alive[b][0],
-            alive[b][1] - 1,
-            offsets[b],
-            -(-derived.buffers[b].size // granule) * granule,
-            problem.writer.get(buffer),
-            copy > 0,
-            numbers.get(continued.get(b, -1)),
-        )
-        for b in order
-        for buffer, copy in [expansion.instances[b]]
-    )
-    runs = tuple(TaskRun(s.task, s.copy, w) for w, wave in enumerate(plan.waves) for s in wave)
-    return ArenaLayout(plan.arena_bytes, runs, rectangles, plan.seconds)
-
-
 def layout_of_slices(
     slices: Sequence[tuple[int, int, int]],
     offsets: Sequence[int],
@@ -154,12 +123,3 @@ def layout_of_slices(
     )
     arena = max((r.offset + r.bytes for r in rectangles), default=0)
     return ArenaLayout(arena, tuple(runs), rectangles, seconds)
-
-
-def _name(problem: PlanningProblem, buffer: int) -> str:
-    """Return the buffer's own name, else one after the task that writes it."""
-    given, writer = problem.buffers[buffer].name, problem.writer.get(buffer)
-    if given or writer is None:
-        return given or f"buffer {buffer}"
-    task = problem.tasks[writer]
-    return f"{task.name}.{task.writes.index(buffer)}" if len(task.writes) > 1 else task.name

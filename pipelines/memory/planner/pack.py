@@ -321,9 +321,11 @@ class _Packer:
         self.budget = budget
         self.goal = max(intervals.lower_bound, capacity or 0)
         self.offsets = np.zeros(len(intervals), np.int64)
+        # Those of no size lie at offset 0.
+        sized = np.flatnonzero(intervals.size)
         self.components = [
             _Component(intervals, chosen, self.goal, budget, seed, strict)
-            for chosen in _sized_components(intervals)
+            for chosen in (sized[c] for c in intervals.take(sized).components())
         ]
 
     @property
@@ -345,13 +347,6 @@ class _Packer:
             pass
         for component in self.components:
             self.offsets[component.chosen] = component.offsets
-
-
-def _sized_components(intervals: Intervals) -> Iterator[Ints]:
-    """Yield components of the intervals that take space; the others lie at offset 0."""
-    sized = np.flatnonzero(intervals.size)
-    for component in intervals.take(sized).components():
-        yield sized[component]
 
 
 class _Component:
@@ -388,7 +383,8 @@ class _Component:
     def _attempts(self) -> Iterator[None]:
         """Search without end; pause after each attempt. The budget ends what follows the orders."""
         for order in self.greedy:
-            self._try_greedy(order)
+            # Given up early where it is no better.
+            self._keep(order, self.counted, self.arena - 1)
             yield
         if len(self.intervals) > SEARCHED:
             while True:
@@ -404,10 +400,6 @@ class _Component:
             for _ in range(PROMOTIONS):
                 self._try(self._promoted())
                 yield
-
-    def _try_greedy(self, greedy: Order) -> None:
-        """Place in an order; keep that if it is better, and else give up early."""
-        self._keep(greedy, self.counted, self.arena - 1)
 
     def _try(self, order: Ints) -> None:
         """Place in `order`; keep that if it is no worse."""

@@ -6,13 +6,19 @@ instance a buffer.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum, lcm
+from math import fsum, gcd, lcm
 
 import numpy as np
 
 from pyc_mlir.pipelines.memory.planner.intervals import Intervals
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout, Rectangle, TaskRun
 from pyc_mlir.pipelines.memory.planner.pack import pack
-from pyc_mlir.pipelines.memory.planner.problem import Expansion, PlanningProblem, SchedulePlan
+from pyc_mlir.pipelines.memory.planner.problem import (
+    Expansion,
+    Instance,
+    PlanningProblem,
+    SchedulePlan,
+)
 from pyc_mlir.pipelines.memory.planner.storage import tied_groups
 
 # Tasks by number.
@@ -108,3 +114,48 @@ def lives(problem: PlanningProblem, waves: Waves) -> dict[int, tuple[int, int]]:
                 first.setdefault(b, w if b in problem.writer else 0)
                 past[b] = len(waves) if problem.buffers[b].lives_to_end else w + 1
     return {b: (first[b], past[b]) for b in first}
+
+
+def step_lives(problem: PlanningProblem, plan: SchedulePlan) -> dict[Instance, tuple[int, int]]:
+    """Return the first and the last step of a plan that touches each instance."""
+    expansion, _, _ = of_plan(problem, plan)
+    alive = lives(expansion.derived, [(t,) for t in range(len(expansion.steps))])
+    return {expansion.instances[b]: (first, past - 1) for b, (first, past) in alive.items()}
+
+
+def layout_of_plan(problem: PlanningProblem, plan: SchedulePlan) -> ArenaLayout:
+    """Return the picture of a plan that `validate` accepts."""
+    expansion, waves, continued = of_plan(problem, plan)
+    derived, alive = expansion.derived, lives(expansion.derived, waves)
+    for task in derived.tasks:
+        continued.update(task.tied)
+    offsets = {expansion.numbers[i]: offset for i, offset in plan.offsets.items()}
+    order = sorted(offsets, key=lambda b: (alive[b][0], offsets[b], expansion.instances[b]))
+    numbers = {b: n for n, b in enumerate(order)}
+    granule = gcd(*(b.alignment for b in problem.buffers if not b.pinned)) or 1
+    rectangles = tuple(
+        Rectangle(
+            _name(problem, buffer),
+            copy,
+            alive[b][0],
+            alive[b][1] - 1,
+            offsets[b],
+            -(-derived.buffers[b].size // granule) * granule,
+            problem.writer.get(buffer),
+            copy > 0,
+            numbers.get(continued.get(b, -1)),
+        )
+        for b in order
+        for buffer, copy in [expansion.instances[b]]
+    )
+    runs = tuple(TaskRun(s.task, s.copy, w) for w, wave in enumerate(plan.waves) for s in wave)
+    return ArenaLayout(plan.arena_bytes, runs, rectangles, plan.seconds)
+
+
+def _name(problem: PlanningProblem, buffer: int) -> str:
+    """Return the buffer's own name, else one after the task that writes it."""
+    given, writer = problem.buffers[buffer].name, problem.writer.get(buffer)
+    if given or writer is None:
+        return given or f"buffer {buffer}"
+    task = problem.tasks[writer]
+    return f"{task.name}.{task.writes.index(buffer)}" if len(task.writes) > 1 else task.name

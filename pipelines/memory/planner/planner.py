@@ -7,6 +7,7 @@ reuse and orders of the same peak are packed too. Recomputation starts from the 
 its peak step by step, and the longer sequence is ordered and packed again. All searches stop on
 work limits, so the same arguments give the same plan; more work only adds candidates."""
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
@@ -204,7 +205,12 @@ class _Planner:
         self._without_recomputation(budget)
         if not self._fitting(budget):
             for points in self._sweeps(self._free_slowdown()):
-                self._down_to(points, budget)
+                for point in points:
+                    if point.peak <= budget:
+                        self._take_back(point, budget)
+                        self._take_back(point)
+                        if self._fitting(budget):
+                            break
         if not self._fitting(budget):
             self._spread()
             smallest = self._marked(min(self.plans, key=lambda p: (p.arena_bytes, p.seconds)))
@@ -285,7 +291,9 @@ class _Planner:
         if self._beaten(peak, seconds):
             return
         found: list[tuple[SchedulePlan, dict[int, int]]] = []
-        for reused in self._reuses(derived, waves, peak):
+        # All reuse, the reuse that the peak needs, none.
+        for above in (None, peak, math.inf):
+            reused = choose_reuse(derived, waves, above=above)
             plan = self._placed(expansion, waves, reused, QUICK_WORK)
             found.append((plan, reused))
             if plan.arena_bytes <= peak:
@@ -308,14 +316,6 @@ class _Planner:
 
     def _beaten(self, peak: int, seconds: float) -> bool:
         return any(p.arena_bytes <= peak and p.seconds <= seconds for p in self.plans)
-
-    def _reuses(
-        self, problem: PlanningProblem, waves: Sequence[Sequence[int]], peak: int
-    ) -> Iterator[dict[int, int]]:
-        """Yield all reuse, the reuse that the peak needs, and none."""
-        yield choose_reuse(problem, waves)
-        yield choose_reuse(problem, waves, above=peak)
-        yield {}
 
     def _sweeps(self, slowdown: float) -> Iterator[Iterator[Recomputed]]:
         """Yield ever smaller peaks by recomputation for some of the orders."""
@@ -340,15 +340,6 @@ class _Planner:
                 return
             expansion = last.expansion.reordered(again.order).tidied()
             yield Recomputed(expansion, peak_of(expansion), 0)
-
-    def _down_to(self, points: Iterator[Recomputed], budget: int) -> None:
-        """Pack each point within the budget until one stays so."""
-        for point in points:
-            if point.peak <= budget:
-                self._take_back(point, budget)
-                self._take_back(point)
-                if self._fitting(budget):
-                    return
 
     def _take_back(self, point: Recomputed, budget: int | None = None) -> None:
         """Plan the steps of a point without those that its peak, or the budget, does not need."""

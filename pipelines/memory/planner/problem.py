@@ -205,7 +205,10 @@ class Expansion:
         """Step i as task i, each instance as a buffer."""
         place = {step.task: i for i, step in enumerate(self.steps) if not step.copy}
         copies = self.instances[len(self.problem.buffers) :]
-        buffers = (*self.problem.buffers, *(self._copied(b) for b, _ in copies))
+        buffers = (
+            *self.problem.buffers,
+            *(replace(self.problem.buffers[b], lives_to_end=False) for b, _ in copies),
+        )
         tasks = tuple(self._task(step, place) for step in self.steps)
         return PlanningProblem(tasks, buffers, self.problem.concurrency)
 
@@ -217,9 +220,6 @@ class Expansion:
         except (PycError, KeyError):
             return False
         return True
-
-    def _copied(self, b: int) -> Buffer:
-        return replace(self.problem.buffers[b], lives_to_end=False)
 
     def _task(self, step: TaskStep, place: Mapping[int, int]) -> PlannedTask:
         task = self.problem.tasks[step.task]

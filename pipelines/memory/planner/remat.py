@@ -19,7 +19,7 @@ from pyc_mlir.pipelines.memory.planner.storage import Storages, profile, storage
 
 # One unit of work is one step of one evaluated expansion, some 20 microseconds.
 DEFAULT_WORK = 100_000
-WAY_WORK = 10
+CANDIDATE_WORK = 10
 # What is looked at: storages at the peak, tasks of a chain, operands kept for it, ways evaluated.
 CONSIDERED = 32
 LONGEST_CHAIN = 16
@@ -39,7 +39,7 @@ class Recomputed:
 
 
 @dataclass(frozen=True)
-class _Again:
+class _Candidate:
     """One way to compute a storage again: run `chain` before step `before`.
 
     `reads` says which instance each of the chain's runs reads, None for one that the chain writes.
@@ -160,14 +160,14 @@ def _step(view: _View, budget: int, max_seconds: float) -> tuple[_View | None, i
     at = int(view.during.argmax())
     left = max_seconds - view.expansion.seconds
     scored = []
-    ways = list(_ways(view, at))
-    for number, way in enumerate(ways):
-        gain = _gain(view, way, budget)
-        if gain > 0 and way.seconds <= left:
-            scored.append((-gain / max(way.seconds, 1e-12), number, way))
-    spent = WAY_WORK * len(ways)
-    for _, _, way in sorted(scored, key=lambda item: item[:2])[:VERIFIED]:
-        following = _applied(view.expansion, way)
+    candidates = list(_candidates(view, at))
+    for number, candidate in enumerate(candidates):
+        gain = _gain(view, candidate, budget)
+        if gain > 0 and candidate.seconds <= left:
+            scored.append((-gain / max(candidate.seconds, 1e-12), number, candidate))
+    spent = CANDIDATE_WORK * len(candidates)
+    for _, _, candidate in sorted(scored, key=lambda item: item[:2])[:VERIFIED]:
+        following = _applied(view.expansion, candidate)
         spent += len(following.steps)
         if following.seconds > max_seconds or not following.legal:
             continue
@@ -177,7 +177,7 @@ def _step(view: _View, budget: int, max_seconds: float) -> tuple[_View | None, i
     return None, spent
 
 
-def _ways(view: _View, at: int) -> Iterator[_Again]:
+def _candidates(view: _View, at: int) -> Iterator[_Candidate]:
     """Yield candidates for fewer bytes at step `at`: chains of growing length by idle storage."""
     model, tasks = view.model, view.expansion.derived.tasks
     here = set(model.touches[at])
@@ -198,19 +198,19 @@ def _ways(view: _View, at: int) -> Iterator[_Again]:
             yield from _deepening(view, writer, before, small)
 
 
-def _deepening(view: _View, writer: int, before: int, small: int) -> Iterator[_Again]:
+def _deepening(view: _View, writer: int, before: int, small: int) -> Iterator[_Candidate]:
     length = 0
     for depth in range(LONGEST_CHAIN):
-        way = _chain(view, writer, before, depth, small)
-        if way is None:
+        candidate = _chain(view, writer, before, depth, small)
+        if candidate is None:
             continue
-        if len(way.chain) <= length or len(way.kept) > MOST_KEPT:
+        if len(candidate.chain) <= length or len(candidate.kept) > MOST_KEPT:
             return
-        length = len(way.chain)
-        yield way
+        length = len(candidate.chain)
+        yield candidate
 
 
-def _chain(view: _View, writer: int, before: int, depth: int, small: int) -> _Again | None:
+def _chain(view: _View, writer: int, before: int, depth: int, small: int) -> _Candidate | None:
     """Run `writer` again before step `before`, dead operands up to `depth` levels too.
 
     Operands of up to `small` bytes are kept rather than computed again.
@@ -249,15 +249,11 @@ def _chain(view: _View, writer: int, before: int, depth: int, small: int) -> _Ag
     if not visit(writer, 0):
         return None
     seconds = sum(view.expansion.derived.tasks[i].seconds for i in chain)
-    if _only_read_later(view, writer, before):
+    derived = view.expansion.derived
+    # The first run becomes superfluous where all of its readers come behind.
+    if all(i >= before for b in derived.tasks[writer].writes for i in derived.readers[b]):
         seconds -= view.expansion.derived.tasks[writer].seconds
-    return _Again(tuple(chain), before, reads, tuple(kept.items()), seconds)
-
-
-def _only_read_later(view: _View, writer: int, before: int) -> bool:
-    """Return whether the first run becomes superfluous when there is one before step `before`."""
-    readers = view.expansion.derived.readers
-    return all(r >= before for b in view.expansion.derived.tasks[writer].writes for r in readers[b])
+    return _Candidate(tuple(chain), before, reads, tuple(kept.items()), seconds)
 
 
 def _readable(view: _View, b: int, before: int) -> int | None:
@@ -275,11 +271,11 @@ def _readable(view: _View, b: int, before: int) -> int | None:
     return None
 
 
-def _gain(view: _View, way: _Again, budget: int) -> int:
+def _gain(view: _View, candidate: _Candidate, budget: int) -> int:
     """Estimate the bytes that leave the excess: the storage's gap less the chain's needs."""
     model, tasks = view.model, view.expansion.derived.tasks
-    target, end = way.chain[-1], way.before
-    first = min([target, *(start for _, start in way.kept)])
+    target, end = candidate.chain[-1], candidate.before
+    first = min([target, *(start for _, start in candidate.kept)])
     change = np.zeros(end - first, dtype=np.int64)
     held = view.profile.before[end]
     for b in tasks[target].writes:
@@ -288,43 +284,43 @@ def _gain(view: _View, way: _Again, budget: int) -> int:
             size = model.size[model.of[b]]
             change[max(i for i in group if i < end) + 1 - first :] -= size
             held -= size
-    for s, start in way.kept:
+    for s, start in candidate.kept:
         change[start - first :] += model.size[s]
         held += model.size[s]
     window = view.during[first:end]
     gain = np.maximum(window - budget, 0) - np.maximum(window + change - budget, 0)
     extra = 0
-    for i in way.chain:
+    for i in candidate.chain:
         held += sum(model.size[model.of[b]] for b in tasks[i].writes)
         extra += max(0, held - budget)
     return int(gain.sum()) - extra
 
 
-def _applied(expansion: Expansion, way: _Again) -> Expansion:
+def _applied(expansion: Expansion, candidate: _Candidate) -> Expansion:
     """Run the chain again in the expansion; later readers of its last run read the new copy."""
     counts: dict[int, int] = {}
     for step in expansion.steps:
         counts[step.task] = max(counts.get(step.task, 0), step.copy + 1)
     fresh: dict[int, TaskStep] = {}
-    for i in way.chain:
+    for i in candidate.chain:
         task = expansion.steps[i].task
         fresh[i] = TaskStep(task, counts[task])
         counts[task] += 1
     sources = dict(expansion.sources)
-    of_task = {expansion.steps[i].task: fresh[i] for i in way.chain}
-    for (i, b), copy in way.reads.items():
+    of_task = {expansion.steps[i].task: fresh[i] for i in candidate.chain}
+    for (i, b), copy in candidate.reads.items():
         source = of_task[expansion.problem.writer[b]].copy if copy is None else copy
         if source:
             sources[fresh[i], b] = source
-    target = expansion.steps[way.chain[-1]]
+    target = expansion.steps[candidate.chain[-1]]
     replaced = set(expansion.problem.tasks[target.task].writes)
-    for step in expansion.steps[way.before :]:
+    for step in expansion.steps[candidate.before :]:
         for b in replaced.intersection(expansion.problem.tasks[step.task].reads):
             if sources.get((step, b), 0) == target.copy:
-                sources[step, b] = fresh[way.chain[-1]].copy
+                sources[step, b] = fresh[candidate.chain[-1]].copy
     steps = expansion.steps
-    inserted = tuple(fresh[i] for i in way.chain)
-    steps = (*steps[: way.before], *inserted, *steps[way.before :])
+    inserted = tuple(fresh[i] for i in candidate.chain)
+    steps = (*steps[: candidate.before], *inserted, *steps[candidate.before :])
     return replace(expansion, steps=steps, sources=sources).tidied()
 
 

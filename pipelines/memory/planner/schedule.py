@@ -52,8 +52,8 @@ def solve(
 ) -> Solved:
     """Order `tasks`, which may run once those of `done` have, with a peak below `limit` bytes.
 
-    `live` is what is live before them; a peak below `floor` would be no gain (that of the whole
-    cannot be below). The answer is the same for the same arguments.
+    `live` is what is live before them; a peak below `floor` would be no gain, since that of the
+    problem cannot be lower. The answer is the same for the same arguments.
     """
     return _Window(model, tasks, done, live, limit, work_limit, floor).solve()
 
@@ -247,7 +247,9 @@ class _Scheduler:
         """Try the orders from cheap to dear; stop when the bound is met or the work is done."""
         orders = self._list_orders()
         while not self._finished() and (order := next(orders, None)):
-            self._offer(order)
+            self.left -= 2 * self._edges()
+            if profile(self.model, order).peak < self.peak:
+                self._take(order)
         while not self._finished():
             self._solve_parts()
             self._descend()
@@ -292,11 +294,6 @@ class _Scheduler:
         self.peak = self.profile.peak
         if self.peak < self.best.peak:
             self.best = Schedule(tuple(self.order), self.peak, self.bound)
-
-    def _offer(self, order: Sequence[int]) -> None:
-        self.left -= 2 * self._edges()
-        if profile(self.model, order).peak < self.peak:
-            self._take(order)
 
     def _list_orders(self) -> Iterator[Sequence[int]]:
         yield greedy(self.model)

@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.planner.intervals import Intervals
 from pyc_mlir.pipelines.memory.planner.problem import (
     Instance,
     PlanningProblem,
@@ -42,23 +41,6 @@ def violations(problem: PlanningProblem, plan: SchedulePlan) -> list[str]:
         *(list(check.places()) or check.overlaps()),
         *check.bytes(),
     ]
-
-
-def colliding(intervals: Intervals, offsets: np.ndarray) -> int | None:
-    """Find an interval that shares a byte and a time with another or is misaligned, else None.
-
-    By rising offset, each has to begin above whatever was seen in its sections.
-    """
-    first, past, count = intervals.sections
-    top = np.zeros(count, np.int64)
-    for b in np.argsort(offsets, kind="stable").tolist():
-        span = top[first[b] : past[b]]
-        if intervals.size[b] and span.max() > offsets[b]:
-            return b
-        if offsets[b] % intervals.alignment[b]:
-            return b
-        np.maximum(span, offsets[b] + intervals.size[b], out=span)
-    return None
 
 
 class _Check:

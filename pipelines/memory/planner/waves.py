@@ -208,7 +208,7 @@ def _places(order: Sequence[int]) -> list[int]:
 
 
 def choose_reuse(
-    problem: PlanningProblem, waves: Sequence[Sequence[int]], *, above: int | None = None
+    problem: PlanningProblem, waves: Sequence[Sequence[int]], *, above: float | None = None
 ) -> dict[int, int]:
     """Choose the storage that each result takes over: {written: read}.
 

@@ -18,7 +18,6 @@ What is left are groups of nodes, whose bytes over time `Usage` counts. In the c
 whose tables are half forbidden, three of four nodes join a group, and no forbidden pair is left
 between groups: any group may then change alone."""
 
-import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,29 +88,6 @@ class SelectionProblem:
         """Return whether a choice has nothing forbidden and stays within the limit."""
         finite = self.cost(choice) < FORBIDDEN
         return finite and bool(self.use(choice).max(initial=0.0) <= self.limit)
-
-
-def from_contest(data: bytes) -> SelectionProblem:
-    """Read an instance of the contest, JSON. Raises PycError (BAD_ARGUMENT) for another text.
-
-    Source: google/iopddl, "ASPLOS / EuroSys 2025 contest on intra-operator parallelism".
-    """
-    try:
-        told = json.loads(data)["problem"]
-        nodes, edges = told["nodes"], told["edges"]
-        costs = [np.asarray(c, np.float64) for c in nodes["costs"]]
-        usages = [np.asarray(u, np.float64) for u in nodes["usages"]]
-        lives = np.asarray(nodes["intervals"], np.int64).reshape(-1, 2)
-        made = [
-            Edge(a, b, np.asarray(t, np.float64).reshape(len(costs[a]), len(costs[b])))
-            for (a, b), t in zip(edges["nodes"], edges["costs"], strict=True)
-        ]
-        return SelectionProblem(costs, usages, lives, made, float(told["usage_limit"]))
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"contest instance: expected JSON with nodes, edges and a usage limit, got {error!r}",
-        ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,9 +196,9 @@ class _Reducer:
             + table[np.arange(len(candidate)), candidate]
             + self.costs[node][candidate]
         )
-        told = np.full(self.sizes[group], -1)
-        told[self.own[group]] = self.own[node][candidate]
-        self.joined.append((node, group, told))
+        own_of = np.full(self.sizes[group], -1)
+        own_of[self.own[group]] = self.own[node][candidate]
+        self.joined.append((node, group, own_of))
         self.gone[node] = True
         for other in sorted(self.near[node]):
             moved = self.tables.pop((min(node, other), max(node, other)))
@@ -245,8 +221,8 @@ def reduce(problem: SelectionProblem) -> ReducedGroups:
     group = np.arange(len(work.sizes))
     for node in np.flatnonzero(~work.gone):
         candidates[node] = work.own[node]
-    for node, into, told in reversed(work.joined):
-        group[node], candidates[node] = group[into], told[candidates[into]]
+    for node, into, own_of in reversed(work.joined):
+        group[node], candidates[node] = group[into], own_of[candidates[into]]
     left = np.flatnonzero(~work.gone)
     number = {int(g): i for i, g in enumerate(left)}
     return ReducedGroups(

@@ -91,7 +91,7 @@ class Rival(Protocol):
 
 @dataclass(frozen=True)
 class CoSelected:
-    """The quickest confirmed choice: by site, what is not what the program would take by itself.
+    """The quickest confirmed choice: for each site that changes, the candidate that was selected.
 
     chosen: of its kernels. nbytes: of the real plan. seconds: predicted, with what is run again.
     grounds: for each site of `choices` what it was chosen over. plans, structures: how many.
@@ -153,6 +153,10 @@ def at_prices(regions: Mapping[str, Sequence[Part]]) -> list[Names]:
     """Yield what regions take as the price for a byte rises; at most `STRUCTURES` steps."""
     if not regions:
         return []
+
+    def at(offers: Sequence[Part], price: float) -> str:
+        return min(offers, key=lambda p: (p.seconds + price * p.nbytes, p.nbytes, p.name)).name
+
     slopes = {0.0}
     for offers in regions.values():
         for a in offers:
@@ -161,17 +165,13 @@ def at_prices(regions: Mapping[str, Sequence[Part]]) -> list[Names]:
     found: list[Names] = []
     for slope in sorted(slopes):
         # Just above: at the slope itself both ends cost alike.
-        parts = {site: _at(offers, slope * (1 + 1e-9)) for site, offers in regions.items()}
+        parts = {site: at(offers, slope * (1 + 1e-9)) for site, offers in regions.items()}
         if parts not in found:
             found.append(parts)
     if len(found) <= STRUCTURES:
         return found
     last = len(found) - 1
     return [found[round(i * last / (STRUCTURES - 1))] for i in range(STRUCTURES)]
-
-
-def _at(offers: Sequence[Part], price: float) -> str:
-    return min(offers, key=lambda p: (p.seconds + price * p.nbytes, p.nbytes, p.name)).name
 
 
 @dataclass

@@ -75,15 +75,13 @@ class Sites:
 
     def seconds(self, choice: Sequence[int]) -> float:
         """Predict the seconds of a choice."""
-        return self.fixed_seconds + self._nanoseconds(choice) / NANO
+        total = sum(_nano(s.candidates[c]) for s, c in zip(self.sites, choice, strict=True))
+        return self.fixed_seconds + total / NANO
 
     @property
     def least_seconds(self) -> float:
         """The seconds of the quickest candidates, whatever they take."""
         return self.fixed_seconds + sum(min(map(_nano, s.candidates)) for s in self.sites) / NANO
-
-    def _nanoseconds(self, choice: Sequence[int]) -> int:
-        return sum(_nano(s.candidates[c]) for s, c in zip(self.sites, choice, strict=True))
 
     def constants(self, choice: Sequence[int]) -> int:
         """Return the bytes of the constants that a choice reads, each once."""
@@ -140,7 +138,7 @@ def choose(
         )
     work = work or min(MOST_WORK, SITE_WORK * (1 + len(sites.sites)))
     network = _Network(sites, limit, calls)
-    begin = None if start is None else network.whole(start)
+    begin = None if start is None else network.with_constants(start)
     found = select(network.problem, work, begin)
     choice = tuple(int(c) for c in found.choice[: len(sites.sites)])
     bound = sites.fixed_seconds + found.bound / NANO
@@ -201,7 +199,7 @@ class _Network:
                 edges.append(Edge(number, node, table))
         return edges
 
-    def whole(self, choice: Sequence[int]) -> np.ndarray:
+    def with_constants(self, choice: Sequence[int]) -> np.ndarray:
         """Return a choice of candidates with the constants that it reads."""
         read = {
             k for s, c in zip(self.sites.sites, choice, strict=True) for k in s.candidates[c].reads

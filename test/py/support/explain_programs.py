@@ -13,8 +13,7 @@ from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.memory import Account, MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Note
-from pyc_mlir.pipelines.memory.planner.layout import layout_of_plan
-from pyc_mlir.pipelines.memory.planner.place import place
+from pyc_mlir.pipelines.memory.planner.place import layout_of_plan, place
 from pyc_mlir.pipelines.memory.planner.planner import frontier, plan
 from pyc_mlir.pipelines.memory.planner.problem import Expansion, PlanningProblem, SchedulePlan
 from pyc_mlir.pipelines.target.cost import Cost

@@ -17,12 +17,8 @@ from pyc_mlir.artifact.memory import (
     to_bytes,
 )
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.planner.layout import (
-    ArenaLayout,
-    TaskRun,
-    layout_of_plan,
-    layout_of_slices,
-)
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout, TaskRun, layout_of_slices
+from pyc_mlir.pipelines.memory.planner.place import layout_of_plan
 from pyc_mlir.pipelines.memory.planner.planner import MODES, plan
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 

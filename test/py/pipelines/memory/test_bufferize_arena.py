@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 from conftest import sample
+from executed import execute
 from memory_programs import PROGRAMS, Program, X
 from op_modules import ops_of
 from random_ops import draw_graph
@@ -21,7 +22,6 @@ from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.memory import bufferize_arena
 from pyc_mlir.pipelines.memory.bufferize_arena import BufferizeArena, read_allocations
-from pyc_mlir.pipelines.memory.execute import execute
 from pyc_mlir.pipelines.memory.planner.planner import plan
 
 LOWER = "convert-pyc-to-linalg,pyc-bufferize-arena"

@@ -12,6 +12,7 @@ from suites.pack import METRIC
 from suites.pack_instances import (
     FAMILIES,
     INSTANCES,
+    colliding,
     cut,
     mixed,
     nested,
@@ -33,7 +34,6 @@ from pyc_mlir.pipelines.memory.planner.greedy import (
 )
 from pyc_mlir.pipelines.memory.planner.intervals import Intervals
 from pyc_mlir.pipelines.memory.planner.pack import Fit, luby, pack
-from pyc_mlir.pipelines.memory.planner.validate import colliding
 from pyc_mlir.tools import pyc_bench
 
 MINIMALLOC = os.environ.get("PYC_MINIMALLOC")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ALL_CASES, FULL
+from suites.iopddl import from_contest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.memory.selection.problem import (
@@ -15,7 +16,6 @@ from pyc_mlir.pipelines.memory.selection.problem import (
     Edge,
     SelectionProblem,
     Usage,
-    from_contest,
     reduce,
 )
 from pyc_mlir.pipelines.memory.selection.select import Messages, select

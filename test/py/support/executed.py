@@ -16,9 +16,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import execution_engine, ir, passmanager
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import dtype_of
+from pyc_mlir.pipelines.memory.bufferize_arena import ARENA, RESULT
 
-# On the arguments that `pyc-bufferize-arena` adds: where a result goes, and the arena.
-RESULT, ARENA = "bufferize.result", "pyc.arena"
 TO_LLVM = (
     "builtin.module(func.func(convert-linalg-to-loops),expand-strided-metadata,lower-affine,"
     "convert-scf-to-cf,convert-math-to-llvm,convert-math-to-libm,convert-arith-to-llvm,"
