@@ -27,7 +27,7 @@ from pyc_mlir.pipelines.kernels.shared.counts import COUNTED, fed_inputs
 from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
 from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering
 from pyc_mlir.pipelines.linalg.base.structured import reshape
-from pyc_mlir.pipelines.pyc.constant_work import lowered_constants, stored_bytes
+from pyc_mlir.pipelines.pyc.constants import lowered_constants, stored_bytes
 from pyc_mlir.pipelines.pyc.groups import AttachedKernel
 
 

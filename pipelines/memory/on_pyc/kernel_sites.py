@@ -22,7 +22,7 @@ from pyc_mlir.pipelines.memory.planner.place import lifetimes
 from pyc_mlir.pipelines.memory.planner.planner import plan
 from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
 from pyc_mlir.pipelines.memory.selection.sites import Candidate, SiteCandidates, Sites
-from pyc_mlir.pipelines.pyc.constant_price import (
+from pyc_mlir.pipelines.pyc.constants import (
     Constants,
     constants_of,
     forms_of_kernel,

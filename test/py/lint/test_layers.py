@@ -37,8 +37,7 @@ FOLDERS = (
     *under("pipelines", "target", "choices", "shapes", "text", "driver", "streams"),
     *under("pipelines/kernels", "lang", "shared", "match", ""),
     *under("pipelines/kernels/families", "", "conv", "int8", "approximate", "movement", "packed"),
-    *under("pipelines/pyc", "", "canonicalize", "terms", "equivalence/fields", "equivalence"),
-    *under("pipelines/pyc", "recognize", "fuse", "chunk"),
+    *under("pipelines/pyc", "", "equivalence", "recognize", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
     *under(

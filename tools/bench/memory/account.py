@@ -30,7 +30,7 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.evidence import LargerConstant
-from pyc_mlir.pipelines.pyc.constant_price import ExchangeRate, PricedGroup, Way, prices
+from pyc_mlir.pipelines.pyc.constants import ExchangeRate, PricedGroup, Way, prices
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.bench.workloads.memory import PRESSED, WORKLOADS
