@@ -244,7 +244,7 @@ class RealAlgebra(TermReader):
             case "cast":
                 return self._cast(node, x)
             case "compare":
-                return self._compare(node.params["predicate"], *parts, floats)
+                return self._compare(node.params["predicate"], floats, *parts)
             case "select":
                 return self._select(*parts)
             case "div" if floats:
@@ -367,7 +367,7 @@ class RealAlgebra(TermReader):
             out = t.times(out, base)
         return out
 
-    def _compare(self, predicate: str, a: Poly, b: Poly, floats: bool) -> Poly:
+    def _compare(self, predicate: str, floats: bool, a: Poly, b: Poly) -> Poly:
         """Compare integers by the bound ``d <= 0``; floats by the op itself, without gt and ge."""
         if predicate in ("gt", "ge"):
             predicate, a, b = {"gt": "lt", "ge": "le"}[predicate], b, a
