@@ -1,6 +1,6 @@
 """The constant computation that IREE would do of a foreign module while it compiles.
 
-The counterpart of `pipelines/pyc/constant_work.py` for modules that PyC does not know: linalg ops
+The counterpart of `pipelines/pyc/constants.py` for modules that PyC does not know: linalg ops
 count their loops, products and convolutions of other dialects by the sizes of their operands.
 """
 
