@@ -25,12 +25,12 @@ from pyc_mlir.pipelines.pyc.equivalence.answers import (
     Counterexample,
     FloatCase,
     Proof,
+    Step,
     Trial,
     Unknown,
 )
 from pyc_mlir.pipelines.pyc.equivalence.decide import TRIALS, decide, digest
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph, NotComparable, Program
-from pyc_mlir.pipelines.pyc.equivalence.local import Step
+from pyc_mlir.pipelines.pyc.equivalence.nodes import Graph, NotComparable, Program
 
 __all__ = [
     "Answer",

@@ -34,15 +34,16 @@ from pyc_mlir.pipelines.driver.registry import PASSES
 from pyc_mlir.pipelines.pyc.equivalence import floats
 from pyc_mlir.pipelines.pyc.equivalence.answers import Proof
 from pyc_mlir.pipelines.pyc.equivalence.decide import decide
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
+from pyc_mlir.pipelines.pyc.equivalence.nodes import (
+    VALUE,
     Graph,
     NotComparable,
     Program,
+    TermNode,
     decomposed,
     program,
 )
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, replace
-from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 __all__ = ["Pattern", "Place", "find", "pattern"]
 
@@ -84,18 +85,17 @@ class Pattern:
 
     def fits(self, types: tuple[TensorType, ...], graph: Graph) -> tuple[Program, Program] | None:
         """Return pattern and replacement at other sizes, if they are equal there; else None."""
-        key = types
-        if key not in self._sides:
+        if types not in self._sides:
             own = Graph()
             try:
                 spelled = _traced(self.function, types, own)
                 other = _traced(self.replacement, types, own)
                 answer = decide(spelled, other, own, relation=self.relation, explains=False)
             except (PycError, NotComparable, ValueError, TypeError, IndexError):
-                self._sides[key] = False
+                self._sides[types] = False
             else:
-                self._sides[key] = isinstance(answer, Proof)
-        if not self._sides[key]:
+                self._sides[types] = isinstance(answer, Proof)
+        if not self._sides[types]:
             return None
         first, second = (_traced(f, types, graph) for f in (self.function, self.replacement))
         return first, second

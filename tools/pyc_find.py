@@ -47,7 +47,7 @@ def _run(argv: list[str]) -> int:
     from pyc_mlir.dialects.ir.interpreter import entry_function
     from pyc_mlir.equivalence import module_of, sizes_of
     from pyc_mlir.patterns import COMPOSITES, PATTERNS, Pattern, composites, find
-    from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph, NotComparable
+    from pyc_mlir.pipelines.pyc.equivalence.nodes import Graph, NotComparable
     from pyc_mlir.tools.cli.model_source import InputShape, import_file, read_model
 
     names = [] if flags.patterns.endswith(".py") else flags.patterns.split(",")

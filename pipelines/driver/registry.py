@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "pyc_mlir.passes"
 
 BUILT_IN: dict[str, tuple[str, str]] = {
-    "pyc-canonicalize": ("pyc_mlir.pipelines.pyc.canonicalize.canonicalize", "Canonicalize"),
+    "pyc-canonicalize": ("pyc_mlir.pipelines.pyc.canonicalize", "Canonicalize"),
     "pyc-infer-shapes": ("pyc_mlir.pipelines.pyc.infer_shapes", "InferShapes"),
     "pyc-decompose": ("pyc_mlir.pipelines.pyc.decompose", "Decompose"),
     "pyc-recognize": ("pyc_mlir.pipelines.pyc.recognize.recognize", "Recognize"),
     "pyc-fold-norms": ("pyc_mlir.pipelines.pyc.fold_norms", "FoldNorms"),
     "pyc-layout": ("pyc_mlir.pipelines.pyc.layout", "Layout"),
     "pyc-chunk": ("pyc_mlir.pipelines.pyc.chunk.chunk", "Chunk"),
-    "pyc-fuse": ("pyc_mlir.pipelines.pyc.fuse.fuse", "Fuse"),
+    "pyc-fuse": ("pyc_mlir.pipelines.pyc.fuse", "Fuse"),
     "pyc-select-kernels": ("pyc_mlir.pipelines.pyc.select_kernels", "SelectKernels"),
     "pyc-remat": ("pyc_mlir.pipelines.memory.plan_memory", "Remat"),
     "pyc-plan-memory": ("pyc_mlir.pipelines.memory.plan_memory", "PlanMemory"),

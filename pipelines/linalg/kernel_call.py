@@ -26,7 +26,7 @@ from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.linalg.lowering import LoweredDim, LoweredTensor, Lowering, product
 from pyc_mlir.pipelines.linalg.structured import reshape
-from pyc_mlir.pipelines.pyc.constant_work import lowered_constants, stored_bytes
+from pyc_mlir.pipelines.pyc.constants import lowered_constants, stored_bytes
 from pyc_mlir.pipelines.pyc.groups import AttachedKernel
 
 

@@ -34,7 +34,7 @@ from pyc_mlir.pipelines.memory.planner.problem import (
     TaskStep,
 )
 from pyc_mlir.pipelines.memory.selection.sites import Candidate, SiteCandidates, Sites
-from pyc_mlir.pipelines.pyc.constant_price import (
+from pyc_mlir.pipelines.pyc.constants import (
     Constants,
     constants_of,
     forms_of_kernel,

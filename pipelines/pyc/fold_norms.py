@@ -31,8 +31,9 @@ from pyc_mlir.pipelines.pyc.rewriting import (
     Meant,
     carry_marks,
     constant_array,
-    defining_op,
     functions_of,
+    is_unused,
+    made_by,
     params_of,
     replace,
 )
@@ -181,13 +182,12 @@ def _apply(fold: Fold) -> None:
             rounded.append(builder.constant(fold.shift))
             made = builder.add(made, rounded[-1])
     old = [conv.operands[1], *(v for op in fold.ops for v in op.operands)]
-    makers = [m for v in old if (m := defining_op(v)) is not None and m.name == "pyc.constant"]
+    makers = dict.fromkeys(m for v in old if (m := made_by(v, "constant")) is not None)
     replace(last, made, Relation.ROUNDED, FoldNorms.name, lambda: _meant(fold, rounded))
     for op in (*fold.ops[-2::-1], conv):
         op.erase()
-    for maker in dict.fromkeys(makers):
-        if not any(True for _ in maker.result.uses):
-            maker.erase()
+    for maker in filter(is_unused, makers):
+        maker.erase()
 
 
 def _meant(fold: Fold, rounded: Sequence[ir.Value]) -> Meanings:

@@ -1,8 +1,8 @@
 """One block of a function as data: ops by position, values by number, read once.
 
 Passes that need more subclass `BlockGraph` (`FusionGraph`, `ChunkGraph`, `LayoutGraph`) or make
-their nodes from one (`terms/nodes.py`, `memory/pyc_problem.py`). Operations are named by their
-positions, since an `ir.Operation` changes its hash with its operands.
+their nodes from one (`equivalence/nodes.py`, `memory/pyc_problem.py`). Operations are named by
+their positions, since an `ir.Operation` changes its hash with its operands.
 """
 
 from functools import cached_property

@@ -16,7 +16,13 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.match import Feed
-from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
+from pyc_mlir.pipelines.pyc.rewriting import (
+    defining_op,
+    definition_of,
+    functions_of,
+    made_by,
+    params_of,
+)
 from pyc_mlir.pipelines.target.cost_model import totals
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 
@@ -56,9 +62,8 @@ class Members:
 
 
 def _input(value: ir.Value) -> Input:
-    maker = defining_op(value)
-    constant = maker is not None and maker.name == "pyc.constant"
-    array = partial(array_of, maker.attributes["value"]) if maker and constant else None
+    maker, constant = defining_op(value), made_by(value, "constant")
+    array = None if constant is None else partial(array_of, constant.attributes["value"])
     return Input(from_mlir(value.type), array, _name(maker) if maker else "")
 
 

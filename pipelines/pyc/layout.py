@@ -44,6 +44,7 @@ from pyc_mlir.pipelines.pyc.rewriting import (
     carry_marks,
     constant_array,
     functions_of,
+    is_unused,
 )
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
@@ -302,7 +303,7 @@ class _Rewriter:
         }
         makers = {i for n in constants if (i := self.graph.makers[n]) is not None}
         for i in sorted(makers.union(self.steps), reverse=True):
-            if not any(True for _ in self.graph.ops[i].result.uses):
+            if is_unused(self.graph.ops[i]):
                 self.graph.ops[i].erase()
 
     def _rewrite(self, i: int, step: OrderedOp) -> None:

@@ -41,6 +41,8 @@ __all__ = [
     "defining_op",
     "definition_of",
     "functions_of",
+    "is_unused",
+    "made_by",
     "params_of",
     "pyc_ops",
     "replace",
@@ -77,6 +79,17 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
+def made_by(value: ir.Value, *names: str) -> ir.Operation | None:
+    """Return the op that makes a value, if it is a pyc op of one of these names."""
+    op = defining_op(value)
+    return op if op is not None and op.name in {f"pyc.{name}" for name in names} else None
+
+
+def is_unused(op: ir.Operation) -> bool:
+    """Return whether no other op reads a result of an op."""
+    return not any(True for result in op.results for _ in result.uses)
+
+
 def values_read(op: ir.Operation) -> list[ir.Value]:
     """Return the operands of `op`, then those of the ops inside its regions."""
     read = list(op.operands)
@@ -89,16 +102,14 @@ def values_read(op: ir.Operation) -> list[ir.Value]:
 
 def constant_array(value: ir.Value) -> np.ndarray | None:
     """Return the contents of a pyc.constant, None for other values."""
-    op = defining_op(value)
-    if op is None or op.name != "pyc.constant":
-        return None
-    return array_of(op.attributes["value"])
+    op = made_by(value, "constant")
+    return None if op is None else array_of(op.attributes["value"])
 
 
 def splat_of(value: ir.Value) -> Any | None:
     """Return the one element that a pyc.constant repeats, None if there is no such element."""
-    op = defining_op(value)
-    if op is None or op.name != "pyc.constant":
+    op = made_by(value, "constant")
+    if op is None:
         return None
     attr = op.attributes["value"]
     if not isinstance(attr, ir.DenseElementsAttr) or not attr.is_splat:

@@ -3,14 +3,19 @@
 Comes in: functions of pyc ops, fused into groups. Goes out: the same, with ``pyc.kernel`` on those
 groups and ops for which a generated kernel was chosen (`groups.py`). Every family says what it
 has for a group (`match`); the choice is between its kernels and IREE's code, ranked by predicted
-seconds and by the price of constants that are larger than the model's (`constant_price.py`), one
+seconds and by the price of constants that are larger than the model's (`constants.py`), one
 decision for each group. Where no family has one, the decision says that too. A recipe or a policy
 may name a variant of an offer: a knob set of the family's `space`.
+
+`predicted_seconds` is what a call of such a module takes on one core, one group after the other.
+Each kernel is priced by its family, by the knobs that it has; what no kernel computes is priced as
+IREE's code.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,15 +24,16 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.numerics.approximation import Approximation
+from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.evidence import Computes, LargerConstant, NotOffered
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
-from pyc_mlir.pipelines.kernels.knobs import encode, with_settings
+from pyc_mlir.pipelines.kernels.knobs import decode, encode, with_settings
 from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, CHECKED, SELECT
 from pyc_mlir.pipelines.kernels.match import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.pyc.constant_price import (
+from pyc_mlir.pipelines.pyc.constants import (
     RATES,
     Constants,
     ExchangeRate,
@@ -42,7 +48,7 @@ from pyc_mlir.pipelines.pyc.constant_price import (
     prices,
 )
 from pyc_mlir.pipelines.pyc.groups import AttachedKernel, Members
-from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of
+from pyc_mlir.pipelines.pyc.rewriting import functions_of, made_by
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
@@ -195,14 +201,9 @@ def _bytes_beside_constants(module: ir.Module) -> int:
         for op in (o.operation for o in block.operations):
             members = Members.of(op) if op.name.startswith("pyc.") else None
             if members is not None:
-                read = [v for v in members.inputs if not _is_constant(v)]
+                read = [v for v in members.inputs if made_by(v, "constant") is None]
                 largest = max(largest, sum(map(_nbytes, (*read, op.result))))
     return outside + largest
-
-
-def _is_constant(value: ir.Value) -> bool:
-    maker = defining_op(value)
-    return maker is not None and maker.name == "pyc.constant"
 
 
 def _nbytes(value: ir.Value) -> int:
@@ -383,3 +384,59 @@ class KernelVariants:
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:
     """Return the cost of IREE's code for the ops from `covers` on, as one dispatch."""
     return CostModel(target).work(work, covers)
+
+
+def predicted_seconds(
+    module: ir.Module, target: Target, measured: Mapping[str, float] | None = None
+) -> tuple[float, float]:
+    """Return the seconds of all groups in turn, each a dispatch, on one core of the target.
+
+    measured: seconds of groups by their canonical ids, which the model does not answer for. The
+    second number are those among the first that were measured.
+    """
+    core = replace(target, cores=1, peak_flops=target.peak_flops / target.cores)
+    rows = measured or {}
+    modelled, known, seen = [], [], Counter[str]()
+    for function in functions_of(module):
+        ids = OpIds(function, seen) if rows else None
+        for op in (o.operation for o in function.regions[0].blocks[0].operations):
+            members = Members.of(op) if op.name.startswith("pyc.") else None
+            if members is None:
+                continue
+            row = None if ids is None else rows.get(ids[op])
+            if row is None:
+                modelled.append(_seconds(members, core))
+            else:
+                known.append(row)
+    return math.fsum((*modelled, *known)), math.fsum(known)
+
+
+def _seconds(members: Members, core: Target) -> float:
+    """Return a group's seconds: its kernel, and IREE's code for the rest, each a dispatch."""
+    work, attached = members.work(), AttachedKernel.read(members.whole)
+    model = CostModel(core)
+    if all(has(node.name, Trait.VIEW) for node in work.nodes):
+        return 0.0
+    if attached is None:
+        return model.dispatch_seconds + model.work(work).seconds
+    own = _kernel_seconds(attached, work, core) + model.dispatch_seconds
+    if attached.covers == len(work.nodes):
+        return own
+    return own + model.work(work, attached.covers).seconds + model.dispatch_seconds
+
+
+def _kernel_seconds(attached: AttachedKernel, work: Work, core: Target) -> float:
+    """Return the seconds of a kernel; for one of any size, those of the most similar one here."""
+    family = FAMILIES[attached.family]
+    knobs = decode(family.knobs, attached.knobs)
+    if not knobs.kernel("k").sizes:
+        return family.cost(knobs, core, {}).seconds
+    offers = [o for o in family.match(work, core) if o.covers == attached.covers]
+
+    def shared(offer: KernelOffer) -> int:
+        pairs = ((getattr(offer.knobs, f.name), f.name) for f in fields(offer.knobs))
+        return sum(value == getattr(knobs, name, None) for value, name in pairs)
+
+    similar = max(offers, key=shared, default=None)
+    first = replace(work, nodes=work.nodes[: attached.covers])
+    return CostModel(core).work(first).seconds if similar is None else similar.cost.seconds

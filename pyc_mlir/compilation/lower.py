@@ -59,11 +59,11 @@ from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, 
 from pyc_mlir.pipelines.linalg.convert_to_linalg import LARGER, ConvertToLinalg
 from pyc_mlir.pipelines.memory.pyc_problem import read_sites
 from pyc_mlir.pipelines.memory.selection.rounds import CutProgram, Part
-from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
 from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
-from pyc_mlir.pipelines.pyc.constant_work import constant_bytes, constant_work
+from pyc_mlir.pipelines.pyc.constants import constant_bytes, constant_work
 from pyc_mlir.pipelines.pyc.groups import KernelCoverage, coverage
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
+from pyc_mlir.pipelines.pyc.select_kernels import predicted_seconds
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.pipelines.target.cost_model import CostModel
 

@@ -24,9 +24,9 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
-from pyc_mlir.pipelines.pyc.call_seconds import predicted_seconds
-from pyc_mlir.pipelines.pyc.constant_work import lowered_constants
+from pyc_mlir.pipelines.pyc.constants import lowered_constants
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
+from pyc_mlir.pipelines.pyc.select_kernels import predicted_seconds
 from pyc_mlir.pipelines.shapes.choose import Chosen, Demand, choose_plans
 from pyc_mlir.pipelines.shapes.plan import AUTO_PLANS, ShapePlan, parse_plans, plans_text
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION

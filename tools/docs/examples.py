@@ -17,7 +17,7 @@ from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
 from pyc_mlir.pipelines.driver.base import PassContext
-from pyc_mlir.pipelines.pyc.fuse.fuse import Fuse
+from pyc_mlir.pipelines.pyc.fuse import Fuse
 
 
 @dataclass(frozen=True)

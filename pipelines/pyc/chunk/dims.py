@@ -65,7 +65,11 @@ def _operand_dims(call: OpCall, dim: int) -> Dims | None:
     if call.definition.has(Trait.ELEMENTWISE):
         return tuple(_aligned(x, call.out, dim) for x in call.inputs)
     if call.definition.has(Trait.REDUCES):
-        return _reduced(call, dim)
+        rank = call.inputs[0].rank
+        gone = {a % rank for a in reduced_axes(call.params)}
+        if call.params["keepdims"]:
+            return None if dim in gone else (dim,)
+        return ([i for i in range(rank) if i not in gone][dim],)
     rule = RULES.get(call.definition.name)
     return None if rule is None else rule(call, dim)
 
@@ -143,14 +147,6 @@ def _aligned(x: TensorType, out: TensorType, dim: int) -> int | None:
     return None if at < 0 or (x.shape[at] == 1 and out.shape[dim] != 1) else at
 
 
-def _reduced(call: OpCall, dim: int) -> Dims | None:
-    rank = call.inputs[0].rank
-    gone = {a % rank for a in reduced_axes(call.params)}
-    if call.params["keepdims"]:
-        return None if dim in gone else (dim,)
-    return ([i for i in range(rank) if i not in gone][dim],)
-
-
 @runs("matmul")
 def _matmul(call: OpCall, dim: int) -> Dims | None:
     """Return batch entries of both, rows of lhs, columns of rhs."""
@@ -180,9 +176,10 @@ def _attention(call: OpCall, dim: int) -> Dims | None:
     return (query.rank - 2, None, None, *rows)
 
 
-@runs("softmax", "log_softmax")
-def _softmax(call: OpCall, dim: int) -> Dims | None:
-    return None if dim == call.params["axis"] % call.out.rank else (dim,)
+@runs("softmax", "log_softmax", "concat")
+def _beside_axis(call: OpCall, dim: int) -> Dims | None:
+    along = dim == call.params["axis"] % call.out.rank
+    return None if along else (dim,) * len(call.inputs)
 
 
 @runs("layernorm", "rmsnorm")
@@ -244,11 +241,6 @@ def _reshape(call: OpCall, dim: int) -> Dims | None:
 def _broadcast_to(call: OpCall, dim: int) -> Dims | None:
     """Broadcast without `like`, which only serves dynamic sizes."""
     return (_aligned(call.inputs[0], call.out, dim),) if len(call.inputs) == 1 else None
-
-
-@runs("concat")
-def _concat(call: OpCall, dim: int) -> Dims | None:
-    return None if dim == call.params["axis"] % call.out.rank else (dim, dim)
 
 
 @runs("slice")

@@ -1,21 +1,34 @@
-"""Live values at each op of a function, also if some regions run in parts.
+"""Live values at each op of a function, and the regions whose ops can run part by part together.
 
 Comes in: a function of one block. Goes out: a `ChunkGraph` of plain data, one node an op, and the
 bytes that each item of the program needs: an op, or a region in parts as if it were one op. It is
 an estimate in program order, without packing: what is elementwise or row-wise overwrites an operand
 that dies, a sum read by one other sum is computed there, reshapes are views, what windows read in
 parts is not stored, and arguments, constants and results take no scratch.
+
+`regions` walks back from an op that may end a region to one whose result is to stay inside: an op
+belongs to the closure if all that use it do and ask for the same dimension of it. A closure cut off
+anywhere is closed too, so that each cut in front of the op in question is a region of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, prod
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.opdef import Trait
-from pyc_mlir.pipelines.pyc.chunk.dims import OpCall, hidden_bytes
-from pyc_mlir.pipelines.pyc.fuse.channels import Channels
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.pyc.chunk.dims import (
+    Dims,
+    OpCall,
+    Rows,
+    cuts_a_product,
+    hidden_bytes,
+    operand_rows,
+)
+from pyc_mlir.pipelines.pyc.fuse import Channels
 from pyc_mlir.pipelines.pyc.graph import BlockGraph
 from pyc_mlir.pipelines.pyc.rewriting import tensor_types
 
@@ -101,6 +114,18 @@ class ChunkGraph(BlockGraph):
             return None
         inputs = tuple(map(self.type, self.operands[i]))
         return OpCall(definition, inputs, self.type(self.makes[i]), self.params(i))
+
+    def call(self, i: int) -> OpCall:
+        """Return op `i` as data; it must be one that may run in parts."""
+        call = self.nodes[i].call
+        assert call is not None, "only ops that run in parts are asked"
+        return call
+
+    def along(self, i: int, dim: int) -> Dims:
+        """Return the dimension of each operand of op `i` that `dim` of its result runs along."""
+        found = self.call(i).dims[dim]
+        assert found is not None, "only ops that run in parts are asked"
+        return found
 
     def _read_parts(self) -> None:
         """Give unstored values no bytes; their readers read their operands instead."""
@@ -246,3 +271,124 @@ def is_static(function: ir.Operation) -> bool:
         return False
     made = (r for op in blocks[0].operations for r in op.operation.results)
     return all(type_.is_static for type_ in tensor_types([*blocks[0].arguments, *made]).values())
+
+
+# The numbers of parts that are offered.
+PARTS = (2, 3, 4, 6, 8, 12)
+# How far a region may reach in the program, in ops.
+WINDOW = 64
+# A region's result is at most this share of the largest value inside.
+RESULT_SHARE = 0.5
+
+
+def regions(graph: ChunkGraph, op: int, end: int, taken: AbstractSet[int]) -> Iterator[Region]:
+    """Yield the regions from `end` back to `op` or further, cut along the outermost dimension."""
+    call = graph.nodes[end].call
+    dim = None if call is None else _outermost(call.out)
+    if call is None or dim is None or call.dims[dim] is None:
+        return
+    dims = _closure(graph, end, dim, taken)
+    if op not in dims or (op == end and not graph.nodes[op].hidden):
+        return
+    size = call.out.shape[dim]
+    assert size is not None
+    members = sorted(dims)
+    for first in members:
+        if first > op:
+            break
+        ops = tuple(i for i in members if i >= first)
+        read = {r for i in ops for r in graph.nodes[i].reads}
+        if not read.isdisjoint(graph.unstored.difference(ops)):
+            continue  # parts of it could only be read if it were stored
+        inside = graph.inside(ops) + _copies(graph, ops, dims)
+        largest = max(graph.nodes[i].nbytes * (i != end) + graph.nodes[i].hidden for i in ops)
+        if call.out.nbytes <= RESULT_SHARE * largest:
+            region = Region(ops, tuple(dims[i] for i in ops), size, inside)
+            yield replace(region, halos=_halos(graph, region))
+
+
+def rows_of(graph: ChunkGraph, region: Region, parts: int, number: int) -> dict[int, Rows]:
+    """Return the rows of each op's result that part `number` computes, halos included."""
+    each = region.size // parts
+    found: dict[int, Rows] = {region.end: (number * each, (number + 1) * each)}
+    for i, dim in zip(reversed(region.ops), reversed(region.dims), strict=True):
+        call, rows = graph.call(i), found[i]
+        needed = operand_rows(call, dim, rows)
+        operands = zip(graph.nodes[i].operands, graph.along(i, dim), strict=True)
+        for operand in {o for o, at in operands if at is not None and o in region.ops}:
+            assert operand is not None
+            first, end = found.get(operand, needed)
+            found[operand] = (min(first, needed[0]), max(end, needed[1]))
+    return found
+
+
+def has_windows(graph: ChunkGraph, region: Region) -> bool:
+    """Return whether parts of a region overlap inside: whether windows slide along what is cut."""
+    pairs = zip(region.ops, region.dims, strict=True)
+    return any(graph.call(i).windows[dim] for i, dim in pairs)
+
+
+def shares(graph: ChunkGraph, region: Region, parts: int) -> dict[int, float]:
+    """Return the share of each op's result that the part which needs most of it computes."""
+    if not has_windows(graph, region):
+        return dict.fromkeys(region.ops, 1 / parts)
+    every = [rows_of(graph, region, parts, number) for number in range(parts)]
+    return {
+        i: max(rows[i][1] - rows[i][0] for rows in every) / (graph.call(i).out.shape[dim] or 1)
+        for i, dim in zip(region.ops, region.dims, strict=True)
+    }
+
+
+def _halos(graph: ChunkGraph, region: Region) -> tuple[tuple[int, int], ...]:
+    """Return, by number of parts, the bytes that they keep inside, where they overlap."""
+    if not has_windows(graph, region):
+        return ()
+    counts = [n for n in PARTS if region.size % n == 0]
+    return tuple((n, graph.inside(region.ops, shares(graph, region, n))) for n in counts)
+
+
+def _outermost(out: TensorType) -> int | None:
+    """Return the first dimension above 1: parts along it lie in one piece."""
+    return next((i for i, d in enumerate(out.shape) if d is not None and d > 1), None)
+
+
+def _closure(graph: ChunkGraph, end: int, dim: int, taken: AbstractSet[int]) -> dict[int, int]:
+    """Return the dimension of every op that can run in parts along with `end`."""
+    dims = {end: dim}
+    requested: dict[int, set[int | None]] = {}
+
+    def ask(i: int) -> None:
+        for operand, wanted in zip(graph.nodes[i].operands, graph.along(i, dims[i]), strict=True):
+            if operand is not None:
+                requested.setdefault(operand, set()).add(wanted)
+
+    ask(end)
+    for i in range(end - 1, max(-1, end - WINDOW), -1):
+        wanted = requested.get(i, set())
+        if len(wanted) != 1 or i in taken or not dims.keys() >= set(graph.users[i]):
+            continue
+        (at,) = wanted
+        call = graph.nodes[i].call
+        if at is not None and call is not None and call.dims[at] is not None:
+            dims[i] = at
+            ask(i)
+    return dims
+
+
+def cuts_products(graph: ChunkGraph, region: Region) -> bool:
+    """Return whether rows of matrix products are cut, whose sums may then be rounded otherwise."""
+    pairs = zip(region.ops, region.dims, strict=True)
+    return any(cuts_a_product(graph.call(i), dim) for i, dim in pairs)
+
+
+def _copies(graph: ChunkGraph, ops: tuple[int, ...], dims: dict[int, int]) -> int:
+    """Return the bytes of operands from outside whose parts do not lie in one piece."""
+    total = 0
+    for i in ops:
+        inputs = graph.call(i).inputs
+        operands = zip(graph.nodes[i].operands, inputs, graph.along(i, dims[i]), strict=True)
+        for operand, type_, at in operands:
+            sizes = [d for d in type_.shape if d is not None]
+            if operand not in dims and at is not None and prod(sizes[:at]) > 1:
+                total += type_.nbytes
+    return total

@@ -5,7 +5,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyc_mlir.pipelines.driver.base import Relation
-from pyc_mlir.pipelines.pyc.equivalence.local import Step
+
+
+@dataclass(frozen=True)
+class Step:
+    """Two nodes that are equal over leaves that were proved before.
+
+    rule: ``same term`` or ``normal form``. left, right: the nodes for people; `a` and `b` their
+    numbers among the nodes of the decomposed programs, `cut` those of the leaves in the first.
+    """
+
+    rule: str
+    left: str
+    right: str
+    a: int
+    b: int
+    cut: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ class Proof:
             normal = sum(s.rule == "normal form" for s in self.steps)
             lines.append(f"  steps: {len(self.steps)}, by normal forms: {normal}")
         for case in self.floats:
-            errors = [_shown(e) for e in (case.first, case.second)]
+            errors = ["not finite" if e is None else f"{e:.0e}" for e in (case.first, case.second)]
             more = f", {case.lost} elements are right in the first alone" if case.lost else ""
             lines.append(f"  floats, {case.name}: errors {errors[0]} and {errors[1]}{more}")
         return "\n".join(lines)
@@ -119,7 +134,3 @@ class Unknown:
 
 
 Answer = Proof | Counterexample | Unknown
-
-
-def _shown(error: float | None) -> str:
-    return "not finite" if error is None else f"{error:.0e}"

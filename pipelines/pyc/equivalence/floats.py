@@ -16,9 +16,16 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import TensorType, is_float
 from pyc_mlir.pipelines.pyc.equivalence.answers import FloatCase
-from pyc_mlir.pipelines.pyc.equivalence.fields.kept import Kept, kept_of
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import EXACT, Graph, Program, evaluated
-from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
+from pyc_mlir.pipelines.pyc.equivalence.nodes import (
+    EXACT,
+    VALUE,
+    Graph,
+    Kept,
+    Program,
+    TermNode,
+    evaluated,
+    sizes_of,
+)
 
 # Units of `OpDef.evaluation_work` (0.1 ns) that one run may take.
 MOST_WORK = 1 << 33
@@ -53,7 +60,7 @@ def arguments(given: Program, case: str, seed: int, alone: int | None = None) ->
 
 
 def _argument(rng: np.random.Generator, type_: TensorType, case: str) -> np.ndarray:
-    shape = [d or 0 for d in type_.shape]
+    shape = sizes_of(type_)
     if type_.dtype == np.bool_:
         return rng.random(shape) < 0.5
     if not is_float(type_.dtype):
@@ -101,8 +108,7 @@ def run(
             params["dtype"] = np.dtype(np.float64)
         return evaluate(OPS[node.name], operands, **params)
 
-    values = evaluated(given, compute) if kept is None else kept.evaluated(given, compute)
-    return [values[o] for o in given.outputs]
+    return evaluated(given, compute) if kept is None else kept.evaluated(given, compute)
 
 
 def cases(first: Program, second: Program, seed: int) -> tuple[FloatCase, ...]:
@@ -180,7 +186,7 @@ def agree(first: Program, second: Program, graph: Graph, seed: int, rounded: boo
         inputs = arguments(first, "ordinary", seed + draw)
         if draw % 3 == 2:
             inputs = [np.abs(x) if is_float(x.dtype) else x for x in inputs]
-        kept = kept_of(graph, "f64", seed, draw, merges=False)
+        kept = graph.kept_of("f64", seed, draw, merges=False)
         sides = [run(p, inputs, wide=True, kept=kept) for p in (first, second)]
         for a, b in zip(*sides, strict=True):
             if not _near(a, b, _ROUNDED if rounded else _TOLERANCE):

@@ -26,11 +26,13 @@ from pyc_mlir.pipelines.driver.base import Relation
 from pyc_mlir.pipelines.pyc.equivalence import floats
 from pyc_mlir.pipelines.pyc.equivalence.answers import Answer, Counterexample, Proof, Unknown
 from pyc_mlir.pipelines.pyc.equivalence.decide import decide
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
+from pyc_mlir.pipelines.pyc.equivalence.nodes import (
     Graph,
     NotComparable,
     Program,
+    TermNode,
     decomposed,
+    ordered,
     program,
 )
 from pyc_mlir.pipelines.pyc.rewriting import (
@@ -39,9 +41,9 @@ from pyc_mlir.pipelines.pyc.rewriting import (
     constant_array,
     defining_op,
     functions_of,
+    made_by,
     replacements,
 )
-from pyc_mlir.pipelines.pyc.terms.nodes import TermNode
 
 # Ops of a cone; what lies behind is an argument. One more try looks farther.
 _REACH = (12, 64)
@@ -184,16 +186,42 @@ def cones(
     inside: set[ir.Operation] = set()
     level = [before]
     while level and len(inside) < reach:
-        makers = [m for v in level if (m := defining_op(v)) is not None and _is_plain(m)]
+        makers = [m for v in level if (m := _maker(v)) is not None]
         inside.update(makers)
         level = [o for m in makers for o in m.operands]
-    borders = {v for op in inside for v in op.operands if defining_op(v) not in inside}
-    borders = {v for v in borders if not _is_constant(v)}
+    read = {v for op in inside for v in op.operands if defining_op(v) not in inside}
+    borders = {v for v in read if made_by(v, "constant") is None}
     values = {value: _exact(graph, exact) for value, exact in meant.items()}
     inputs: list[TermNode] = []
-    count = [0]
-    nodes = [_node(v, borders, values, inputs, graph, count) for v in (before, after)]
-    return program(inputs, nodes[:1]), program(inputs, nodes[1:])
+
+    def operands(value: ir.Value) -> list[ir.Value]:
+        maker = None if value in values or value in borders else _maker(value)
+        return [] if maker is None else list(maker.operands)[::-1]
+
+    count = 0
+    for value in ordered([before, after], operands):
+        maker = _maker(value)
+        if value in values:
+            continue
+        if value in borders or maker is None:
+            type_ = from_mlir(value.type)
+            if not type_.is_static:
+                raise NotComparable("the sizes of its operands vary")
+            values[value] = graph.input(len(inputs), type_)
+            inputs.append(values[value])
+            continue
+        count += 1
+        if count > _MOST:
+            raise NotComparable(f"the cone has more than {_MOST} ops")
+        nodes = [values[o] for o in maker.operands]
+        definition = definition_of(maker)
+        if definition is None:
+            made = nodes[0]
+        else:
+            made = graph.node(definition, nodes, params_of(definition, maker))
+        values[value] = made
+        graph.places.setdefault(made, str(maker.location))
+    return program(inputs, [values[before]]), program(inputs, [values[after]])
 
 
 def _exact(graph: Graph, meant: Meant) -> TermNode:
@@ -202,46 +230,8 @@ def _exact(graph: Graph, meant: Meant) -> TermNode:
     return graph.node(OPS["mul"], (floats, fractions), {})
 
 
-def _is_constant(value: ir.Value) -> bool:
-    maker = defining_op(value)
-    return maker is not None and maker.name == "pyc.constant"
-
-
-def _is_plain(op: ir.Operation) -> bool:
-    return op.name == "tensor.cast" or definition_of(op) is not None
-
-
-def _node(
-    root: ir.Value,
-    borders: set[ir.Value],
-    values: dict[ir.Value, TermNode],
-    inputs: list[TermNode],
-    graph: Graph,
-    count: list[int],
-) -> TermNode:
-    stack = [root]
-    while stack:
-        value = stack[-1]
-        maker = defining_op(value)
-        if value in values:
-            stack.pop()
-        elif value in borders or maker is None or not _is_plain(maker):
-            type_ = from_mlir(value.type)
-            if not type_.is_static:
-                raise NotComparable("the sizes of its operands vary")
-            values[value] = graph.input(len(inputs), type_)
-            inputs.append(values[value])
-        elif missing := [o for o in maker.operands if o not in values]:
-            stack.extend(missing)
-        else:
-            count[0] += 1
-            if count[0] > _MOST:
-                raise NotComparable(f"the cone has more than {_MOST} ops")
-            operands = [values[o] for o in maker.operands]
-            definition = definition_of(maker)
-            if definition is None:
-                values[value] = operands[0]
-            else:
-                values[value] = graph.node(definition, operands, params_of(definition, maker))
-            graph.places.setdefault(values[value], str(maker.location))
-    return values[root]
+def _maker(value: ir.Value) -> ir.Operation | None:
+    """Return the pyc op or the cast that makes a value; None for others."""
+    op = defining_op(value)
+    plain = op is not None and (op.name == "tensor.cast" or definition_of(op) is not None)
+    return op if plain else None

@@ -7,7 +7,7 @@ elementwise functions of floats are unknown ones, of which z3 knows congruence. 
 counts z3's own steps, never time, so that an answer does not depend on the machine.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,15 @@ from pyc_mlir.dialects.types import (
     is_unsigned,
 )
 from pyc_mlir.pipelines.pyc.equivalence.answers import Counterexample
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import NotComparable, Program, evaluated
-from pyc_mlir.pipelines.pyc.equivalence.integers import differing
-from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
+from pyc_mlir.pipelines.pyc.equivalence.nodes import (
+    VALUE,
+    NotComparable,
+    Program,
+    TermNode,
+    evaluated,
+    sizes_of,
+)
+from pyc_mlir.pipelines.pyc.equivalence.refute import differing
 
 # Steps of z3: one or two seconds.
 LIMIT = 8_000_000
@@ -34,30 +40,24 @@ _MOST_NODES = 48
 _FORMATS = {"f16": (5, 11), "bf16": (8, 8), "f32": (8, 24), "f64": (11, 53)}
 
 
-def is_available() -> bool:
-    """Return whether z3 is installed."""
-    try:
-        import z3  # noqa: F401
-    except ModuleNotFoundError:
-        return False
-    return True
-
-
 def solved(
     first: Program, second: Program, refutes: bool, limit: int = LIMIT
 ) -> Counterexample | bool | None:
     """Return True if both are equal in every bit, a counterexample to that, or None.
 
-    refutes: look for a counterexample too.
+    refutes: look for a counterexample too. None where z3 is not installed.
     """
-    if not is_available() or len({*first.nodes, *second.nodes}) > _MOST_NODES:
+    nodes = {*first.nodes, *second.nodes}
+    try:
+        import z3
+    except ModuleNotFoundError:
         return None
-    import z3
-
+    if len(nodes) > _MOST_NODES:
+        return None
     terms = Terms(z3.Context())
     try:
         pairs = [terms.of(p) for p in (first, second)]
-        differ = [z3.Not(a == b, terms.context) for a, b in zip(*pairs, strict=True)]
+        differ = [terms.Not(a == b) for a, b in zip(*pairs, strict=True)]
         solver = z3.Solver(ctx=terms.context)
         solver.set("rlimit", limit)
         solver.add(z3.Or(*differ) if len(differ) > 1 else differ[0])
@@ -69,14 +69,15 @@ def solved(
     if found != z3.sat or not refutes:
         return None
     model = solver.model()
-    inputs = [np.full([d or 0 for d in n.type.shape], terms.value(model, n), n.type.dtype)
-              for n in first.inputs]  # fmt: skip
-    floats = any(is_float(n.type.dtype) for n in {*first.nodes, *second.nodes})
-    return differing(first, second, inputs, floats)
+    inputs = [np.full(sizes_of(n.type), terms.value(model, n), n.type.dtype) for n in first.inputs]
+    return differing(first, second, inputs, any(is_float(n.type.dtype) for n in nodes))
 
 
 class Terms:
-    """The terms of z3 for one element of each node, in one context."""
+    """The terms of z3 for one element of each node, in one context.
+
+    z3's functions that take a context are methods: ``t.If(condition, x, y)``.
+    """
 
     def __init__(self, context: Any) -> None:
         import z3
@@ -86,41 +87,37 @@ class Terms:
         self.arguments: dict[TermNode, Any] = {}
         self.nearest = z3.RNE(context)
 
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self.z3, name)
+        return lambda *args: function(*args, self.context)
+
     def of(self, given: Program) -> list[Any]:
         """Return the results of a program. Raises NotComparable for ops that mix elements."""
-        values = evaluated(given, self.step)
-        return [values[o] for o in given.outputs]
+        return evaluated(given, self.step)
 
     def step(self, node: TermNode, operands: Sequence[Any]) -> Any:
         """Return the term of a node. Raises NotComparable for what has none."""
-        dtype = node.type.dtype
         if node.name == VALUE:
-            name = f"argument {node.params['number']}"
             if node not in self.arguments:
-                self.arguments[node] = self.z3.Const(name, self.sort(dtype))
+                sort = self.sort(node.type.dtype)
+                self.arguments[node] = self.z3.Const(f"argument {node.params['number']}", sort)
             return self.arguments[node]
-        if node.number is not None:
-            array = node.array
-            assert array is not None
-            return self.constant(np.asarray(array)[(0,) * array.ndim], dtype)
+        if node.array is not None and node.number is not None:
+            return self.constant(node.array.flat[0], node.type.dtype)
         if not node.has(Trait.ELEMENTWISE):
             if node.name == "broadcast_to" and node.operands[0].type.elements == 1:
                 return operands[0]
             raise NotComparable(f"{node.name} mixes elements")
-        types = [o.type.dtype for o in node.operands]
+        dtype = node.operands[0].type.dtype
         if node.name in _ANY:
-            return _ANY[node.name](self, node, operands)
-        if types[0] == BOOL:
-            return self._table(_CONDITIONS, node)(self, *operands)
-        if is_integer(types[0]):
-            signed = not is_unsigned(types[0])
-            return self._table(_INTEGERS, node)(self, signed, *operands)
-        return self._float(node, operands, types[0])
-
-    def _table(self, table: Mapping[str, Callable[..., Any]], node: TermNode) -> Callable[..., Any]:
+            return _ANY[node.name](self, node, *operands)
+        if dtype != BOOL and not is_integer(dtype):
+            return self._float(node, operands, dtype)
+        table = _CONDITIONS if dtype == BOOL else _INTEGERS
         if node.name not in table:
             raise NotComparable(f"{node.name} has no term")
-        return table[node.name]
+        signs = () if dtype == BOOL else (not is_unsigned(dtype),)
+        return table[node.name](self, *signs, *operands)
 
     def _float(self, node: TermNode, operands: Sequence[Any], dtype: np.dtype) -> Any:
         """Compute as the references do; what is not known is any function."""
@@ -140,20 +137,18 @@ class Terms:
     def sort(self, dtype: np.dtype) -> Any:
         """Return the sort of an element."""
         if dtype == BOOL:
-            return self.z3.BoolSort(self.context)
+            return self.BoolSort()
         if is_float(dtype):
-            return self.z3.FPSort(*_FORMATS[dtype_name(dtype)], self.context)
-        return self.z3.BitVecSort(8 * dtype.itemsize, self.context)
+            return self.FPSort(*_FORMATS[dtype_name(dtype)])
+        return self.BitVecSort(8 * dtype.itemsize)
 
     def constant(self, number: Any, dtype: np.dtype) -> Any:
         """Return a number as a term, by its bits."""
         if dtype == BOOL:
-            return self.z3.BoolVal(bool(number), self.context)
+            return self.BoolVal(bool(number))
         bits = np.asarray(number, dtype).reshape(1).view(f"u{dtype.itemsize}")[0]
-        whole = self.z3.BitVecVal(int(bits), 8 * dtype.itemsize, self.context)
-        if not is_float(dtype):
-            return whole
-        return self.z3.fpBVToFP(whole, self.sort(dtype), self.context)
+        whole = self.BitVecVal(int(bits), 8 * dtype.itemsize)
+        return self.fpBVToFP(whole, self.sort(dtype)) if is_float(dtype) else whole
 
     def value(self, model: Any, node: TermNode) -> Any:
         """Return what a model gives to an argument."""
@@ -164,51 +159,41 @@ class Terms:
         if dtype == BOOL:
             return self.z3.is_true(found)
         if is_float(dtype):
-            found = self.z3.simplify(self.z3.fpToIEEEBV(found, self.context))
+            if found.isNaN():  # has no bits of its own
+                return np.array(np.nan).astype(dtype)
+            found = self.z3.simplify(self.fpToIEEEBV(found))
         return np.array(found.as_long(), f"u{dtype.itemsize}").view(dtype)
 
     def converted(self, x: Any, source: np.dtype, target: np.dtype) -> Any:
         """Return a float in another type of floats."""
-        if source == target:
-            return x
-        return self.z3.fpFPToFP(self.nearest, x, self.sort(target), self.context)
+        return x if source == target else self.fpFPToFP(self.nearest, x, self.sort(target))
 
-
-def _rounded(name: str) -> Callable[..., Any]:
-    return lambda t, *xs: getattr(t.z3, name)(t.nearest, *xs, t.context)
-
-
-def _plain(name: str) -> Callable[..., Any]:
-    return lambda t, *xs: getattr(t.z3, name)(*xs, t.context)
-
-
-def _whole(mode: str) -> Callable[..., Any]:
-    return lambda t, x: t.z3.fpRoundToIntegral(getattr(t.z3, mode)(t.context), x, t.context)
+    def less(self, signed: bool, x: Any, y: Any) -> Any:
+        """Return whether an integer is less than another one."""
+        return x < y if signed else self.z3.ULT(x, y)
 
 
 def _extreme(less: str) -> Callable[..., Any]:
     """Return max or min of floats of which one is no zero; NaN if either is."""
 
     def extreme(t: Terms, x: Any, y: Any) -> Any:
-        first = getattr(t.z3, less)(x, y, t.context)
-        nan = t.z3.fpNaN(x.sort())
-        either = t.z3.Or(t.z3.fpIsNaN(x, t.context), t.z3.fpIsNaN(y, t.context))
-        return t.z3.If(either, nan, t.z3.If(first, x, y, t.context), t.context)
+        either = t.Or(t.fpIsNaN(x), t.fpIsNaN(y))
+        return t.If(either, t.z3.fpNaN(x.sort()), t.If(getattr(t, less)(x, y), x, y))
 
     return extreme
 
 
 _FLOATS: dict[str, Callable[..., Any]] = {
-    "add": _rounded("fpAdd"),
-    "sub": _rounded("fpSub"),
-    "mul": _rounded("fpMul"),
-    "div": _rounded("fpDiv"),
-    "sqrt": _rounded("fpSqrt"),
-    "neg": _plain("fpNeg"),
-    "abs": _plain("fpAbs"),
-    "floor": _whole("RTN"),
-    "ceil": _whole("RTP"),
-    "round": _whole("RNE"),
+    "add": lambda t, x, y: t.fpAdd(t.nearest, x, y),
+    "sub": lambda t, x, y: t.fpSub(t.nearest, x, y),
+    "mul": lambda t, x, y: t.fpMul(t.nearest, x, y),
+    "div": lambda t, x, y: t.fpDiv(t.nearest, x, y),
+    "sqrt": lambda t, x: t.fpSqrt(t.nearest, x),
+    "neg": lambda t, x: t.fpNeg(x),
+    "abs": lambda t, x: t.fpAbs(x),
+    "floor": lambda t, x: t.fpRoundToIntegral(t.RTN(), x),
+    "ceil": lambda t, x: t.fpRoundToIntegral(t.RTP(), x),
+    "round": lambda t, x: t.fpRoundToIntegral(t.nearest, x),
     "maximum": _extreme("fpGT"),
     "minimum": _extreme("fpLT"),
 }
@@ -216,31 +201,9 @@ _FLOATS: dict[str, Callable[..., Any]] = {
 _EXACT = frozenset({"neg", "abs", "floor", "ceil", "round", "maximum", "minimum"})
 
 
-def _less(t: Terms, signed: bool, x: Any, y: Any) -> Any:
-    return x < y if signed else t.z3.ULT(x, y)
-
-
 def _quotient(t: Terms, signed: bool, x: Any, y: Any) -> Any:
     """Return x / y toward zero; x / 0 = 0, and MIN / -1 = MIN, as bit vectors have it."""
-    plain = x / y if signed else t.z3.UDiv(x, y)
-    return t.z3.If(y == 0, y, plain, t.context)
-
-
-def _remainder(t: Terms, signed: bool, x: Any, y: Any) -> Any:
-    return x - _quotient(t, signed, x, y) * y
-
-
-def _up(t: Terms, signed: bool, x: Any, y: Any) -> Any:
-    """Return x << y; counts outside of the bits give 0, as those of bit vectors do."""
-    return x << y
-
-
-def _down(t: Terms, signed: bool, x: Any, y: Any) -> Any:
-    return x >> y if signed else t.z3.LShR(x, y)
-
-
-def _size(t: Terms, signed: bool, x: Any) -> Any:
-    return t.z3.If(x < 0, -x, x, t.context) if signed else x
+    return t.If(y == 0, y, x / y if signed else t.z3.UDiv(x, y))
 
 
 _INTEGERS: dict[str, Callable[..., Any]] = {
@@ -248,55 +211,52 @@ _INTEGERS: dict[str, Callable[..., Any]] = {
     "sub": lambda t, s, x, y: x - y,
     "mul": lambda t, s, x, y: x * y,
     "div": _quotient,
-    "rem": _remainder,
+    "rem": lambda t, s, x, y: x - _quotient(t, s, x, y) * y,
     "neg": lambda t, s, x: -x,
-    "abs": _size,
-    "maximum": lambda t, s, x, y: t.z3.If(_less(t, s, x, y), y, x, t.context),
-    "minimum": lambda t, s, x, y: t.z3.If(_less(t, s, x, y), x, y, t.context),
+    "abs": lambda t, s, x: t.If(x < 0, -x, x) if s else x,
+    "maximum": lambda t, s, x, y: t.If(t.less(s, x, y), y, x),
+    "minimum": lambda t, s, x, y: t.If(t.less(s, x, y), x, y),
     "and": lambda t, s, x, y: x & y,
     "or": lambda t, s, x, y: x | y,
     "xor": lambda t, s, x, y: x ^ y,
     "not": lambda t, s, x: ~x,
-    "shift_left": _up,
-    "shift_right": _down,
+    # Counts outside of the bits give 0, as those of bit vectors do.
+    "shift_left": lambda t, s, x, y: x << y,
+    "shift_right": lambda t, s, x, y: x >> y if s else t.z3.LShR(x, y),
 }
 _CONDITIONS: dict[str, Callable[..., Any]] = {
     "and": lambda t, x, y: t.z3.And(x, y),
     "or": lambda t, x, y: t.z3.Or(x, y),
-    "xor": lambda t, x, y: t.z3.Xor(x, y, t.context),
-    "not": lambda t, x: t.z3.Not(x, t.context),
+    "xor": lambda t, x, y: t.Xor(x, y),
+    "not": lambda t, x: t.z3.Not(x),
 }
 
 
-def _compared(t: Terms, node: TermNode, operands: Sequence[Any]) -> Any:
+def _compared(t: Terms, node: TermNode, x: Any, y: Any) -> Any:
     predicate, dtype = node.params["predicate"], node.operands[0].type.dtype
-    x, y = operands
     if predicate in ("gt", "ge"):
         predicate, x, y = {"gt": "lt", "ge": "le"}[predicate], y, x
     if is_float(dtype):
         names = {"eq": "fpEQ", "ne": "fpEQ", "lt": "fpLT", "le": "fpLEQ"}
-        found = getattr(t.z3, names[predicate])(x, y, t.context)
-        return t.z3.Not(found, t.context) if predicate == "ne" else found
+        found = getattr(t, names[predicate])(x, y)
+        return t.Not(found) if predicate == "ne" else found
     if predicate in ("eq", "ne"):
-        return x == y if predicate == "eq" else t.z3.Not(x == y, t.context)
+        return x == y if predicate == "eq" else t.Not(x == y)
     signed = not is_unsigned(dtype)
-    if predicate == "lt":
-        return _less(t, signed, x, y)
-    return t.z3.Not(_less(t, signed, y, x), t.context)
+    return t.less(signed, x, y) if predicate == "lt" else t.Not(t.less(signed, y, x))
 
 
-def _cast(t: Terms, node: TermNode, operands: Sequence[Any]) -> Any:
+def _cast(t: Terms, node: TermNode, x: Any) -> Any:
     """Convert as the reference does, which between some types goes a way of its own."""
-    source, target, (x,) = node.operands[0].type.dtype, node.type.dtype, operands
+    source, target = node.operands[0].type.dtype, node.type.dtype
     if source == target:
         return x
     if source == BOOL:
         one, zero = (t.constant(np.array(v).astype(target), target) for v in (1, 0))
-        return t.z3.If(x, one, zero, t.context)
+        return t.If(x, one, zero)
     if target == BOOL:
         zero = t.constant(0, source)
-        same = t.z3.fpEQ(x, zero, t.context) if is_float(source) else x == zero
-        return t.z3.Not(same, t.context)
+        return t.Not(t.fpEQ(x, zero) if is_float(source) else x == zero)
     if is_float(source) and is_float(target):
         if (source, target) == (DTYPES["f64"], DTYPES["bf16"]):
             raise NotComparable("f64 as bf16 may be rounded twice")
@@ -306,8 +266,8 @@ def _cast(t: Terms, node: TermNode, operands: Sequence[Any]) -> Any:
     if is_float(target):
         if target.itemsize < 4:
             raise NotComparable("integers as 16-bit floats may be rounded twice")
-        name = "fpUnsignedToFP" if is_unsigned(source) else "fpSignedToFP"
-        return getattr(t.z3, name)(t.nearest, x, t.sort(target), t.context)
+        convert = t.fpUnsignedToFP if is_unsigned(source) else t.fpSignedToFP
+        return convert(t.nearest, x, t.sort(target))
     more = 8 * (target.itemsize - source.itemsize)
     if more < 0:
         return t.z3.Extract(8 * target.itemsize - 1, 0, x)
@@ -315,20 +275,17 @@ def _cast(t: Terms, node: TermNode, operands: Sequence[Any]) -> Any:
 
 
 def _saturated(t: Terms, x: Any, target: np.dtype) -> Any:
-    info, bits = np.iinfo(target), t.sort(target)
-    least, limit = (t.z3.FPVal(float(v), None, x.sort(), t.context)
-                    for v in (int(info.min), int(info.max) + 1))  # fmt: skip
-    toward_zero = t.z3.RTZ(t.context)
-    convert = t.z3.fpToUBV if is_unsigned(target) else t.z3.fpToSBV
-    inside = t.z3.And(t.z3.fpGEQ(x, least, t.context), t.z3.fpLT(x, limit, t.context))
+    info = np.iinfo(target)
+    least, limit = (t.FPVal(float(v), None, x.sort()) for v in (int(info.min), int(info.max) + 1))
     zero, low, high = (t.constant(v, target) for v in (0, info.min, info.max))
-    out = t.z3.If(inside, convert(toward_zero, x, bits, t.context), zero, t.context)
-    out = t.z3.If(t.z3.fpGEQ(x, limit, t.context), high, out, t.context)
-    return t.z3.If(t.z3.fpLT(x, least, t.context), low, out, t.context)
+    convert = t.fpToUBV if is_unsigned(target) else t.fpToSBV
+    inside = t.z3.And(t.fpGEQ(x, least), t.fpLT(x, limit))
+    out = t.If(inside, convert(t.RTZ(), x, t.sort(target)), zero)
+    return t.If(t.fpLT(x, least), low, t.If(t.fpGEQ(x, limit), high, out))
 
 
 _ANY: dict[str, Callable[..., Any]] = {
     "compare": _compared,
     "cast": _cast,
-    "select": lambda t, node, operands: t.z3.If(*operands, t.context),
+    "select": lambda t, node, *operands: t.If(*operands),
 }

@@ -25,7 +25,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.pyc.rewriting import (
     constant_array,
-    defining_op,
+    made_by,
     params_of,
     splat_of,
 )
@@ -35,7 +35,7 @@ _BYTES = (_I8, DTYPES["ui8"])
 _POOL = "pyc.max_pool2d"
 _NAMES = {"pyc.matmul": "integer_matmul", "pyc.conv2d": "integer_conv2d"}
 # What moves the elements of quantized values without looking at them.
-_MOVES = ("pyc.reshape", "pyc.transpose")
+_MOVES = ("reshape", "transpose")
 _LIMIT = 1 << 31
 
 
@@ -75,16 +75,11 @@ def integers(function: ir.Operation) -> Iterator[IntegerMatch]:
             yield match
 
 
-def _made_by(value: ir.Value, *names: str) -> ir.Operation | None:
-    op = defining_op(value)
-    return op if op is not None and op.name in names else None
-
-
 def _widened(value: ir.Value, dtype: np.dtype) -> ir.Value | None:
     """Return the bytes that a value of `dtype` is the conversion of."""
     if from_mlir(value.type).dtype != dtype:
         return None
-    while (op := _made_by(value, "pyc.cast")) is not None:
+    while (op := made_by(value, "cast")) is not None:
         value = op.operands[0]
         source = from_mlir(value.type).dtype
         if source in _BYTES:
@@ -113,7 +108,7 @@ def _of_integers(op: ir.Operation) -> IntegerMatch | None:
 
 def _shifted(value: ir.Value) -> tuple[ir.Value | None, ir.Value | None]:
     """Return the bytes and the zero point of an i32 value; None for what is none."""
-    op = _made_by(value, "pyc.sub")
+    op = made_by(value, "sub")
     if op is None:
         return _widened(value, _I32), None
     return _widened(op.operands[0], _I32), op.operands[1]
@@ -165,18 +160,18 @@ def _integer(op: ir.Operation, x: ir.Value, weights: np.ndarray, zero: ir.Value)
 def dequantized(value: ir.Value) -> Quantized | None:
     """Return what a f32 value is the dequantization of."""
     moves: list[ir.Operation] = []
-    while (moved := _made_by(value, *_MOVES)) is not None:
+    while (moved := made_by(value, *_MOVES)) is not None:
         moves.append(moved)
         value = moved.operands[0]
-    product = _made_by(value, "pyc.mul")
+    product = made_by(value, "mul")
     if product is None or from_mlir(value.type).dtype != _F32:
         return None
     scale, shifted = constant_array(product.operands[1]), product.operands[0]
-    cast = _made_by(shifted, "pyc.cast")
+    cast = made_by(shifted, "cast")
     if scale is None or cast is None or not (np.isfinite(scale) & (scale > 0)).all():
         return None
     inner, zero = cast.operands[0], np.zeros((), _I32)
-    if (sub := _made_by(inner, "pyc.sub")) is not None:
+    if (sub := made_by(inner, "sub")) is not None:
         point = constant_array(sub.operands[1])
         if point is None:
             return None

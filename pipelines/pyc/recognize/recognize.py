@@ -2,38 +2,205 @@
 
 Comes in: canonical pyc ops with what is known of their shapes, from any front end. Goes out: the
 same, with softmax, norms, activations and attention as single ops, so that they get kernels, parts
-and fusion as those that a model names. An anchor (an exponential, the root of a variance, erf)
-gives guesses; a guess counts if its ops compute what the composite's own decomposition computes
-(algebra.py): confirmed by construction. docs/design-notes/recognize.md states what is equal.
+and fusion as those that a model names. An anchor gives guesses (guesses.py); a guess counts if its
+ops compute what the composite's own decomposition computes (equivalence/algebra.py), and no other
+op needs what lies between: a match is right by construction. The composite and the ops are priced
+by the one cost model. docs/design-notes/recognize.md states what is equal.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.ir.pyc import compatible
+from pyc_mlir.dialects.opdef import Trait, has
+from pyc_mlir.dialects.types import accumulator, is_float
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.evidence import NotOffered
 from pyc_mlir.pipelines.driver.base import PassContext, Relation
-from pyc_mlir.pipelines.pyc.recognize.activations import activations
-from pyc_mlir.pipelines.pyc.recognize.attention import attentions
-from pyc_mlir.pipelines.pyc.recognize.batch_norms import batch_norms
-from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate, Match, confirmed, is_own
-from pyc_mlir.pipelines.pyc.recognize.cost import costs
-from pyc_mlir.pipelines.pyc.recognize.integers import integers
-from pyc_mlir.pipelines.pyc.recognize.norms import norms
-from pyc_mlir.pipelines.pyc.recognize.softmax import softmaxes
-from pyc_mlir.pipelines.pyc.rewriting import (
-    as_type,
-    defining_op,
-    functions_of,
-    replace,
+from pyc_mlir.pipelines.pyc.equivalence.algebra import RealAlgebra, SameOperations
+from pyc_mlir.pipelines.pyc.equivalence.nodes import (
+    MOVED,
+    NodeBuilder,
+    TermGraph,
+    TermNode,
+    ordered,
+    read_graph,
 )
-from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode, read_graph
+from pyc_mlir.pipelines.pyc.equivalence.terms import Terms, TooManyProducts
+from pyc_mlir.pipelines.pyc.recognize.guesses import (
+    REGION,
+    Candidate,
+    activations,
+    attentions,
+    batch_norms,
+    norms,
+    softmaxes,
+)
+from pyc_mlir.pipelines.pyc.recognize.integers import integers
+from pyc_mlir.pipelines.pyc.rewriting import as_type, defining_op, functions_of, is_unused, replace
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
+
+
+@dataclass(frozen=True)
+class Match:
+    """A confirmed candidate.
+
+    ops: those between the leaves and the root, the root last. same: whether the composite does the
+    same operations, so that it rounds alike. guards: what the program does about infinities or NaN
+    that the composite leaves away (`RealAlgebra`). guarded: whether it keeps a guard against NaN
+    behind itself.
+    """
+
+    candidate: Candidate
+    ops: tuple[TermNode, ...]
+    same: bool
+    guards: frozenset[str]
+    guarded: bool = False
+
+    @property
+    def root(self) -> TermNode:
+        """The op whose result the composite gives."""
+        return self.candidate.root
+
+    def make(self, b: Any, leaves: Sequence[Any]) -> Any:
+        """Return the composite, and the guard behind it."""
+        out = self.candidate.build(b, *leaves)
+        guard = self.candidate.guard
+        return guard(b, out, *leaves) if self.guarded and guard is not None else out
+
+    @property
+    def as_exact(self) -> bool:
+        """True if the composite errs no more than the ops, and is NaN where they are only.
+
+        The composite subtracts after it scales (batch norm), rounds scaled queries in place of
+        scores (attention in 16 bits), or cancels where gelu is nearly 0 and the ops, without erf
+        and tanh, do not: such a one does not, unless it does the same operations.
+        """
+        name, dtype = self.candidate.name, self.root.type.dtype
+        if self.same:
+            return True
+        if not self.guards <= {"max guard"}:
+            return False
+        if name == "gelu":
+            return any(op.name in ("erf", "tanh") for op in self.ops)
+        narrow = accumulator(dtype) != dtype
+        return name != "batchnorm" and not (name == "attention" and narrow)
+
+
+def confirmed(candidate: Candidate, graph: TermGraph) -> Match | None:
+    """Return the match of a candidate; None where it is none."""
+    ops = region(candidate, graph)
+    if ops is None or not _is_wide_enough(candidate, ops):
+        return None
+    try:
+        spelled = candidate.build(NodeBuilder(), *candidate.leaves)
+    except VerificationError:
+        return None
+    root = candidate.root
+    if not compatible(spelled.type, root.type) or spelled.type.rank != root.type.rank:
+        return None
+    terms, shape = Terms(), root.type.shape
+    leaves = {leaf: i for i, leaf in enumerate(candidate.leaves)}
+    try:
+        ours = RealAlgebra(terms, leaves)
+        if RealAlgebra(terms, leaves).whole(spelled, shape) != ours.whole(root, shape):
+            return None
+        same = [SameOperations(terms, leaves).whole(n, shape) for n in (spelled, root)]
+    except TooManyProducts:
+        return None
+    guarded = "nan guard" in ours.guards
+    if len(ours.nan_guarded) > (candidate.guard is not None):
+        return None
+    left = frozenset(ours.guards - {"nan guard"})
+    return Match(candidate, ops, same[0] == same[1], left, guarded)
+
+
+def region(candidate: Candidate, graph: TermGraph) -> tuple[TermNode, ...] | None:
+    """Return the ops between leaves and root in order; None where another op needs one.
+
+    Ops that move or convert numbers, or compute indices and conditions, may be needed elsewhere.
+    """
+    inside: dict[TermNode, None] = {}
+    pending = [candidate.root]
+    while pending:
+        node = pending.pop()
+        if node in inside or node in candidate.leaves:
+            continue
+        if len(inside) == REGION or node.name == "value":
+            return None
+        inside[node] = None
+        pending.extend(node.operands)
+    for node in inside:
+        shared = node in graph.kept or any(r not in inside for r in graph.of(node))
+        if shared and is_own(node) and node is not candidate.root:
+            return None
+    return tuple(graph.ordered(inside))
+
+
+def is_own(node: TermNode) -> bool:
+    """Return whether an op belongs to one composite alone: it computes numbers."""
+    return not node.has(MOVED) and is_float(node.type.dtype)
+
+
+def _is_wide_enough(candidate: Candidate, ops: Sequence[TermNode]) -> bool:
+    """Return the composite computes in a type no narrower than any of the ops it replaces."""
+    dtype = candidate.root.type.dtype
+    floats = [n.type.dtype for n in ops if is_float(n.type.dtype)]
+    width = (accumulator(dtype) if has(candidate.name, Trait.WIDE) else dtype).itemsize
+    return all(d.itemsize <= width for d in floats)
+
+
+def costs(match: Match, context: PassContext) -> tuple[Cost, Cost]:
+    """Return the costs of the composite, and of the ops: IREE's code, elementwise ops fused."""
+    model = CostModel(context.target, context.calibration)
+    leaves = match.candidate.leaves
+    whole = match.candidate.build(NodeBuilder(), *leaves)
+    made = ordered([whole], lambda n: [o for o in n.operands if o not in leaves])
+    return _cost(list(made), model), _cost(match.ops, model)
+
+
+def _cost(ops: Sequence[TermNode], model: CostModel) -> Cost:
+    """Return the cost: a dispatch for each chain of elementwise ops and for each other op."""
+    total = Cost()
+    chains: list[list[TermNode]] = []
+    home: dict[TermNode, list[TermNode]] = {}
+    for op in ops:
+        if op.has(MOVED):
+            continue
+        before = [home[o] for o in op.operands if o in home]
+        fuses = op.has(Trait.ELEMENTWISE) and before and before[-1][-1].has(Trait.ELEMENTWISE)
+        chain = before[-1] if fuses and before[-1][-1].type.shape == op.type.shape else []
+        if not chain:
+            chains.append(chain)
+        chain.append(op)
+        home[op] = chain
+    for chain in chains:
+        total += model.work(_work(chain)) + Cost(model.dispatch_seconds)
+    written = sum(_nbytes(chain[-1]) for chain in chains[:-1])
+    return total + Cost(workspace_bytes=written)
+
+
+def _work(chain: Sequence[TermNode]) -> Work:
+    """Return a chain of ops as data."""
+    inputs = list(dict.fromkeys(o for n in chain for o in n.operands if o not in chain))
+    numbers = {node: i for i, node in enumerate((*inputs, *chain))}
+    nodes = [WorkOp(n.name, tuple(numbers[o] for o in n.operands), n.params, n.type) for n in chain]
+    return Work(tuple(Input(n.type) for n in inputs), tuple(nodes))
+
+
+def _nbytes(node: TermNode) -> int:
+    shape = tuple(NOMINAL_DIMENSION if d is None else d for d in node.type.shape)
+    return node.type.with_shape(shape).nbytes
+
 
 KEEP = "keep"
 Guesses = Callable[[TermNode, TermGraph], Iterator[Candidate]]
@@ -97,7 +264,7 @@ def _erase_unused(ops: list[ir.Operation | None]) -> None:
     """Erase ops that nothing reads, and what then nothing reads."""
     while ops:
         op = ops.pop()
-        if op is not None and not any(True for r in op.results for _ in r.uses):
+        if op is not None and is_unused(op):
             ops += [m for v in dict.fromkeys(op.operands) if (m := defining_op(v)) not in ops]
             op.erase()
 
@@ -168,6 +335,6 @@ def _apply(match: Match, replaced: Mapping[TermNode, ir.Value]) -> ir.Value:
     replace(root, out, Relation.ROUNDED, match.candidate.name)
     # What is left behind would count as a reader of what the next round may find.
     for node in reversed(match.ops[:-1]):
-        if not any(True for _ in node.value.uses):
-            _op(node).erase()
+        if is_unused(op := _op(node)):
+            op.erase()
     return out

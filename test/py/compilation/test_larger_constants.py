@@ -18,7 +18,7 @@ from pyc_mlir.iree.memory.versions import held_bytes
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.evidence import LargerConstant, NotOffered
 from pyc_mlir.pipelines.pyc import select_kernels
-from pyc_mlir.pipelines.pyc.constant_price import ExchangeRate
+from pyc_mlir.pipelines.pyc.constants import ExchangeRate
 
 RANDOM = np.random.default_rng(5)
 FILTERS = (RANDOM.normal(size=(64, 64, 3, 3)) / 24).astype(np.float32)

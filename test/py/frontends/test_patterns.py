@@ -10,7 +10,7 @@ from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
 from pyc_mlir.patterns import PATTERNS, Pattern, find, pattern
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph
+from pyc_mlir.pipelines.pyc.equivalence.nodes import Graph
 from pyc_mlir.tools import pyc_equiv, pyc_find
 
 ROWS = Tensor["f32", 4, 8]

@@ -16,7 +16,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.frontends.importing.transposed import plan_axis
 from pyc_mlir.frontends.onnx.importer import import_onnx
 from pyc_mlir.pipelines.driver.base import PassContext
-from pyc_mlir.pipelines.pyc.canonicalize.canonicalize import Canonicalize
+from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 
 RNG = np.random.default_rng(0)

@@ -35,10 +35,8 @@ def under(layer: str, *folders: str) -> Iterator[str]:
 FOLDERS = (
     *under("dialects", "", "util", "ops", "ir", "numerics"),
     *under("pipelines", "target", "choices", "shapes", "text", "driver", "streams"),
-    *under("pipelines/kernels", "lang", "shared", "match", ""),
-    *under("pipelines/kernels/families", "", "conv", "int8", "approximate", "movement", "packed"),
-    *under("pipelines/pyc", "", "canonicalize", "terms", "equivalence/fields", "equivalence"),
-    *under("pipelines/pyc", "recognize", "fuse", "chunk"),
+    *under("pipelines/kernels", "lang", "", "families"),
+    *under("pipelines/pyc", "", "equivalence", "recognize", "chunk"),
     *under("pipelines/linalg", ""),
     *under("pipelines/memory", "planner", "selection", ""),
     *under(
@@ -74,8 +72,6 @@ RUN_PATH = (
     "pyc_mlir.artifact.signature",
     "pyc_mlir.runtime.device",
     "pyc_mlir.runtime.array",
-    "pyc_mlir.cache.store",
-    "pyc_mlir.cache.store",
     "pyc_mlir.cache.store",
 )
 COMPILERS = ("torch_mlir", "iree.compiler")

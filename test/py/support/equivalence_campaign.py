@@ -25,7 +25,7 @@ from pyc_mlir.equivalence import Counterexample, Proof, Relation, equivalent
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.pipelines.pyc.equivalence.decide import decide
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph, Program
+from pyc_mlir.pipelines.pyc.equivalence.nodes import Graph, Program
 from pyc_mlir.tools.docs import gen_docs
 
 RESULT = Path(__file__).resolve().parents[3] / "docs" / "results" / "equivalence.json"

@@ -14,14 +14,15 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import (
+from pyc_mlir.pipelines.pyc.equivalence.floats import run
+from pyc_mlir.pipelines.pyc.equivalence.nodes import (
+    VALUE,
     Graph,
     NotComparable,
     Program,
+    TermNode,
     program,
 )
-from pyc_mlir.pipelines.pyc.equivalence.floats import run
-from pyc_mlir.pipelines.pyc.terms.nodes import VALUE, TermNode
 
 _RNG = np.random.default_rng(3)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, VerificationError
 from pyc_mlir.dialects.types import TensorType, tensor
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph, GraphBuilder, Program, program
+from pyc_mlir.pipelines.pyc.equivalence.nodes import Graph, GraphBuilder, Program, program
 
 DATA = Path(os.environ.get("PYC_VERIFIED", "data/verified"))
 _N = 4

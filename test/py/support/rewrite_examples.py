@@ -14,7 +14,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.types import DTYPES, TensorType, is_float, tensor
 from pyc_mlir.pipelines.driver.base import PassContext
-from pyc_mlir.pipelines.pyc.canonicalize.canonicalize import Canonicalize
+from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
 
 Program = Callable[..., Any]
 SPECIAL = (np.nan, -0.0, 0.0, np.inf, -np.inf, 1.0, -1.5, 2.5, -3.0)

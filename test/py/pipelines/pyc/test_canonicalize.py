@@ -28,8 +28,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS, FoldWork
 from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
 from pyc_mlir.pipelines.driver.base import PassContext
-from pyc_mlir.pipelines.pyc.canonicalize.canonicalize import Canonicalize
-from pyc_mlir.pipelines.pyc.canonicalize.normal_forms import REWRITES
+from pyc_mlir.pipelines.pyc.canonicalize import REWRITES, Canonicalize
 
 LOWEST = np.finfo(np.float32).min
 

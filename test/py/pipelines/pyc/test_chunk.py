@@ -30,13 +30,10 @@ from pyc_mlir.dialects.types import TensorType, is_float, tensor
 from pyc_mlir.pipelines.choices.choices import Choices, Decision, Recipe
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.pyc.chunk import regions as chunk_regions
-from pyc_mlir.pipelines.pyc.chunk.chunk import KEEP, PART, Chunk, apply
-from pyc_mlir.pipelines.pyc.chunk.cost import seconds
+from pyc_mlir.pipelines.pyc.chunk import graph as chunk_graph
+from pyc_mlir.pipelines.pyc.chunk.chunk import KEEP, PART, PREFERENCES, Chunk, apply, plan, seconds
 from pyc_mlir.pipelines.pyc.chunk.dims import RULES, OpCall, operand_rows, part_params
-from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, is_static
-from pyc_mlir.pipelines.pyc.chunk.plan import PREFERENCES, plan
-from pyc_mlir.pipelines.pyc.chunk.regions import regions
+from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, is_static, regions
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
@@ -239,7 +236,7 @@ def same(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> bool:
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_programs_in_parts_compute_the_same(name, monkeypatch):
-    monkeypatch.setattr(chunk_regions, "RESULT_SHARE", math.inf)
+    monkeypatch.setattr(chunk_graph, "RESULT_SHARE", math.inf)
     program = PROGRAMS[name]
     for seed in range(3):
         module = program.module()
@@ -252,7 +249,7 @@ def test_programs_in_parts_compute_the_same(name, monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.full
 def test_random_graphs_in_parts_compute_the_reference(monkeypatch):
-    monkeypatch.setattr(chunk_regions, "RESULT_SHARE", math.inf)
+    monkeypatch.setattr(chunk_graph, "RESULT_SHARE", math.inf)
     split = 0
     for seed in range(1000 if FULL else 120):
         graph = draw_graph(Random(seed), ops=12)

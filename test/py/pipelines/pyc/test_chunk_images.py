@@ -15,10 +15,9 @@ from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import tensor
-from pyc_mlir.pipelines.pyc.chunk import regions as chunk_regions
+from pyc_mlir.pipelines.pyc.chunk import graph as chunk_graph
 from pyc_mlir.pipelines.pyc.chunk.dims import ChunkWindow, OpCall
-from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph
-from pyc_mlir.pipelines.pyc.chunk.regions import regions, rows_of
+from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, regions, rows_of
 from pyc_mlir.runtime.device import Device
 
 NUMBERS = np.random.default_rng(7)
@@ -103,7 +102,7 @@ def drawn(random):
 
 
 def test_random_windows_in_parts_compute_the_same(monkeypatch):
-    monkeypatch.setattr(chunk_regions, "RESULT_SHARE", np.inf)
+    monkeypatch.setattr(chunk_graph, "RESULT_SHARE", np.inf)
     split = 0
     for seed in range(500 if FULL else 60):
         module = module_of(drawn(Random(seed)), [tensor("f32", 1, 12, 5, 4)], ir.Context.current)

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from pyc_mlir.pipelines.pyc.constant_price import (
+from pyc_mlir.pipelines.pyc.constants import (
     RATES,
     ExchangeRate,
     PricedGroup,

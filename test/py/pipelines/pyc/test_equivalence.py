@@ -11,15 +11,16 @@ from equivalence_mutants import PROGRAMS, read, takes
 
 from pyc_mlir import PycError, Relation, Tensor, TensorSpec, equivalent, nn
 from pyc_mlir.equivalence import Counterexample, Proof, Unknown, equivalent_all, replay
-from pyc_mlir.pipelines.pyc.equivalence.balls import is_available
+from pyc_mlir.pipelines.pyc.equivalence import fields
+from pyc_mlir.pipelines.pyc.equivalence.algebra import likely, meant
 from pyc_mlir.pipelines.pyc.equivalence.decide import decide
-from pyc_mlir.pipelines.pyc.equivalence.fields import towers
-from pyc_mlir.pipelines.pyc.equivalence.fields.constants import meant
-from pyc_mlir.pipelines.pyc.equivalence.fields.programs import Graph
+from pyc_mlir.pipelines.pyc.equivalence.nodes import Graph
+from pyc_mlir.pipelines.pyc.equivalence.refute import has_balls
 
 X = Tensor["f32", 2, 3]
 ROWS = Tensor["f32", "n", 3]
 I8, I32 = Tensor["i8", 3], Tensor["i32", 3]
+F32 = np.dtype(np.float32)
 
 
 def typed(function: Any, kind: Any) -> Any:
@@ -78,7 +79,7 @@ def test_different_programs_are_refuted(name):
     a, b, kind = DIFFERENT[name]
     answer = equivalent(typed(a, kind), typed(b, kind))
     assert not isinstance(answer, Proof)
-    if is_available():
+    if has_balls():
         assert isinstance(answer, Counterexample), answer
 
 
@@ -195,26 +196,34 @@ def test_no_mutant_is_proved_that_differs(seed):
 
 def test_one_ulp_is_another_constant():
     value = np.float32(12**-0.5)
-    assert meant(float(value), "f32") is not None
+    assert meant(float(value), F32) is not None
     for side in (0, 1):
-        assert meant(float(np.nextafter(value, np.float32(side))), "f32") is None
+        assert meant(float(np.nextafter(value, np.float32(side))), F32) is None
 
 
-@pytest.mark.parametrize("height", towers.CHAINS)
+@pytest.mark.parametrize("number", [0.3, 1 / 3, 3**-0.5, 8**-0.25, 1 / 3000, 5000**-0.5])
+def test_proofs_and_recognition_read_a_constant_alike(number):
+    stored = float(np.float32(number))
+    value, degree = meant(stored, F32) or (0, 1)
+    assert likely(stored, F32) == pytest.approx(number, rel=1e-15)
+    assert float(value) == pytest.approx(number**degree, rel=1e-15)
+
+
+@pytest.mark.parametrize("height", fields.CHAINS)
 def test_the_primes_are_a_tower(height):
-    for trial in range(len(towers.CHAINS[height])):
-        primes = towers.tower(height, trial)
+    for trial in range(len(fields.CHAINS[height])):
+        primes = fields.tower(height, trial)
         assert all(pow(2, q - 1, q) == pow(3, q - 1, q) == 1 and q % 4 == 3 for q in primes)
         assert all(b == 2 * a + 1 for a, b in pairwise(primes))
         assert primes[-1] < 1 << 31
 
 
 def test_arithmetic_of_the_fields():
-    q = towers.tower(1, 0)[0]
+    q = fields.tower(1, 0)[0]
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, q, s, dtype=np.uint64) for s in ((3, 50), (50, 4)))
     exact = (a.astype(object) @ b.astype(object)) % q
-    assert np.array_equal(towers.matmul(a, b, q), exact.astype(np.uint64))
-    assert (towers.product(a, towers.inverse(a, q), q) == 1).all()
-    (halves,) = towers.of_floats(np.array([0.5, -0.75, 3.0, 0.0]), [q])
+    assert np.array_equal(fields.matmul(a, b, q), exact.astype(np.uint64))
+    assert (fields.product(a, fields.inverse(a, q), q) == 1).all()
+    (halves,) = fields.of_floats(np.array([0.5, -0.75, 3.0, 0.0]), [q])
     assert [int(h) * 4 % q for h in halves] == [2, q - 3, 12, 0]

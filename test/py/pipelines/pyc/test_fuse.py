@@ -18,7 +18,7 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Sit
 from pyc_mlir.pipelines.choices.log import load_recipe, write_log
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.pyc.fuse.fuse import Fuse
+from pyc_mlir.pipelines.pyc.fuse import Fuse
 
 Program = Callable[..., Any]
 X = tensor("f32", 4, 4)

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.pyc.fuse.fuse import Fuse
-from pyc_mlir.pipelines.pyc.fuse.graph import FusionGraph
+from pyc_mlir.pipelines.pyc.fuse import Fuse, FusionGraph
 
 
 @st.composite

@@ -22,8 +22,7 @@ from pyc_mlir.frontends.onnx.importer import import_onnx
 from pyc_mlir.pipelines.driver.base import PassContext, Relation
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.driver.registry import PASSES
-from pyc_mlir.pipelines.pyc import fold_norms
-from pyc_mlir.pipelines.pyc.canonicalize import identities
+from pyc_mlir.pipelines.pyc import canonicalize, fold_norms
 from pyc_mlir.pipelines.pyc.equivalence.answers import Proof
 from pyc_mlir.pipelines.pyc.equivalence.rewrites import Check, RewriteChecker
 from pyc_mlir.tools.cli.opt_driver import OptDriver
@@ -48,11 +47,11 @@ def wrong(checks: list[Check]) -> list[str]:
 @contextmanager
 def planted(name: str, rewrite, keeps: Relation = Relation.BITS) -> Iterator[None]:
     """Register a rewrite for a while."""
-    identities.rewrites(keeps, name)(rewrite)
+    canonicalize.rewrites(keeps, name)(rewrite)
     try:
         yield
     finally:
-        identities.REWRITES[name].remove(rewrite)
+        canonicalize.REWRITES[name].remove(rewrite)
 
 
 def swapped_sub(op: ir.Operation) -> ir.Value | None:
@@ -176,8 +175,8 @@ def test_a_wrong_fold_of_weights_is_no_proof(fault, monkeypatch):
 def test_passes_that_rewrite_declare_what_they_keep():
     for name in ("pyc-layout", "pyc-chunk", "pyc-fuse", "pyc-infer-shapes"):
         assert isinstance(getattr(PASSES[name], "relation", None), Relation), name
-    for rewrites in identities.REWRITES.values():
-        assert all(rewrite in identities.KEEPS for rewrite in rewrites)
+    for rewrites in canonicalize.REWRITES.values():
+        assert all(rewrite in canonicalize.KEEPS for rewrite in rewrites)
 
 
 def test_without_a_verifier_nothing_is_recorded():

@@ -3,9 +3,11 @@
 Anchors (matmul, conv2d, norms, softmax, attention, pooling) take the elementwise ops that follow
 them as an epilogue: bias, activation, residual add. A product of two computed values also takes the
 transposes around it, which a kernel can do by reading and writing in another order. A convolution
-or a pooling takes the concatenations and slices of channels before it that nothing else reads
-(`channels.py`). The elementwise ops that remain form clusters.
-A group is a proposal: whoever lowers it may take it whole or dissolve it.
+or a pooling takes the concatenations and slices of channels before it: its kernel reads images
+whose channels lie in several tensors, or in a part of one (`kernels/families/window.py`).
+Where nothing else reads such an image, it is never stored and part of each group that reads it, as
+a copy if there are several. The elementwise ops that remain form clusters. A group is a proposal:
+whoever lowers it may take it whole or dissolve it.
 
 Analysis gives a plan, the plan is a choice for each anchor (every legal length of the epilogue is
 an alternative), and only `_apply` touches the program.
@@ -18,14 +20,172 @@ from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.opdef import Trait
+from pyc_mlir.dialects.ops.quantized import BYTES
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, Relation, option
+from pyc_mlir.pipelines.kernels.families.window import MOST_PARTS, takes_channels
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
-from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
-from pyc_mlir.pipelines.pyc.fuse.graph import FusionGraph
-from pyc_mlir.pipelines.pyc.rewriting import functions_of
+from pyc_mlir.pipelines.pyc.graph import BlockGraph
+from pyc_mlir.pipelines.pyc.rewriting import functions_of, is_unused
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS
+from pyc_mlir.pipelines.target.work import F32
+
+_FAMILIES = ("conv", "depthwise", "pool")
+
+
+def reads_parts(context: PassContext) -> bool:
+    """Return whether a compile has kernels that read images in parts."""
+    return not refuse_narrow(context.target) and all(map(context.kernels.take, _FAMILIES))
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Positions of ops that `join` or take channels of images, and of those that are `unstored`."""
+
+    join: frozenset[int] = frozenset()
+    unstored: frozenset[int] = frozenset()
+
+    @staticmethod
+    def of(graph: BlockGraph) -> "Channels":
+        """Return what moves channels; of it, only windows or what is unstored read the unstored."""
+        parts: dict[int, int] = {}
+        for i, producers in enumerate(graph.producers):
+            if _moves_channels(graph, i):
+                parts[i] = sum(parts.get(p, 1) for p in producers) or 1
+        found: set[int] = set()
+        for i in sorted(parts, reverse=True):
+            users = graph.users[i]
+            few = parts[i] <= MOST_PARTS and len(users) > 0
+            if few and all(u in found or _reads_parts(graph, u, graph.makes[i]) for u in users):
+                found.add(i)
+        return Channels(frozenset(parts), frozenset(found))
+
+    def before(self, graph: BlockGraph, window: int) -> list[int]:
+        """Return the ops that the group of a window has in front of it, in order."""
+        found: set[int] = set()
+        pending = list(self.unstored.intersection(graph.producers[window]))
+        while pending:
+            i = pending.pop()
+            found.add(i)
+            pending.extend(self.join.intersection(graph.producers[i]) - found)
+        return sorted(found)
+
+
+def _moves_channels(graph: BlockGraph, i: int) -> bool:
+    name = graph.name(i)
+    if name not in ("concat", "slice"):
+        return False
+    result = graph.type(graph.makes[i])
+    shapes = [graph.type(n).shape for n in graph.operands[i]]
+    return result.dtype == F32 and takes_channels(name, graph.params(i), shapes, result.shape)
+
+
+def _reads_parts(graph: BlockGraph, window: int, images: int) -> bool:
+    """Return whether a window's kernel reads the images, and of them nothing else."""
+    if not graph.has(window, Trait.WINDOW):
+        return False
+    own, *others = graph.operands[window]
+    params = graph.params(window)
+    if own != images or images in others or params["layout"] != "NHWC":
+        return False
+    if not others:
+        return True
+    channels, filters = (graph.type(n).shape[3] for n in (images, graph.makes[window]))
+    groups = params["groups"]
+    depthwise = groups == channels == filters
+    return graph.is_constant(others[0]) and (groups == 1 or depthwise)
+
+
+# Of concatenations that get copies of those that they share with others.
+_MOST_PARTS = 64
+
+
+class FusionGraph(BlockGraph):
+    """A block of which concatenations and slices of channels may be made part by part.
+
+    `users` leaves out what has a copy of such an op.
+    """
+
+    def __init__(
+        self,
+        function: ir.Operation,
+        seen: Counter[str] | None = None,
+        copies: bool = True,
+        windows: bool = True,
+    ) -> None:
+        """Read a block; `seen` is shared by the functions of a module, as `OpIds` says.
+
+        `copies`: a concatenation that extends another one, which others need too, has a copy of it,
+        and is none of its users. `windows`: kernels of windows read parts of images in place of
+        their concatenation: what they take so has a copy of it too.
+        """
+        super().__init__(function)
+        self.ids = OpIds(function, seen)
+        self.names = [self.name(i) for i in range(len(self.ops))]
+        results = [self.result(i) for i in range(len(self.ops))]
+        self.shapes = [None if t is None else t.shape for t in results]
+        self.sizes = [t.nbytes if t is not None and t.is_static else None for t in results]
+        self.elementwise = [self.has(i, Trait.ELEMENTWISE) for i in range(len(self.ops))]
+        self._axes = {i: self.axis(i) for i, n in enumerate(self.names) if n == "concat"}
+        self._parts: dict[int, int] = {}
+        for i in self._axes:
+            self._parts[i] = sum(self._parts.get(p, 1) for p in self.producers[i])
+        self.channels = Channels.of(self) if windows else Channels()
+        for i in self.channels.join - self.channels.unstored:
+            self.users[i] = [u for u in self.users[i] if u not in self.channels.unstored]
+        self.shared = {i for i in self._axes if copies and self._is_shared(i)}
+        for i in self.shared:
+            self.users[i] = [user for user in self.users[i] if not self.extends(i, user)]
+
+    def _is_shared(self, i: int) -> bool:
+        users = self.users[i]
+        return len(users) > 1 and any(self.extends(i, user) for user in users)
+
+    def inputs(self, members: Sequence[int]) -> int:
+        """Return how many values from outside the members use."""
+        return len({n for i in members for n in self.reads[i]} - {self.makes[i] for i in members})
+
+    def is_narrow(self, i: int) -> bool:
+        """Return whether an op's result is bytes."""
+        type_ = self.result(i)
+        return type_ is not None and type_.dtype in BYTES
+
+    def escapes(self, members: Sequence[int]) -> list[int]:
+        """Return the members whose results are used outside."""
+        inside = set(members)
+        return [i for i in members if not self.users[i] or not inside.issuperset(self.users[i])]
+
+    def closed_prefixes(self, members: Sequence[int]) -> list[int]:
+        """Return the lengths n > 1 for which only ``members[:n][-1]`` escapes, the largest first.
+
+        The same as `escapes` of every prefix, in one walk: an op's users stand behind it.
+        """
+        place = {member: n for n, member in enumerate(members)}
+        lengths, needed = [], 0
+        for n, member in enumerate(members):
+            if n > 0 and needed <= n:
+                lengths.append(n + 1)
+            users = self.users[member]
+            if not users or not place.keys() >= set(users):
+                break
+            needed = max(needed, *(place[u] for u in users))
+        return lengths[::-1]
+
+    def extends(self, i: int, user: int) -> bool:
+        """Return whether a concatenation of few parts reads another one, along the same axis."""
+        if not self.channels.unstored.isdisjoint((i, user)):
+            return False
+        same = i in self._axes and self._axes[i] == self._axes.get(user)
+        return same and self._parts[user] <= _MOST_PARTS
+
+    def is_part(self, i: int) -> bool:
+        """Return whether all who read a concatenation join its parts in its place."""
+        users = self.users[i]
+        return (i in self.shared and not users) or (len(users) == 1 and self.extends(i, users[0]))
+
 
 _PLANAR_CHANNELS = 16
 # Tensors that a group reads at most: one dispatch binds them, and what else comes into it.
@@ -93,7 +253,7 @@ def plan(graph: FusionGraph, choices: Choices, max_ops: int) -> list[FusionGroup
     for group, ops in zip(groups, owned, strict=True):
         _apply(graph, group, ops)
     for i in sorted({i for group in groups for i in group.copies}, reverse=True):
-        if not any(True for _ in graph.ops[i].result.uses):
+        if is_unused(graph.ops[i]):
             graph.ops[i].erase()
     return groups
 

@@ -1,32 +1,113 @@
-"""The price of constants that take more memory than the model's own: which of them stay.
+"""The constants of a program: their bytes, what IREE would compute of them, which forms stay.
 
-Comes in: the groups of a program, each with its ways to be computed: predicted seconds, and the
-constants that each reads, in its forms. Goes out: one way for each group, and the price of a byte.
-A form is a constant in one layout: ``constant.3f9a`` as the model has it, ``constant.3f9a 81c0`` as
-a kernel packs it. Readers of one form share its memory.
+IREE evaluates every op whose operands are constants, without a bound, unless it is told to leave
+them to the start of the program.
 
 A kernel may read weights in a larger form, as minimal filtering does: it saves time, and the larger
-form lies in memory as long as the program is loaded. A mode states its exchange rate: at the rate
-r, one percent of a program's memory is worth r percent of its predicted time. Larger constants that
-save less than that are given up, the worst exchange first, until the program has lost the share of
-its time that the mode accepts (as `pyc-chunk` does for transients).
+form lies in memory as long as the program is loaded. A form is a constant in one layout:
+``constant.3f9a`` as the model has it, ``constant.3f9a 81c0`` as a kernel packs it. Readers of one
+form share its memory. `prices` takes the groups of a program, each with its ways to be computed
+(predicted seconds, and the forms that each reads), and gives one way for each group. A mode states
+its exchange rate: at the rate r, one percent of a program's memory is worth r percent of its
+predicted time. Larger constants that save less than that are given up, the worst exchange first,
+until the program has lost the share of its time that the mode accepts (as `pyc-chunk` does for
+transients).
 """
 
 import hashlib
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from pyc_mlir.dialects.ir.attributes import array_of
+from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.counts import fed_inputs
 from pyc_mlir.pipelines.kernels.lang.carrier import Operand
 from pyc_mlir.pipelines.kernels.match import KernelOffer
 from pyc_mlir.pipelines.pyc.groups import Members
-from pyc_mlir.pipelines.pyc.rewriting import defining_op
+from pyc_mlir.pipelines.pyc.rewriting import (
+    definition_of,
+    functions_of,
+    made_by,
+    params_of,
+    pyc_ops,
+)
 from pyc_mlir.pipelines.target.work import Work
+
+
+def constant_work(module: ir.Module) -> int:
+    """Return the work of the ops of constants alone, in units of `OpDef.evaluation_work`."""
+    return sum(_Known().work(f.regions[0].blocks[0]) for f in functions_of(module))
+
+
+def constant_bytes(module: ir.Module, alignment: int) -> int:
+    """Return the bytes of all constants of a pyc module that have to be stored, each aligned."""
+    ops = [op for f in functions_of(module) for op in pyc_ops(f.regions[0].blocks[0])]
+    values = (op.attributes["value"] for op in ops if op.name == "pyc.constant")
+    return stored_bytes(values, alignment)
+
+
+def lowered_constants(module: ir.Module) -> list[ir.Operation]:
+    """Return the constants of a module in linalg, also those within other ops."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "arith.constant":
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
+def stored_bytes(values: Iterable[ir.Attribute], alignment: int) -> int:
+    """Return the bytes of those constants that have to be stored, each aligned."""
+    # A repeated element, whose view has no strides, is computed in place.
+    stored = (a.nbytes for a in map(array_of, values) if any(a.strides))
+    return sum(-(-size // alignment) * alignment for size in stored)
+
+
+class _Known:
+    """The values of a function that do not depend on its arguments."""
+
+    def __init__(self) -> None:
+        self.values: set[ir.Value] = set()
+
+    def work(self, block: ir.Block) -> int:
+        """Return the work of a block's known ops; their results join the known values."""
+        total = 0
+        for op in block.operations:
+            operation = op.operation
+            for region in operation.regions:
+                total += sum(map(self.work, region.blocks))
+            if not self._is_known(operation):
+                continue
+            self.values.update(operation.results)
+            total += _work_of(operation)
+        return total
+
+    def _is_known(self, op: ir.Operation) -> bool:
+        if op.name == "pyc.constant":
+            return True
+        ends = [block.operations[len(block.operations) - 1] for r in op.regions for block in r]
+        read = [*op.operands, *(v for end in ends for v in end.operands)]
+        return bool(len(op.results)) and bool(read) and all(v in self.values for v in read)
+
+
+def _work_of(op: ir.Operation) -> int:
+    """Return the work of one pyc op; 0 for groups, whose body was counted, and for constants."""
+    found = definition_of(op)
+    if found is None or found.name == "constant":
+        return 0
+    out, *given = (from_mlir(v.type) for v in (op.result, *op.operands))
+    static = all(t.is_static for t in (out, *given))
+    return found.evaluation_work(given, out, **params_of(found, op)) if static else 0
+
 
 # Of each constant among a group's inputs, by the input's number: its id, and bytes in the model.
 Constants = Mapping[int, tuple[str, int]]
@@ -187,8 +268,7 @@ def constants_of(members: Members, work: Work, ids: OpIds) -> Constants:
     """Return the constants among a group's inputs: their ids without repetition, and bytes."""
     found = {}
     for number, value in enumerate(members.inputs):
-        maker = defining_op(value)
-        if maker is not None and maker.name == "pyc.constant":
+        if (maker := made_by(value, "constant")) is not None:
             found[number] = (ids[maker].partition("#")[0], work.inputs[number].type.nbytes)
     return found
 

@@ -1,1 +1,0 @@
-"""Identities, normal forms and constant folding."""

@@ -1,1 +1,0 @@
-"""Programs to compare, and how they run on names of elements and over finite fields."""

@@ -1,1 +1,0 @@
-"""The pass pyc-fuse: groups of ops that should become one kernel."""
