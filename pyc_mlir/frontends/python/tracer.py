@@ -215,7 +215,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __getattr__(self, name: str) -> Any:
         if name in _METHODS:
-            return partial(getattr(np, name), self)
+            return partial(_method(getattr(np, name)), self)
         if hasattr(np.ndarray, name) and not name.startswith("__"):
             raise untraceable(
                 f"`.{name}` of numpy's arrays is not among those that can be traced",
