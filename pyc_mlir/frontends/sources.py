@@ -74,7 +74,7 @@ class Source(ABC):
         Raises PycError: BAD_MODEL for none of the kinds, BAD_ARGUMENT for a `function` of no MLIR.
         """
         source = given if isinstance(given, Source) else _of(given)
-        if islands and isinstance(source, OnnxFile | OnnxBytes | OnnxModel):
+        if islands and isinstance(source, _Onnx):
             source = replace(source, islands=True)
         if isinstance(source, _Module):
             return replace(source, function=function) if function else source
@@ -87,7 +87,8 @@ class Source(ABC):
     @property
     def title(self) -> str:
         """The name of the model for people, without folders."""
-        return _UNNAMED
+        path = getattr(self, "path", None)
+        return _UNNAMED if path is None else one_line(path.name)
 
     @abstractmethod
     def load(self, inputs: Inputs, context: ir.Context) -> "Loaded":
@@ -139,47 +140,40 @@ class Packed(_Module):
         return Loaded(ir.Module.parse(self.code, context), name=self.name)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Onnx(Source):
+    """An ONNX model; its `islands`: nodes may become islands."""
+
+    islands: bool = False
+
+    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
+        """Import the model."""
+        name = self.path.stem if isinstance(self, OnnxFile) else _UNNAMED
+        (model,) = (getattr(self, field) for field in self.__match_args__)
+        return Loaded(_onnx(model, inputs, context, self.islands), name=name)
+
+
 @dataclass(frozen=True)
-class OnnxFile(Source):
+class OnnxFile(_Onnx):
     """An `.onnx` file."""
 
     kind: ClassVar[str] = "onnx-file"
     path: Path
-    islands: bool = False
-
-    @property
-    def title(self) -> str:
-        """The file's name."""
-        return one_line(self.path.name)
-
-    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
-        """Import the file."""
-        return Loaded(_onnx(self.path, inputs, context, self.islands), name=self.path.stem)
 
 
 @dataclass(frozen=True)
-class OnnxBytes(Source):
+class OnnxBytes(_Onnx):
     """The bytes of an ONNX model."""
 
     kind: ClassVar[str] = "onnx"
     data: bytes
-    islands: bool = False
-
-    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
-        """Import the model."""
-        return Loaded(_onnx(self.data, inputs, context, self.islands))
 
 
 @dataclass(frozen=True)
-class OnnxModel(Source):
+class OnnxModel(_Onnx):
     """An ONNX proto."""
 
     proto: Any
-    islands: bool = False
-
-    def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
-        """Import the model."""
-        return Loaded(_onnx(self.proto, inputs, context, self.islands))
 
 
 @dataclass(frozen=True)
@@ -189,11 +183,6 @@ class MlirFile(_Module):
     kind: ClassVar[str] = "mlir-file"
     path: Path
     is_bytecode: bool = False
-
-    @property
-    def title(self) -> str:
-        """The file's name."""
-        return one_line(self.path.name)
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Parse the file by its content, whatever it was before."""
@@ -415,7 +404,7 @@ def _raised(source: _Module, data: bytes, name: str, context: ir.Context) -> Loa
     """Load a foreign program as pyc ops where it can be raised whole, else as it is."""
     path = str(source.path) if isinstance(source, MlirFile) else None
     found = raise_foreign(data, name, context, path, source.function)
-    return Loaded(found.module, found.foreign, name, found.unraised, function=source.function)
+    return replace(found, function=source.function)
 
 
 def _onnx(model: Any, inputs: Inputs, context: ir.Context, islands: bool) -> ir.Module:
@@ -474,18 +463,9 @@ def _archive(data: bytes) -> tuple[str, str]:
     return "a ZIP archive", "unpack it, and name the model in it"
 
 
-@dataclass(frozen=True)
-class Raised:
-    """A pyc module if the program was raised; always the bytes that IREE reads."""
-
-    module: ir.Module | None
-    foreign: bytes
-    unraised: tuple[GraphBreak, ...] = ()
-
-
 def raise_foreign(
     data: bytes, name: str, context: ir.Context, path: str | None = None, function: str = ""
-) -> Raised:
+) -> Loaded:
     """Raise text, or a StableHLO artifact, to pyc: as a whole, or not at all.
 
     A program is raised only if every operation of it can be: half of it at IREE would cost a border
@@ -502,7 +482,7 @@ def raise_foreign(
         return _raised_by(module, str(module).encode(), name, import_stablehlo)
     imports = None if is_bytecode(data) else _importer_of(data)
     if imports is None:
-        return Raised(None, data)
+        return Loaded(None, data, name)
     enter(context)
     reported: list[Diagnostic] = []
     module = parse_module(ModuleText(data.decode(), name, path=path), context, reported.append)
@@ -510,7 +490,7 @@ def raise_foreign(
         choose(module, function, name)
         return _raised_by(module, data, name, imports)
     why = reported[0].message if reported else "the text does not parse"
-    return Raised(None, data, (GraphBreak(name, "module", ReasonCode.INVALID_IR, why),))
+    return Loaded(None, data, name, (GraphBreak(name, "module", ReasonCode.INVALID_IR, why),))
 
 
 def _importer_of(data: bytes) -> Import | None:
@@ -519,10 +499,11 @@ def _importer_of(data: bytes) -> Import | None:
     return import_linalg if _LINALG.search(data) else None
 
 
-def _raised_by(module: ir.Module, foreign: bytes, name: str, imports: Import) -> Raised:
+def _raised_by(module: ir.Module, foreign: bytes, name: str, imports: Import) -> Loaded:
     try:
-        return Raised(imports(module, name), foreign)
+        return Loaded(imports(module, name), foreign, name)
     except UnsupportedModel as error:
-        return Raised(None, foreign, error.findings)
+        return Loaded(None, foreign, name, error.findings)
     except PycError as error:
-        return Raised(None, foreign, (GraphBreak(name, "module", error.code, error.message),))
+        found = GraphBreak(name, "module", error.code, error.message)
+        return Loaded(None, foreign, name, (found,))

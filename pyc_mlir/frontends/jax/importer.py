@@ -138,16 +138,10 @@ class _JaxprImporter(HloImporter):
                 f"{self.source}: argument `{label}`: expected one of {', '.join(DTYPES)}, "
                 f"got {dtype}",
             )
-        dims: list[Extent] = []
         for dim in aval.shape:
-            if isinstance(dim, int):
-                dims.append(dim)
-                continue
-            size = self._extents.get(dim)
-            if size is None:
-                size = self._extents[dim] = SymbolicSize(1, (str(dim),))
-            dims.append(size)
-        return Argument(label, _numpy(dtype), tuple(dims))
+            if not isinstance(dim, int):
+                self._extents.setdefault(dim, SymbolicSize(1, (str(dim),)))
+        return Argument(label, _numpy(dtype), tuple(map(self.extent, aval.shape)))
 
     def _inline(self, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
         """Import a jaxpr's equations at this place; return its results for the operands."""
@@ -272,9 +266,7 @@ class _JaxprImporter(HloImporter):
 
     # Control flow.
 
-    def _scan(
-        self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
-    ) -> Sequence[Any]:
+    def _scan(self, site: SourceNode, p: Stated, operands: Sequence[Any]) -> Sequence[Any]:
         """Import the body once for each step; the steps' results are stacked."""
         constants, carries = p["num_consts"], p["num_carry"]
         consts = operands[:constants]
@@ -313,9 +305,7 @@ class _JaxprImporter(HloImporter):
 
         return self.one(site, rows, stack)
 
-    def _while(
-        self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
-    ) -> Sequence[Any]:
+    def _while(self, site: SourceNode, p: Stated, operands: Sequence[Any]) -> Sequence[Any]:
         """Repeat the body as long as the condition, which must be known at import, holds."""
         of_cond, of_body = p["cond_nconsts"], p["body_nconsts"]
         cond_consts = operands[:of_cond]
@@ -329,9 +319,7 @@ class _JaxprImporter(HloImporter):
             self.loops.step(len(body.jaxpr.eqns))
             state = self._inline(body, [*body_consts, *state])
 
-    def _cond(
-        self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
-    ) -> Sequence[Any]:
+    def _cond(self, site: SourceNode, p: Stated, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the known branch's results, or select among the results of all branches."""
         which, given = operands[0], operands[1:]
         branches = p["branches"]
@@ -340,18 +328,14 @@ class _JaxprImporter(HloImporter):
             return self._inline(branches[index], given)
         return self.selected(site, which, [self._inline(branch, given) for branch in branches])
 
-    def _composite(
-        self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
-    ) -> Sequence[Any]:
+    def _composite(self, site: SourceNode, p: Stated, operands: Sequence[Any]) -> Sequence[Any]:
         """Build the op of that name, or the decomposition."""
         given = {key: jax.tree.unflatten(tree, leaves) for key, leaves, tree in p["attributes"]}
         name, decomposition = p["name"], p["jaxpr"]  # a parameter that is not read is refused
         out = self.composite(site, operands, name, given)
         return out or self._inline(decomposition, operands)
 
-    def _dim_as_value(
-        self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
-    ) -> Sequence[Any]:
+    def _dim_as_value(self, site: SourceNode, p: Stated, operands: Sequence[Any]) -> Sequence[Any]:
         """Return a dimension as an i32 scalar."""
         return [self.size(site, self.extent(p["dim"]))]
 

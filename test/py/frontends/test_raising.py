@@ -11,7 +11,7 @@ from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.hlo import functions
 from pyc_mlir.frontends.hlo import importer as control
-from pyc_mlir.frontends.sources import Raised, raise_foreign
+from pyc_mlir.frontends.sources import Loaded, raise_foreign
 from pyc_mlir.frontends.stablehlo.reader import ARTIFACT_MAGIC, embedded_artifact
 
 X = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
@@ -73,11 +73,11 @@ func.func @main(%x: tensor<4x8xf32>) -> tensor<4x5xcomplex<f32>> {
 }"""
 
 
-def raised(text: str) -> Raised:
+def raised(text: str) -> Loaded:
     return raise_foreign(text.encode(), "model.mlir", new_context())
 
 
-def ops(found: Raised) -> list[str]:
+def ops(found: Loaded) -> list[str]:
     assert found.module is not None, found.unraised
     names: list[str] = []
     (function,) = found.module.body.operations
@@ -86,7 +86,7 @@ def ops(found: Raised) -> list[str]:
     return names[:-1]
 
 
-def run(found: Raised, *arrays: np.ndarray) -> np.ndarray:
+def run(found: Loaded, *arrays: np.ndarray) -> np.ndarray:
     assert found.module is not None, found.unraised
     (out,) = pyc_mlir.interpret(found.module, list(arrays))
     return np.asarray(out)
