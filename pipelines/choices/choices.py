@@ -163,7 +163,10 @@ class Prefers(Protocol):
 class Measurements(Protocol):
     """Rows of measured seconds that a policy goes by (wisdom.py)."""
 
-    rows: Sequence[Any]
+    @property
+    def rows(self) -> Sequence[Any]:
+        """A row for each measured choice."""
+        ...
 
     @property
     def label(self) -> str:

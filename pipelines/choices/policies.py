@@ -240,7 +240,7 @@ def load_policy(name: str) -> Prefers:
     return _made(registered[name])
 
 
-def _made(point: Any) -> Policy:
+def _made(point: Any) -> Prefers:
     """Make an entry point's policy. Any error of a plugin is reported under its name."""
     try:
         policy = point.load()()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache, reduce
 from types import UnionType
-from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, Union, cast, get_args, get_origin, get_type_hints
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace
@@ -90,9 +90,8 @@ class Sized:
 
     def at(self, sizes: Mapping[str, int]) -> Self:
         """Return the same with its sizes known: each name stands for its number."""
-        assert is_dataclass(self)
         hints = _hints(type(self))
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        own = {f.name: getattr(self, f.name) for f in fields(cast(Any, self))}
         known = {n: _at(v, hints[n] in (Dim, tuple[Dim, ...]), sizes) for n, v in own.items()}
         changed = {n: v for n, v in known.items() if v is not own[n]}
         return replace(self, **changed) if changed else self

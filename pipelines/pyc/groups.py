@@ -2,7 +2,7 @@
 
 ``pyc.kernel = {family = "rows", knobs = "Rows(...)", covers = 1, feeds = ["0|1", "1|"]}``: the
 knobs as text (`kernels/knobs.py`), how many of the group's ops the kernel computes, and for each of
-its inputs the value and the cuts of its dimensions (`match/offers.py`). A lone op counts as a
+its inputs the value and the cuts of its dimensions (`kernels/match.py`). A lone op counts as a
 group of one.
 """
 

@@ -125,8 +125,8 @@ class Signature:
         indices: tuple[IndexRange, ...] = (),
     ) -> "Signature":
         """Return the signature of described arguments. Raises as `with_ranges`."""
-        both = (tuple(SignatureEntry(*a) for a in found) for found in (inputs, outputs))
-        return Signature(*both, results=results, indices=indices).with_ranges(ranges)
+        entries, made = (tuple(SignatureEntry(*a) for a in found) for found in (inputs, outputs))
+        return Signature(entries, made, results=results, indices=indices).with_ranges(ranges)
 
     @property
     def undeclared(self) -> list[tuple[str, str]]:

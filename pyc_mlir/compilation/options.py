@@ -76,7 +76,7 @@ class Options(ReplayOptions):
     own_constants: bool = False
     # The sizes that calls have, for the choice of plans for shapes.
     demand: Demand = field(default_factory=Demand)
-    # The program is compared with its references before it is returned (self_check.py).
+    # The program is compared with its references before it is returned (references.py).
     check: bool = False
     # IREE verifies the IR of PyC's own programs after each pass; bytes do not depend on it.
     verify_ir: bool = False

@@ -81,7 +81,7 @@ def _argument(text: str, name: str) -> SignatureEntry:
 
 # The constant computation that IREE would do of a foreign module while it compiles.
 #
-# The counterpart of `pipelines/pyc/constant_work.py` for modules that PyC does not know: linalg ops
+# The counterpart of `pipelines/pyc/constants.py` for modules that PyC does not know: linalg ops
 # count their loops, products and convolutions of other dialects by the sizes of their operands.
 
 # What IREE evaluates: it leaves control flow, calls and what has effects to the program.

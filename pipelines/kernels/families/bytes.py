@@ -3,7 +3,7 @@
 Four products of bytes are summed in each 32-bit lane by the instructions that a target has.
 ``vnni``: vpdpbusd, one instruction for four products. ``madd``: vpmaddwd on 16-bit halves, two for
 four products and their additions; weights are widened when they are laid out. ``plain``: the
-same in arithmetic of any target. ``amx`` (`byte_conv.py`): whole tiles of sums at once. None
+same in arithmetic of any target. ``amx`` (`conv/bytes.py`): whole tiles of sums at once. None
 saturates: every sum is that of the integers.
 """
 

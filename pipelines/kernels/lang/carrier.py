@@ -105,7 +105,7 @@ class Kernel:
 
     @property
     def operands_of_work(self) -> tuple[Operand, ...]:
-        """What is read, and the first result: others are scratch memory."""
+        """The operands that are read, and the first result: others are scratch memory."""
         return (*self.inputs, self.results[0])
 
 

@@ -154,7 +154,8 @@ class _JaxprImporter(HloImporter):
 
         def read(var: Any) -> Any:
             if isinstance(var, core.Literal):
-                return np.asarray(var.val, var.aval.dtype)
+                aval: Any = var.aval
+                return np.asarray(var.val, aval.dtype)
             return values[var]
 
         for equation in inner.eqns:

@@ -185,11 +185,11 @@ class StableHloImporter(HloImporter):
         condition, body = op.regions()
         state = list(op.operands)
         while True:
-            (goes_on,) = self.region(condition, state, op.values)
+            (goes_on,) = self.region(condition, state, op.around)
             if not self.loops.goes_on(goes_on):
                 return state
             self.loops.step(len(body.blocks[0].operations))
-            state = self.region(body, state, op.values)
+            state = self.region(body, state, op.around)
 
     def _branch(self, op: StablehloOp) -> Sequence[Any]:
         """Return the known branch's results of an `if` or `case`, or select among all branches'."""
@@ -200,8 +200,8 @@ class StableHloImporter(HloImporter):
         if isinstance(which, np.ndarray):
             index = int(which)
             inside = 0 <= index < len(regions)
-            return self.region(regions[index if inside else -1], [], op.values)
-        made = [self.region(r, [], op.values) for r in regions]
+            return self.region(regions[index if inside else -1], [], op.around)
+        made = [self.region(r, [], op.around) for r in regions]
         site = self.site(op)
         which = self.one(site, [which], lambda b, lift: b.convert(lift(0), np.dtype(np.int32)))
         return self.selected(site, which, made)

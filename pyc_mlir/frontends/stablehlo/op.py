@@ -34,7 +34,7 @@ class StablehloOp(Mapping[str, Any]):
 
     attributes: with the regions, whose names are `region 0`, `region 1`; looking one up counts as
         reading it.
-    operands: and of what regions around it define `values`, where it is imported.
+    operands: and what regions around it define (`around`), where it is imported.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class StablehloOp(Mapping[str, Any]):
     ) -> None:  # fmt: skip
         self.operation = operation
         self.operands = operands
-        self.values = values or {}
+        self.around = values or {}
         entries: dict[str, Any] = {n: operation.attributes[n] for n in operation.attributes}
         entries |= {f"region {i}": r for i, r in enumerate(operation.regions)}
         self.attributes = Stated(entries, "attribute", IGNORED, _is_annotation)

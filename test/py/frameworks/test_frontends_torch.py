@@ -229,14 +229,15 @@ def test_dimensions_of_an_export_keep_their_names(tmp_path):
     shapes = {"a": {0: batch}, "b": {0: batch}, "c": {0: rows, 1: torch.export.Dim.AUTO}}
     given = torch.ones(3, 2), torch.ones(3, 2), torch.ones(5, 7)
     exported = torch.export.export(Sums(), given, dynamic_shapes=shapes)
-    signature = signature_of(entry_function(import_torch(from_torch(exported))))
+    module = import_torch(from_torch(exported))
+    signature = signature_of(entry_function(module))
     a, b, c = (entry.shape for entry in signature.inputs)
     assert (a, b, c[0]) == (("batch", 2), ("batch", 2), "rows")
     assert c[1] not in ("batch", "rows"), "torch's own name of a dimension without one"
     assert signature.ranges["rows"] == (2, 64)
     torch.export.save(exported, tmp_path / "sums.pt2")
-    stored = from_torch(torch.export.load(tmp_path / "sums.pt2"))
-    assert "batch" not in signature_of(entry_function(import_torch(stored))).inputs[0].shape
+    stored = import_torch(from_torch(torch.export.load(tmp_path / "sums.pt2")))
+    assert "batch" not in signature_of(entry_function(stored)).inputs[0].shape
 
 
 def test_a_size_that_is_a_multiple_of_another_one_has_its_own_name():

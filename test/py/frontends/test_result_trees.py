@@ -29,7 +29,8 @@ def test_results_keep_their_structure():
         "nested": {"a": [0, (1,)], 3: {True: 2, None: ()}},
     }  # fmt: skip
     for name, function in shapes.items():
-        made = signature_of(entry_function(trace(function, TensorSpec("f32", 3))))
+        module = trace(function, TensorSpec("f32", 3))
+        made = signature_of(entry_function(module))
         again = from_data(Signature, to_data(made))
         tree = decode(again.results, len(made.outputs))
         assert (None if tree is None else filled(tree, range(4))) == expected.get(name), name

@@ -111,7 +111,7 @@ def test_a_handler_of_stablehlo_that_passes_over_a_region_is_refused(monkeypatch
     with pytest.raises(PycError, match="attribute `novel` is 1"):
         _imported(_SORT.replace("other.mark", "novel"))
     monkeypatch.setitem(
-        stablehlo._STRUCTURED, "sort", lambda state, op, given, _: op["dimension"] or given
+        stablehlo._STRUCTURED, "sort", lambda state, op: op["dimension"] or op.operands
     )
     with pytest.raises(PycError, match="attribute `region 0`"):
         _imported(_SORT)

@@ -35,7 +35,7 @@ def under(layer: str, *folders: str) -> Iterator[str]:
 FOLDERS = (
     *under("dialects", "", "util", "ops", "ir", "numerics"),
     *under("pipelines", "target", "choices", "shapes", "text", "driver", "streams"),
-    *under("pipelines/kernels", "lang", "", "families"),
+    *under("pipelines/kernels", "lang", "", "families", "families/conv"),
     *under("pipelines/pyc", "", "equivalence", "recognize", "chunk"),
     *under("pipelines/linalg", ""),
     *under("pipelines/memory", "planner", "selection", ""),

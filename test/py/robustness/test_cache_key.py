@@ -25,7 +25,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.frontends.sources import Source
-from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe
+from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe, as_policy
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.policies import BUILT_IN
@@ -181,15 +181,15 @@ def test_flags_that_reach_out_are_refused(flag):
 
 
 def test_policies():
-    dated = key(Options(policy=Dated()))
-    assert dated.digest == key(Options(policy=Dated())).digest
+    dated = key(Options(policy=as_policy(Dated())))
+    assert dated.digest == key(Options(policy=as_policy(Dated()))).digest
     assert dated.parts["options"]["policy"]["class"].endswith(".Dated")
     for other in (Dated("2"), Dated(bias=0.25)):
-        assert key(Options(policy=other)).digest != dated.digest
+        assert key(Options(policy=as_policy(other))).digest != dated.digest
     with pytest.raises(Unkeyed, match="`undated` has no `version`"):
-        key(Options(policy=Undated()))
+        key(Options(policy=as_policy(Undated())))
     with pytest.raises(Unkeyed, match="content"):
-        key(Options(policy=replace(Dated(), bias=object())))
+        key(Options(policy=as_policy(replace(Dated(), bias=object()))))
     assert key(Options(policy=FirstIsBest("a"))).digest != key(Options(policy=FirstIsBest())).digest
 
 

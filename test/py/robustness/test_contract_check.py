@@ -343,8 +343,8 @@ def test_other_programs_are_compared_with_vmvx(monkeypatch):
     assert program.stats().comparisons == 1
     honest = lowering._foreign
 
-    def faulty(source: Any, options: Any) -> Any:
-        return replace(honest(source, options), code=FOREIGN.format("erf").encode())
+    def faulty(*args: Any) -> Any:
+        return replace(honest(*args), code=FOREIGN.format("erf").encode())
 
     monkeypatch.setattr(lowering, "_foreign", faulty)
     refused(

@@ -132,7 +132,14 @@ def kill_in_drop(store: CacheStore, damaged: int) -> dict:
         (store.path(name) / ARTIFACT).write_bytes(data[:-1])
     child = os.fork()
     if child == 0:
-        stores.same_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        same_file = stores.same_file
+
+        def ends(descriptor: int, path: Path) -> bool:
+            if path.name == name:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return same_file(descriptor, path)
+
+        stores.same_file = ends
         store.drop(name, folder)
         os._exit(0)
     killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])

@@ -21,7 +21,7 @@ from pyc_mlir.dialects.numerics.rounding import LAMBDA, Uncertain, roundoff
 from pyc_mlir.dialects.numerics.uncertain import UncertainBuilder
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.pipelines.kernels.counts import COUNTED, COUNTS, MOST_WORKGROUPS
-from pyc_mlir.pipelines.kernels.families.winograd import matrices
+from pyc_mlir.pipelines.kernels.families.conv.winograd import matrices
 from pyc_mlir.pipelines.kernels.knobs import with_settings
 from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, CHECKED
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel

@@ -303,8 +303,8 @@ def rotary_embedding(
         batch, length, hidden = b.dims(x)
         count = num_heads or hidden // (2 * half)
         x = b.transpose(reshape_to(b, x, (batch, length, count, -1)), permutation=(0, 2, 1, 3))
-    angles = (_angles(b, table, positions, x) for table in (cosines, sines))
-    out = rotated(b, x, *angles, bool(interleaved))
+    cosine, sine = (_angles(b, table, positions, x) for table in (cosines, sines))
+    out = rotated(b, x, cosine, sine, bool(interleaved))
     return merge(b, b.transpose(out, permutation=(0, 2, 1, 3)), 2) if rank == 3 else out
 
 

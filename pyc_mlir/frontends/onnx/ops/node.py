@@ -169,7 +169,9 @@ class Handler:
         self._inputs = [p for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD]
         self._more = next((p for p in rest if p.kind is p.VAR_POSITIONAL), None)
         keywords = [p for p in rest if p.kind is p.KEYWORD_ONLY]
-        self._groups = {p.name: p.annotation for p in keywords if is_dataclass(p.annotation)}
+        self._groups: dict[str, Any] = {
+            p.name: p.annotation for p in keywords if is_dataclass(p.annotation)
+        }
         # Of each attribute the parameter, the default and the type that onnxruntime's own has.
         self._attributes: dict[str, tuple[str, Any, Any]] = {
             p.name.rstrip("_"): (p.name, p.default, _kind(p.default, p.annotation))

@@ -81,10 +81,10 @@ def test_an_unknown_name_lists_all():
 
 def test_unknown_modes_of_a_policy_are_refused():
     with pytest.raises(PycError, match=r"policy `thrifty`: expected planner modes .*'tiny'"):
-        planner_modes(Thrifty(planner_modes=("tiny",)))
+        planner_modes(as_policy(Thrifty(planner_modes=("tiny",))))
     for wrong in ((), "balanced", 3, None):
         with pytest.raises(PycError, match=r"policy `thrifty`: expected planner modes .*got "):
-            planner_modes(Thrifty(planner_modes=wrong))  # type: ignore[arg-type]
+            planner_modes(as_policy(Thrifty(planner_modes=wrong)))  # type: ignore[arg-type]
 
 
 class Hostile:

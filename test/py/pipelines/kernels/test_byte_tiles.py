@@ -11,8 +11,8 @@ from kernel_runs import DTYPES, assembly
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.measure.dispatch_timer import TimerSettings, time_calls
-from pyc_mlir.pipelines.kernels.families.byte_conv import ByteConv
 from pyc_mlir.pipelines.kernels.families.bytes import AMX, VNNI, TileWindow, has_dot
+from pyc_mlir.pipelines.kernels.families.conv.bytes import ByteConv
 from pyc_mlir.pipelines.kernels.families.window import ConvAxis
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 from pyc_mlir.pipelines.kernels.registry import FAMILIES

@@ -9,15 +9,15 @@ from pyc_mlir import compile, nn, spec
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ops.movement import END, START
 from pyc_mlir.dialects.types import tensor
-from pyc_mlir.pipelines.kernels.families.channelwise import Geometry
-from pyc_mlir.pipelines.kernels.families.conv import DirectConv
+from pyc_mlir.pipelines.kernels.families.conv.channelwise import Geometry
+from pyc_mlir.pipelines.kernels.families.conv.direct import DirectConv
+from pyc_mlir.pipelines.kernels.families.conv.winograd import Winograd
 from pyc_mlir.pipelines.kernels.families.window import (
     MOST_PARTS,
     ChannelSlice,
     ConvAxis,
     find_parts,
 )
-from pyc_mlir.pipelines.kernels.families.winograd import Winograd
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.profile.known import groups_of, ops_behind, recorded, report_of

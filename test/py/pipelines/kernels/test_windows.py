@@ -11,13 +11,13 @@ from kernel_runs import Kernels, agrees, any_target, spills, targets
 from kernel_works import Group, constant, lone, window
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.families import conv as convolution
-from pyc_mlir.pipelines.kernels.families import winograd
-from pyc_mlir.pipelines.kernels.families.channelwise import FAMILY as DEPTHWISE
-from pyc_mlir.pipelines.kernels.families.channelwise import POOL, Geometry
-from pyc_mlir.pipelines.kernels.families.conv import DirectConv
+from pyc_mlir.pipelines.kernels.families.conv import direct as convolution
+from pyc_mlir.pipelines.kernels.families.conv import winograd
+from pyc_mlir.pipelines.kernels.families.conv.channelwise import FAMILY as DEPTHWISE
+from pyc_mlir.pipelines.kernels.families.conv.channelwise import POOL, Geometry
+from pyc_mlir.pipelines.kernels.families.conv.direct import DirectConv
+from pyc_mlir.pipelines.kernels.families.conv.winograd import SIZES, Winograd, matrices
 from pyc_mlir.pipelines.kernels.families.window import ConvAxis
-from pyc_mlir.pipelines.kernels.families.winograd import SIZES, Winograd, matrices
 from pyc_mlir.pipelines.target.target import Target
 
 AVX512 = Target.named("cpu-avx512")

@@ -47,7 +47,7 @@ from pyc_mlir.pipelines.kernels.families.bytes import (
     is_shifted,
     quad_starts,
 )
-from pyc_mlir.pipelines.kernels.families.conv import (
+from pyc_mlir.pipelines.kernels.families.conv.direct import (
     ConvRow,
     Direct,
     DirectConv,

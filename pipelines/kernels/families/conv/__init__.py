@@ -1,0 +1,1 @@
+"""Families of convolutions and pooling: kernels whose rows are windows of images."""
