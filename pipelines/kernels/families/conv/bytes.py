@@ -1,6 +1,6 @@
 """The kernel family ``int8``: products and convolutions of bytes, with what follows.
 
-A direct convolution as that of f32 (`conv.py`), whose loops it has, on four channels at a time: a
+A direct convolution as that of f32 (`direct.py`), whose loops it has, on four channels at a time: a
 quad of x is broadcast, and each lane adds its four products with the quad of weights of one filter,
 exactly, in i32. Taps beyond the image are left out; what the zero point of x adds follows from sums
 of the weights over the taps that are met, a table that is laid out with them. Then a bias in i32,
