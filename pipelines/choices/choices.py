@@ -13,6 +13,7 @@ policies name one, and the pass builds and checks it.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -173,7 +174,7 @@ class Measurements(Protocol):
         """The name in decisions."""
         ...
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """The hash of the content."""
         ...
@@ -184,8 +185,7 @@ class Policy:
 
     planner_modes: the memory planner's modes whose plans it wants to be offered. co_selects: under
     a budget that its choices miss, kernels and parts are chosen together. prepares: it looks at
-    the whole program before that is compiled: it has a `prepare` of its own. wisdom: the rows that
-    it goes by, if any.
+    the whole program before that is compiled: it has a `prepare` of its own. wisdom: its rows.
     """
 
     name: str

@@ -94,7 +94,7 @@ class Sized:
         own = {f.name: getattr(self, f.name) for f in fields(cast(Any, self))}
         known = {n: _at(v, hints[n] in (Dim, tuple[Dim, ...]), sizes) for n, v in own.items()}
         changed = {n: v for n, v in known.items() if v is not own[n]}
-        return replace(self, **changed) if changed else self
+        return replace(cast(Any, self), **changed) if changed else self
 
 
 def _at(value: Any, is_size: bool, sizes: Mapping[str, int]) -> Any:
