@@ -136,7 +136,7 @@ RATES: Mapping[str | None, ExchangeRate] = {
 
 
 @dataclass(frozen=True)
-class Way:
+class Priced:
     """One way to compute a group: predicted seconds, and bytes of the constants that it reads."""
 
     seconds: float
@@ -147,7 +147,7 @@ class Way:
 class PricedGroup:
     """The ways to compute a group, by name, and bytes of its constants as the model has them."""
 
-    ways: Mapping[str, Way]
+    ways: Mapping[str, Priced]
     constants: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -27,8 +27,8 @@ from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext, Relation
 from pyc_mlir.pipelines.pyc.rewriting import (
-    Meanings,
-    Meant,
+    Exact,
+    Exacts,
     carry_marks,
     constant_array,
     functions_of,
@@ -183,14 +183,14 @@ def _apply(fold: Fold) -> None:
             made = builder.add(made, rounded[-1])
     old = [conv.operands[1], *(v for op in fold.ops for v in op.operands)]
     makers = dict.fromkeys(m for v in old if (m := made_by(v, "constant")) is not None)
-    replace(last, made, Relation.ROUNDED, FoldNorms.name, lambda: _meant(fold, rounded))
+    replace(last, made, Relation.ROUNDED, FoldNorms.name, lambda: _exact_constants(fold, rounded))
     for op in (*fold.ops[-2::-1], conv):
         op.erase()
     for maker in filter(is_unused, makers):
         maker.erase()
 
 
-def _meant(fold: Fold, rounded: Sequence[ir.Value]) -> Meanings:
+def _exact_constants(fold: Fold, rounded: Sequence[ir.Value]) -> Exacts:
     """Return the new weights and the summand exactly: the same steps on fractions."""
     old = constant_array(fold.conv.operands[1])
     assert old is not None, "_fold takes convolutions with constant weights"
@@ -202,5 +202,5 @@ def _meant(fold: Fold, rounded: Sequence[ir.Value]) -> Meanings:
         scale, shift = _composed(name, scale, shift, exact)
     ones = np.ones((filters, 1, 1) if by_rows else (filters,), old.dtype)
     shapes = ((-1, 1, 1, 1), (-1, 1, 1)) if by_rows else ((-1,), (-1,))
-    given = (Meant(old, scale.reshape(shapes[0])), Meant(ones, shift.reshape(shapes[1])))
+    given = (Exact(old, scale.reshape(shapes[0])), Exact(ones, shift.reshape(shapes[1])))
     return dict(zip(rounded, given, strict=False))

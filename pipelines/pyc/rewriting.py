@@ -17,7 +17,7 @@ from pyc_mlir.pipelines.driver.base import Relation
 
 
 @dataclass(frozen=True, eq=False)
-class Meant:
+class Exact:
     """A constant that a pass made, as what it is rounded from: floats times fractions.
 
     fractions: an array of `Fraction`s, which broadcasts to the floats.
@@ -27,14 +27,14 @@ class Meant:
     fractions: np.ndarray
 
 
-Meanings = Mapping[ir.Value, Meant]
+Exacts = Mapping[ir.Value, Exact]
 # What sees each replacement before it is made; None but while rewrites are verified.
-replacements: ContextVar[Callable[[ir.Operation, ir.Value, Relation, str, Meanings], None] | None]
+replacements: ContextVar[Callable[[ir.Operation, ir.Value, Relation, str, Exacts], None] | None]
 replacements = ContextVar("replacements", default=None)
 
 __all__ = [
-    "Meanings",
-    "Meant",
+    "Exact",
+    "Exacts",
     "as_type",
     "carry_marks",
     "constant_array",
@@ -142,19 +142,15 @@ def carry_marks(op: ir.Operation, made: ir.Operation) -> None:
 
 
 def replace(
-    op: ir.Operation,
-    value: ir.Value,
-    keeps: Relation,
-    by: str,
-    meant: Callable[[], Meanings] = dict,
+    op: ir.Operation, value: ir.Value, keeps: Relation, by: str, exacts: Callable[[], Exacts] = dict
 ) -> None:
     """Give every use of the op's result to `value`, cast to the same type, and erase the op.
 
-    keeps: the equality that the rewrite `by` keeps, which a verifier checks. meant: the constants
+    keeps: the equality that the rewrite `by` keeps, which a verifier checks. exacts: the constants
     that the rewrite has rounded, for verifiers.
     """
     if (checks := replacements.get()) is not None:
-        checks(op, value, keeps, by, meant())
+        checks(op, value, keeps, by, exacts())
     with ir.InsertionPoint(op), op.location:
         settled = as_type(value, from_mlir(op.result.type))
     op.result.replace_all_uses_with(settled)

@@ -38,9 +38,9 @@ from pyc_mlir.pipelines.pyc.constants import (
     Constants,
     ExchangeRate,
     Forms,
+    Priced,
     PricedGroup,
     Prices,
-    Way,
     constant_of,
     constants_of,
     forms_of_kernel,
@@ -138,7 +138,7 @@ class _KernelSite:
     def priced(self) -> PricedGroup:
         """The group as the price of constants is asked for it."""
         ways = {
-            a.name: Way(0.0 if a.cost is None else a.cost.seconds, self.forms(a.name))
+            a.name: Priced(0.0 if a.cost is None else a.cost.seconds, self.forms(a.name))
             for a in self.listed
             if a.name not in self.unasked
         }

@@ -105,9 +105,9 @@ class ModeSwitch:
 class MemoryRule:
     """The mode `below` while fewer than `limit` bytes are free, else `otherwise`.
 
-    `free` tells the free bytes of the device's memory. What the program's own arenas hold counts
-    as free: whichever mode is taken, they are let go or used again, so that the answer does not
-    turn about because it was followed.
+    `free` returns the free bytes of the device's memory. The program's own arenas count as free,
+    since either mode releases or uses them again. Otherwise following the answer could change the
+    next one, and the mode would alternate.
     """
 
     limit: int

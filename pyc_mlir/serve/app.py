@@ -75,7 +75,7 @@ def application(models: Mapping[str, Model], limits: Limits) -> Any:
         for model in models.values():
             await asyncio.to_thread(model.close)
 
-    handlers = {HTTPException: server.no_address, PycError: _told, Exception: _told}
+    handlers = {HTTPException: server.no_address, PycError: _response, Exception: _response}
     app = Starlette(routes=server.routes(), lifespan=lifespan, exception_handlers=handlers)
     return server.guarded(app)
 
@@ -362,6 +362,6 @@ def _refused(error: PycError) -> Response:
     return JSONResponse({"error": error.message, "code": error.code.name}, status, headers)
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _response(request: Request, error: Exception) -> Response:
     """Answer an error as the protocol writes it."""
     return _refused(error if isinstance(error, PycError) else internal_error(error))

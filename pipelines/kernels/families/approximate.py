@@ -219,8 +219,8 @@ class ApproximateGemm(KernelKnobs, family="approximate_gemm"):
             Operand("scratch", (rows * columns * self.scratch.at.size,), "out"),
             APPROXIMATIONS,
         )
-        alike = overwritable(self.product.epilogue, self.product.rows, once=True)
-        return replace(plain, operands=operands, body=self._body, in_place=alike)
+        in_place = overwritable(self.product.epilogue, self.product.rows, once=True)
+        return replace(plain, operands=operands, body=self._body, in_place=in_place)
 
     def _body(
         self, k: Build, a: Memory, b: Memory, words: Memory, facts: Memory, *others: Memory

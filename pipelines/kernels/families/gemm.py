@@ -174,8 +174,8 @@ class Gemm(PackedMatrix, family="gemm"):
 
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: operands a, b (packed), the epilogue's, then c."""
-        alike = overwritable(self.epilogue, self.rows, self.depth <= self.depth_block)
-        return Kernel(name, self.matrices, lambda size: self.workgroups, self._body, alike)
+        in_place = overwritable(self.epilogue, self.rows, self.depth <= self.depth_block)
+        return Kernel(name, self.matrices, lambda size: self.workgroups, self._body, in_place)
 
     def finish(self, k: Build, reads: Sequence[Memory], c: Memory) -> Finish:
         """Return the end of the register tiles."""
@@ -430,8 +430,8 @@ class HalfGemm(PackedMatrix, family="half_gemm", speed="gemm"):
     def kernel(self, name: str) -> Kernel:
         """Build the kernel `name`: operands a, b (packed), the epilogue's, c, then scratch."""
         operands = (*self.matrices, self.scratch.operand)
-        alike = overwritable(self.epilogue, self.rows, once=True)
-        return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
+        in_place = overwritable(self.epilogue, self.rows, once=True)
+        return Kernel(name, operands, lambda size: self.workgroups, self._body, in_place)
 
     def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
         *reads, c, scratch = others

@@ -42,7 +42,7 @@ _MOST_FACTORS = 8
 
 
 @cache
-def meant(value: float, dtype: np.dtype) -> tuple[Fraction, int] | None:
+def nearest_root(value: float, dtype: np.dtype) -> tuple[Fraction, int] | None:
     """Return n/d and k of the root (n/d)^(1/k) that |value| is the rounding of; None for itself.
 
     A model stores 1/sqrt(12) as the nearest f32. A number is read as such a root with k in 1, 2, 4
@@ -100,8 +100,8 @@ def _reduced(number: Fraction, degree: int) -> tuple[Fraction, int]:
 def likely(value: float, dtype: np.dtype) -> float:
     """Return the number that a model most likely means by a constant of an element type.
 
-    A constant of `CONSTANTS` where `value` is its rounding (f32 and f64: or within two units in the
-    last place); in f32 and f64 what `meant` says, the inverses of whole numbers first; in 16 bits
+    A constant of `CONSTANTS` where `value` is its rounding (f32, f64: or within two units in the
+    last place); in f32 and f64 what `nearest_root` says, inverses of integers first; in 16 bits
     such an inverse where only one can be meant; else the shortest decimal that is rounded to it.
     """
     if not is_float(dtype) or not math.isfinite(value) or value == 0:
@@ -115,7 +115,7 @@ def likely(value: float, dtype: np.dtype) -> float:
     exact = Fraction(abs(value))
     if eps and exact.numerator < 1 << _SHORT:
         return value
-    if eps and (read := _inverse(exact, dtype) or meant(value, dtype)) is not None:
+    if eps and (read := _inverse(exact, dtype) or nearest_root(value, dtype)) is not None:
         return math.copysign(_root_of(*read), value)
     n = 0 if eps or abs(value) <= 1e-6 else round(1 / value)
     few = abs(n) * 2.0 ** (-9 if dtype == DTYPES["bf16"] else -12) < 1 / 8
@@ -447,7 +447,7 @@ class ProofAlgebra(RealAlgebra):
             assert array is not None
             return self.terms.constant(int(array.reshape(-1)[0]))
         finite = self.rounded and math.isfinite(node.number)
-        read = meant(node.number, node.type.dtype) if finite else None
+        read = nearest_root(node.number, node.type.dtype) if finite else None
         if read is None:
             return self.terms.constant(node.number)
         number, degree = read

@@ -160,7 +160,7 @@ class _Engines:
         return all(map(_equal, *sides))
 
     def _by_fields(self) -> Answer:
-        """Try exact constants, then those that are meant."""
+        """Try exact constants, then those that they are the roundings of."""
         plain = self.plain
         nodes = [*plain[0].nodes, *plain[1].nodes]
         levels, count = fields.height(nodes), self.trials
@@ -309,7 +309,7 @@ def _proved(
         leaves = _cut(a, b, classes, reach)
         try:
             terms = Terms(exact=True)
-            x, y = (ProofAlgebra(terms, leaves, rounded).whole(n, a.type.shape) for n in (a, b))
+            x, y = (ProofAlgebra(terms, leaves, rounded).general(n, a.type.shape) for n in (a, b))
         except (TooManyProducts, ZeroDivisionError, RecursionError):
             continue
         if x == y:
@@ -323,8 +323,8 @@ def _same_integers(first: Program, second: Program) -> bool:
     terms = Terms(exact=True)
     try:
         return all(
-            ProofAlgebra(terms, leaves).whole(a, a.type.shape)
-            == ProofAlgebra(terms, leaves).whole(b, a.type.shape)
+            ProofAlgebra(terms, leaves).general(a, a.type.shape)
+            == ProofAlgebra(terms, leaves).general(b, a.type.shape)
             for a, b in zip(first.outputs, second.outputs, strict=True)
         )
     except (TooManyProducts, RecursionError):

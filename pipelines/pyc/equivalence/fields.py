@@ -27,7 +27,7 @@ from pyc_mlir.dialects.ops.convolution import from_nchw, padded, taps, to_nchw
 from pyc_mlir.dialects.ops.shapes import normalize_axes
 from pyc_mlir.dialects.types import TensorType, is_float, is_integer
 from pyc_mlir.pipelines.pyc.equivalence import names
-from pyc_mlir.pipelines.pyc.equivalence.algebra import meant
+from pyc_mlir.pipelines.pyc.equivalence.algebra import nearest_root
 from pyc_mlir.pipelines.pyc.equivalence.names import (
     ElementNames,
     Elements,
@@ -425,7 +425,7 @@ def height(nodes: Sequence[TermNode]) -> int:
 
 
 def _meant(value: float, dtype: np.dtype, q: int) -> int:
-    read = meant(value, dtype)
+    read = nearest_root(value, dtype)
     if read is None:
         return of_root(Fraction(value), 1, q)
     found = of_root(*read, q)

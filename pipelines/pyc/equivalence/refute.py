@@ -17,7 +17,7 @@ from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.ops.shapes import normalize_axes
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.driver.base import Relation
-from pyc_mlir.pipelines.pyc.equivalence.algebra import meant
+from pyc_mlir.pipelines.pyc.equivalence.algebra import nearest_root
 from pyc_mlir.pipelines.pyc.equivalence.answers import Counterexample
 from pyc_mlir.pipelines.pyc.equivalence.floats import MOST_WORK, arguments, run, work
 from pyc_mlir.pipelines.pyc.equivalence.names import mover
@@ -262,7 +262,7 @@ class _Balls:
 
         def read(value: Any) -> Any:
             number = float(value)
-            found = meant(number, array.dtype) if np.isfinite(number) else None
+            found = nearest_root(number, array.dtype) if np.isfinite(number) else None
             if found is None:
                 return self.number(number)
             root = self.fraction(found[0]).root(found[1])

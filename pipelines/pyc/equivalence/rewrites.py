@@ -36,8 +36,8 @@ from pyc_mlir.pipelines.pyc.equivalence.nodes import (
     program,
 )
 from pyc_mlir.pipelines.pyc.rewriting import (
-    Meanings,
-    Meant,
+    Exact,
+    Exacts,
     constant_array,
     defining_op,
     functions_of,
@@ -106,19 +106,19 @@ class RewriteChecker:
             self.checks.append(Check(pass_.name, "the function", relation, pass_.name, answer))
 
     def _replaced(
-        self, op: ir.Operation, value: ir.Value, relation: Relation, by: str, meant: Meanings
+        self, op: ir.Operation, value: ir.Value, relation: Relation, by: str, exacts: Exacts
     ) -> None:
         answer: Answer = Unknown("not read")
         for reach in _REACH:
             graph = Graph()
             try:
-                first, second = cones(graph, op.result, value, reach, meant)
+                first, second = cones(graph, op.result, value, reach, exacts)
             except (NotComparable, PycError) as error:
                 answer = Unknown(str(error))
                 continue
-            answer = _answer(first, second, graph, Relation.REALS if meant else relation)
-            if meant and isinstance(answer, Proof):
-                answer = _rounded(answer, meant)
+            answer = _answer(first, second, graph, Relation.REALS if exacts else relation)
+            if exacts and isinstance(answer, Proof):
+                answer = _rounded(answer, exacts)
             if isinstance(answer, Proof):
                 break
         text = op.name if op.name == "pyc.constant" else str(op)[:200]
@@ -153,12 +153,12 @@ def _answer(first: Any, second: Any, graph: Graph, relation: Relation) -> Answer
     return found
 
 
-def _rounded(proof: Proof, meant: Meanings) -> Answer:
+def _rounded(proof: Proof, exacts: Exacts) -> Answer:
     """Return a proof over exact constants as one of those in the program, if they are the nearest.
 
     A constant may be half a unit in its last place off, and what `_ROUNDINGS` of f64 make.
     """
-    for value, exact in meant.items():
+    for value, exact in exacts.items():
         found = constant_array(value)
         assert found is not None, "what is rounded is a constant"
         wide = np.longdouble
@@ -175,11 +175,11 @@ def _rounded(proof: Proof, meant: Meanings) -> Answer:
 
 
 def cones(
-    graph: Graph, before: ir.Value, after: ir.Value, reach: int, meant: Meanings
+    graph: Graph, before: ir.Value, after: ir.Value, reach: int, exacts: Exacts
 ) -> tuple[Program, Program]:
     """Return what two values are computed from: `reach` ops of the first, then arguments.
 
-    meant: constants that are read as what they are rounded from.
+    exacts: constants that are read as what they are rounded from.
 
     Raises NotComparable where sizes vary or the second reads more than `_MOST` ops.
     """
@@ -191,7 +191,7 @@ def cones(
         level = [o for m in makers for o in m.operands]
     read = {v for op in inside for v in op.operands if defining_op(v) not in inside}
     borders = {v for v in read if made_by(v, "constant") is None}
-    values = {value: _exact(graph, exact) for value, exact in meant.items()}
+    values = {value: _exact(graph, exact) for value, exact in exacts.items()}
     inputs: list[TermNode] = []
 
     def operands(value: ir.Value) -> list[ir.Value]:
@@ -224,9 +224,9 @@ def cones(
     return program(inputs, [values[before]]), program(inputs, [values[after]])
 
 
-def _exact(graph: Graph, meant: Meant) -> TermNode:
-    floats = graph.node(OPS["constant"], (), {"value": meant.floats})
-    fractions = graph.exact(meant.fractions, meant.floats.dtype)
+def _exact(graph: Graph, exact: Exact) -> TermNode:
+    floats = graph.node(OPS["constant"], (), {"value": exact.floats})
+    fractions = graph.exact(exact.fractions, exact.floats.dtype)
     return graph.node(OPS["mul"], (floats, fractions), {})
 
 

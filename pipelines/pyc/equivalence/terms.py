@@ -227,7 +227,7 @@ class TermReader(ABC):
         """Return a constant that a formula gives; None for others."""
         return None
 
-    def whole(self, node: TermNode, shape: Shape) -> Poly:
+    def general(self, node: TermNode, shape: Shape) -> Poly:
         """Return the element of a node of that shape at the place of the variables o0, o1, ..."""
         return self.read(node, tuple(_all(f"o{d}", size) for d, size in enumerate(shape)))
 

@@ -112,9 +112,9 @@ def confirmed(candidate: Candidate, graph: TermGraph) -> Match | None:
     leaves = {leaf: i for i, leaf in enumerate(candidate.leaves)}
     try:
         ours = RealAlgebra(terms, leaves)
-        if RealAlgebra(terms, leaves).whole(spelled, shape) != ours.whole(root, shape):
+        if RealAlgebra(terms, leaves).general(spelled, shape) != ours.general(root, shape):
             return None
-        same = [SameOperations(terms, leaves).whole(n, shape) for n in (spelled, root)]
+        same = [SameOperations(terms, leaves).general(n, shape) for n in (spelled, root)]
     except TooManyProducts:
         return None
     guarded = "nan guard" in ours.guards

@@ -1,4 +1,4 @@
-"""What enters a trace: element types and sizes, arguments that do not fit, wide or masked arrays.
+"""Arguments of a trace: element types and sizes, arguments that do not fit, wide or masked arrays.
 
 And what the trace tells of them: the user's line, silent f64, random numbers that become constants.
 """

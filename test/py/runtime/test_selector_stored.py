@@ -1,4 +1,4 @@
-"""What selectors of an earlier PyC stored is read, and goes on as it was."""
+"""State that selectors of an earlier PyC stored is read, and goes on as it was."""
 
 import gzip
 import json

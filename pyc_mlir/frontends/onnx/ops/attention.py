@@ -102,7 +102,7 @@ def attention(
         out = b.attention(query, full_key, full_value, *given, scale=scale)
     if seen is not None:
         out = b.select(seen, out, b.scalar(0, out))
-    return together(b, out) if joined else out, key, value, shown
+    return merge_heads(b, out) if joined else out, key, value, shown
 
 
 def scores_of(b: Any, query: Any, key: Any, scale: float, cap: float) -> Any:
@@ -136,22 +136,22 @@ def _by_scores(
     return b.matmul(weights, value), shown
 
 
-def apart(b: Any, x: Any, heads: int) -> Any:
+def split_heads(b: Any, x: Any, heads: int) -> Any:
     """[batch, length, heads * depth] as [batch, heads, length, depth]."""
     return b.transpose(split(b, x, 2, (heads, -1)), permutation=(0, 2, 1, 3))
 
 
-def together(b: Any, x: Any) -> Any:
+def merge_heads(b: Any, x: Any) -> Any:
     """[batch, heads, length, depth] as [batch, length, heads * depth]."""
     return merge(b, b.transpose(x, permutation=(0, 2, 1, 3)), 2)
 
 
 def _heads(b: Any, x: Any, count: int, attribute: str) -> Any:
-    """`apart` of rank 3; rank 4 as it is."""
+    """`split_heads` of rank 3; rank 4 as it is."""
     rank = b.type_of(x).rank
     if rank != 4 and (rank != 3 or not count):
         raise PycError(ReasonCode.BAD_MODEL, f"expected rank 4, or rank 3 and `{attribute}`")
-    return x if rank == 4 else apart(b, x, count)
+    return x if rank == 4 else split_heads(b, x, count)
 
 
 def _groups(b: Any, query: Any, key: Any) -> int:
@@ -278,7 +278,7 @@ def multi_head_attention(
     total = _total(b, total, _causal(b, query, key, fresh) if unidirectional else None)
     given = () if total is None else (total,)
     out = b.attention(query, key, value, *given, scale=_scale_of(b, scale, query))
-    return together(b, out), key, value
+    return merge_heads(b, out), key, value
 
 
 def _operands(
@@ -296,7 +296,7 @@ def _operands(
     def biased(x: Any, first: int, last: int) -> Any:
         return x if bias is None else b.add(x, take(b, bias, 0, first, last))
 
-    query = apart(b, biased(query, 0, hidden), heads)
+    query = split_heads(b, biased(query, 0, hidden), heads)
     if b.type_of(key).rank == 5:
         return query, *_parts(b, key, 2, None if bias is None else take(b, bias, 0, hidden, END))
     if value is None:
@@ -306,7 +306,7 @@ def _operands(
             raise unsupported("keys of rank 4 with a bias or a cache: expected rank 3")
         return query, key, value
     key, value = biased(key, hidden, 2 * hidden), biased(value, 2 * hidden, END)
-    return query, apart(b, key, heads), apart(b, value, heads)
+    return query, split_heads(b, key, heads), split_heads(b, value, heads)
 
 
 def _parts(b: Any, packed: Any, count: int, bias: Any) -> tuple[Any, ...]:
@@ -419,15 +419,15 @@ def attended(n: OnnxNode, packed: Any, mask: Any, past: Any, added: Any, form: F
     given = () if total is None else (total,)
     out = b.attention(query, key, value, *given, scale=_scale_of(b, form.scale, query))
     if not n.wants(1):
-        return together(b, out)
-    return together(b, out), b.concat(b.expand_dims(key, 0), b.expand_dims(value, 0), axis=0)
+        return merge_heads(b, out)
+    return merge_heads(b, out), b.concat(b.expand_dims(key, 0), b.expand_dims(value, 0), axis=0)
 
 
 def _cut(b: Any, packed: Any, sizes: Sequence[int], heads: Sequence[int]) -> list[Any]:
-    """Return queries, keys and values of a packed projection, each `apart` in its heads."""
+    """Return queries, keys and values of a packed projection, each by `split_heads`."""
     places = np.cumsum([0, *sizes])
     return [
-        apart(b, take(b, packed, 2, int(places[i]), int(places[i + 1])), count)
+        split_heads(b, take(b, packed, 2, int(places[i]), int(places[i + 1])), count)
         for i, count in enumerate(heads)
         if _whole_heads(sizes[i], count)
     ]
@@ -483,7 +483,7 @@ def group_query_attention(
         raise PycError(ReasonCode.BAD_MODEL, expected)
     if key is not None and value is not None:
         query, key, value = (
-            apart(b, v, c) for v, c in zip((query, key, value), counts, strict=True)
+            split_heads(b, v, c) for v, c in zip((query, key, value), counts, strict=True)
         )
     else:
         depth = _whole_heads(b.type_of(query).shape[-1], sum(counts))
@@ -498,7 +498,7 @@ def group_query_attention(
     groups = num_heads // kv_num_heads
     heads = repeated(b, full_key, groups), repeated(b, full_value, groups)
     out = _attended(b, query, *heads, past, bias, sink, form)
-    return together(b, out), full_key, full_value
+    return merge_heads(b, out), full_key, full_value
 
 
 def _past_lengths(n: OnnxNode, query: Any, lengths: Any, past_key: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What every kernel family must hold: its kernels compute what the ops of the group compute.
+"""The contract of every kernel family: kernels compute what the ops of the group compute.
 
 Kernels that a family offers for drawn groups, and others of its space, go into one module, several
 calls each; 500 kernels in a full run.

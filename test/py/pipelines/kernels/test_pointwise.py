@@ -80,7 +80,7 @@ def read_program(read):
 
 
 def of_program(program, x, *reads) -> Uncertain:
-    """What the ops that the steps stand for compute, each in f32."""
+    """Compute the ops that the steps stand for, each in f32."""
     spread = []
     for read, array in zip(program.reads, reads, strict=True):
         found = array[read.row(np.arange(len(x)))] if read.down else array

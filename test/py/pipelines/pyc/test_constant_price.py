@@ -4,20 +4,14 @@ from random import Random
 
 import pytest
 
-from pyc_mlir.pipelines.pyc.constants import (
-    RATES,
-    ExchangeRate,
-    PricedGroup,
-    Way,
-    prices,
-)
+from pyc_mlir.pipelines.pyc.constants import RATES, ExchangeRate, Priced, PricedGroup, prices
 
 OWN, LARGER = "conv", "winograd"
 
 
 def group(constant: str, own: int, larger: int, slow: float, quick: float) -> PricedGroup:
     """A group with a kernel for the model's weights and a quicker one for larger weights."""
-    ways = {LARGER: Way(quick, {f"{constant} 1": larger}), OWN: Way(slow, {constant: own})}
+    ways = {LARGER: Priced(quick, {f"{constant} 1": larger}), OWN: Priced(slow, {constant: own})}
     return PricedGroup(ways, {constant: own})
 
 
@@ -29,7 +23,7 @@ def test_without_a_rate_the_quickest_is_taken():
 
 def test_a_larger_constant_stays_where_it_saves_more_than_it_is_worth():
     """Of 1000 bytes and 10 s, at the rate 0.5, a byte is worth 5 ms."""
-    rest = PricedGroup({OWN: Way(9.0)})
+    rest = PricedGroup({OWN: Priced(9.0)})
     rate = ExchangeRate(worth=0.5, slack=1.0)
     little = prices([group("w", 100, 200, 1.4, 1.0), rest], 800, rate)
     assert little.price == pytest.approx(0.5 * 10 / 1000)
@@ -46,7 +40,7 @@ def test_no_more_time_is_lost_than_the_mode_accepts():
 
 def test_parts_that_read_one_weight_give_it_up_together():
     """Its bytes count once, their seconds twice."""
-    rest = PricedGroup({OWN: Way(8.0)})
+    rest = PricedGroup({OWN: Priced(8.0)})
     shared = [*(group("w", 100, 200, 1.3, 1.0) for _ in range(2)), rest]
     alone = [*(group(name, 100, 200, 1.3, 1.0) for name in "vw"), rest]
     rate = ExchangeRate(worth=0.8, slack=1.0)
@@ -56,7 +50,7 @@ def test_parts_that_read_one_weight_give_it_up_together():
 
 def test_a_weight_that_another_op_reads_as_it_is_stays_beside_its_larger_form():
     """As a table that is looked up, and multiplied with at the end."""
-    lookup = PricedGroup({OWN: Way(1.0, {"w": 100})}, {"w": 100})
+    lookup = PricedGroup({OWN: Priced(1.0, {"w": 100})}, {"w": 100})
     found = prices([group("w", 100, 120, 2.0, 1.0), lookup], 0, ExchangeRate())
     assert found.added[0] == {LARGER: 120, OWN: 0}
 
@@ -67,9 +61,11 @@ def test_what_is_taken_costs_no_more_than_the_price_and_the_slack(seed):
     groups = []
     for i in range(random.randint(1, 6)):
         own = random.randint(1, 100)
-        ways = {OWN: Way(random.uniform(1, 2), {f"w{i}": own})}
+        ways = {OWN: Priced(random.uniform(1, 2), {f"w{i}": own})}
         for j in range(random.randint(0, 3)):
-            ways[f"kernel {j}"] = Way(random.uniform(0.5, 2), {f"w{i} {j}": random.randint(1, 400)})
+            ways[f"kernel {j}"] = Priced(
+                random.uniform(0.5, 2), {f"w{i} {j}": random.randint(1, 400)}
+            )
         groups.append(PricedGroup(ways, {f"w{i}": own}))
     rate = ExchangeRate(random.uniform(0.1, 2), random.uniform(0, 0.3))
     free, found = prices(groups, 50, ExchangeRate()), prices(groups, 50, rate)
