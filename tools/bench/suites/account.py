@@ -49,7 +49,7 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import LargerConstant
-from pyc_mlir.pipelines.pyc.constants import ExchangeRate, PricedGroup, Way, prices
+from pyc_mlir.pipelines.pyc.constants import ExchangeRate, Priced, PricedGroup, prices
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.footprint import footprint
 from pyc_mlir.tools.bench.peers.workload import Workload
@@ -110,7 +110,7 @@ def predicted(name: str, job: Job) -> Iterator[Record]:
         return
     groups = [
         PricedGroup(
-            {c.name: Way(c.seconds, c.reads) for c in site.candidates}, site.candidates[0].reads
+            {c.name: Priced(c.seconds, c.reads) for c in site.candidates}, site.candidates[0].reads
         )
         for site in sites.sites
     ]

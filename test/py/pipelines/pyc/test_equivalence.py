@@ -12,7 +12,7 @@ from equivalence_mutants import PROGRAMS, read, takes
 from pyc_mlir import PycError, Relation, Tensor, TensorSpec, equivalent, nn
 from pyc_mlir.equivalence import Counterexample, Proof, Unknown, equivalent_all, replay
 from pyc_mlir.pipelines.pyc.equivalence import fields
-from pyc_mlir.pipelines.pyc.equivalence.algebra import likely, meant
+from pyc_mlir.pipelines.pyc.equivalence.algebra import likely, nearest_root
 from pyc_mlir.pipelines.pyc.equivalence.decide import decide
 from pyc_mlir.pipelines.pyc.equivalence.nodes import Graph
 from pyc_mlir.pipelines.pyc.equivalence.refute import has_balls
@@ -196,15 +196,15 @@ def test_no_mutant_is_proved_that_differs(seed):
 
 def test_one_ulp_is_another_constant():
     value = np.float32(12**-0.5)
-    assert meant(float(value), F32) is not None
+    assert nearest_root(float(value), F32) is not None
     for side in (0, 1):
-        assert meant(float(np.nextafter(value, np.float32(side))), F32) is None
+        assert nearest_root(float(np.nextafter(value, np.float32(side))), F32) is None
 
 
 @pytest.mark.parametrize("number", [0.3, 1 / 3, 3**-0.5, 8**-0.25, 1 / 3000, 5000**-0.5])
 def test_proofs_and_recognition_read_a_constant_alike(number):
     stored = float(np.float32(number))
-    value, degree = meant(stored, F32) or (0, 1)
+    value, degree = nearest_root(stored, F32) or (0, 1)
     assert likely(stored, F32) == pytest.approx(number, rel=1e-15)
     assert float(value) == pytest.approx(number**degree, rel=1e-15)
 
