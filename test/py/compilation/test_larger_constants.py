@@ -8,15 +8,17 @@ import pytest
 from pyc_mlir import nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
-from pyc_mlir.compilation.attempts import AS_KERNELS_READ, HELD_SITE
+from pyc_mlir.compilation import attempts
+from pyc_mlir.compilation.attempts import AS_IN_MODEL, AS_KERNELS_READ, HELD_SITE
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.memory.versions import held_bytes
 from pyc_mlir.pipelines.choices.choices import Recipe
-from pyc_mlir.pipelines.choices.evidence import LargerConstant, NotOffered
+from pyc_mlir.pipelines.choices.evidence import LargerConstant, NotOffered, Reason
 from pyc_mlir.pipelines.pyc import select_kernels
 from pyc_mlir.pipelines.pyc.constants import ExchangeRate
 
@@ -75,6 +77,25 @@ def test_memory_first_is_never_above_the_plan_of_iree(model, spec):
     assert artifact.account.total() <= artifact.reference.total()
     again = made(model, spec, "memory_first", recipe=Recipe.from_log(artifact.decisions))
     assert again.vmfb == artifact.vmfb and again.decisions == artifact.decisions
+
+
+def test_the_models_own_constants_are_tried_after_a_setting_without_code(monkeypatch):
+    """A failed setting of the first way does not count against the way that comes after it."""
+    settings = []
+
+    def build_under(plan: Any, setting: str) -> Any:
+        settings.append(setting)
+        if len(settings) == 1:
+            raise PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
+        return generate(plan, setting)
+
+    generate = attempts.build
+    monkeypatch.setattr(attempts, "build", build_under)
+    monkeypatch.setattr(attempts, "_above_reference", lambda made: Reason("", "1 byte above"))
+    artifact = made(lambda x: x @ W, TensorSpec("f32", 2, 784), "memory_first")
+    chosen = {d.site.key: d.chosen for d in artifact.decisions}
+    assert chosen[HELD_SITE.key] == AS_IN_MODEL and not larger(artifact)
+    assert settings[2] == settings[0], "the preferred setting again"
 
 
 def test_memory_first_of_open_sizes_holds_no_larger_constant():
