@@ -35,7 +35,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.dialects.names import op_name
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
-from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
+from pyc_mlir.iree.memory.arena_entry import SITE as ARENA_SITE
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.evidence import (
     Computes,

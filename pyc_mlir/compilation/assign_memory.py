@@ -17,6 +17,8 @@ from math import fsum
 
 from pyc_mlir.artifact.memory import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.compiler import IreeSession
+from pyc_mlir.iree.diagnostics import CompileError
 from pyc_mlir.iree.memory.budget import (
     BudgetNotKept,
     ByteBudget,
@@ -26,15 +28,14 @@ from pyc_mlir.iree.memory.budget import (
     shares_of,
     squeeze,
 )
+from pyc_mlir.iree.memory.calls import CallBytes
 from pyc_mlir.iree.memory.versions import (
-    CallBytes,
     Comparison,
     Version,
     carry_out,
     finish,
     regions_of,
 )
-from pyc_mlir.iree.session import CompileError, IreeSession
 from pyc_mlir.pipelines.choices.choices import (
     FALLBACK,
     Alternative,

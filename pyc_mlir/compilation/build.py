@@ -37,23 +37,18 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import MAX_FOLDED_WORK
 from pyc_mlir.frontends.signatures import predicted_sizes
 from pyc_mlir.iree.barriers import unfuse
-from pyc_mlir.iree.compiler import opened, run
-from pyc_mlir.iree.memory.arena_choice import (
-    MADE,
-    NONE,
+from pyc_mlir.iree.compiler import IreeSession, opened, run
+from pyc_mlir.iree.memory.arena_entry import MADE, NONE, assert_ranges, make_entry
+from pyc_mlir.iree.memory.arena_entry import SITE as ARENA_SITE
+from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
+from pyc_mlir.iree.memory.calls import (
+    Accounts,
     ArenaEntry,
     EntryRequest,
-    account_of,
-    formulas_of,
-    make_entry,
-    reference_of,
+    accounts_of,
     require_kept,
 )
-from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
-from pyc_mlir.iree.memory.arena_entry import assert_ranges
-from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
 from pyc_mlir.iree.memory.versions import iree_alone, to_async
-from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -225,11 +220,11 @@ def complete(built: Built, why: Sequence[Reason] = ()) -> Artifact:
     choices, lowered, options = plan.choices, plan.lowered, plan.options
     entry = _recorded(built, why)
     choices.require_recipe_used(lowered.graph_id)
-    account = account_of(lowered.signature, entry, options.contract, options.target.device)
-    require_kept(account, options.contract, entry)
+    accounts = _accounts(built, entry)
+    require_kept(accounts.account, options.contract, entry)
     return Artifact(
         built.vmfb,
-        _manifest(built, entry, account),
+        _manifest(built, entry, accounts),
         choices.log,
         lowered.facts.text.encode(),
         _report(built),
@@ -277,7 +272,7 @@ def plan_only(lowered: Lowered, options: Options) -> PlannedProgram:
     """Plan the memory of a lowered program and generate no code. Raises as `compile`."""
     built = build(plan_for(lowered, options), code=False)
     entry, log = _recorded(built), built.plan.choices.log
-    account = account_of(lowered.signature, entry, options.contract, options.target.device)
+    account = _accounts(built, entry).account
     return PlannedProgram(log, account, _report(built), built.memory.added_seconds)
 
 
@@ -357,12 +352,22 @@ class _Rival:
         return self.program.planned(self.program.job.under(self.options)).fits
 
 
-def _manifest(built: Built, entry: ArenaEntry, account: Account) -> Manifest:
+def _accounts(built: Built, entry: ArenaEntry) -> Accounts:
+    lowered, options = built.plan.lowered, built.plan.options
+    return accounts_of(
+        lowered.signature,
+        entry,
+        options.contract,
+        options.target.device,
+        lowered.facts.larger_bytes,
+        built.memory.reference.get(lowered.entry) or entry.main,
+    )
+
+
+def _manifest(built: Built, entry: ArenaEntry, accounts: Accounts) -> Manifest:
     plan, vmfb, request = built.plan, built.vmfb, entry.request
-    lowered, options = plan.lowered, plan.options
-    by_iree = built.memory.reference.get(lowered.entry) or entry.main
+    lowered, options, account = plan.lowered, plan.options, accounts.account
     report = compile_report(options.contract, _facts(built, account))
-    formulas = formulas_of(entry, by_iree, options.contract, options.target.device)
     return make_manifest(
         options.target,
         lowered.signature,
@@ -370,8 +375,8 @@ def _manifest(built: Built, entry: ArenaEntry, account: Account) -> Manifest:
         account,
         contract=options.contract,
         entries={MAIN: EntryPoint(lowered.entry), **_arenas(built, request)},
-        memory_by_iree=reference_of(account, lowered.facts.larger_bytes, by_iree),
-        formulas=formulas,
+        memory_by_iree=accounts.by_iree,
+        formulas=accounts.formulas,
         shape_plans=tuple(_shape_entries(vmfb, lowered, request)),
         counts=lowered.counts,
         prediction=_prediction(built),

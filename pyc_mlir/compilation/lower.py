@@ -35,7 +35,7 @@ from pyc_mlir.frontends.signatures import (
     signature_of,
 )
 from pyc_mlir.frontends.sources import Loaded, Source, copied
-from pyc_mlir.iree.entry import read_entry
+from pyc_mlir.iree.foreign import read_entry
 from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import (
     Alternative,

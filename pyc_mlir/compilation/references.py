@@ -49,7 +49,7 @@ from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
 from pyc_mlir.frontends.python.recording import Effects
 from pyc_mlir.frontends.python.trace import NumpyCall, bind, by_numpy
 from pyc_mlir.frontends.sources import Function, Inputs, Loaded, Source, Trace
-from pyc_mlir.iree.plain import interpreted, summed_terms
+from pyc_mlir.iree.foreign import interpreted, summed_terms
 from pyc_mlir.pipelines.choices.contract import ROUNDING
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device

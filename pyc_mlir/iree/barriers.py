@@ -20,7 +20,7 @@ from typing import Any
 
 from iree.compiler import ir
 
-from pyc_mlir.pipelines.streams.ir import find, operations
+from pyc_mlir.pipelines.streams.ir import find, index_constant, operations
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS
 
 # Keep IREE from reading wrong values in four cases, three of them by fusion.
@@ -99,7 +99,7 @@ def _separate(block: Any, gpu: bool) -> int:
         elif operation.name in _RESHAPES:
             placements[operation.results[0]] = _through_view(operation, placements)
         elif operation.name == "tensor.insert_slice" and _is_part_of_itself(operation):
-            operation.operands[0] = _held(operation.operands[0], operation)
+            operation.operands[0] = held(operation.operands[0], operation)
             inserted += 1
         elif operation.name == "tensor.cast":
             placements[operation.results[0]] = placements.get(operation.operands[0], {})
@@ -247,8 +247,11 @@ def barrier(value: Any, before: Any) -> Any:
         ).result
 
 
-def _held(value: Any, before: Any) -> Any:
-    """`value` in memory of its own when the op `before` begins."""
+def held(value: Any, before: Any) -> Any:
+    """`value` in memory of its own when the op `before` begins.
+
+    Dynamic sizes are tied to it: IREE asks for sizes, and sees none through a barrier.
+    """
     before.context.get_dialect_descriptor("util")
     before.context.get_dialect_descriptor("flow")
     with ir.InsertionPoint(before), before.location:
@@ -323,13 +326,8 @@ def _is_view_of_part(value: Any) -> bool:
 
 def _size(value: Any, axis: int) -> Any:
     """Return a dynamic size of `value`, at the current insertion point."""
-    index = ir.IndexType.get()
-    place = ir.Operation.create(
-        "arith.constant",
-        results=[index],
-        attributes={"value": ir.IntegerAttr.get(index, axis)},
-    )
-    return ir.Operation.create("tensor.dim", results=[index], operands=[value, place.result]).result
+    place = index_constant(axis)
+    return ir.Operation.create("tensor.dim", results=[place.type], operands=[value, place]).result
 
 
 def _through_view(op: Any, placements: dict[Any, Placements]) -> Placements:

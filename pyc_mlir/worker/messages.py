@@ -45,8 +45,8 @@ from pyc_mlir.frontends.sources import (
     OnnxModel,
     Packed,
 )
+from pyc_mlir.iree.diagnostics import CompileError, IreeDiagnostic
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
-from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Adapted, Decision, Policy, Prefers
 from pyc_mlir.pipelines.choices.contract import ClauseReport
 from pyc_mlir.pipelines.choices.policies import BUILT_IN, load_policy

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.memory.versions import CallAllocations, Version
+from pyc_mlir.iree.memory.calls import CallAllocations
+from pyc_mlir.iree.memory.versions import Version
 from pyc_mlir.pipelines.streams.sizes import ByteSize
 
 

@@ -17,8 +17,8 @@ from pyc_mlir.compilation.lower import Lowered
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.sources import Packed
+from pyc_mlir.iree.diagnostics import CompileError
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
-from pyc_mlir.iree.session import CompileError
 from pyc_mlir.pipelines.choices.choices import Choices, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Reason

@@ -14,7 +14,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import MAX_FOLDED_WORK, OPS, FoldWork
 from pyc_mlir.dialects.types import tensor
-from pyc_mlir.iree.entry import read_entry
+from pyc_mlir.iree.foreign import read_entry
 from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Recipe, Site
 
 SYNC = pyc_mlir.Device("local-sync")

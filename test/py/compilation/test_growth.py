@@ -14,7 +14,7 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.iree.barriers import MOST_STEPS, part_long_chains
-from pyc_mlir.iree.session import IreeSession
+from pyc_mlir.iree.compiler import IreeSession
 
 X = np.ones(64, np.float32)
 

@@ -16,7 +16,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.compiler import opened, run
-from pyc_mlir.iree.memory.versions import held_bytes
+from pyc_mlir.iree.memory.calls import held_bytes
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.evidence import LargerConstant, NotOffered, Reason
 from pyc_mlir.pipelines.pyc import select_kernels

@@ -17,9 +17,9 @@ from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.iree import compiler, session
-from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.session import CompileError, IreeDiagnostic, IreeSession
+from pyc_mlir.iree import compiler, diagnostics
+from pyc_mlir.iree.compiler import IreeSession, compile_module
+from pyc_mlir.iree.diagnostics import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 
 CPU = Target.named("cpu")
@@ -329,14 +329,14 @@ def doubling(depth: int) -> str:
 def test_calls_that_stand_for_too_many_operations_are_refused():
     check(doubling(10))
     with pytest.raises(
-        PycError, match=f"at most {session.MAX_WRITTEN_OUT} operations with all calls"
+        PycError, match=f"at most {diagnostics.MAX_WRITTEN_OUT} operations with all calls"
     ):
         check(doubling(40))
 
 
 def test_a_large_module_may_repeat_its_functions(monkeypatch):
     """The bound is none of programs that are long themselves."""
-    monkeypatch.setattr(session, "MAX_WRITTEN_OUT", 100)
+    monkeypatch.setattr(diagnostics, "MAX_WRITTEN_OUT", 100)
     check(doubling(8))
     with pytest.raises(PycError, match="with all calls written out"):
         check(doubling(16))

@@ -5,7 +5,7 @@ import pytest
 
 import pyc_mlir
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.iree.plain import compile_plain, plain_flags
+from pyc_mlir.iree.foreign import compile_plain, plain_flags
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable

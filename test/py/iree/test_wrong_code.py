@@ -8,11 +8,10 @@ from iree.compiler import ir
 
 import pyc_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType
-from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.compiler import IreeSession, compile_module
+from pyc_mlir.iree.foreign import compile_plain, plain_flags
 from pyc_mlir.iree.memory import versions
-from pyc_mlir.iree.plain import compile_plain, plain_flags
-from pyc_mlir.iree.session import IreeSession
-from pyc_mlir.iree.wrong_code import flatten_stores, keep_repeats
+from pyc_mlir.iree.rewrites import flatten_stores, keep_repeats
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable

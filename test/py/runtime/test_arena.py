@@ -23,7 +23,8 @@ from pyc_mlir.artifact.memory import Account
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.memory.arena_choice import EntryRequest, make_entry
+from pyc_mlir.iree.memory.arena_entry import make_entry
+from pyc_mlir.iree.memory.calls import EntryRequest
 from pyc_mlir.iree.memory.versions import iree_alone
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import Arena, ArenaCall, ArenaFacts, ArenaPool, read_facts

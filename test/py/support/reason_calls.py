@@ -169,7 +169,7 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.FORKED_CHILD)
 def _(here: Here) -> Codes:
-    here.patch.setattr("pyc_mlir.iree.session._Threads.lost", True)
+    here.patch.setattr("pyc_mlir.iree.compiler._Threads.lost", True)
     return reported(lambda: pyc_mlir.compile(small, [X], device=SYNC))
 
 

@@ -32,8 +32,8 @@ from pyc_mlir.frontends.sources import (
     OnnxFile,
     Packed,
 )
+from pyc_mlir.iree.diagnostics import CompileError, IreeDiagnostic
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBest, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import ClauseReport, Contract, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason

@@ -14,7 +14,8 @@ from stream_programs import layered as layered_program
 from pyc_mlir.api import compile
 from pyc_mlir.compilation.assign_memory import pack_slices
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, held_bytes
+from pyc_mlir.iree.memory.calls import held_bytes
+from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish
 from pyc_mlir.pipelines.memory.planner import planner
 from pyc_mlir.pipelines.memory.planner.planner import (
     MODES,
