@@ -21,15 +21,16 @@ from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.cache.cache import Cache, Verifications, choose, compiled, noted, recalled
 from pyc_mlir.compilation.attempts import build_here
-from pyc_mlir.compilation.compile_options import (
+from pyc_mlir.compilation.contract_check import check_cached
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.options import (
     ALL_KERNELS,
     CompileOptions,
     CompileOverrides,
+    Options,
     documentation,
+    resolve,
 )
-from pyc_mlir.compilation.contract_check import check_cached
-from pyc_mlir.compilation.job import Job
-from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.compilation.references import OwnFunction, agreement, own_function
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.dialects.names import op_name

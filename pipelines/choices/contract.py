@@ -119,6 +119,16 @@ class Contract:
         """True if answers are compared with a reference."""
         return self.max_error is not None
 
+    @property
+    def bounds_error(self) -> bool:
+        """True if a number bounds the error: the user's own, unlike `rounding`."""
+        return isinstance(self.max_error, int | float)
+
+    @property
+    def approximates(self) -> bool:
+        """True if products may be approximate."""
+        return self.bounds_error and self.max_error != 0 and not self.detect_faults
+
     def given(self) -> dict[str, Any]:
         """Return the clauses that differ from their default."""
         return {

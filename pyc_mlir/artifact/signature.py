@@ -139,6 +139,18 @@ class Signature:
         ]
 
     @property
+    def largest_bytes(self) -> tuple[int | None, int | None]:
+        """The bytes of all inputs and of all results at their largest; None without a bound."""
+
+        def of(entries: Sequence[SignatureEntry]) -> int | None:
+            largest = [a.largest(self.ranges) for a in entries]
+            if None in [a.static_shape for a in largest]:
+                return None
+            return sum(a.dtype.itemsize * prod(a.static_shape or ()) for a in largest)
+
+        return of(self.inputs), of(self.outputs)
+
+    @property
     def ranges_of_inputs(self) -> dict[tuple[int, int], Range]:
         """The ranges by (input, axis)."""
         return self.places_of(self.ranges)

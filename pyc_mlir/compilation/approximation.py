@@ -87,23 +87,17 @@ class _Layer:
 _Plan = tuple[tuple[str, float], ...]
 
 
-def approximates(contract: Contract) -> bool:
-    """Return whether a contract lets products be approximate."""
-    error = contract.max_error
-    bounded = isinstance(error, int | float) and not isinstance(error, bool) and error > 0
-    return bounded and not contract.detect_faults
-
-
 def approximate(
     module: ir.Module, function: ir.Operation, contract: Contract, context: PassContext
 ) -> None:
     """Mark the products of a module that may be approximate; one decision for each candidate.
 
-    The module is the program before any pass, in the current context; function: its entry.
+    The module is the program before any pass, in the current context; function: its entry. The
+    contract approximates.
     """
     families = (*APPROXIMATED, *APPROXIMATED.values())
     local = context.target.device == "local" and all(map(context.kernels.take, families))
-    if not approximates(contract) or not local:
+    if not local:
         return
     layers = list(_layers(module, context.target))
     if not layers:
@@ -113,7 +107,7 @@ def approximate(
         return
     layers = errors.layers
     limit = contract.max_error
-    assert isinstance(limit, int | float), "approximates says so"
+    assert isinstance(limit, int | float), "the contract approximates"
     plan = errors.within(limit)
     for number, (layer, (way, allowed)) in enumerate(zip(layers, plan, strict=True)):
         legal = {way: allowed, **errors.more_exact(number, way)}

@@ -91,6 +91,8 @@ def build_here(job: Job, stage: Stage = logged) -> Artifact:
     options = job.options
     if options.target.device == "local":
         require_room()
+    if options.recipe is None:
+        return with_requested_options(compiled(job, stage), options)
     at, decision = stage_of_recipe(options)
     made = compiled(job.under(at), stage)
     made = made if decision is None else record_stage(made, decision)
@@ -102,7 +104,9 @@ def compiled(job: Job, stage: Stage = logged, checks: bool = True) -> Artifact:
 
     checks: whether runs have to show that it keeps the contract.
     """
-    options, stand_in = without_stand_in(job.options)
+    options, stand_in = job.options, None
+    if options.recipe is not None:
+        options, stand_in = without_stand_in(options, options.recipe)
     choices = Choices(options.policy, options.recipe)
     made = _Compile(job, stage, choices).artifact(ways_of(options, choices))
     if stand_in is not None:
@@ -172,7 +176,7 @@ class _Compile:
             texts = (self._smallest().message, *self.notes)
             why = [Reason.of(ReasonCode.BUDGET_RETRY, text) for text in texts]
             self.choices.record_fallback(BUDGET_SITE, way.name, [*why, *self.free])
-        job = self.job.under(options)
+        job = replace(self.job, options=options)
         general = self.given or self._lowered(job)
         lowered = general
         if options.plans and self.given is None:

@@ -335,14 +335,15 @@ def _self_checked(
     )
 
 
-def without_stand_in(options: Options) -> tuple[Options, tuple[str, Sequence[Evidence]] | None]:
+def without_stand_in(
+    options: Options, recipe: Recipe
+) -> tuple[Options, tuple[str, Sequence[Evidence]] | None]:
     """Return the options of the stand-in that a recipe names, and who chose it, and why.
 
     The program that it replaces is not made; None where the recipe names none.
     """
-    recipe = options.recipe
-    sites = [] if recipe is None else [s for s in recipe.choices if s.startswith(f"{ORACLE}:")]
-    if recipe is None or not sites:
+    sites = [s for s in recipe.choices if s.startswith(f"{ORACLE}:")]
+    if not sites:
         return options, None
     (site,) = sites
     others = {name: choice for name, choice in recipe.choices.items() if name != site}

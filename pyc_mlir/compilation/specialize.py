@@ -22,7 +22,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision
+from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
 from pyc_mlir.pipelines.pyc.constants import lowered_constants
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
@@ -45,14 +45,12 @@ _MOST_PREDICTED = 16
 
 
 def specialized(lowered: Lowered, job: Job, stage: Stage) -> Lowered:
-    """Return the program with plans for shapes, where they are asked for and pay.
+    """Return the program with the plans for shapes that are asked for, as far as they pay.
 
     Raises PycError: BAD_ARGUMENT for plans of dimensions that the program lacks, RECIPE_MISMATCH.
     """
-    if not job.options.plans:
-        return lowered
     expect = job.options.check or job.options.contract.compares
-    site = lowered.site(SITE)
+    site = Site(SITE, lowered.name, work=lowered.structure_id)
     recipe = job.options.recipe
     answer = None if recipe is None else recipe.choices.get(site.key)
     if recipe is not None and answer is not None:

@@ -61,6 +61,13 @@ _PRODUCTS: Mapping[str, list[list[Any]]] = {
 }
 
 
+def before_first_phase(module: Any, gpu: bool) -> None:
+    """Insert the barriers that any module needs."""
+    separate_readers(module, gpu)
+    share_parts(module)
+    part_long_chains(module)
+
+
 def separate_readers(module: Any, gpu: bool = False) -> int:
     """Insert the barriers that `module` (an operation of IREE's bindings) needs; their number."""
     return sum(_separate(block, gpu) for block in _blocks(module))

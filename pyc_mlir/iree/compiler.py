@@ -31,7 +31,7 @@ from iree.compiler.api import ctypes_dl
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import make_folder
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.iree.barriers import narrow, part_long_chains, separate_readers, share_parts, widest
+from pyc_mlir.iree.barriers import before_first_phase, narrow, widest
 from pyc_mlir.iree.diagnostics import (
     FORMED,
     WORKGROUPS,
@@ -47,9 +47,8 @@ from pyc_mlir.iree.rewrites import (
     AFTER,
     BEFORE_CONSTANTS,
     FOLDING,
-    flatten_stores,
+    at_end_of_flow,
     forbid_contraction,
-    keep_arguments,
     keep_repeats,
     keep_returned_arguments,
 )
@@ -390,9 +389,7 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
     if place(start) < place("flow") <= place(to):
         session.run(to="flow", start=start)
         let_go(session.module)
-        flatten_stores(session.module)
-        keep_repeats(session.module)
-        keep_arguments(session.module)
+        at_end_of_flow(session.module)
         start = "flow"
     if place("stream") < place(to):
         if start != "stream":
@@ -449,9 +446,7 @@ def opened(
             share_constants(session.module)
             carry_kernels(session.module, target)
             check_dtypes(session.module, target, places)
-            separate_readers(session.module, gpu=target.device != "local")
-            share_parts(session.module)
-            part_long_chains(session.module)
+            before_first_phase(session.module, gpu=target.device != "local")
             keep_returned_arguments(session.module)
             if dump_phases is not None:
                 session.dump_phases(Path(dump_phases))

@@ -51,6 +51,20 @@ _HANDED_ON = (BARRIER, "stream.resource.transients")
 _STUB = "iree.abi.stub"
 
 
+def at_end_of_flow(module: Any) -> None:
+    """Flatten stores, guard reductions of one term, and read each argument at the end."""
+    flatten_stores(module)
+    keep_repeats(module)
+    keep_arguments(module)
+
+
+def after_elided_copies(module: Any) -> None:
+    """Order copies before updates, give results memory of their own, and check the module."""
+    advance_clones(module)
+    separate_results(module)
+    module.verify()
+
+
 def keep_returned_arguments(module: Any) -> int:
     """Put a barrier behind each returned argument of `module`, which no phase has changed yet.
 

@@ -361,6 +361,8 @@ class EntryRequest:
     also: further modes of the planner; each gets a second entry of its own.
     beside: further functions, plans for certain shapes; each gets a second entry too.
     ranges: those that dimensions of the arguments keep.
+    name: of the second entry. second_entries: that of each function, that of `function` last.
+    modes: the functions of further modes, and the mode of each.
     """
 
     function: str = "main"
@@ -368,21 +370,18 @@ class EntryRequest:
     also: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     ranges: Ranges = field(default_factory=dict)
+    name: str = field(init=False)
+    second_entries: Mapping[str, str] = field(init=False)
+    modes: Mapping[str, str] = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """The name of the second entry."""
-        return self.function + SUFFIX
-
-    @property
-    def second_entries(self) -> dict[str, str]:
-        """The second entry of each function, that of `function` last."""
-        return {f: f + SUFFIX for f in (*self.beside, self.function)}
-
-    @property
-    def modes(self) -> dict[str, str]:
-        """The functions of further modes, and the mode of each."""
-        return {f"{self.name}.{mode}": mode for mode in self.also}
+    def __post_init__(self) -> None:
+        name = self.function + SUFFIX
+        second = {f: f + SUFFIX for f in (*self.beside, self.function)}
+        vars(self).update(
+            name=name,
+            second_entries=second,
+            modes={f"{name}.{mode}": mode for mode in self.also},
+        )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pyc_mlir.iree.memory.calls import (
     calls_of,
     held_bytes,
 )
-from pyc_mlir.iree.rewrites import advance_clones, separate_results
+from pyc_mlir.iree.rewrites import after_elided_copies
 from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
 from pyc_mlir.pipelines.memory.stream_alias import Bodies, donations
@@ -108,9 +108,9 @@ class Version:
         moments = self.calls[function].moments
         if moments is None:
             return None
-        arenas = ((self.arenas[region] for region in m.arenas) for m in moments)
+        arenas = [[self.arenas[region] for region in m.arenas] for m in moments]
         pairs = zip(moments, arenas, strict=True)
-        return CallBytes.of(sum(sizes, m.fixed + m.results) for m, sizes in pairs)
+        return CallBytes.of([sum(sizes, m.fixed + m.results) for m, sizes in pairs])
 
 
 def to_async(session: IreeSession) -> None:
@@ -120,9 +120,7 @@ def to_async(session: IreeSession) -> None:
     """
     session.run_passes(TO_ASYNC)
     with session.context:
-        advance_clones(session.module)
-        separate_results(session.module)
-        session.module.verify()
+        after_elided_copies(session.module)
 
 
 def iree_alone(session: IreeSession) -> None:

@@ -13,8 +13,15 @@ import pyc_mlir
 from pyc_mlir import CompileOptions, Contract, Device, PycError, ReasonCode, Target, nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact.manifest import ReplayOptions
-from pyc_mlir.compilation.compile_options import CompileOverrides, texts
-from pyc_mlir.compilation.options import HIGH_LEVEL, Options, make_options, passes_of, resolve
+from pyc_mlir.compilation.options import (
+    HIGH_LEVEL,
+    CompileOverrides,
+    Options,
+    make_options,
+    passes_of,
+    resolve,
+    texts,
+)
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.pipelines.choices.choices import FirstIsBest
 from pyc_mlir.pipelines.driver.registry import PASSES

@@ -16,7 +16,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType
-from pyc_mlir.iree import compiler
+from pyc_mlir.iree import barriers as rewritten
 from pyc_mlir.iree.barriers import separate_readers
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
@@ -268,9 +268,9 @@ SHIFT = """func.func @main(%a: tensor<32x16xf32>, %b: tensor<16x24xf32>) -> tens
     [(4, 2, 1, True), (1, 0, 1, True), (4, 2, 2, True), (8, 0, 1, False), (2, 12, 1, False)],
 )
 def test_a_slice_that_is_inserted_into_its_own_tensor(row, column, step, meets, monkeypatch):
-    inserted, honest = [], compiler.separate_readers
+    inserted, honest = [], rewritten.separate_readers
     monkeypatch.setattr(
-        compiler,
+        rewritten,
         "separate_readers",
         lambda *a, **k: inserted.append(honest(*a, **k)) or inserted[-1],
     )

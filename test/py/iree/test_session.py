@@ -13,8 +13,7 @@ import pyc_mlir
 from pyc_mlir import compile
 from pyc_mlir.api import build
 from pyc_mlir.artifact.memory import from_bytes
-from pyc_mlir.compilation.compile_options import CompileOptions
-from pyc_mlir.compilation.options import make_options, resolve
+from pyc_mlir.compilation.options import CompileOptions, make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree import compiler, diagnostics
