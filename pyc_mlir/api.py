@@ -153,7 +153,6 @@ def compile(
 
 
 def _require_device(options: Options) -> None:
-    """Raise PycError (DEVICE_UNAVAILABLE) where no device runs programs of the target."""
     name, device = options.target.name, options.target.device
     if device == "local":
         return
@@ -220,7 +219,6 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
 
 
 def _log(made: Artifact, options: Options, seconds: float) -> None:
-    """Log what was decided, and how long the whole took."""
     for d in made.decisions:
         names = f" ({', '.join(d.site.nodes)})" if d.site.location else ""
         logger(DECISIONS).debug("%s%s: %s, by %s", d.site.key, names, d.chosen, d.decided_by)

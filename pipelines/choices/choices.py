@@ -424,7 +424,6 @@ class Choices:
         recorded: str | None,
         carried: str | None,
     ) -> tuple[str, tuple[Evidence, ...]]:
-        """Return who decided, and on what grounds."""
         if recorded is not None and self.recipe is not None:
             return self.recipe.origins.get(site.key, (RECIPE, ()))
         if carried is not None:

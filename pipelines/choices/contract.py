@@ -217,7 +217,6 @@ def _bad(name: str, expected: str, value: object) -> PycError:
 
 
 def _uncheckable(contract: Contract) -> Iterator[PycError]:
-    """Yield errors for clauses that nothing would ever check."""
     if contract.latency_binding and contract.latency_goal_seconds is None:
         yield uncheckable("latency_binding", "a goal to miss", "no `latency_goal_seconds`")
     if set(contract.fallbacks) - {NO_FALLBACK} and not contract.compares:
@@ -234,7 +233,6 @@ def uncheckable(name: str, expected: str, got: str) -> PycError:
 
 
 def _conflicts(contract: Contract) -> Iterator[PycError]:
-    """Yield errors for pairs of clauses that cannot both hold."""
     chain = contract.fallbacks
     if NO_FALLBACK in chain and len(chain) > 1:
         yield conflict(f"fallbacks={NO_FALLBACK!r}", f"{chain[-1]!r} beside it", "it refuses all")

@@ -95,11 +95,9 @@ class Artifact:
         return f"Artifact({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
 
     def _repr_html_(self) -> str:
-        """Return the text for notebooks."""
         return facts_table("Artifact", self._shown())
 
     def _shown(self) -> dict[str, str]:
-        """Return a description of the artifact, in words."""
         manifest = self.manifest
         return {
             "target": manifest.target,
@@ -373,7 +371,6 @@ def _read_manifest(data: bytes, name: str) -> Manifest:
 
 
 def _check_samples(data: bytes, manifest: Manifest, name: str) -> None:
-    """Raise PycError (BAD_ARTIFACT) unless samples can be read, and are there."""
     try:
         Samples.from_bytes(data, manifest.signature)
         if not data and manifest.contract.compares:

@@ -421,7 +421,6 @@ def _check_argument(expected: SignatureEntry, shape: tuple[int, ...], dtype: np.
 def _bind(
     expected: SignatureEntry, shape: tuple[int, ...], bound: dict[str, tuple[int, str]]
 ) -> None:
-    """Record the sizes of the named dimensions; raise when one had another size before."""
     for axis, (dim, size) in enumerate(zip(expected.shape, shape, strict=True)):
         if not isinstance(dim, str):
             continue

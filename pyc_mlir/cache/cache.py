@@ -263,7 +263,6 @@ class _Lookup:
         return self._find(part)
 
     def _find(self, part: Mapping[str, str]) -> Artifact | None:
-        """Look a program up, once for each key."""
         assert self._identity is not None, "the identity comes first"
         # Programs that enter at IREE are not refined by shapes.
         used = self._job.shapes if part["enters"] == "pyc" else None

@@ -221,7 +221,8 @@ def module_digests(module: ir.Module) -> dict[str, str]:
         return f"dense_resource<#{order.setdefault(match[1].strip(chr(34)), len(order))}>"
 
     graph = _RESOURCE.sub(numbered, text.partition("\n{-#")[0])
-    if foreign := [name for name in _foreign_ops() if f'"pyc.{name}"' in graph]:
+    others = sorted(n for n, d in OPS.items() if not d.__module__.startswith("pyc_mlir."))
+    if foreign := [name for name in others if f'"pyc.{name}"' in graph]:
         raise Unkeyed(f"the op pyc.{foreign[0]} is defined outside of PyC, and code has no name")
     blobs = _resources(module)
     unknown = sorted(set(order) ^ set(blobs))
@@ -233,13 +234,7 @@ def module_digests(module: ir.Module) -> dict[str, str]:
     return {"graph": sha256(graph.encode()), "constants": digest.hexdigest()}
 
 
-def _foreign_ops() -> list[str]:
-    """Return the ops whose meaning is not in PyC's own source."""
-    return sorted(n for n, d in OPS.items() if not d.__module__.startswith("pyc_mlir."))
-
-
 def _resources(module: ir.Module) -> dict[str, str]:
-    """Return the digest of each resource that an op has as an attribute. Raises Unkeyed."""
     found: dict[str, str] = {}
 
     def visit(op: ir.Operation) -> ir.WalkResult:

@@ -127,7 +127,6 @@ class Sources:
         self._note(self._store.write_memo(name, json.dumps(found).encode()))
 
     def _weights(self, path: Path, read: bool) -> list[Path]:
-        """Return the files beside a model that hold weights of it. Raises OSError, ValueError."""
         if path.suffix != ".onnx":
             return []
         state = FileState.of(path)

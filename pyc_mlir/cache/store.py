@@ -209,7 +209,6 @@ class CacheStore:
         return gone
 
     def _memos(self) -> dict[Path, int]:
-        """Return the bytes of each memo."""
         found = {}
         for path in _children(self.root / "memo"):
             with contextlib.suppress(OSError):
@@ -362,7 +361,6 @@ def _children(folder: Path) -> Sequence[Path]:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of all files of an entry."""
     return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
 
 

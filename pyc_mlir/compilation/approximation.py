@@ -141,7 +141,6 @@ def _evidence(
 
 
 def _layers(module: ir.Module, target: Target) -> Iterator[_Layer]:
-    """Yield the products by constants that a kernel approximates in less time."""
     function = entry_function(module)
     ids, known = OpIds(function), set()
     for op in (o.operation for o in function.regions[0].blocks[0].operations):
@@ -157,7 +156,6 @@ def _layers(module: ir.Module, target: Target) -> Iterator[_Layer]:
 
 
 def _costs(op: ir.Operation, target: Target) -> dict[str, Cost]:
-    """Return the predicted costs of a product by constants: exact, and in quicker ways."""
     # Kernels are built by IREE's bindings, which other compiles need later only.
     from pyc_mlir.pipelines.kernels.registry import FAMILIES
 
@@ -271,7 +269,6 @@ class _Errors:
         return saved / max(self.needs[number].get(first, 0.0), 1e-30) ** 2
 
     def _error(self, plan: _Plan) -> float:
-        """Return the greatest error of a result, as a share of its greatest element."""
         for layer, (way, allowed) in zip(self.layers, plan, strict=True):
             if way != EXACT:
                 Approximation(way, allowed).mark(layer.op)

@@ -253,7 +253,6 @@ class _Planning:
         return ByteSize.at_most if self.request.budget is None else ByteSize.largest_at_most
 
     def _better(self, region: StreamRegion, offer: _Offer) -> bool:
-        """Return whether a region is proven smaller under an offer than under IREE's plan."""
         if region.index not in offer.plans:
             return False
         ours = offer.version.regions[region.index].total
@@ -463,7 +462,6 @@ def _alternative(region: StreamRegion, offer: _Offer) -> Alternative:
 def _region_report(
     name: str, region: StreamRegion, offers: list[_Offer], chosen: _Offer | None, reference: Version
 ) -> RegionReport:
-    """Report IREE's layout beside those of the plans that hold what was carried out."""
     problem, index = region.problem, region.index
     found = {o.name: _layout(region, o) for o in offers if index in o.plans}
     iree = reference.layouts[index]

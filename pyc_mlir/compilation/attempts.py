@@ -160,7 +160,6 @@ class _Compile:
         raise self._refusal()
 
     def _made(self, way: Way, behind: Sequence[Way]) -> Artifact | None:
-        """Return the artifact of a way; None where it has none."""
         before, options = list(self.failures), way.options
         if before and options.co_selected:
             rivals = [other.options for other in behind]
@@ -216,7 +215,6 @@ class _Compile:
         return None
 
     def _smallest(self) -> BudgetNotKept:
-        """Return the refusal with the smallest need of all."""
         errors = [f.error for f in self.failures if isinstance(f.error, BudgetNotKept)]
         return reduce(BudgetNotKept.or_better, errors)
 
@@ -231,7 +229,6 @@ class _Compile:
 
 
 def _left_for(failure: Failure) -> Reason:
-    """Return why a setting was left, for the decision about fusion."""
     setting, error = failure.setting, failure.error
     if isinstance(error, BudgetNotKept):
         return Reason.of(ReasonCode.BUDGET_RETRY, f"{setting}: {error.message}")

@@ -169,7 +169,6 @@ def plan_for(lowered: Lowered, options: Options, before: Sequence[Decision] = ()
 def _memory_request(
     lowered: Lowered, options: Options, only: Mapping[str, str]
 ) -> MemoryRequest | None:
-    """Return the request for memory plans of PyC's, where they are asked for."""
     if not options.planner_modes:
         return None
     return MemoryRequest(
@@ -467,8 +466,10 @@ def _entries(
     shapes = []
     for function, plan in lowered.shape_plans.items():
         arena = seconds[function]
-        own = (arena, facts[arena].arena_bytes) if arena in facts else ()
-        shapes.append(ShapeEntry(function, dict(plan.ranges), *own))
+        made = ShapeEntry(function, dict(plan.ranges))
+        if arena in facts:
+            made = replace(made, arena=arena, arena_bytes=facts[arena].arena_bytes)
+        shapes.append(made)
     return found, tuple(shapes)
 
 

@@ -287,7 +287,6 @@ def checked(
 
 
 def _with_plans_checked(artifact: Artifact, device: Device) -> Artifact:
-    """Return the artifact with its plans compared. Raises PycError (WRONG_RESULT)."""
     checks = artifact.checks
     assert checks is not None, "its plans are in there"
     limit = artifact.manifest.contract.max_error
@@ -384,7 +383,6 @@ def _refuse_fallbacks(contract: Contract, decisions: Sequence[Decision]) -> None
 def _stand_ins(
     options: Options, build: Callable[[Options], Artifact]
 ) -> Mapping[str, Callable[[], Artifact]]:
-    """Return ways to make the artifacts of fallbacks, when they are needed."""
     if IREE_CODE not in options.contract.fallbacks:
         return {}
     return {IREE_CODE: lambda: build(replace(options, kernels=NO_KERNELS, recipe=None))}
@@ -447,7 +445,6 @@ def some_inputs(
 
 
 def _check_same_bits(artifact: Artifact) -> ClauseReport:
-    """Compare runs with one thread and with two. Raises PycError (NOT_DETERMINISTIC)."""
     clause = artifact.contract_report["determinism"]
     bare = artifact.unbound
     results: list[list[bytes]] = []

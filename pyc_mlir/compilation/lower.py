@@ -297,7 +297,6 @@ def _lower_pyc(module: ir.Module, job: Job, choices: Choices, expect: bool) -> L
 
 
 def _readable(module: ir.Module) -> str:
-    """Return the module's text without large constants."""
     # In search of aliases, MLIR would print all constants once before the text.
     return module.operation.get_asm(
         large_elements_limit=_READABLE_ELEMENTS,
@@ -307,7 +306,6 @@ def _readable(module: ir.Module) -> str:
 
 
 def _locations(function: ir.Operation) -> dict[str, str]:
-    """Return the source locations of a function's ops, by op id."""
     places = {name: str(op.location) for op, name in OpIds(function).by_op.items()}
     return {name: at.removeprefix("loc(").removesuffix(")") for name, at in places.items()}
 
@@ -364,7 +362,6 @@ def _identified(
 
 
 def _optimize(module: ir.Module, options: Options, context: PassContext) -> None:
-    """Run the pyc passes, then choose kernels by the target's own figures."""
     run_pipeline(module, options.passes, context)
     if options.kernels == NO_KERNELS:
         for op in [o for f in functions_of(module) for o in f.regions[0].blocks[0].operations]:

@@ -81,7 +81,6 @@ _TEXT = "option"
 
 
 def _option(default: Any, text: str, flag: str = "", group: str = "", **more: bool) -> Any:
-    """Declare an option: its default, its text, its flag with the name of the value."""
     name, _, value = flag.partition(" ")
     return field(default=default, metadata={_TEXT: OptionText(text, name, value, group, **more)})
 
@@ -473,7 +472,6 @@ def is_on(switch: str, default: str, environment: Mapping[str, str]) -> bool:
 
 
 def _demand(trace: str | Path | None) -> Demand:
-    """Read a trace of shapes. Raises PycError: FILE_ACCESS, BAD_ARGUMENT."""
     if trace is None:
         return Demand()
     text = read_file(trace, "a trace of shapes").decode(errors="replace")
@@ -578,7 +576,6 @@ def _resolved_target(given: CompileOptions) -> tuple[Target, Calibration | None]
 
 
 def _as_recorded(options: Options, recorded: ReplayOptions) -> Options:
-    """Return the options with those of a manifest."""
     known = {f.name: getattr(recorded, f.name) for f in fields(ReplayOptions)}
     known["passes"] = recorded.passes or HIGH_LEVEL
     known["iree_flags"] = options.iree_flags or recorded.iree_flags
@@ -589,7 +586,6 @@ P = ParamSpec("P")
 
 
 def _resolving(make: Callable[P, CompileOptions]) -> Callable[P, Options]:
-    """Return a function that resolves what `make` makes from the same arguments."""
 
     def make_options(*args: P.args, **kwargs: P.kwargs) -> Options:
         return resolve(make(*args, **kwargs))
@@ -602,7 +598,6 @@ make_options = _resolving(CompileOptions)
 
 
 def _check_modes(options: Options) -> None:
-    """Raise PycError (BAD_ARGUMENT) for modes that are none, or that leave out what is asked."""
     promised = options.contract
     if options.planner_modes:
         for mode in (*options.planner_modes, *options.also_modes):
@@ -622,7 +617,6 @@ def _check_modes(options: Options) -> None:
 
 
 def _check_flags(iree_flags: Sequence[str]) -> None:
-    """Raise PycError (BAD_ARGUMENT) for a flag that names a CPU."""
     for flag in iree_flags:
         if str(flag).lstrip("-").startswith(_CPU_FLAGS):
             raise PycError(

@@ -340,7 +340,6 @@ def _require_affordable(block: ir.Block, budget: ReferenceBudget) -> None:
 
 
 def _compares(found: Sequence[Sample]) -> bool:
-    """Return whether some element of every result is compared."""
     results = zip(*(s.outputs for s in found), strict=True)
     return all(
         any(r.compared.any() for r in of) or not any(r.value.size for r in of) for of in results

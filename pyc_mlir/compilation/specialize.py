@@ -100,7 +100,6 @@ def _of_all(job: Job) -> Job:
 
 
 def _require_within(plan: ShapePlan, lowered: Lowered) -> None:
-    """Raise PycError (BAD_ARGUMENT) for sizes that no call has."""
     signature = lowered.signature
     names = {n for a in signature.inputs for n in a.dynamic.values()}
     for name, (low, high) in plan.ranges.items():
@@ -204,7 +203,6 @@ class _Predicted:
         return self._factors[dims]
 
     def _at(self, sizes: Mapping[str, int]) -> float:
-        """Return the predicted seconds of the program with these dimensions settled."""
         job = plan_job(self.job, ShapePlan({n: (size, size) for n, size in sizes.items()}))
         with optimized(job) as (made, _):
             if made.module is None:
@@ -285,7 +283,6 @@ def _types(lowered: Lowered) -> list[tuple[str, int]]:
 
 
 def _constants(code: bytes) -> dict[str, int]:
-    """Return the bytes of a module's large constants by name, which stands for their contents."""
     found = {}
     with new_context() as context, ir.Location.unknown():
         module = ir.Module.parse(code, context)

@@ -123,7 +123,10 @@ def _visit_structured(op: Any, placements: dict[Any, Placements], columns: set[A
     outputs = maps[len(maps) - len(op.results) :]
     parallel = {d for m in outputs for d in m}
     reduced = set(range(len(sizes))) - parallel
-    reads = [(i, _in_loops(placements.get(op.operands[i], {}), m)) for i, m in _inputs(maps, op)]
+    reads = [
+        (i, _renamed(placements.get(op.operands[i], {}), dict(enumerate(m))))
+        for i, m in _inputs(maps, op)
+    ]
     if any(sizes[d] != 1 for d in reduced):
         if columns is not None and any(m and m[-1] not in reduced for _, m in _inputs(maps, op)):
             columns.update(op.results)
@@ -138,7 +141,7 @@ def _visit_structured(op: Any, placements: dict[Any, Placements], columns: set[A
         if wide and index not in clashes:
             clashes.append(index)
     for index in clashes:
-        _insert_barrier(op, index)
+        op.operands[index] = barrier(op.operands[index], op)
     for result, indices in zip(op.results, outputs, strict=True):
         loop_to_dim = {d: i for i, d in enumerate(indices)}
         kept = [found for i, found in reads if i not in clashes]
@@ -175,7 +178,6 @@ def _inputs(maps: Sequence[list[Any]], op: Any) -> list[tuple[int, list[Any]]]:
 
 
 def _shape(value: Any) -> list[int | None]:
-    """Return the sizes, None where they are dynamic; nothing for a value that is no tensor."""
     if not isinstance(value.type, ir.RankedTensorType):
         return []
     type_ = value.type
@@ -183,7 +185,6 @@ def _shape(value: Any) -> list[int | None]:
 
 
 def _loop_sizes(op: Any, maps: Sequence[list[Any]], loops: int) -> list[int | None]:
-    """Return the size of each loop, as far as the operands tell."""
     sizes: list[int | None] = [None] * loops
     for value, dims in zip(op.operands, maps, strict=False):
         for dim, size in zip(dims, _shape(value), strict=False):
@@ -198,11 +199,6 @@ def _renamed(placements: Placements, names: Mapping[Any, Any]) -> Placements:
         root: {tuple(names.get(d, ("lost", d)) for d in placement) for placement in found}
         for root, found in placements.items()
     }
-
-
-def _in_loops(placements: Placements, dims: Sequence[Any]) -> Placements:
-    """Turn placements in an operand's dimensions into those in the loops that read it."""
-    return _renamed(placements, dict(enumerate(dims)))
 
 
 def _merged(parts: Any) -> Placements:
@@ -234,12 +230,7 @@ def _clashes(reads: Sequence[tuple[int, Placements]], loops: int) -> list[int]:
 
 
 def _rank(placements: set[Placement]) -> int:
-    """Return the number of dimensions of the reduction that is placed."""
     return len(next(iter(placements)))
-
-
-def _insert_barrier(op: Any, index: int) -> None:
-    op.operands[index] = barrier(op.operands[index], op)
 
 
 def barrier(value: Any, before: Any) -> Any:
@@ -305,7 +296,6 @@ def _is_part_of_itself(insert: Any) -> bool:
 
 
 def _ranges(op: Any) -> list[range | None]:
-    """Return the places of each dimension that a slice covers; None where they are unknown."""
     parts = ("static_offsets", "static_sizes", "static_strides")
     known = zip(*(ir.DenseI64ArrayAttr(op.attributes[name]) for name in parts), strict=True)
     dynamic = ir.ShapedType.get_dynamic_size()
@@ -316,7 +306,6 @@ def _ranges(op: Any) -> list[range | None]:
 
 
 def _are_apart(one: Sequence[range | None], other: Sequence[range | None]) -> bool:
-    """Return whether some dimension keeps two slices apart."""
     pairs = zip(one, other, strict=True)
     return any(a and b and (a[-1] < b[0] or b[-1] < a[0]) for a, b in pairs)
 
@@ -332,7 +321,6 @@ def _is_view_of_part(value: Any) -> bool:
 
 
 def _size(value: Any, axis: int) -> Any:
-    """Return a dynamic size of `value`, at the current insertion point."""
     place = index_constant(axis)
     return ir.Operation.create("tensor.dim", results=[place.type], operands=[value, place]).result
 
@@ -485,7 +473,6 @@ def _steps(op: Any) -> int:
 
 
 def _is_pointwise(op: Any) -> bool:
-    """Return whether an op is a generic without reductions."""
     if op.name != "linalg.generic":
         return False
     return all("parallel" in str(a) for a in ir.ArrayAttr(op.attributes["iterator_types"]))
@@ -578,6 +565,5 @@ def unfuse(block: Any) -> int:
 
 
 def _is_computed(value: Any) -> bool:
-    """Return whether a value is neither an argument nor a constant."""
     owner = value.owner
     return not isinstance(owner, ir.Block) and owner.operation.name != "arith.constant"

@@ -616,7 +616,6 @@ def write_kernels(module: Any, target: Target) -> int:
 
 
 def _kernel(name: str, op: Any, target: Target) -> tuple[Any, int]:
-    """Return the kernel that an op stands for, and the arithmetic operations of one run of it."""
     from pyc_mlir.pipelines.kernels.knobs import decode
     from pyc_mlir.pipelines.kernels.registry import FAMILIES
 

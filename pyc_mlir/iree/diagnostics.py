@@ -191,7 +191,6 @@ def check_dtypes(module: Any, target: Target, locations: Mapping[str, str]) -> N
 
 
 def _values(op: Any) -> Iterator[tuple[Any, str]]:
-    """Yield every value under `op`: the op that makes it (or has it as argument) and its type."""
     for result in op.results:
         yield op, str(result.type)
     for region in op.regions:
@@ -278,7 +277,6 @@ def _id_location(name: str, context: Any) -> Any:
 
 
 def _inside(dispatch: Any) -> Iterator[str]:
-    """Return the ids of the ops in a dispatch's body that compute elements."""
     for op in _computing(dispatch, in_body=False):
         yield from source_ids(op)
 

@@ -51,7 +51,9 @@ def read_entry(code: bytes, where: str = "module", function: str = "") -> Foreig
         functions = [op.operation for op in session.module.regions[0].blocks[0]]
         entry = choose_entry(public_functions(functions), function, where)
         name = entry.attributes["sym_name"].value
-        signature = _signature(str(entry.attributes["function_type"]))
+        function_type = str(entry.attributes["function_type"])
+        taken, _, given = function_type.partition("->")
+        signature = Signature(_arguments(taken, "arg"), _arguments(given, "result"))
         work, made = constant_work(session.module), session.bytecode() if function else code
         return ForeignEntry(name, signature, _ops(entry), work, made)
 
@@ -60,12 +62,6 @@ def _ops(entry: Any) -> int:
     """Count the ops of the body's blocks, without terminators, constants, and nested ops."""
     bodies = [[op.operation.name for op in block][:-1] for block in entry.regions[0].blocks]
     return sum(not name.endswith(".constant") for names in bodies for name in names)
-
-
-def _signature(function_type: str) -> Signature:
-    """Read a signature from ``(tensor<?x4xf32>) -> (tensor<4xf32>)``."""
-    taken, _, given = function_type.partition("->")
-    return Signature(_arguments(taken, "arg"), _arguments(given, "result"))
 
 
 def _arguments(text: str, prefix: str) -> tuple[SignatureEntry, ...]:
@@ -116,7 +112,6 @@ def _of_block(block: Any) -> int:
 
 
 def _captured(op: Any) -> Iterator[Any]:
-    """Return what the bodies of an op read from outside of it."""
     inside: set[Any] = set()
     for block in blocks_of(op):
         inside.update(block.arguments)

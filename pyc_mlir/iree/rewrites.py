@@ -134,7 +134,6 @@ def _separate(returned: Any) -> int:
 
 
 def _memory(value: Any) -> Any:
-    """Return the value whose memory a resource has."""
     while True:
         value = storage_of(value)
         op = maker(value)
@@ -179,7 +178,6 @@ def _copy(returned: Any, numbers: Sequence[int]) -> None:
 
 
 def _last_region(returned: Any, needed: Sequence[Any]) -> Any | None:
-    """Return the last execution region before a return, if all it needs stands before or in it."""
     ops = operations(returned.block)
     regions = [op for op in ops if op.name == EXECUTE]
     if not regions:
@@ -201,7 +199,6 @@ def _awaited(value: Any) -> Any:
 
 
 def _new_region(export: Any) -> Any:
-    """Make an empty execution region on the device of an export."""
     region = ir.Operation.create(
         EXECUTE,
         results=[ir.Type.parse("!stream.timepoint")],
@@ -285,11 +282,9 @@ _CLONE = "stream.async.clone"
 
 def advance_clones(module: Any) -> int:
     """Move each clone in front of the first op that updates its source; the number of moves."""
-    return sum(_advance(op) for region in find(module, EXECUTE) for op in _clones(region))
-
-
-def _clones(region: Any) -> list[Any]:
-    return [op for op in operations(region.regions[0].blocks[0]) if op.name == _CLONE]
+    blocks = (region.regions[0].blocks[0] for region in find(module, EXECUTE))
+    clones = (op for block in blocks for op in operations(block) if op.name == _CLONE)
+    return sum(map(_advance, clones))
 
 
 def _advance(clone: Any) -> bool:
@@ -412,7 +407,6 @@ class _Reader:
             self.found.append((op, places))
 
     def _reads(self, op: Any, block: Any) -> set[Any]:
-        """Return the values of a body that depend on elements of tensors."""
         inputs = len(block.arguments) - len(op.results)
         reads = {
             argument
@@ -485,7 +479,6 @@ def _always(loops: Sequence[int]) -> Any:
 
 
 def _generalized(op: Any) -> Any:
-    """Turn a named op into linalg.generic, whose body may be any."""
     maps = _maps(op)
     reduced = _reduced_loops(op)
     kinds = ["reduction" if d in reduced else "parallel" for d in range(maps[0].n_dims)]
@@ -608,7 +601,6 @@ def _flatten(op: Any) -> None:
 
 
 def _segmented(name: str, result: Any, *operands: list[Any]) -> Any:
-    """Return the result of an op whose operands come in segments."""
     segments = {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(o) for o in operands])}
     flat = [value for segment in operands for value in segment]
     return ir.Operation.create(name, [result], flat, segments).result

@@ -110,7 +110,6 @@ def measure(
 
 
 def _each_round(calls: int | None, seconds: Sequence[float]) -> int:
-    """Return the calls in each round."""
     if calls is None:
         fit = _SECONDS / max(statistics.median(seconds), 1e-9)
         calls = int(min(max(fit, _FEWEST), _MOST))
@@ -118,7 +117,6 @@ def _each_round(calls: int | None, seconds: Sequence[float]) -> int:
 
 
 def _middle(timed: Sequence[TimedCall]) -> list[TimedCall]:
-    """Return the half of the calls in the middle, by their seconds."""
     ordered = sorted(timed, key=lambda c: c.seconds)
     cut = len(ordered) // 4
     return ordered[cut : len(ordered) - cut]
@@ -141,7 +139,9 @@ def _rows(
     known = assigned(symbols, recorded(report_of(artifact)))
     means = np.mean([c.shares for c in kept], axis=0) if symbols else []
     every = np.transpose([c.shares for c in timed]) if symbols else []
-    groups, static = groups_of(artifact.decisions), _is_static(artifact)
+    groups = groups_of(artifact.decisions)
+    # Whether the recorded operations and bytes are those of every call.
+    static = all(a.static_shape is not None for a in artifact.signature.inputs)
     rows = []
     for symbol, k, mean, samples in zip(symbols, known, means, every, strict=True):
         spread = Spread.of(samples)
@@ -162,7 +162,6 @@ def _rows(
 def _described(
     symbol: str, seconds: float, known: KnownDispatch | None, groups: dict[str, KnownGroup]
 ) -> ProfileRow:
-    """Return a row without its measurements."""
     code = family_of(symbol)
     if known is None:
         return ProfileRow(symbol, seconds, 0.0, code=code)
@@ -181,11 +180,6 @@ def _described(
         flops=known.flops,
         traffic_bytes=known.traffic_bytes,
     )
-
-
-def _is_static(artifact: Artifact) -> bool:
-    """Return whether the recorded operations and bytes are those of every call."""
-    return all(isinstance(d, int) for a in artifact.signature.inputs for d in a.shape)
 
 
 def _roofline(known: KnownDispatch | None, seconds: float, model: CostModel) -> float | None:

@@ -102,7 +102,6 @@ class Profile:
         return views.table(self, _SHOWN)
 
     def _repr_html_(self) -> str:
-        """Return the HTML for notebooks."""
         return views.html(self)
 
     def trace(self, path: str | Path) -> None:

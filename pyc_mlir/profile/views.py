@@ -33,7 +33,13 @@ def table(profile: "Profile", most: int | None = None) -> str:
     """
     operations = profile.operations
     shown = operations if most is None else operations[:most]
-    cells = [_HEAD, *([_cut(cell) for cell in _cells(o)] for o in shown)]
+    cells = [
+        _HEAD,
+        *(
+            [c if len(c) <= _LONGEST else f"{c[: _LONGEST - 3]}..." for c in _cells(o)]
+            for o in shown
+        ),
+    ]
     if others := [row for o in operations[len(shown) :] for row in o.rows]:
         cells.append(_sum(others, f"{len(operations) - len(shown)} more operations", profile))
     columns = [c for c in zip(*cells, *_whole(profile), strict=True) if any(c[1:])]
@@ -64,7 +70,6 @@ def _cells(operation: Operation) -> tuple[str, ...]:
 
 
 def _whole(profile: "Profile") -> list[tuple[str, ...]]:
-    """Write what lies outside of dispatches, and the whole call."""
     outside = [row for row in profile.rows if not row.is_dispatch]
     return [
         _sum(outside, "outside of dispatches", profile),
@@ -79,15 +84,10 @@ def _sum(rows: Sequence[ProfileRow], what: str, profile: "Profile") -> tuple[str
 
 
 def _spread(row: ProfileRow) -> str:
-    """Write the 10th and 90th percentile of the calls, against the median."""
     median, low, high = row.median_seconds, row.p10_seconds, row.p90_seconds
     if not median or low is None or high is None:
         return ""
     return f"{low / median - 1:+.0%} {high / median - 1:+.0%}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def code_of(row: ProfileRow) -> str:

@@ -125,7 +125,6 @@ class ArenaPool:
                 self._freed.notify()
 
     def _made(self) -> Arena | None:
-        """Make one more arena; None if all are made."""
         with self._freed:
             if len(self._arenas) >= self._count:
                 return None

@@ -240,7 +240,6 @@ class Device:
 
 
 def _bytes_of(memory: rt.HalBuffer) -> np.ndarray:
-    """Return the bytes of a buffer of a CPU device, in place."""
     return memory.map().asarray([memory.byte_length()], np.dtype(np.uint8))
 
 

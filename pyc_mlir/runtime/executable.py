@@ -162,7 +162,6 @@ class Entry:
         return self._finish(inputs)
 
     def _finish(self, inputs: Any) -> list[Array]:
-        """Invoke with these arguments and wrap the results."""
         if self._device.forked:
             raise PycError(
                 ReasonCode.DEVICE_UNAVAILABLE,

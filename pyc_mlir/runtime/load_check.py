@@ -28,7 +28,12 @@ def load(artifact: Artifact, device: Device) -> Executable:
     machine lacks, and BAD_ARTIFACT for what IREE refuses.
     """
     manifest = artifact.manifest
-    _check_kind(manifest.device, device)
+    if manifest.device != device.runs:
+        raise PycError(
+            ReasonCode.DEVICE_UNAVAILABLE,
+            f"program: expected a device of kind `{manifest.device}`, got {device!r}; compile for a "
+            "target of that device, or pass another device",
+        )
     if device.is_cpu:
         _check_cpu(manifest.features)
     try:
@@ -48,15 +53,6 @@ def other_runtime(versions: Mapping[str, Any]) -> str:
     if made_for == here:
         return ""
     return f"compiled for {RUNTIME} {made_for[:_LONGEST_VERSION]}, this is {here}"
-
-
-def _check_kind(needed: str, device: Device) -> None:
-    if needed != device.runs:
-        raise PycError(
-            ReasonCode.DEVICE_UNAVAILABLE,
-            f"program: expected a device of kind `{needed}`, got {device!r}; compile for a "
-            "target of that device, or pass another device",
-        )
 
 
 def _check_cpu(features: Sequence[str]) -> None:

@@ -416,7 +416,6 @@ def planned_modes(
 
 
 def _require_arena(name: str, declared: int | None, arena: ArenaCall) -> None:
-    """Raise PycError (BAD_ARTIFACT) unless the arena has the declared size."""
     if declared != arena.facts.arena_bytes:
         raise PycError(
             ReasonCode.BAD_ARTIFACT,

@@ -211,7 +211,6 @@ class Program:
     def _answered(
         self, mode: PlannedMode, accepted: Accepted, arrays: Sequence[Array]
     ) -> tuple[Sequence[Any], PlannedMode]:
-        """Compute by the plan that serves; return the results and the plan."""
         if self._adaptive is not None:
             return self._adaptive.call(mode, accepted, arrays)
         plan, needs = accepted
@@ -395,7 +394,6 @@ class Program:
         return f"Program({inputs}) -> ({outputs}) on {self.device!r}"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for notebooks."""
         rows = {
             "inputs": few([f"{a.name}: {a}" for a in self.signature.inputs]),
             "outputs": few([f"{a.name}: {a}" for a in self.signature.outputs]),
@@ -493,5 +491,4 @@ def _unpickled(data: bytes) -> Program:
 
 
 def _stand_in(artifact: Artifact, device: Device) -> Run:
-    """Load the code of another artifact of the same program."""
     return Program(artifact.unbound, device)._serving.run

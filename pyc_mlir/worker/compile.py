@@ -177,11 +177,9 @@ class WorkerCompile:
 
     @property
     def _left(self) -> float | None:
-        """The seconds up to the end, 0 once it is reached; None without one."""
         return None if self._end is None else max(0.0, self._end - self.seconds)
 
     def _until_second(self) -> float:
-        """Return the seconds until the second worker is due."""
         assert self.limit is not None, "only a limit has stages"
         return max(0.0, self.limit * SECOND_AFTER - self.seconds)
 
@@ -277,7 +275,6 @@ def in_workers(
 
 
 def _through(cache: Cache, job: Job, work: WorkerCompile) -> Artifact:
-    """Return what the cache has, tried by a worker; else what the worker compiles."""
     # What a file holds is found out by the worker, which may crash and can be ended.
     made = compiled(
         cache, job, lambda _: work.compile(), lambda job, _: (job, work.part()), read=False
@@ -309,7 +306,6 @@ def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
 
 
 def _late(limit: float, seconds: float) -> PycError:
-    """Return the error for a program that is there, but too late."""
     return PycError(
         ReasonCode.COMPILE_TIMEOUT,
         f"contract clause `{CLAUSE}`: expected a program within {limit:g} s, got one after "
@@ -408,7 +404,6 @@ class WorkerAttempt:
         self._next()
 
     def _ended(self, kind: str, frame: Frame) -> None:
-        """Take the answer to the current request."""
         self._current = None
         if kind == REFUSED:
             self.error = error_of(frame)

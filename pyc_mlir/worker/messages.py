@@ -360,13 +360,11 @@ def write_reproducer(request: Frame, folder: Path) -> Path:
 
 
 def _file(request: Frame) -> Path | None:
-    """Return the file that a request names, if it does."""
     name = request.header["source"].get("path")
     return None if name is None else Path(request.header["folder"]) / name
 
 
 def _read(request: Frame) -> bytes:
-    """Return the program's bytes: of a file what it holds now, nothing if it cannot be read."""
     path = _file(request)
     if path is None:
         return bytes(request.blobs[0]) if request.blobs else b""

@@ -104,7 +104,6 @@ def _tried(
     into_buffers: bool,
     to_stream: ToStream[T],
 ) -> tuple[ArenaEntry, T] | _Refused:
-    """Make the entry; it stays if it needs no more than `main`."""
     before = len(session.diagnostics)
     try:
         left_out = _add(session, start, request, into_buffers)
@@ -212,7 +211,6 @@ def add_entry(module: Any, function: str, name: str, left_out: Collection[int] =
 
 
 def _obstacle(main: Any) -> str:
-    """Return why a second entry of `main` cannot be made, or nothing."""
     if len(main.regions[0].blocks) != 1:
         return "the function's control flow has several blocks"
     block = main.regions[0].blocks[0]
@@ -317,7 +315,6 @@ def _unbarred(tensor: Any) -> Any:
 
 
 def _in_block(op: Any, block: Any) -> Any:
-    """Return the op of `block` in which `op` stands."""
     while op.block != block:
         op = op.parent.operation
     return op
@@ -356,7 +353,6 @@ def _origin(tensor: Any) -> Any:
 
 
 def _shape(tensor: Any, dims: list[Any]) -> Shape:
-    """Return the dimensions of a result, as far as the arguments tell them before the call."""
     type_ = ir.RankedTensorType(tensor.type)
     unknown = iter(dims)
     found: list[int | list[int]] = []
@@ -376,7 +372,6 @@ def _shape(tensor: Any, dims: list[Any]) -> Shape:
 
 
 def _export(value: Any) -> Any | None:
-    """Return the op that hands a computed tensor out; None where an argument is handed back."""
     op = maker(value)
     return op if op is not None and op.name == "hal.tensor.export" else None
 
@@ -404,19 +399,16 @@ def assert_ranges(session: IreeSession, function: str, ranges: Ranges) -> None:
         block = found.regions[0].blocks[0]
         with ir.InsertionPoint.at_block_begin(block):
             for (argument, axis), (low, high) in ranges.items():
-                size = _dimension(block.arguments[argument], axis)
+                view = block.arguments[argument]
+                index = ir.IndexType.get()
+                attributes = {"index": ir.IntegerAttr.get(index, axis)}
+                size = ir.Operation.create(
+                    "hal.buffer_view.dim", results=[index], operands=[view], attributes=attributes
+                ).result
                 text = f"input{argument}: expected {low} to {high} in dimension {axis}"
                 _assert(_compared(_AT_LEAST, size, low), text)
                 _assert(_compared(_AT_MOST, size, high), text)
         found.verify()
-
-
-def _dimension(view: Any, axis: int) -> Any:
-    index = ir.IndexType.get()
-    attributes = {"index": ir.IntegerAttr.get(index, axis)}
-    return ir.Operation.create(
-        "hal.buffer_view.dim", results=[index], operands=[view], attributes=attributes
-    ).result
 
 
 def _compared(predicate: int, size: Any, end: int) -> Any:

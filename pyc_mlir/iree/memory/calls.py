@@ -188,7 +188,9 @@ def _read(function: Any, sized: Sized) -> CallAllocations:
     if ops is None or origins is None:
         return CallAllocations(None, None, buffers is not None)
     # A value that is returned in two shapes has one memory.
-    apart = dict.fromkeys((*_place(op.operands[0]), _exported_size(op)) for op in origins)
+    apart = dict.fromkeys(
+        (*_place(op.operands[0]), op.operands[len(op.operands) - 1]) for op in origins
+    )
     outputs = sum((sized(size) for *_, size in apart), ByteSize())
     live_sets = _live_sets(ops)
     if buffers is not None:
@@ -306,12 +308,7 @@ def _before(op: Any) -> set[Any]:
 
 
 def _allocation(value: Any) -> Any | None:
-    """Return the op whose memory a resource is or lies in, with only waiting in between."""
     return maker(_place(value)[0])
-
-
-def _exported_size(export: Any) -> Any:
-    return export.operands[len(export.operands) - 1]
 
 
 def _place(value: Any) -> tuple[Any, ...]:

@@ -214,7 +214,6 @@ def _layout(packs: Sequence[WatchedPack | None]) -> ArenaLayout | None:
 
 
 def _allocations(execute: Any) -> list[Any]:
-    """Return the ``stream.resource.alloca`` ops whose memory a region works in."""
     # Not the timepoints: a lone allocation's is an operand too.
     makers = (maker(v) for v in resources(execute.operands))
     return [op for op in makers if op is not None and op.name == _ALLOCATION]
@@ -235,7 +234,6 @@ def _packs(execute: Any) -> list[Any]:
 
 
 def _mark_arenas(executes: Sequence[Any]) -> None:
-    """Say on each allocation of packed transients whose arena it is, before packs are answered."""
     for number, execute in enumerate(executes):
         for allocation, _ in _arenas(execute):
             allocation.attributes[ARENA] = ir.IntegerAttr.get(ir.IndexType.get(), number)
