@@ -25,8 +25,7 @@ from pyc_mlir.artifact.verification import (
     Unchecked,
     Verification,
 )
-from pyc_mlir.cache.key import Identity, current_identity, make_key, program_part
-from pyc_mlir.cache.sources import Contents, Sources
+from pyc_mlir.cache.key import Contents, Identity, Sources, current_identity, make_key, program_part
 from pyc_mlir.cache.store import (
     NAMES,
     CacheStore,

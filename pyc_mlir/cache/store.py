@@ -4,7 +4,7 @@
                      artifact.vmfb  the program; pyc-run and IREE's tools run it as it is
                      checksums      bytes, SHA-256 and quick checksum of these two
                      side/          what was found out about the program later, each file sealed
-    v1/memo/                        what front ends need not find out again (`sources.py`)
+    v1/memo/                        what front ends need not find out again (`key.py`)
     v1/making/                      what is being written or removed
 
 An entry is made aside, written through to the disk and renamed into place, so that processes that

@@ -22,9 +22,10 @@ from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import CpuInfo, Target
-from pyc_mlir.profile.known import (
+from pyc_mlir.profile.dispatches import (
     KnownDispatch,
     KnownGroup,
+    ProfileRow,
     assigned,
     family_of,
     groups_behind,
@@ -33,7 +34,6 @@ from pyc_mlir.profile.known import (
     recorded,
     report_of,
 )
-from pyc_mlir.profile.operations import ProfileRow
 from pyc_mlir.profile.profile import Disturbance, Profile, with_rest
 
 ROUNDS = 3

@@ -20,7 +20,7 @@ from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile import views
-from pyc_mlir.profile.operations import Operation, ProfileRow, operations_of
+from pyc_mlir.profile.dispatches import Operation, ProfileRow, operations_of
 
 # Under which a trace holds the profile.
 KEY = "pyc"

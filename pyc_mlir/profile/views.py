@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
-from pyc_mlir.profile.known import IREE
-from pyc_mlir.profile.operations import Operation, ProfileRow, uncovered
+from pyc_mlir.profile.dispatches import IREE, Operation, ProfileRow, uncovered
 from pyc_mlir.util.html import Html, joined, tag
 from pyc_mlir.util.html import table as table_of
 from pyc_mlir.util.units import quantity

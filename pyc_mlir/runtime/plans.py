@@ -23,13 +23,12 @@ from pyc_mlir.artifact.manifest import ARENA, MAIN, EntryPoint, ShapeEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
-from pyc_mlir.runtime import load_check
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, require_unchanged, to_device
 from pyc_mlir.runtime.counts import Approximations, Faults, TakeCounts, result_type, takers
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
-from pyc_mlir.runtime.executable import Executable, ResultType
+from pyc_mlir.runtime.executable import Executable, ResultType, load_checked
 from pyc_mlir.runtime.outputs import matched
 from pyc_mlir.util.pages import LARGE_BYTES
 
@@ -262,7 +261,7 @@ class Serving:
         self.artifact, self.device = artifact, device
         signature, entries = artifact.signature, artifact.manifest.entries
         results = [ResultType(o.dtype, o.static_shape) for o in signature.outputs]
-        executable = load_check.load(artifact, device)
+        executable = load_checked(artifact, device)
         self.executable = executable
         self.log = RunLog()
         self.faults = Faults(self.log, executable.memory) if contract.detect_faults else None

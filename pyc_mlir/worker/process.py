@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from pyc_mlir.util.children import Child, python_command
 from pyc_mlir.util.env_overrides import env_overrides
-from pyc_mlir.worker.protocol import Channel
+from pyc_mlir.worker.messages import Channel
 
 BOOT = "from pyc_mlir.worker.serve import main; main(int(sys.argv[1]))"
 MOST_IDLE = 2

@@ -19,7 +19,7 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout, TaskRun
 from pyc_mlir.profile.build import placed, predict
-from pyc_mlir.profile.known import (
+from pyc_mlir.profile.dispatches import (
     SELECT,
     KnownDispatch,
     assigned,

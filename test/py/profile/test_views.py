@@ -10,7 +10,7 @@ from profiled import made_by_hand
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
-from pyc_mlir.profile.operations import uncovered
+from pyc_mlir.profile.dispatches import uncovered
 from pyc_mlir.profile.profile import KEY, Disturbance, Profile
 from pyc_mlir.profile.views import table
 

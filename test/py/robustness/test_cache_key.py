@@ -15,8 +15,7 @@ from onnx_models import info, model
 from pyc_mlir import Tensor
 from pyc_mlir.artifact.verification import CacheEvent
 from pyc_mlir.cache import key as identities
-from pyc_mlir.cache.key import Identity, current_identity, make_key, module_digests
-from pyc_mlir.cache.sources import Sources
+from pyc_mlir.cache.key import Identity, Sources, current_identity, make_key, module_digests
 from pyc_mlir.cache.store import CacheStore, Unkeyed, differences, nearest, parse_key, sha256
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import ReasonCode
@@ -335,7 +334,7 @@ class TestSources:
 
     def test_a_known_file_is_not_read_again(self, tmp_path, model, monkeypatch):
         first = self.sources(tmp_path).contents(Source.of(model))
-        monkeypatch.setattr("pyc_mlir.cache.sources.file_digest", None)
+        monkeypatch.setattr("pyc_mlir.cache.key.file_digest", None)
         assert self.sources(tmp_path).contents(Source.of(str(model))) == first
 
     def test_a_changed_file_is(self, tmp_path, model):
@@ -387,7 +386,7 @@ class TestSources:
         assert self.sources(tmp_path).contents(Source.of(path), read=False) is None
         read = self.sources(tmp_path).contents(Source.of(path))
         for name in ("_external_names", "file_digest"):
-            monkeypatch.setattr(f"pyc_mlir.cache.sources.{name}", None)
+            monkeypatch.setattr(f"pyc_mlir.cache.key.{name}", None)
         assert self.sources(tmp_path).contents(Source.of(path), read=False) == read is not None
 
     def test_memos_that_cannot_be_written_are_told(self, tmp_path, model):
