@@ -46,6 +46,7 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp
 
 APPROXIMATE, EXACT = "pyc-approximate", "exact"
+_CHECKED = "a check of each tile"
 # What is allowed at least, over what the sample needs: less would compute many tiles again.
 _MARGIN = 1.2
 # What is allowed at most, over the same: more would let errors pass that no sample has.
@@ -113,16 +114,14 @@ def approximate(
         legal = {way: allowed, **errors.more_exact(number, way)}
         chosen = context.choices.choose(
             layer.site,
-            [_alternative(layer, name) for name in legal],
+            [
+                Alternative(name, layer.costs[name], "f32" if name == EXACT else _CHECKED)
+                for name in legal
+            ],
             _evidence(layer, errors, number, legal, limit),
         ).name
         if chosen != EXACT:
             Approximation(chosen, legal[chosen]).mark(layer.op)
-
-
-def _alternative(layer: _Layer, way: str) -> Alternative:
-    exact = way == EXACT
-    return Alternative(way, layer.costs[way], "f32" if exact else "a check of each tile")
 
 
 def _evidence(
@@ -246,7 +245,8 @@ class _Errors:
         return {w: self._allowed(number, w) for w in ways[ways.index(way) + 1 :]}
 
     def _allowed(self, number: int, way: str) -> float:
-        return 0.0 if way == EXACT else _at_least(_MARGIN * self.needs[number][way])
+        needed = 0.0 if way == EXACT else _MARGIN * self.needs[number][way]
+        return 0.0 if way == EXACT else next((s for s in _SHARES if s >= needed), _MOST)
 
     def _ladder(self) -> Iterator[_Plan]:
         """Yield plans, each with one layer more exact than in the one before.
@@ -282,10 +282,6 @@ class _Errors:
         if _undecided(results) > self.undecided:
             return math.inf
         return max((_share(result) for result in results), default=0.0)
-
-
-def _at_least(share: float) -> float:
-    return next((s for s in _SHARES if s >= share), _MOST)
 
 
 def _at_most(share: float) -> float:

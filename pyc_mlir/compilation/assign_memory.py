@@ -69,17 +69,6 @@ from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
-# Compile with PyC's memory plan in place of IREE's, wherever it is proven smaller.
-#
-# Each execution region of a module becomes a planning problem, each mode of the planner that the
-# policy asks for gives a plan, and the plans are carried out on the IR (`versions.py`). IREE's own
-# version is the reference: a plan that does not come out smaller, or whose sizes are unknown and
-# cannot be compared, is not offered. Where none of the modes is smaller, IREE's own order with our
-# reuse and packing may be. One decision a region says what was chosen, with all sizes.
-#
-# A budget is a matter of legality: only plans that keep it are offered, and where none of them
-# does, one is searched for that does at the least predicted seconds, or the compile is refused.
-
 SITE = "plan-memory"
 IREE_ORDER, WITHIN_BUDGET = "iree-order", "within-budget"
 # Programs of so many dispatches a region get their frontier drawn: it costs about a second there.

@@ -157,7 +157,10 @@ class _Compile:
                 return made
             elif not any(f.way == way.name and f.is_over for f in self.failures):
                 break
-        raise self._refusal()
+        # The smallest need of all, where the last way has code that does not keep the budget; else
+        # the first failure of that way.
+        last = [f for f in self.failures if f.way == self.failures[-1].way]
+        raise self._smallest() if any(f.is_over for f in last) else last[0].error
 
     def _made(self, way: Way, behind: Sequence[Way]) -> Artifact | None:
         before, options = list(self.failures), way.options
@@ -217,15 +220,6 @@ class _Compile:
     def _smallest(self) -> BudgetNotKept:
         errors = [f.error for f in self.failures if isinstance(f.error, BudgetNotKept)]
         return reduce(BudgetNotKept.or_better, errors)
-
-    def _refusal(self) -> PycError:
-        """Return the error that a compile ends with when every try failed.
-
-        BudgetNotKept, with the smallest need of all, where the last way has code that does not keep
-        the budget; otherwise the first failure of that way.
-        """
-        last = [f for f in self.failures if f.way == self.failures[-1].way]
-        return self._smallest() if any(f.is_over for f in last) else last[0].error
 
 
 def _left_for(failure: Failure) -> Reason:

@@ -40,6 +40,7 @@ from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
 from pyc_mlir.pipelines.choices.wisdom import CALIBRATION_SITE
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import require_fit
 from pyc_mlir.runtime.program import Program, serving
 
 # Find the decisions that make a program wrong: its choices against the plainest ones.
@@ -393,7 +394,7 @@ def _device_for(artifact: Artifact) -> Device | None:
     kind = artifact.manifest.device
     try:
         device = Device("local-sync") if kind == "local" else Device.default_for(kind)
-        Program(artifact.unbound, device)
+        require_fit(artifact.manifest, device)
     except PycError as error:
         if error.code is ReasonCode.DEVICE_UNAVAILABLE:
             return None

@@ -269,7 +269,12 @@ def _lower_pyc(module: ir.Module, job: Job, choices: Choices, expect: bool) -> L
         constant_work=constant_work(module),
         faults=_covered(coverage(module, CHECKED.values()), options),
         approximate=coverage(module, APPROXIMATED.values()),
-        text=_readable(module),
+        # In search of aliases, MLIR would print all constants once before the text.
+        text=module.operation.get_asm(
+            large_elements_limit=_READABLE_ELEMENTS,
+            large_resource_limit=_READABLE_ELEMENTS,
+            use_local_scope=True,
+        ),
         imported=imported,
     )
     signature = given.refined(signature_of(function))
@@ -294,15 +299,6 @@ def _lower_pyc(module: ir.Module, job: Job, choices: Choices, expect: bool) -> L
     _drop_argument_attributes(module)
     made = replace(made, code=bytecode(module), decisions=context.choices.log)
     return made.with_facts(larger_bytes=converted[LARGER])
-
-
-def _readable(module: ir.Module) -> str:
-    # In search of aliases, MLIR would print all constants once before the text.
-    return module.operation.get_asm(
-        large_elements_limit=_READABLE_ELEMENTS,
-        large_resource_limit=_READABLE_ELEMENTS,
-        use_local_scope=True,
-    )
 
 
 def _locations(function: ir.Operation) -> dict[str, str]:

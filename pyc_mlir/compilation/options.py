@@ -346,10 +346,6 @@ PLANS = "plan-memory"
 _PATH = re.compile(r"[/\\]")
 
 
-def _without_path(flag: str) -> str:
-    return flag.partition("=")[0] if _PATH.search(flag) else flag
-
-
 @dataclass(frozen=True)
 class Options(ReplayOptions):
     """The options of a compile: `CompileOptions` with names and files resolved."""
@@ -394,7 +390,9 @@ class Options(ReplayOptions):
         return replace(
             recorded,
             passes="" if self.passes == HIGH_LEVEL else self.passes,
-            iree_flags=tuple(map(_without_path, self.iree_flags)),
+            iree_flags=tuple(
+                flag.partition("=")[0] if _PATH.search(flag) else flag for flag in self.iree_flags
+            ),
             ranges=dict(sorted(self.ranges.items())),
         )
 
@@ -407,7 +405,13 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
     determinism beside a policy that prepares compiles, an IREE flag that names a file, or a
     variable that has other code take part; UNSUPPORTED_CLAUSE for strict determinism off CPUs.
     """
-    _check_flags(options.iree_flags)
+    for flag in options.iree_flags:
+        if str(flag).lstrip("-").startswith(_CPU_FLAGS):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"iree_flags: expected none that names a CPU, got {flag!r}; a program is refused "
+                "where a feature of its target is lacking, so name the CPU by `target`",
+            )
     _check_modes(options)
     if options.kernels not in (ALL_KERNELS, NO_KERNELS):
         _require_families(families_of(options.kernels))
@@ -527,7 +531,10 @@ def resolve(
     if recipe is not None:
         options = with_recipe(options, recipe)
     if recorded is not None:
-        options = _as_recorded(options, recorded)
+        known = {f.name: getattr(recorded, f.name) for f in fields(ReplayOptions)}
+        known["passes"] = recorded.passes or HIGH_LEVEL
+        known["iree_flags"] = options.iree_flags or recorded.iree_flags
+        options = replace(options, **known)
     return checked_options(options, environment)
 
 
@@ -575,13 +582,6 @@ def _resolved_target(given: CompileOptions) -> tuple[Target, Calibration | None]
     return (target if calibration is None else target.calibrated(calibration)), calibration
 
 
-def _as_recorded(options: Options, recorded: ReplayOptions) -> Options:
-    known = {f.name: getattr(recorded, f.name) for f in fields(ReplayOptions)}
-    known["passes"] = recorded.passes or HIGH_LEVEL
-    known["iree_flags"] = options.iree_flags or recorded.iree_flags
-    return replace(options, **known)
-
-
 P = ParamSpec("P")
 
 
@@ -614,16 +614,6 @@ def _check_modes(options: Options) -> None:
             f"contract clause `memory_budget_bytes`: expected a planner mode of {sorted(MODES)}, "
             f"got {UNPLANNED!r}, which plans nothing",
         )
-
-
-def _check_flags(iree_flags: Sequence[str]) -> None:
-    for flag in iree_flags:
-        if str(flag).lstrip("-").startswith(_CPU_FLAGS):
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"iree_flags: expected none that names a CPU, got {flag!r}; a program is refused "
-                "where a feature of its target is lacking, so name the CPU by `target`",
-            )
 
 
 def families_of(kernels: str) -> tuple[str, ...]:

@@ -307,7 +307,11 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
     unchecked, why = Unchecked.OVER_BUDGET, ""
     try:
         _require_affordable(block, ReferenceBudget(work, MOST_BYTES))
-        for sample in samples_of(oracle, signature, _seeds(block)):
+        ops = (definition_of(op.operation) for op in block.operations)
+        finite = any(op.has(Trait.FINITE_OPERANDS) for op in ops if op is not None)
+        # The last one has edge values that stay the same when compiled.
+        seeds = (0, 1, FINITE_EDGES if finite else EDGES)
+        for sample in samples_of(oracle, signature, seeds):
             found.append(sample)
             if budget.spent + budget.spent // len(found) > comfortable:
                 break
@@ -321,13 +325,6 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
     if not found:
         return Expectation(work=budget.spent, unchecked=unchecked, why=why[:_WHY_CHARACTERS])
     return Expectation(Samples(tuple(found)), oracle.name, budget.spent)
-
-
-def _seeds(block: ir.Block) -> tuple[int, ...]:
-    """Return the seeds of samples; the last has edge values that stay the same when compiled."""
-    found = (definition_of(op.operation) for op in block.operations)
-    finite = any(op.has(Trait.FINITE_OPERANDS) for op in found if op is not None)
-    return (0, 1, FINITE_EDGES if finite else EDGES)
 
 
 def _require_affordable(block: ir.Block, budget: ReferenceBudget) -> None:
@@ -475,7 +472,11 @@ def _judged(
     except Exception as error:  # noqa: BLE001  (the user's own code; the reason is reported)
         message = f"{type(error).__name__}: {error}"[:_MESSAGE_CHARACTERS]
         return _Found(reason=f"numpy does not run it ({' '.join(message.split())})")
-    if not _same(got, again):
+    same = len(got) == len(again) and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for a, b in zip(got, again, strict=True)
+    )
+    if not same:
         return _Found(reason="not compared, since it answers equal inputs differently")
     return _Found(wrong)
 
@@ -519,13 +520,6 @@ def _difference(
         with np.errstate(all="ignore"):
             fitted.append(array.astype(dtype) if widened else array)
     return compare(fitted, expected).wrong
-
-
-def _same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    pairs = zip(one, other, strict=False)
-    return len(one) == len(other) and all(
-        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs
-    )
 
 
 def _mismatch(sample: Sample, wrong: str) -> PycError:

@@ -87,16 +87,16 @@ def unspecialized(lowered: Lowered, general: Lowered, why: str) -> Lowered:
 def plan_job(job: Job, plan: ShapePlan) -> Job:
     """Return the job of one plan: its sizes settled, its ranges in place of the program's."""
     ranges = {n: e for n, e in job.options.ranges.items() if n not in plan.exact}
-    options = replace(job.options, ranges={**ranges, **plan.open}, plans="", demand=Demand())
-    return replace(_of_all(job.under(options)), settled=plan.exact)
-
-
-def _of_all(job: Job) -> Job:
-    """Return the job with its recipe for any graph: that of a plan is another one."""
     recipe = job.options.recipe
-    if recipe is None:
-        return job
-    return job.under(replace(job.options, recipe=replace(recipe, graph_id="")))
+    options = replace(
+        job.options,
+        ranges={**ranges, **plan.open},
+        plans="",
+        demand=Demand(),
+        # It is for any graph: that of a plan is another one.
+        recipe=None if recipe is None else replace(recipe, graph_id=""),
+    )
+    return replace(job, options=options, settled=plan.exact)
 
 
 def _require_within(plan: ShapePlan, lowered: Lowered) -> None:

@@ -266,7 +266,11 @@ def held(value: Any, before: Any) -> Any:
 
 def dynamic_sizes(value: Any) -> list[Any]:
     """Return the dynamic sizes of a tensor in order, at the current insertion point."""
-    return [_size(value, axis) for axis, s in enumerate(_shape(value)) if s is None]
+    places = (index_constant(axis) for axis, s in enumerate(_shape(value)) if s is None)
+    return [
+        ir.Operation.create("tensor.dim", results=[place.type], operands=[value, place]).result
+        for place in places
+    ]
 
 
 def _store_sources(op: Any) -> int:
@@ -318,11 +322,6 @@ def _is_view_of_part(value: Any) -> bool:
             return True
         owner = owner.operation.operands[0].owner
     return False
-
-
-def _size(value: Any, axis: int) -> Any:
-    place = index_constant(axis)
-    return ir.Operation.create("tensor.dim", results=[place.type], operands=[value, place]).result
 
 
 def _through_view(op: Any, placements: dict[Any, Placements]) -> Placements:
@@ -496,12 +495,9 @@ _MADE_INSIDE = frozenset({"linalg.fill", "tensor.empty"})
 
 def widest(module: Any, dispatches: str) -> int:
     """Return the most tensors that one of the ops called `dispatches` reads and writes."""
-    return max((_bindings(op) for op in find(module, dispatches)), default=0)
-
-
-def _bindings(op: Any) -> int:
-    tensors = [v for v in (*op.operands, *op.results) if isinstance(v.type, ir.RankedTensorType)]
-    return len(set(tensors))
+    values = ({*op.operands, *op.results} for op in find(module, dispatches))
+    tensors = (sum(isinstance(v.type, ir.RankedTensorType) for v in of) for of in values)
+    return max(tensors, default=0)
 
 
 @_each_block

@@ -263,7 +263,8 @@ def name_sources(module: Any) -> int:
     """Write the locations; how many dispatches there are. `module` is the root operation."""
     found = find(module, WORKGROUPS)
     for dispatch in found:
-        ids = dict.fromkeys((*source_ids(dispatch), *_inside(dispatch)))
+        inside = (name for op in _computing(dispatch, in_body=False) for name in source_ids(op))
+        ids = dict.fromkeys((*source_ids(dispatch), *inside))
         if len(ids) > 1:
             named = [_id_location(name, dispatch.context) for name in ids]
             dispatch.location = ir.Location.fused(named, context=dispatch.context)
@@ -274,11 +275,6 @@ def _id_location(name: str, context: Any) -> Any:
     """Make a location as `mark_locations` does, so that IREE's diagnostics print the id."""
     place = place_of(name)
     return ir.Location.name(place, ir.Location.file(place, 1, 1, context), context)
-
-
-def _inside(dispatch: Any) -> Iterator[str]:
-    for op in _computing(dispatch, in_body=False):
-        yield from source_ids(op)
 
 
 def _computing(parent: Any, in_body: bool) -> Iterator[Any]:

@@ -55,13 +55,10 @@ def read_entry(code: bytes, where: str = "module", function: str = "") -> Foreig
         taken, _, given = function_type.partition("->")
         signature = Signature(_arguments(taken, "arg"), _arguments(given, "result"))
         work, made = constant_work(session.module), session.bytecode() if function else code
-        return ForeignEntry(name, signature, _ops(entry), work, made)
-
-
-def _ops(entry: Any) -> int:
-    """Count the ops of the body's blocks, without terminators, constants, and nested ops."""
-    bodies = [[op.operation.name for op in block][:-1] for block in entry.regions[0].blocks]
-    return sum(not name.endswith(".constant") for names in bodies for name in names)
+        # Without terminators, constants, and nested ops.
+        bodies = [[op.operation.name for op in block][:-1] for block in entry.regions[0].blocks]
+        ops = sum(not name.endswith(".constant") for names in bodies for name in names)
+        return ForeignEntry(name, signature, ops, work, made)
 
 
 def _arguments(text: str, prefix: str) -> tuple[SignatureEntry, ...]:

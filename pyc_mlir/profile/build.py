@@ -71,7 +71,10 @@ def measure(
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"profile: expected one call or more, got {calls!r}"
         )
-    each = _each_round(calls, [call.own() for _ in range(ROUNDS)])
+    seconds = statistics.median([call.own() for _ in range(ROUNDS)])
+    if calls is None:
+        calls = int(min(max(_SECONDS / max(seconds, 1e-9), _FEWEST), _MOST))
+    each = -(-calls // ROUNDS)
     timed: list[TimedCall] = []
     plain: list[TimedCall] = []
     own: list[float] = []
@@ -80,8 +83,14 @@ def measure(
         for made, profiling in ((plain, False), (timed, True)):
             here = replace(how, calls=each, profiling=profiling)
             made += time_calls(artifact.vmfb, call.function, call.inputs, here, call.storage)
-    _require_equal(timed)
-    kept = _middle(timed)
+    if len({tuple(s.symbol for s in one.spans) for one in timed}) > 1:
+        raise PycError(
+            ReasonCode.RUNTIME_FAILED,
+            "profile: expected the same dispatches in each call, got others; profile a program "
+            "whose dispatches do not depend on data",
+        )
+    cut = len(timed) // 4
+    kept = sorted(timed, key=lambda c: c.seconds)[cut : len(timed) - cut]
     rows = _rows(artifact, kept, timed, model)
     seconds = statistics.fmean(c.seconds for c in kept)
     threads = (
@@ -107,29 +116,6 @@ def measure(
         entry=call.function,
         spans=kept[len(kept) // 2].spans,
     )
-
-
-def _each_round(calls: int | None, seconds: Sequence[float]) -> int:
-    if calls is None:
-        fit = _SECONDS / max(statistics.median(seconds), 1e-9)
-        calls = int(min(max(fit, _FEWEST), _MOST))
-    return -(-calls // ROUNDS)
-
-
-def _middle(timed: Sequence[TimedCall]) -> list[TimedCall]:
-    ordered = sorted(timed, key=lambda c: c.seconds)
-    cut = len(ordered) // 4
-    return ordered[cut : len(ordered) - cut]
-
-
-def _require_equal(timed: Sequence[TimedCall]) -> None:
-    """Raise PycError (RUNTIME_FAILED) unless each round saw the same dispatches."""
-    if len({tuple(s.symbol for s in call.spans) for call in timed}) > 1:
-        raise PycError(
-            ReasonCode.RUNTIME_FAILED,
-            "profile: expected the same dispatches in each call, got others; profile a program "
-            "whose dispatches do not depend on data",
-        )
 
 
 def _rows(

@@ -14,7 +14,7 @@ from math import fsum
 from pathlib import PurePath
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.memory import MemoryReport, TaskReport, from_bytes
+from pyc_mlir.artifact.memory import MemoryReport, from_bytes
 from pyc_mlir.dialects.names import kernel_family, op_name
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.evidence import Computes
@@ -75,11 +75,11 @@ def report_of(artifact: Artifact) -> MemoryReport:
 
 def recorded(report: MemoryReport) -> list[KnownDispatch]:
     """Return the dispatches and commands of a call, in the order of the plans that run."""
-    return [_known(task) for region in report.regions for task in region.in_order]
-
-
-def _known(task: TaskReport) -> KnownDispatch:
-    return KnownDispatch(task.name, task.seconds, task.flops, task.traffic_bytes, task.sources)
+    return [
+        KnownDispatch(task.name, task.seconds, task.flops, task.traffic_bytes, task.sources)
+        for region in report.regions
+        for task in region.in_order
+    ]
 
 
 def assigned(symbols: Sequence[str], known: Sequence[KnownDispatch]) -> list[KnownDispatch | None]:

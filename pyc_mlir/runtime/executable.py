@@ -18,7 +18,7 @@ import numpy as np
 from iree import runtime as rt
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.manifest import require_declared
+from pyc_mlir.artifact.manifest import Manifest, require_declared
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
@@ -239,7 +239,19 @@ def load_checked(artifact: Artifact, device: Device) -> Executable:
     Raises PycError: DEVICE_UNAVAILABLE when it needs another device, or CPU features that this
     machine lacks, and BAD_ARTIFACT for what IREE refuses.
     """
-    manifest = artifact.manifest
+    require_fit(artifact.manifest, device)
+    try:
+        return Executable(artifact.vmfb, device)
+    except PycError as error:
+        other = other_runtime(artifact.manifest.versions)
+        if not other:
+            raise
+        message = f"{error.message}; it was {other}: compile it again, or install that one"
+        raise PycError(error.code, message) from None
+
+
+def require_fit(manifest: Manifest, device: Device) -> None:
+    """Raise PycError (DEVICE_UNAVAILABLE) unless a device can run the program of a manifest."""
     if manifest.device != device.runs:
         raise PycError(
             ReasonCode.DEVICE_UNAVAILABLE,
@@ -248,14 +260,6 @@ def load_checked(artifact: Artifact, device: Device) -> Executable:
         )
     if device.is_cpu:
         _check_cpu(manifest.features)
-    try:
-        return Executable(artifact.vmfb, device)
-    except PycError as error:
-        other = other_runtime(manifest.versions)
-        if not other:
-            raise
-        message = f"{error.message}; it was {other}: compile it again, or install that one"
-        raise PycError(error.code, message) from None
 
 
 def other_runtime(versions: Mapping[str, Any]) -> str:

@@ -167,7 +167,9 @@ class WorkerCompile:
         while not self._first.done and not over:
             # Once more at the end, for what came while a policy of this process was asked.
             over = self._left == 0
-            begins = self._until_second() if stages and self._second is None else None
+            begins = None
+            if stages and self._second is None and self.limit is not None:
+                begins = max(0.0, self.limit * SECOND_AFTER - self.seconds)
             if begins == 0 and not over:
                 self._begin_second(stages)
             both = (self._first, self._second)
@@ -178,10 +180,6 @@ class WorkerCompile:
     @property
     def _left(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - self.seconds)
-
-    def _until_second(self) -> float:
-        assert self.limit is not None, "only a limit has stages"
-        return max(0.0, self.limit * SECOND_AFTER - self.seconds)
 
     def _begin_second(self, stages: Sequence[str]) -> None:
         policy, clock = self._options.policy, self._clock

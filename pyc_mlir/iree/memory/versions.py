@@ -30,7 +30,6 @@ from pyc_mlir.pipelines.memory.stream_alias import Bodies, donations
 from pyc_mlir.pipelines.memory.stream_apply import (
     Packer,
     Shared,
-    WatchedPack,
     apply_plan,
     replace_packs,
     shared_bindings,
@@ -172,7 +171,9 @@ def carry_out(
         session.run_passes(LAY_OUT)
         sized = partial(size_of, ranges=ranges)
         regions = tuple(_allocated(e, sized) for e in find(module, _CMD_EXECUTE))
-        layouts = tuple(_layout(packs) for packs in watched)
+        # Of regions that pack once, which is all that IREE's scheduling makes.
+        once = (packs[0] if len(packs) == 1 else None for packs in watched)
+        layouts = tuple(None if pack is None else pack.layout() for pack in once)
         arenas, calls = _read_arenas(module, len(regions), sized)
     return Version(module, regions, layouts, held_bytes(module), arenas, calls)
 
@@ -206,11 +207,6 @@ def regions_of(
     bodies = Bodies.of(module, target.in_place)
     costs = DispatchCosts(module, target)
     return read_regions(module, costs, bodies, target.alignment, ranges, every=every)
-
-
-def _layout(packs: Sequence[WatchedPack | None]) -> ArenaLayout | None:
-    """Return the layout of a region that packs once, which is all that IREE's scheduling makes."""
-    return packs[0].layout() if len(packs) == 1 and packs[0] is not None else None
 
 
 def _allocations(execute: Any) -> list[Any]:
