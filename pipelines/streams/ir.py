@@ -54,6 +54,12 @@ def operations(block: Any) -> list[Any]:
     return [op.operation for op in block.operations]
 
 
+def functions_of(module: Any) -> dict[str, Any]:
+    """Return the functions of a module that have a body, by name."""
+    found = [f for f in find(module, "util.func") if len(f.regions[0].blocks)]
+    return {ir.StringAttr(f.attributes["sym_name"]).value: f for f in found}
+
+
 def maker(value: Any) -> Any | None:
     """Return the op that makes `value`; None for a block's argument."""
     owner = value.owner

@@ -193,7 +193,7 @@ def assign_memory(
         planning.answers.log,
         planning.report(),
         planning.added_seconds,
-        {name: reference.needed(name) for name in reference.calls},
+        reference.allocations.needed(reference.arenas),
     )
 
 
@@ -313,13 +313,13 @@ class _Planning:
         if self.request.budget is None or not over:
             return
         # Entries that take their scratch from the caller can be left out.
-        without = [name for name in over if not version.calls[name].handed]
+        without = [name for name in over if not version.allocations.calls[name].handed]
         name = max(without or over, key=lambda name: over[name].needed)
-        outputs = version.calls[name].outputs
+        outputs = version.allocations.calls[name].outputs
         known = 0 if outputs is None else outputs.largest or 0
         first = sum(self.preferred.values()) if seconds is None else seconds
         need = SmallestProgram(
-            version.constants or 0, known, over[name].needed, first, first + added
+            version.allocations.constants or 0, known, over[name].needed, first, first + added
         )
         raise BudgetNotKept(self.request.budget, need, proven=proven, optional=not without)
 

@@ -265,9 +265,10 @@ class IreeSession:
                 ReasonCode.TARGET_COMPILE_FAILED, f"phases {start}..{to}", "to compile"
             )
 
-    def run_passes(self, pipeline: str) -> None:
+    def run_passes(self, pipeline: str, module: Any = None) -> None:
         """Run passes on the module: ``pass-a,func.func(pass-b)``, without the module around it.
 
+        module: is put in use before, if one is given.
         Raises PycError (INVALID_PIPELINE) for a wrapped pipeline, CompileError (PASS_FAILED).
         """
         if pipeline.lstrip().startswith("builtin.module"):
@@ -276,6 +277,8 @@ class IreeSession:
                 "IREE pipeline: expected passes without `builtin.module(...)` around them "
                 f"(IREE would run none), got {pipeline!r}",
             )
+        if module is not None:
+            self.use(module)
         if not self._invocation.execute_text_pass_pipeline(pipeline):
             raise self._failure(ReasonCode.PASS_FAILED, f"passes {pipeline}", "to run")
 

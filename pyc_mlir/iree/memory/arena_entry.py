@@ -36,15 +36,15 @@ from pyc_mlir.iree.memory.calls import (
     BUFFERS,
     ArenaEntry,
     EntryRequest,
-    buffers_of,
     entry_of,
-    functions_of,
+    handed_buffers,
 )
 from pyc_mlir.iree.memory.versions import to_async
 from pyc_mlir.iree.rewrites import ARGUMENT, BARRIER
 from pyc_mlir.pipelines.streams.ir import (
     constant_of,
     find,
+    functions_of,
     index_constant,
     ir,
     maker,
@@ -163,10 +163,10 @@ def copied_outputs(module: Any, second_entries: Mapping[str, str]) -> dict[str, 
     Read after `to_async`, by function. A copy of what is there before the call (an input, say)
     costs no memory.
     """
-    functions, found = functions_of(module), dict[str, set[int]]()
+    entries, found = handed_buffers(module), dict[str, set[int]]()
     for function, name in second_entries.items():
-        buffers, found[function] = buffers_of(functions[name]) or {}, set()
-        for op in find(functions[name], _UPDATE):
+        (second, buffers), found[function] = entries[name], set()
+        for op in find(second, _UPDATE):
             target, size, begin, end, source = (op.operands[i] for i in range(5))
             ends = end == size or constant_of(end) == constant_of(size)
             origin = maker(storage_of(source))

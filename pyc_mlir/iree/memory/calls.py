@@ -7,7 +7,7 @@ wait for it, and those that the host makes after having waited for it. Never too
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,15 @@ from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
-from pyc_mlir.pipelines.streams.ir import constant_of, find, ir, maker, number_of, operations
+from pyc_mlir.pipelines.streams.ir import (
+    constant_of,
+    find,
+    functions_of,
+    ir,
+    maker,
+    number_of,
+    operations,
+)
 from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, rounded_size_of, size_of
 
 _ALLOCATIONS = ("stream.resource.alloca", "stream.resource.alloc")
@@ -142,15 +150,37 @@ class FunctionBytes:
         return any(n is not None and theirs is not None and n.at_most(theirs) for n in found)
 
 
-def functions_of(module: Any) -> dict[str, Any]:
-    """Return the functions of a module that have a body, by name."""
-    found = [f for f in find(module, "util.func") if len(f.regions[0].blocks)]
-    return {ir.StringAttr(f.attributes["sym_name"]).value: f for f in found}
+@dataclass(frozen=True)
+class Allocations:
+    """The allocations of a module whose regions' arenas are marked with ARENA.
 
+    constants: bytes that it holds from its start to its end; None where not known. calls: by
+    function, what a call of it allocates.
+    """
 
-def calls_of(module: Any, sized: Sized = size_of) -> dict[str, CallAllocations]:
-    """Return what a call of each function allocates; arenas are marked with ARENA."""
-    return {name: _read(function, sized) for name, function in functions_of(module).items()}
+    constants: int | None
+    calls: Mapping[str, CallAllocations]
+
+    @staticmethod
+    def of(module: Any, sized: Sized) -> "Allocations":
+        """Read them."""
+        calls = {name: _read(function, sized) for name, function in functions_of(module).items()}
+        return Allocations(held_bytes(module), calls)
+
+    def needed(self, arenas: Sequence[ByteSize]) -> dict[str, CallBytes | None]:
+        """Return what a call of each function allocates; None where control flow decides.
+
+        arenas: the bytes of each region's.
+        """
+        return {
+            name: None
+            if call.moments is None
+            else CallBytes.of(
+                sum((arenas[region] for region in m.arenas), m.fixed + m.results)
+                for m in call.moments
+            )
+            for name, call in self.calls.items()
+        }
 
 
 def bytes_of(module: Any, ranges: Ranges) -> dict[str, FunctionBytes]:
@@ -229,6 +259,13 @@ def _outputs(function: Any, buffers: Mapping[Any, int]) -> dict[Any, Any] | None
         for op, origin in origins.items()
         if origin is not None and (origin.name in _ALLOCATIONS or origin in buffers)
     }
+
+
+def handed_buffers(module: Any) -> dict[str, tuple[Any, dict[Any, int]]]:
+    """Return the functions whose caller hands in memory, by name, each with `buffers_of` it."""
+    functions = functions_of(module).items()
+    found = {name: (function, buffers_of(function)) for name, function in functions}
+    return {name: (f, buffers) for name, (f, buffers) in found.items() if buffers is not None}
 
 
 def buffers_of(function: Any) -> dict[Any, int] | None:
@@ -477,7 +514,8 @@ def accounts_of(
         such as tables and what IREE computes of constants, it would hold too.
     reference: what a call of `main` allocates by IREE's plan.
     """
-    account = Account.of(signature, entry.constants_bytes)
+    inputs, results = signature.largest_bytes
+    account = Account(entry.constants_bytes, inputs, None, results, None)
     by_arena = device == "local" or contract.memory_budget_bytes is not None
     in_arena = entry.second is not None and by_arena
     called = entry.second if in_arena else entry.main

@@ -14,15 +14,7 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import IreeSession
-from pyc_mlir.iree.memory.calls import (
-    ARENA,
-    CallAllocations,
-    CallBytes,
-    Sized,
-    buffers_of,
-    calls_of,
-    held_bytes,
-)
+from pyc_mlir.iree.memory.calls import ARENA, Allocations, Sized, handed_buffers
 from pyc_mlir.iree.rewrites import after_elided_copies
 from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
@@ -83,17 +75,14 @@ class Version:
 
     regions: what each execution region allocates.
     arenas: the packed part of each region's transients, which plans decide; the rest is handed on.
-    calls: by function, what a call of it allocates.
     layouts: how each region's transients lie; None where that is not known.
-    constants: bytes that the module holds from its start to its end; None where not known.
     """
 
     module: Any
     regions: tuple[Allocated, ...]
     layouts: tuple[ArenaLayout | None, ...]
-    constants: int | None = None
     arenas: tuple[ByteSize, ...] = ()
-    calls: Mapping[str, CallAllocations] = field(default_factory=dict)
+    allocations: Allocations = field(default_factory=lambda: Allocations(None, {}))
 
     def never_above(self, other: "Version", compared: Comparison = ByteSize.at_most) -> bool:
         """Return True if it is proven that no region needs more than it does in `other`."""
@@ -101,15 +90,6 @@ class Version:
             compared(mine.total, theirs.total)
             for mine, theirs in zip(self.regions, other.regions, strict=True)
         )
-
-    def needed(self, function: str) -> CallBytes | None:
-        """Return what a call of a function allocates; None where control flow decides."""
-        moments = self.calls[function].moments
-        if moments is None:
-            return None
-        arenas = [[self.arenas[region] for region in m.arenas] for m in moments]
-        pairs = zip(moments, arenas, strict=True)
-        return CallBytes.of([sum(sizes, m.fixed + m.results) for m, sizes in pairs])
 
 
 def to_async(session: IreeSession) -> None:
@@ -174,22 +154,20 @@ def carry_out(
         # Of regions that pack once, which is all that IREE's scheduling makes.
         once = (packs[0] if len(packs) == 1 else None for packs in watched)
         layouts = tuple(None if pack is None else pack.layout() for pack in once)
-        arenas, calls = _read_arenas(module, len(regions), sized)
-    return Version(module, regions, layouts, held_bytes(module), arenas, calls)
+        arenas, allocations = _read_arenas(module, len(regions), sized)
+    return Version(module, regions, layouts, arenas, allocations)
 
 
 def finish(session: IreeSession, version: Version) -> None:
     """Go on with a version, to the end of the stream phase. Raises CompileError (PASS_FAILED)."""
-    session.use(version.module)
-    session.run_passes(TO_END)
+    session.run_passes(TO_END, version.module)
 
 
 def _note_donations(module: Any, target: Target) -> None:
     """Say in entries that take memory of the caller which inputs' memory a result may take."""
-    found = ((f, buffers_of(f)) for f in find(module, "util.func"))
-    entries = [(function, buffers) for function, buffers in found if buffers is not None]
+    entries = handed_buffers(module)
     bodies = Bodies.of(module, target.in_place) if entries else None
-    for function, buffers in entries:
+    for function, buffers in entries.values():
         assert bodies is not None
         pairs = [*map(list, donations(function, buffers.get, bodies))]
         parts = {a.name: a.attr for a in ir.DictAttr(function.attributes["iree.reflection"])}
@@ -237,16 +215,16 @@ def _mark_arenas(executes: Sequence[Any]) -> None:
 
 def _read_arenas(
     module: Any, regions: int, sized: Sized
-) -> tuple[tuple[ByteSize, ...], dict[str, CallAllocations]]:
-    """Return the arena of each region and the calls of the functions; take the marks off."""
+) -> tuple[tuple[ByteSize, ...], Allocations]:
+    """Return the arena of each region and what the module allocates; take the marks off."""
     arenas = [ByteSize()] * regions
-    calls = calls_of(module, sized)
+    allocations = Allocations.of(module, sized)
     for op in find(module, _ALLOCATION):
         if ARENA in op.attributes:
             number = ir.IntegerAttr(op.attributes[ARENA]).value
             arenas[number] = arenas[number] + sized(op.operands[0])
             del op.attributes[ARENA]
-    return tuple(arenas), calls
+    return tuple(arenas), allocations
 
 
 def _allocated(execute: Any, sized: Sized) -> Allocated:

@@ -1,10 +1,8 @@
 """The order of attempts, what each one follows, and the refusal that all of them end in."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, log2
-from pathlib import Path
 
 import pytest
 from house import rooms
@@ -248,13 +246,18 @@ def test_a_test_that_says_nothing_is_refused(answer, applied):
     assert (caught.value.applied, caught.value.answer) == (applied, answer)
 
 
-# The files that a compile of an ONNX model passes on its way to linalg (test/house.py).
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+# The files that a compile of an ONNX model passes (test/house.py).
 
 
-def test_a_compile_passes_few_files_and_rarely_comes_back():
-    """At most so many: a file more on the way, or a call back into one, says what it is worth."""
-    found = rooms()
-    assert found["rooms without the importer's"] <= 17
-    assert found["returns without the importer's"] <= 14
-    assert found["rooms"] <= 31 and found["returns"] <= 57
+@pytest.mark.parametrize(
+    ("last", "rooms_passed", "returned"), [("lower", 16, 14), ("complete", 28, 57)]
+)
+def test_a_compile_passes_few_files_and_rarely_comes_back(last, rooms_passed, returned):
+    """At most so many up to linalg, and up to the artifact: numbers that only fall.
+
+    A file more on the way, or a call back into one, says what it is worth.
+    """
+    found = rooms(last)
+    assert found["rooms without the importer's"] <= rooms_passed
+    assert found["returns without the importer's"] <= returned
+    assert found["rooms"] <= rooms_passed + 14 and found["returns"] <= returned + 43

@@ -154,7 +154,7 @@ def test_sizes_are_known_before_the_phase_ends(name) -> None:
         session.run_passes(TO_ASYNC)
         version = carry_out(session, session.module, {}, pack_slices, CPU)
         finish(session, version)
-        assert held_bytes(session.module) == version.constants
+        assert held_bytes(session.module) == version.allocations.constants
 
 
 def test_constants_are_counted_before_the_phase_ends() -> None:
