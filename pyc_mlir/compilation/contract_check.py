@@ -169,54 +169,47 @@ class NothingToFind(ValueError):
 
 def find_culprits(changes: Sequence[Change], is_bad: Test[Change]) -> Culprits[Change]:
     """Return the changes that make it bad. Raises NothingToFind unless none is good, all bad."""
-    search = _Search(tuple(changes), is_bad)
-    for applied, wanted in (("none", False), ("all", True)):
-        answer = search.ask(search.changes if wanted else ())
-        if answer is not wanted:
-            raise NothingToFind(applied, answer)
+    every = tuple(changes)
+    answers: dict[tuple[Change, ...], bool | None] = {}
+
+    def ask(*applied: Change) -> bool | None:
+        if applied not in answers:
+            answers[applied] = is_bad(applied)
+        return answers[applied]
+
+    for name, applied, wanted in (("none", (), False), ("all", every, True)):
+        if (answer := ask(*applied)) is not wanted:
+            raise NothingToFind(name, answer)
     found: tuple[Change, ...] = ()
-    rest = search.changes
+    rest = every
     while rest:
-        low, high = search.step(rest, found)
+        low, high = _turn(rest, found, ask)
         found, rest = (*rest[low:high], *found), rest[:low]
-        if search.ask(found):
+        if ask(*found):
             break
-    return Culprits(found, len(search.answers), sum(a is None for a in search.answers.values()))
+    return Culprits(found, len(answers), sum(a is None for a in answers.values()))
 
 
-class _Search(Generic[Change]):
-    """Asks each question once; changes are applied in their own order."""
+def _turn(
+    rest: Sequence[Change], found: Sequence[Change], ask: Callable[..., bool | None]
+) -> tuple[int, int]:
+    """Find the prefixes of `rest` between which, beside the culprits found, good turns bad.
 
-    def __init__(self, changes: tuple[Change, ...], is_bad: Test[Change]) -> None:
-        self.changes = changes
-        self.answers: dict[tuple[Change, ...], bool | None] = {}
-        self._is_bad = is_bad
-
-    def ask(self, applied: Sequence[Change]) -> bool | None:
-        """Return whether it is bad with these."""
-        key = tuple(applied)
-        if key not in self.answers:
-            self.answers[key] = self._is_bad(key)
-        return self.answers[key]
-
-    def step(self, rest: Sequence[Change], found: Sequence[Change]) -> tuple[int, int]:
-        """Find the prefixes of `rest` between which, beside the culprits found, good turns bad.
-
-        All of `rest` is bad and none of it is not; they are next to each other, but for prefixes
-        that cannot be told.
-        """
-        low, high = 0, len(rest)
-        untold: set[int] = set()
-        while open_ := [k for k in range(low + 1, high) if k not in untold]:
-            middle = min(open_, key=lambda k: (abs(2 * k - low - high), k))
-            answer = self.ask((*rest[:middle], *found))
-            if answer is None:
-                untold.add(middle)
-            elif answer:
-                high = middle
-            else:
-                low = middle
-        return low, high
+    All of `rest` is bad and none of it is not; they are next to each other, but for prefixes
+    that cannot be told.
+    """
+    low, high = 0, len(rest)
+    untold: set[int] = set()
+    while open_ := [k for k in range(low + 1, high) if k not in untold]:
+        middle = min(open_, key=lambda k: (abs(2 * k - low - high), k))
+        answer = ask(*rest[:middle], *found)
+        if answer is None:
+            untold.add(middle)
+        elif answer:
+            high = middle
+        else:
+            low = middle
+    return low, high
 
 
 _LONGEST_REASON = 300

@@ -80,23 +80,21 @@ class Executable:
                 f"vmfb: expected a program for {device!r}, got one that IREE refuses: {error}",
             ) from None
 
-    def require(self, name: str, signature: Signature, more: Sequence[ResultType] = ()) -> None:
+    def require(
+        self,
+        name: str,
+        signature: Signature,
+        more: Sequence[ResultType] = (),
+        inputs_only: bool = False,
+    ) -> None:
         """Raise PycError (BAD_ARTIFACT) unless the function `name` is declared so.
 
-        more: results beyond those of the signature.
+        more: results beyond those of the signature. inputs_only: of results only number, ranks and
+        element types have to agree.
         """
-        known = replace(signature, outputs=(*signature.outputs, *_hidden(more)))
-        require_declared(name, self.function(name).reflection, known)
-
-    def require_inputs(
-        self, name: str, signature: Signature, more: Sequence[ResultType] = ()
-    ) -> None:
-        """Raise PycError (BAD_ARTIFACT) unless `name` is declared for these inputs.
-
-        Of results only number, ranks and element types have to agree. more: as of `require`.
-        """
-        known = replace(signature, outputs=(*signature.outputs, *_hidden(more)))
-        require_declared(name, self.function(name).reflection, known, inputs_only=True)
+        hidden = (SignatureEntry("counts", r.dtype, r.shape or ()) for r in more)
+        known = replace(signature, outputs=(*signature.outputs, *hidden))
+        require_declared(name, self.function(name).reflection, known, inputs_only=inputs_only)
 
     def entry(
         self, name: str, results: Sequence[ResultType], counts: Sequence[TakeCounts] = ()
@@ -114,10 +112,6 @@ class Executable:
                 "compile it again",
             )
         return function
-
-
-def _hidden(more: Sequence[ResultType]) -> tuple[SignatureEntry, ...]:
-    return tuple(SignatureEntry("counts", r.dtype, r.shape or ()) for r in more)
 
 
 class Entry:

@@ -25,7 +25,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, require_unchanged, to_device
-from pyc_mlir.runtime.counts import Approximations, Faults, TakeCounts, result_type, takers
+from pyc_mlir.runtime.counts import COUNTED, Approximations, Faults, TakeCounts, takers
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
 from pyc_mlir.runtime.executable import Executable, ResultType, load_checked
@@ -268,7 +268,7 @@ class Serving:
         approximates = "approximations" in artifact.manifest.counts
         self.approximations = Approximations() if approximates else None
         self._counts = takers(self.faults, self.approximations)
-        more = [ResultType(*result_type())] * len(self._counts)
+        more = [ResultType(*COUNTED)] * len(self._counts)
         executable.require(entries[MAIN].function, signature, more)
         results += more
         self.entry = executable.entry(entries[MAIN].function, results, self._counts)
@@ -302,7 +302,8 @@ class Serving:
     ) -> PlannedMode:
         """Return a plan for certain shapes. Raises PycError (BAD_ARTIFACT)."""
         signature, plan = self.artifact.signature, ShapePlan(entry.ranges)
-        self.executable.require_inputs(entry.function, signature.settled(plan.exact), more)
+        settled = signature.settled(plan.exact)
+        self.executable.require(entry.function, settled, more, inputs_only=True)
         code = self.executable.entry(entry.function, results, self._counts)
         arena = None
         if first.arena is not None and entry.arena:
