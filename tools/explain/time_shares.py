@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pyc_mlir.profile.dispatches import Operation, uncovered
 from pyc_mlir.profile.profile import Profile
-from pyc_mlir.profile.views import summary
+from pyc_mlir.profile.profile import summary
 from pyc_mlir.util.units import quantity
 
 HEAD = ("share", "time", "times", "operations", "nodes of the model", "code")

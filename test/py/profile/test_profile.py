@@ -33,8 +33,7 @@ from pyc_mlir.profile.dispatches import (
     recorded,
     uncovered,
 )
-from pyc_mlir.profile.profile import KEY, Disturbance, Profile
-from pyc_mlir.profile.views import table
+from pyc_mlir.profile.profile import KEY, Disturbance, Profile, table
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 
