@@ -9,15 +9,8 @@ from pathlib import Path
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.frontends.sources import allow_bytecode
-from pyc_mlir.worker.messages import (
-    ARTIFACT,
-    REFUSED,
-    Channel,
-    Frame,
-    error_of,
-    read_frame,
-    unpacked,
-)
+from pyc_mlir.worker.messages import ARTIFACT, REFUSED, error_of, unpacked
+from pyc_mlir.worker.process import Channel, Frame, read_frame
 from pyc_mlir.worker.serve import Server
 
 

@@ -52,7 +52,6 @@ from pyc_mlir.worker.messages import (
     PART,
     REFUSED,
     TRY,
-    Frame,
     WorkerFault,
     artifact_of,
     crashed,
@@ -60,6 +59,7 @@ from pyc_mlir.worker.messages import (
     request,
     travelling,
 )
+from pyc_mlir.worker.process import Frame
 
 # What share of the limit goes by before a second worker begins. Later leaves the cheapest stage
 # too little time, since it takes two thirds of what is asked; at once slows every compile.

@@ -32,13 +32,12 @@ from pyc_mlir.worker.messages import (
     COMPILE,
     FAULT,
     PART,
-    Channel,
-    Frame,
     artifact_frame,
     error_frame,
     job_of,
     verifications_of,
 )
+from pyc_mlir.worker.process import Channel, Frame
 
 
 @dataclass(frozen=True)

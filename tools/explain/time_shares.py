@@ -6,8 +6,7 @@ Comes in: a measured or predicted `Profile`.
 from collections.abc import Sequence
 
 from pyc_mlir.profile.dispatches import Operation, uncovered
-from pyc_mlir.profile.profile import Profile
-from pyc_mlir.profile.profile import summary
+from pyc_mlir.profile.profile import Profile, summary
 from pyc_mlir.util.units import quantity
 
 HEAD = ("share", "time", "times", "operations", "nodes of the model", "code")

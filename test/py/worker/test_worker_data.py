@@ -43,19 +43,16 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools.cli.common import UsageError
 from pyc_mlir.worker.messages import (
     COMPILE,
-    Channel,
-    Frame,
-    FrameReader,
     artifact_frame,
     artifact_of,
     error_frame,
     error_of,
     job_of,
     policy_forms,
-    read_frame,
     request,
     travelling,
 )
+from pyc_mlir.worker.process import Channel, Frame, FrameReader, read_frame
 
 FRAMES = [
     Frame({}),
