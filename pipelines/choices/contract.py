@@ -131,11 +131,8 @@ class Contract:
 
     def given(self) -> dict[str, Any]:
         """Return the clauses that differ from their default."""
-        return {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if getattr(self, f.name) != f.default
-        }
+        values = ((f, getattr(self, f.name)) for f in fields(self))
+        return {f.name: value for f, value in values if value != f.default}
 
     def check(self, target: str | None = None) -> None:
         """Raise PycError (BAD_ARGUMENT) for a target's name that is not allowed."""

@@ -238,7 +238,7 @@ def compiled(
 
 
 class _Lookup:
-    """What happens to one compile on its way through the cache, for its record."""
+    """One compile on its way through the cache: what happens to it, for its record."""
 
     def __init__(self, cache: Cache, job: Job) -> None:
         self.cache, self._job = cache, job

@@ -1,4 +1,4 @@
-"""What is refused of a module, and what IREE says of it, under the source's locations.
+"""Refusals of a module, and what IREE says of it, under the source's locations.
 
 Ops carry ``loc("pyc:<id>"(source))``; `locations` maps such an id back to the text that a person
 knows. IREE's diagnostics become records; `located` tells an error in the source's terms.

@@ -93,9 +93,8 @@ def measure(
     kept = sorted(timed, key=lambda c: c.seconds)[cut : len(timed) - cut]
     rows = _rows(artifact, kept, timed, model)
     seconds = statistics.fmean(c.seconds for c in kept)
-    threads = (
-        f"{how.threads} thread{'s' if how.threads > 1 else ''}" if how.threads else "all cores"
-    )
+    several = "s" if how.threads > 1 else ""
+    threads = f"{how.threads} thread{several}" if how.threads else "all cores"
     return Profile(
         program=artifact.manifest.graph_id or "",
         measured=True,

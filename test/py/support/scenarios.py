@@ -284,7 +284,7 @@ _CALLS = (
     cases(
         "arrays donated while they are still read",
         "refused before the call",
-        "runtime/test_donation.py::test_what_is_refused",
+        "runtime/test_memory_of_callers.py::test_what_is_refused",
         1, Code.DONATION_UNSAFE),
     cases(
         "NaN and infinities through every op",
