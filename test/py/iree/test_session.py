@@ -402,7 +402,7 @@ def test_kernels_are_named_by_their_group():
 
 
 # Flags whose value names a file are told from those whose text says all.
-TOOL = Path(iree.compiler.__file__).parent / "_mlir_libs" / "iree-compile"
+TOOL = Path(str(iree.compiler.__file__)).parent / "_mlir_libs" / "iree-compile"
 # An option in the tool's help: its name, what stands for its value, the first line of its text.
 OPTION = re.compile(r"^ +--([\w-]+)(?:=<([^>]*)>)? +- +(.*)$", re.M)
 
