@@ -271,7 +271,9 @@ class Signature:
         try:
             given = self._by_path(args, named)
         except PycError:
-            if not flat or not all(map(_is_leaf, args)):
+            # Arrays, numbers, and lists of numbers.
+            leaves = all(not isinstance(a, PLAIN) or _is_numbers(a) for a in args)
+            if not flat or not leaves:
                 raise
             given = list(args)
         return [_as_array(a, value) for a, value in zip(self.inputs, given, strict=True)]
@@ -325,11 +327,6 @@ def _settled(name: str, dim: str | int | None, sizes: Mapping[str, int]) -> str 
     factors = [int(f) if f.isdecimal() else sizes.get(f) for f in name.split("*")]
     known = [f for f in factors if f is not None]
     return prod(known) if len(factors) > 1 and len(known) == len(factors) else dim
-
-
-def _is_leaf(value: Any) -> bool:
-    """Return True for arrays, numbers, and lists of numbers."""
-    return not isinstance(value, PLAIN) or _is_numbers(value)
 
 
 def _is_numbers(value: Any) -> bool:

@@ -208,7 +208,14 @@ def lower(job: Job, expect: bool = False) -> Lowered:
     with new_context() as context, ir.Location.unknown():
         loaded = job.load(context)
         choices = _opened(options)
-        if loaded.foreign and _enters(choices, loaded) == _AS_IT_IS:
+        enters = _RAISED
+        if loaded.foreign:
+            # Raised comes first: fusion, kernels and plans need it.
+            raised = () if loaded.module is None else (Alternative(_RAISED),)
+            left = loaded.unraised[:_LISTED]
+            why = [Reason.of(u.code, f"{u.node} ({u.op}): {u.why}") for u in left]
+            enters = choices.choose(_RAISE, (*raised, Alternative(_AS_IT_IS)), why).name
+        if enters == _AS_IT_IS:
             _covered(KernelCoverage(), options)
             made = _foreign(loaded, options, choices)
             answers = replace(made.answers, expected=_NO_REFERENCE if expect else None)
@@ -216,13 +223,6 @@ def lower(job: Job, expect: bool = False) -> Lowered:
         assert loaded.module is not None, "only foreign programs have none"
         with loaded.module.context, ir.Location.unknown():
             return _lower_pyc(loaded.module, job, choices, expect)
-
-
-def _enters(choices: Choices, loaded: Loaded) -> str:
-    """Choose where a foreign program enters; raised comes first: fusion, kernels, plan need it."""
-    raised = () if loaded.module is None else (Alternative(_RAISED),)
-    why = [Reason.of(u.code, f"{u.node} ({u.op}): {u.why}") for u in loaded.unraised[:_LISTED]]
-    return choices.choose(_RAISE, (*raised, Alternative(_AS_IT_IS)), why).name
 
 
 def _foreign(source: Loaded, options: Options, choices: Choices) -> Lowered:

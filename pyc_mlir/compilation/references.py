@@ -434,7 +434,13 @@ def agreement(function: OwnFunction, signature: Signature, samples: Sequence[Sam
         inputs = make_inputs(signature, sample.seed, sample.sizes)
         found = _judged(function, inputs, sample.outputs)
         if found.wrong:
-            raise _mismatch(sample, found.wrong)
+            sizes = ", ".join(f"{name} = {size}" for name, size in sample.sizes.items())
+            raise PycError(
+                ReasonCode.TRACE_MISMATCH,
+                "the function itself, run by numpy: expected the answers of its trace, got for "
+                f"sample {sample.seed}{f' ({sizes})' if sizes else ''}: {found.wrong}; report it, "
+                "or compile what `trace` gives, which is compared from there on",
+            )
         agreed += found.agrees
         notes += [f"sample {sample.seed}: {found.reason}"] if found.reason else []
     agree = f"agrees with {agreed} of {len(samples)} samples"
@@ -520,13 +526,3 @@ def _difference(
         with np.errstate(all="ignore"):
             fitted.append(array.astype(dtype) if widened else array)
     return compare(fitted, expected).wrong
-
-
-def _mismatch(sample: Sample, wrong: str) -> PycError:
-    sizes = ", ".join(f"{name} = {size}" for name, size in sample.sizes.items())
-    return PycError(
-        ReasonCode.TRACE_MISMATCH,
-        "the function itself, run by numpy: expected the answers of its trace, got for sample "
-        f"{sample.seed}{f' ({sizes})' if sizes else ''}: {wrong}; report it, or compile what "
-        "`trace` gives, which is compared from there on",
-    )

@@ -176,14 +176,11 @@ class _Predicted:
 
     def __call__(self, plan: ShapePlan | None, sizes: Mapping[str, int]) -> float:
         """Return the seconds of a call; `plan` None is the general one."""
-        is_open = self.demand.dims if plan is None else plan.open
-        return self._of_sizes(sizes) * self._factor(frozenset(is_open))
-
-    def _of_sizes(self, sizes: Mapping[str, int]) -> float:
         key = tuple(sizes[name] for name in self.demand.dims)
         if key not in self._static:
             self._static[key] = self._between(math.log(max(math.prod(key), 1)))
-        return self._static[key]
+        is_open = self.demand.dims if plan is None else plan.open
+        return self._static[key] * self._factor(frozenset(is_open))
 
     def _between(self, at: float) -> float:
         """Return seconds between those of two sizes, in proportion to the product of the sizes."""

@@ -266,15 +266,12 @@ def name_sources(module: Any) -> int:
         inside = (name for op in _computing(dispatch, in_body=False) for name in source_ids(op))
         ids = dict.fromkeys((*source_ids(dispatch), *inside))
         if len(ids) > 1:
-            named = [_id_location(name, dispatch.context) for name in ids]
-            dispatch.location = ir.Location.fused(named, context=dispatch.context)
+            # Made as `mark_locations` does, so that IREE's diagnostics print the id.
+            context, places = dispatch.context, map(place_of, ids)
+            files = ((p, ir.Location.file(p, 1, 1, context)) for p in places)
+            named = [ir.Location.name(place, file, context) for place, file in files]
+            dispatch.location = ir.Location.fused(named, context=context)
     return len(found)
-
-
-def _id_location(name: str, context: Any) -> Any:
-    """Make a location as `mark_locations` does, so that IREE's diagnostics print the id."""
-    place = place_of(name)
-    return ir.Location.name(place, ir.Location.file(place, 1, 1, context), context)
 
 
 def _computing(parent: Any, in_body: bool) -> Iterator[Any]:

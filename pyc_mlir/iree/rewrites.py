@@ -112,8 +112,12 @@ def separate_results(module: Any) -> int:
     for function in find(module, "util.func"):
         if _STUB in function.attributes:
             copies += sum(_separate(op) for op in find(function, "util.return"))
+            # Those that stood between an argument and results.
             for barrier in find(function, BARRIER):
-                _drop(barrier)
+                source = maker(barrier.operands[0])
+                if source is not None and source.name == _IMPORT:
+                    barrier.results[0].replace_all_uses_with(barrier.operands[0])
+                    barrier.erase()
     return copies
 
 
@@ -260,14 +264,6 @@ def _with_copies(
         before.replace_all_uses_with(after)
     region.erase()
     return values[len(types) :], done
-
-
-def _drop(barrier: Any) -> None:
-    """Take out a barrier that stood between an argument and results."""
-    source = maker(barrier.operands[0])
-    if source is not None and source.name == _IMPORT:
-        barrier.results[0].replace_all_uses_with(barrier.operands[0])
-        barrier.erase()
 
 
 # Move copies of a value in front of the op that updates the value in place.

@@ -338,11 +338,10 @@ def environment_of(device: Device, driver: Path = _GPU_DRIVER) -> dict[str, str]
             " ".join(sorted(cpu.features if cpu else ())).encode()
         ).hexdigest()[:16],
     }
-    return found if device.is_cpu else {**found, "gpu": device.name, "driver": _first_line(driver)}
-
-
-def _first_line(path: Path) -> str:
+    if device.is_cpu:
+        return found
     try:
-        return path.read_text(errors="replace").partition("\n")[0]
+        release = driver.read_text(errors="replace").partition("\n")[0]
     except OSError:
-        return ""
+        release = ""
+    return {**found, "gpu": device.name, "driver": release}

@@ -171,7 +171,11 @@ class WorkerCompile:
             if stages and self._second is None and self.limit is not None:
                 begins = max(0.0, self.limit * SECOND_AFTER - self.seconds)
             if begins == 0 and not over:
-                self._begin_second(stages)
+                policy, clock = self._options.policy, self._clock
+                self._second = WorkerAttempt(policy, lambda _: nullcontext(), self._trusted, clock)
+                if DEFAULT not in stages:
+                    self._second.worker.yield_to_others()
+                self._second.ask(*(request(COMPILE, self._job, stage) for stage in stages))
             both = (self._first, self._second)
             waits = [s for s in (self._left, begins or None) if s is not None]
             wait([a for a in both if a is not None and a.error is None], min(waits, default=None))
@@ -180,13 +184,6 @@ class WorkerCompile:
     @property
     def _left(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - self.seconds)
-
-    def _begin_second(self, stages: Sequence[str]) -> None:
-        policy, clock = self._options.policy, self._clock
-        self._second = WorkerAttempt(policy, lambda _: nullcontext(), self._trusted, clock)
-        if DEFAULT not in stages:
-            self._second.worker.yield_to_others()
-        self._second.ask(*(request(COMPILE, self._job, stage) for stage in stages))
 
     def _answer(self) -> Frame:
         if self._first.error is not None:
@@ -295,21 +292,18 @@ def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
     clause = replace(artifact.contract_report[CLAUSE], measured={"seconds": seconds})
     if seconds > limit + ALLOWED_OVERRUN:
         if takes_no_overrun(contract):
-            raise _late(limit, seconds)
+            raise PycError(
+                ReasonCode.COMPILE_TIMEOUT,
+                f"contract clause `{CLAUSE}`: expected a program within {limit:g} s, got one after "
+                f"{seconds:.3g} s, since no limit ends what this process does (a trace, the "
+                "answers of a policy, the cache), and the contract takes no overrun; raise the "
+                "limit",
+            )
         code = ReasonCode.COMPILE_TIMEOUT.name
         clause = replace(clause, status=Status.BROKEN, code=code)
     known = () if artifact.checks is None else artifact.checks.clauses
     others = (c for c in known if c.clause != CLAUSE)
     return artifact.with_checks(clauses=(*others, clause))
-
-
-def _late(limit: float, seconds: float) -> PycError:
-    return PycError(
-        ReasonCode.COMPILE_TIMEOUT,
-        f"contract clause `{CLAUSE}`: expected a program within {limit:g} s, got one after "
-        f"{seconds:.3g} s, since no limit ends what this process does (a trace, the answers of a "
-        "policy, the cache), and the contract takes no overrun; raise the limit",
-    )
 
 
 # Seconds: the system counts a wait in milliseconds, of 31 bits.
@@ -398,17 +392,14 @@ class WorkerAttempt:
             names = list(self._policy.variants(site))
             self.worker.channel.send(Frame({"names": names}))
         else:
-            self._ended(kind, frame)
+            self._current = None
+            if kind == REFUSED:
+                self.error = error_of(frame)
+            elif kind == FAULT:
+                self.error = WorkerFault(header["traceback"])
+            else:
+                self.answers.append((frame, self._clock()))
         self._next()
-
-    def _ended(self, kind: str, frame: Frame) -> None:
-        self._current = None
-        if kind == REFUSED:
-            self.error = error_of(frame)
-        elif kind == FAULT:
-            self.error = WorkerFault(frame.header["traceback"])
-        else:
-            self.answers.append((frame, self._clock()))
 
     def _ended_early(self) -> None:
         request = self._current or next(iter(self._waiting), None)

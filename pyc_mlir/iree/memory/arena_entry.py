@@ -296,8 +296,10 @@ def _emplace(tensor: Any, dims: list[Any], export: Any, block: Any) -> None:
     alias = _alias(made, dims if made == tensor else [], buffer, ir.InsertionPoint(export))
     alias.move_after(last)
     for use in list(made.uses):
-        user = use.owner.operation
-        if user != alias and last.is_before_in_block(_in_block(user, block)):
+        user = inside = use.owner.operation
+        while inside.block != block:
+            inside = inside.parent.operation
+        if user != alias and last.is_before_in_block(inside):
             user.operands[use.operand_number] = alias.result
 
 
@@ -312,12 +314,6 @@ def _unbarred(tensor: Any) -> Any:
     """Return an argument without the barrier that keeps it apart from its result."""
     op = maker(tensor)
     return tensor if op is None or op.name != BARRIER else op.operands[0]
-
-
-def _in_block(op: Any, block: Any) -> Any:
-    while op.block != block:
-        op = op.parent.operation
-    return op
 
 
 def _alias(tensor: Any, dims: list[Any], buffer: Any, place: Any) -> Any:

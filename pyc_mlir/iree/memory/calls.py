@@ -58,7 +58,11 @@ class CallBytes:
     @staticmethod
     def of(sums: Iterable[ByteSize]) -> "CallBytes":
         """Return the peak of these sums, without those that are below another one."""
-        return CallBytes(_largest([ByteSize(), *sums]))
+        kept: list[ByteSize] = []
+        for size in (ByteSize(), *sums):
+            if not any(size.at_most(other) for other in kept):
+                kept = [other for other in kept if not other.at_most(size)] + [size]
+        return CallBytes(tuple(kept))
 
     def __add__(self, more: ByteSize) -> "CallBytes":
         return CallBytes(tuple(size + more for size in self.sums))
@@ -359,15 +363,6 @@ def _place(value: Any) -> tuple[Any, ...]:
         value = op.operands[number_of(value) if op.name == _AWAIT else 0]
         op = maker(value)
     return (value, *offsets)
-
-
-def _largest(sums: list[ByteSize]) -> tuple[ByteSize, ...]:
-    """Return those sums that are not below another one."""
-    kept: list[ByteSize] = []
-    for size in sums:
-        if not any(size.at_most(other) for other in kept):
-            kept = [other for other in kept if not other.at_most(size)] + [size]
-    return tuple(kept)
 
 
 def held_bytes(module: Any) -> int | None:
